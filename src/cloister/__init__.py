@@ -1,0 +1,3 @@
+"""Cloister: private LLM serving."""
+
+__version__ = "0.1.0"

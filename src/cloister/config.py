@@ -1,0 +1,62 @@
+"""The one typed settings object. Nothing else in the project reads the environment or a configuration file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Dtype = Literal["bf16", "fp32"]
+KernelChoice = Literal["auto", "native", "reference"]
+
+DEVELOPMENT_KEY = "cloister-dev"
+
+
+def cache_folder() -> Path:
+    """Where converted models and built kernels live: $CLOISTER_CACHE, or the user's cache folder."""
+    chosen = os.environ.get("CLOISTER_CACHE")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "cloister"
+
+
+class EngineSettings(BaseModel):
+    """How the engine computes and what it may use."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dtype: Dtype = "bf16"
+    kernels: KernelChoice = "auto"
+    threads: int = Field(default=0, ge=0, description="compute threads; 0 means every core")
+    block_tokens: Literal[16] = 16
+    kv_cache_mib: int = Field(default=1024, ge=1, description="memory for the paged KV cache")
+    max_running: int = Field(default=64, ge=1, description="sequences decoded in one step at most")
+    chunk_tokens: int = Field(default=512, ge=1, description="tokens one step may process: decode plus prefill chunks")
+    max_context: int = Field(default=0, ge=0, description="0 means what the model allows")
+    max_waiting: int = Field(default=1024, ge=1, description="requests that may wait before QueueFull")
+    max_waiting_per_tenant: int = Field(default=512, ge=1)
+
+
+class GatewaySettings(BaseModel):
+    """The HTTP edge and its limits."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65535)
+    keys_file: Path | None = None
+    max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
+    request_timeout_s: float = Field(default=600.0, gt=0)
+
+
+class Settings(BaseModel):
+    """Everything one server is told at start."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str | None = None
+    engine: EngineSettings = EngineSettings()
+    gateway: GatewaySettings = GatewaySettings()

@@ -1,0 +1,100 @@
+"""The one error family. Every error carries a stable code and, where there is one, a next step for its reader.
+
+Messages are written by us from names, numbers and limits: never from prompt text, so that an error may be logged.
+"""
+
+from __future__ import annotations
+
+
+class CloisterError(Exception):
+    """An error a user can act on: what went wrong, and what to do next."""
+
+    code = "internal_error"
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}" if self.hint else self.message
+
+
+class SetupError(CloisterError):
+    """The machine or the settings do not allow what was asked."""
+
+    code = "setup_error"
+
+
+class ModelNotFound(CloisterError):
+    """The model named does not exist here."""
+
+    code = "model_not_found"
+
+
+class ModelUnsupported(CloisterError):
+    """The model exists, but its architecture or file format cannot be served."""
+
+    code = "model_unsupported"
+
+
+class ModelCorrupt(CloisterError):
+    """The model's bytes are not the bytes they should be."""
+
+    code = "model_corrupt"
+
+
+class InvalidRequest(CloisterError):
+    """The request is malformed. `param` names the offending field, as OpenAI's errors do."""
+
+    code = "invalid_request"
+
+    def __init__(self, message: str, *, param: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.param = param
+
+
+class PromptTooLong(InvalidRequest):
+    """Prompt and answer do not fit the context window or the KV cache."""
+
+    code = "context_length_exceeded"
+
+
+class LevelUnavailable(InvalidRequest):
+    """The level of protection asked for is not offered by this server."""
+
+    code = "protection_unavailable"
+
+
+class Unauthorized(CloisterError):
+    """The API key is missing or unknown."""
+
+    code = "invalid_api_key"
+
+
+class QueueFull(CloisterError):
+    """Too many requests wait already; `retry_after` seconds is an honest guess."""
+
+    code = "queue_full"
+
+    def __init__(self, message: str, *, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class RequestTimeout(CloisterError):
+    """The request ran longer than the server allows."""
+
+    code = "request_timeout"
+
+
+class ServiceUnavailable(CloisterError):
+    """The process that computes is gone or not yet up; trying again is right."""
+
+    code = "service_unavailable"
+
+
+class ProtocolError(CloisterError):
+    """A message between processes was malformed, oversized or of another version."""
+
+    code = "protocol_error"

@@ -1,0 +1,53 @@
+"""Length-prefixed msgpack frames over a stream. A frame holds a tuple of messages of one typed union.
+
+A frame that is too long, does not decode, or is of the wrong type raises ProtocolError; the stream is then dead.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Generic, TypeVar
+
+import msgspec
+
+from cloister.errors import ProtocolError
+
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+_LENGTH = struct.Struct("<I")
+
+Message = TypeVar("Message", bound=msgspec.Struct)
+
+
+def encode_frame(messages: tuple[msgspec.Struct, ...]) -> bytes:
+    """One frame holding all the messages."""
+    body = msgspec.msgpack.encode(messages)
+    if len(body) > MAX_FRAME_BYTES:
+        raise ProtocolError(f"A message of {len(body)} bytes exceeds the limit of {MAX_FRAME_BYTES}.")
+    return _LENGTH.pack(len(body)) + body
+
+
+class FrameReader(Generic[Message]):
+    """Turns received bytes into messages, whatever the pieces they arrive in."""
+
+    def __init__(self, union: object) -> None:
+        self._decoder: msgspec.msgpack.Decoder[tuple[Message, ...]] = msgspec.msgpack.Decoder(tuple[union, ...])  # type: ignore[valid-type]
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Take the bytes; give the messages that are now whole."""
+        self._buffer += data
+        messages: list[Message] = []
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > MAX_FRAME_BYTES:
+                raise ProtocolError(f"A frame announces {length} bytes; the limit is {MAX_FRAME_BYTES}.")
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                break
+            body = bytes(self._buffer[_LENGTH.size : end])
+            del self._buffer[:end]
+            try:
+                messages.extend(self._decoder.decode(body))
+            except msgspec.MsgspecError as wrong:
+                raise ProtocolError(f"A frame does not decode: {type(wrong).__name__}.") from None
+        return messages

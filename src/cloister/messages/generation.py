@@ -1,0 +1,125 @@
+"""What a front process and the service say to each other about generating tokens.
+
+Tokens only: text, templates and stop strings are the front's affair.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+VERSION = 1
+
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+RequestId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
+    """How to choose each token. temperature 0 is greedy; top_k 0 and top_p 1 switch those filters off.
+
+    `logprobs` is how many alternatives to report beside the chosen token (0: the chosen one only; None: no report).
+    `prompt_logprobs` likewise for the prompt's own tokens: a forced pass over given tokens.
+    `seed` fixes the random stream: the draw for output token t depends on (seed, t) and on nothing else.
+    """
+
+    max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 16
+    temperature: Annotated[float, Meta(ge=0, le=100)] = 1.0
+    top_k: Annotated[int, Meta(ge=0)] = 0
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] = 1.0
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] = 0.0
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] = 0.0
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    logit_bias: Annotated[dict[TokenId, Annotated[float, Meta(ge=-100, le=100)]], Meta(max_length=1024)] = field(
+        default_factory=dict
+    )
+    stop_tokens: Annotated[tuple[TokenId, ...], Meta(max_length=256)] = ()
+
+
+class Submit(Struct, frozen=True, tag="submit", forbid_unknown_fields=True):
+    """Front → service: generate from these tokens. `tenant` is for fairness and, later, for cache visibility."""
+
+    request_id: RequestId
+    tenant: Name
+    prompt: Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=1_048_576)]
+    params: SamplingParams
+
+
+class Cancel(Struct, frozen=True, tag="cancel", forbid_unknown_fields=True):
+    """Front → service: nobody waits for this request any more. Unknown ids are ignored: it may just have ended."""
+
+    request_id: RequestId
+
+
+class AskStats(Struct, frozen=True, tag="ask_stats", forbid_unknown_fields=True):
+    """Front → service: answer with Stats."""
+
+
+class TokenLogprob(Struct, frozen=True, array_like=True):
+    """One token's log-probability and its best alternatives (token, logprob), best first."""
+
+    logprob: float
+    top: tuple[tuple[TokenId, float], ...] = ()
+
+
+class Ready(Struct, frozen=True, tag="ready", forbid_unknown_fields=True):
+    """Service → front, once: the model is loaded."""
+
+    version: int
+    vocabulary: int
+    max_context: int
+    kv_blocks: int
+    block_tokens: int
+    kernels: str
+
+
+class Accepted(Struct, frozen=True, tag="accepted", forbid_unknown_fields=True):
+    """Service → front: the request is queued."""
+
+    request_id: RequestId
+
+
+class Tokens(Struct, frozen=True, tag="tokens", forbid_unknown_fields=True):
+    """Service → front: new tokens of one request, in order. `finish` is set on the last message, which may be empty.
+
+    A stop token is part of `tokens` (the front hides it). `prompt_logprobs` comes once, before or with the first
+    token: one entry for each prompt token after the first (which nothing predicts).
+    """
+
+    request_id: RequestId
+    tokens: tuple[TokenId, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+    finish: FinishReason | None = None
+
+
+class Failed(Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
+    """Service → front: the request ended in an error. `code` is a CloisterError code; the text holds no user content."""
+
+    request_id: RequestId
+    code: Name
+    message: Annotated[str, Meta(max_length=4096)]
+    retry_after: int = 0
+
+
+class Stats(Struct, frozen=True, tag="stats", forbid_unknown_fields=True):
+    """Service → front: totals over all tenants; nothing in it tells one tenant of another's cache hits."""
+
+    running: int = 0
+    waiting: int = 0
+    blocks_total: int = 0
+    blocks_free: int = 0
+    steps: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    preemptions: int = 0
+
+
+ToService = Submit | Cancel | AskStats
+FromService = Ready | Accepted | Tokens | Failed | Stats
