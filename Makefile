@@ -1,0 +1,39 @@
+# `make help` lists the targets. ARGS go to the command behind a target: make serve ARGS="--port 9000"
+PYTHON ?= python3
+BIN := .venv/bin
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup runtime python serve test lint bench clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+
+setup: python ## make .venv with everything serving and testing need, and the default model
+	@$(PYTHON) scripts/setup.py --test
+
+runtime: python
+	@$(PYTHON) scripts/setup.py
+
+python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Cloister needs Python 3.11 or newer, and '$(PYTHON)' is not that ($$($(PYTHON) --version 2>&1 | head -n 1))." >&2; \
+	  echo "Install one, or name one you have: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12" >&2; exit 1; }
+
+serve: runtime ## serve the default model on http://127.0.0.1:8000 (ARGS="--port … --model …")
+	@$(BIN)/cloister serve $(ARGS)
+
+test: lint ## run every check and test (ARGS="-k scheduler -x")
+	$(BIN)/pytest $(ARGS)
+
+lint: setup ## run the checks only: ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: runtime ## load a running server (ARGS="--url http://127.0.0.1:8000 --users 1,8,32")
+	@$(BIN)/cloister bench serve $(ARGS)
+
+clean: ## remove .venv and what tools left behind; converted models stay in the cache folder
+	rm -rf .venv build dist artifacts src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -path ./.git -prune -o -name __pycache__ -type d -print0 | xargs -0r rm -rf

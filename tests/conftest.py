@@ -1,0 +1,29 @@
+"""What every test may ask for: the shared folder beside the checkout, and the default model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from cloister.models.source import ModelFolder
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of seeds, vectors and data: $CLOISTER_SHARED, or `shared` beside the checkout."""
+    folder = Path(os.environ.get("CLOISTER_SHARED") or Path(__file__).parents[2] / "shared")
+    if not folder.is_dir():
+        pytest.skip("the shared folder is not here; set CLOISTER_SHARED to where it is")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def smollm_folder() -> ModelFolder:
+    """The default model, converted on first use."""
+    from cloister.models.source import find_model
+
+    return find_model(None)
