@@ -1,0 +1,123 @@
+"""What one streamed answer was: how many tokens, and when each came. Knows OpenAI's SSE events; not who asked.
+
+Tokens are counted from the `usage` the server reports at the end. A chunk may carry several tokens (a server may send
+what two steps gave at once, or hold text back until a character is whole). The time between two chunks is then divided
+by the tokens in the later one where the server says how many there are (`usage` in every chunk), and else by the
+answer's mean: with T tokens in C chunks each gap counts as gap * (C - 1) / (T - 1), so that the gaps' mean is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import msgspec
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    role: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+    @property
+    def bears_tokens(self) -> bool:
+        """An empty piece of text is half a character, hence a token, unless it only announces a role or the end."""
+        if self.text or (self.delta is not None and self.delta.content):
+            return True
+        return self.finish_reason is None and (self.delta is None or self.delta.role is None)
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: msgspec.Raw | None = None
+
+
+_EVENT = msgspec.json.Decoder(_Event)
+
+
+class BrokenAnswer(Exception):
+    """The stream is not a whole answer; `kind` says in which way."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One whole answer. Times are on the clock of `perf_counter`, gaps in seconds per token."""
+
+    sent: float
+    first_token: float
+    last_token: float
+    prompt_tokens: int
+    output_tokens: int
+    chunks: int
+    gaps: list[float]
+
+
+def read_answer(sent: float, arrivals: Sequence[tuple[float, bytes]]) -> Answer:
+    """Make sense of a streamed body. An event counts from the arrival of its last byte."""
+    times: list[float] = []
+    totals: list[int | None] = []
+    usage: _Usage | None = None
+    done = False
+    rest = b""
+    for now, piece in [*arrivals, (arrivals[-1][0] if arrivals else sent, b"\n")]:
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            if not line.startswith(b"data:"):
+                continue
+            payload = line[5:].strip()
+            if payload == b"[DONE]":
+                done = True
+                continue
+            try:
+                event = _EVENT.decode(payload)
+            except msgspec.MsgspecError:
+                raise BrokenAnswer("malformed event") from None
+            if event.error is not None and bytes(event.error) != b"null":
+                raise BrokenAnswer("error in stream")
+            usage = event.usage or usage
+            if any(choice.bears_tokens for choice in event.choices):
+                times.append(now)
+                totals.append(event.usage.completion_tokens if event.usage else None)
+    if not done:
+        raise BrokenAnswer("not a stream" if not times else "ended without [DONE]")
+    if not times:
+        raise BrokenAnswer("no tokens")
+    tokens = usage.completion_tokens if usage and usage.completion_tokens else len(times)
+    return Answer(
+        sent=sent,
+        first_token=times[0],
+        last_token=times[-1],
+        prompt_tokens=usage.prompt_tokens if usage else 0,
+        output_tokens=tokens,
+        chunks=len(times),
+        gaps=inter_token_gaps(times, tokens, totals),
+    )
+
+
+def inter_token_gaps(times: Sequence[float], tokens: int, totals: Sequence[int | None] = ()) -> list[float]:
+    """Seconds between tokens; `totals` are the tokens so far at each chunk, where the server says so."""
+    gaps = [later - earlier for earlier, later in pairwise(times)]
+    known = [total for total in totals if total is not None]
+    if len(known) == len(times):
+        news = [max(later - earlier, 0) for earlier, later in pairwise(known)]
+        return [gap / new for gap, new in zip(gaps, news, strict=True) for _ in range(new)]
+    if tokens <= len(times):
+        return gaps
+    share = len(gaps) / (tokens - 1)
+    return [gap * share for gap in gaps]

@@ -1,0 +1,133 @@
+"""One keep-alive connection of one user, and what arrived on it when. Knows nothing of what the bodies mean.
+
+Arrivals are only noted while a response streams (a clock reading and a list append); they are made sense of after its
+end, so that the client hardly takes time from a server on the same cores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Literal, cast
+
+from cloister.bench.address import ServerAddress
+from cloister.bench.wire import ResponseParser
+from cloister.errors import ProtocolError
+
+READ_BYTES = 16 * 1024
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request and its response: `arrivals` pairs the time each piece of the body came with the piece."""
+
+    sent: float
+    status: int = 0
+    arrivals: list[tuple[float, bytes]] = field(default_factory=list)
+
+    @property
+    def body(self) -> bytes:
+        """The whole body."""
+        return b"".join(piece for _, piece in self.arrivals)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Sends one request at a time, until the server closes it or an exchange fails."""
+
+    def __init__(self, address: ServerAddress, api_key: str | None) -> None:
+        self._address = address
+        self._authorization = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
+        self._transport: asyncio.Transport | None = None
+        self._incoming = bytearray(READ_BYTES)
+        self._parser = ResponseParser()
+        self._exchange: Exchange | None = None
+        self._ended: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def open(cls, address: ServerAddress, api_key: str | None = None) -> Connection:
+        """Connect. Raises OSError when nobody listens."""
+        context = ssl.create_default_context() if address.scheme == "https" else None
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(
+            lambda: cls(address, api_key), address.host, address.port, ssl=context
+        )
+        return connection
+
+    @property
+    def usable(self) -> bool:
+        """Whether another request may be sent."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    async def exchange(self, method: Literal["GET", "POST"], endpoint: str, body: bytes = b"") -> Exchange:
+        """Send a request and wait for the end of its response.
+
+        Raises OSError when the connection fails and ProtocolError when the answer is not HTTP.
+        """
+        if self._transport is None:
+            raise ConnectionResetError("closed before the request was sent")
+        head = (
+            f"{method} {self._address.path(endpoint)} HTTP/1.1\r\nHost: {self._address.authority}\r\n"
+            f"{self._authorization}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        self._parser = ResponseParser()
+        self._ended = asyncio.get_running_loop().create_future()
+        self._exchange = exchange = Exchange(sent=perf_counter())
+        self._transport.write(head.encode("latin-1") + body)
+        try:
+            await self._ended
+        finally:
+            self._exchange = None
+            if not self._parser.reusable:
+                self.close()
+        exchange.status = self._parser.status
+        return exchange
+
+    def close(self) -> None:
+        """Drop the connection; a server then stops what it was asked on it."""
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        """Called by asyncio: one buffer for all reads, as allocating one each time is what costs most."""
+        return self._incoming
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Called by asyncio, once for each piece that arrives."""
+        now = perf_counter()
+        data = bytes(memoryview(self._incoming)[:nbytes])
+        if self._exchange is None:
+            self.close()  # nobody asked
+            return
+        try:
+            if body := self._parser.feed(data):
+                self._exchange.arrivals.append((now, body))
+        except ProtocolError as wrong:
+            self._end(wrong)
+            self.close()
+            return
+        if self._parser.complete:
+            self._end()
+
+    def connection_lost(self, reason: Exception | None) -> None:
+        """Called by asyncio."""
+        self._transport = None
+        self._parser.connection_closed()
+        if self._parser.complete:
+            self._end()
+        else:
+            self._end(ConnectionResetError("closed before the response ended"))
+
+    def _end(self, error: Exception | None = None) -> None:
+        if self._ended is None or self._ended.done():
+            return
+        if error is None:
+            self._ended.set_result(None)
+        else:
+            self._ended.set_exception(error)

@@ -1,0 +1,138 @@
+"""Closed-loop users: each sends its next request when its last has ended. Knows one server by its address only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import process_time
+from typing import Any
+
+import msgspec
+
+from cloister.bench.address import ServerAddress
+from cloister.bench.answer import Answer, BrokenAnswer, read_answer
+from cloister.bench.connection import Connection, Exchange
+from cloister.bench.prompts import Endpoint, PromptSource, request_body
+from cloister.bench.report import RunReport, summarise
+from cloister.errors import ProtocolError, ServiceUnavailable, SetupError, Unauthorized
+
+PATHS: dict[Endpoint, str] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+NOT_OPENAI_HINT = "Give the address of an OpenAI-compatible server, such as one started with `cloister serve`."
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What every user asks for. `timeout_s` bounds each request, so that a server that hangs cannot hang the bench."""
+
+    endpoint: Endpoint = "completions"
+    input_tokens: int = 64
+    output_tokens: int = 64
+    requests_per_user: int = 4
+    warmup: int = 1
+    seed: int = 0
+    timeout_s: float = 300.0
+    token_ids: tuple[int, int] = (1000, 20000)
+
+
+async def first_model(address: ServerAddress, api_key: str | None, timeout_s: float = 10.0) -> str:
+    """The first model the server offers. Raises an error a user can act on when there is no such server."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            connection = await Connection.open(address, api_key)
+            answer = await connection.exchange("GET", "/v1/models")
+            connection.close()
+    except TimeoutError:
+        raise ServiceUnavailable(
+            f"{address} did not answer within {timeout_s:g} s.", hint="Is it the right port?"
+        ) from None
+    except OSError:
+        raise ServiceUnavailable(
+            f"Nothing answers at {address}.", hint="Start a server with `cloister serve`, or check --url."
+        ) from None
+    except ProtocolError as wrong:
+        raise SetupError(f"{address}: {wrong.message}", hint=NOT_OPENAI_HINT) from None
+    if answer.status in (401, 403):
+        raise Unauthorized(f"{address} refuses the API key.", hint="Set CLOISTER_API_KEY or give --api-key.")
+    try:
+        listing: dict[str, Any] = msgspec.json.decode(answer.body, type=dict[str, Any])
+        return str(listing["data"][0]["id"])
+    except (msgspec.MsgspecError, KeyError, IndexError, TypeError):
+        raise SetupError(
+            f"{address} does not list its models as OpenAI's API does (HTTP {answer.status}).", hint=NOT_OPENAI_HINT
+        ) from None
+
+
+class User:
+    """One user with one connection, who keeps it alive between requests."""
+
+    def __init__(self, address: ServerAddress, api_key: str | None, path: str, timeout_s: float) -> None:
+        self._address = address
+        self._api_key = api_key
+        self._path = path
+        self._timeout_s = timeout_s
+        self._connection: Connection | None = None
+
+    async def ask(self, body: bytes) -> Answer:
+        """One request to its end. Raises BrokenAnswer with the kind of failure, and nothing else."""
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                exchange = await self._exchange(body)
+        except TimeoutError:
+            raise BrokenAnswer("timeout") from None
+        except OSError:
+            raise BrokenAnswer("connection") from None
+        except ProtocolError:
+            raise BrokenAnswer("not HTTP") from None
+        if exchange.status != 200:
+            raise BrokenAnswer(f"HTTP {exchange.status}")
+        return read_answer(exchange.sent, exchange.arrivals)
+
+    def leave(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _exchange(self, body: bytes) -> Exchange:
+        if self._connection is None or not self._connection.usable:
+            self._connection = await Connection.open(self._address, self._api_key)
+        return await self._connection.exchange("POST", self._path, body)
+
+
+async def measure(
+    address: ServerAddress,
+    api_key: str | None,
+    model: str,
+    load: Workload,
+    users: int,
+    on_request_end: Callable[[], None] = lambda: None,
+) -> RunReport:
+    """Load the server with so many users at once: the warm-up first, then the run that is reported."""
+    source = PromptSource(load.endpoint, load.input_tokens, load.seed, load.token_ids)
+    crowd = [User(address, api_key, PATHS[load.endpoint], load.timeout_s) for _ in range(users)]
+    answers: list[Answer] = []
+    errors: Counter[str] = Counter()
+
+    async def ask_in_turn(number: int, phase: str, requests: int) -> None:
+        for turn in range(requests):
+            fields = source.prompt_fields(users, phase, number, turn)
+            try:
+                answers.append(await crowd[number].ask(request_body(model, load.output_tokens, fields)))
+            except BrokenAnswer as broken:
+                errors[broken.kind] += 1
+                if broken.kind == "timeout":
+                    return  # the next would most likely wait as long
+            finally:
+                on_request_end()
+
+    try:
+        await asyncio.gather(*(ask_in_turn(number, "warmup", load.warmup) for number in range(users)))
+        answers.clear()
+        errors.clear()
+        before = process_time()
+        await asyncio.gather(*(ask_in_turn(number, "run", load.requests_per_user) for number in range(users)))
+        return summarise(users, answers, errors, load.output_tokens, process_time() - before)
+    finally:
+        for user in crowd:
+            user.leave()

@@ -1,0 +1,108 @@
+"""What a run amounts to: throughput and percentiles, as numbers and as stable JSON. Draws and prints nothing."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cloister.bench.answer import Answer
+from cloister.errors import SetupError
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Milliseconds; None where nothing was measured."""
+
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+    @classmethod
+    def of_seconds(cls, samples: Sequence[float]) -> Percentiles:
+        """Interpolates linearly between neighbours, as numpy does."""
+        ordered = sorted(samples)
+        return cls(*(_percentile_ms(ordered, fraction) for fraction in (0.50, 0.95, 0.99)))
+
+
+def _percentile_ms(ordered: Sequence[float], fraction: float) -> float | None:
+    if not ordered:
+        return None
+    place = fraction * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return round(1000 * (ordered[below] + (ordered[above] - ordered[below]) * (place - below)), 3)
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """One number of users. The first five fields are the stable part of the JSON; the rest explains them."""
+
+    users: int
+    output_tokens_per_s: float
+    ttft_ms: Percentiles
+    itl_ms: Percentiles
+    errors: int
+    errors_by_kind: dict[str, int] = field(default_factory=dict)
+    requests: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    short_answers: int = 0
+    chunks: int = 0
+    wall_s: float = 0.0
+    client_cpu_us_per_chunk: float | None = None
+
+
+def summarise(
+    users: int, answers: Sequence[Answer], errors: Counter[str], wanted_tokens: int, client_cpu_s: float = 0.0
+) -> RunReport:
+    """Throughput is every whole answer's tokens over the time from the first request sent to the last token."""
+    wall = max((a.last_token for a in answers), default=0.0) - min((a.sent for a in answers), default=0.0)
+    tokens = sum(a.output_tokens for a in answers)
+    chunks = sum(a.chunks for a in answers)
+    return RunReport(
+        users=users,
+        output_tokens_per_s=round(tokens / wall, 3) if wall > 0 else 0.0,
+        ttft_ms=Percentiles.of_seconds([a.first_token - a.sent for a in answers]),
+        itl_ms=Percentiles.of_seconds([gap for a in answers for gap in a.gaps]),
+        errors=errors.total(),
+        errors_by_kind=dict(errors),
+        requests=len(answers) + errors.total(),
+        prompt_tokens=sum(a.prompt_tokens for a in answers),
+        output_tokens=tokens,
+        short_answers=sum(a.output_tokens < wanted_tokens for a in answers),
+        chunks=chunks,
+        wall_s=round(wall, 3),
+        client_cpu_us_per_chunk=round(1e6 * client_cpu_s / chunks, 1) if chunks else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BenchReport:
+    """Every run against one server, and what was asked of it."""
+
+    runs: list[RunReport]
+    url: str
+    model: str
+    endpoint: str
+    input_tokens: int
+    output_tokens: int
+    requests_per_user: int
+    warmup: int
+    seed: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values, ready for `json`."""
+        return asdict(self)
+
+
+def write_json(document: dict[str, Any], path: Path) -> None:
+    """Write a document so that two of them can be compared line by line."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    except OSError as wrong:
+        raise SetupError(f"{path} cannot be written: {wrong.strerror}.", hint="Choose another file.") from None
