@@ -98,3 +98,19 @@ class ProtocolError(CloisterError):
     """A message between processes was malformed, oversized or of another version."""
 
     code = "protocol_error"
+
+
+def error_from_code(code: str, message: str, *, hint: str | None = None, retry_after: int = 1) -> CloisterError:
+    """The error of the family with this code, as another process reported it."""
+    if code == QueueFull.code:
+        return QueueFull(message, retry_after=retry_after)
+    return _BY_CODE.get(code, CloisterError)(message, hint=hint)
+
+
+_BY_CODE: dict[str, type[CloisterError]] = {
+    kind.code: kind
+    for kind in (
+        *(SetupError, ModelNotFound, ModelUnsupported, ModelCorrupt, InvalidRequest, PromptTooLong, LevelUnavailable),
+        *(Unauthorized, RequestTimeout, ServiceUnavailable, ProtocolError),
+    )
+}

@@ -1,0 +1,52 @@
+"""The runner over a decoder: lays out the step's rows, runs the layers, gives the wanted logits.
+
+The KV cache's storage is made here, once, from the memory the settings allow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from cloister.config import EngineSettings
+from cloister.engine.runner import Piece, Runner, Wanted
+from cloister.errors import SetupError
+from cloister.kernels.batch import BLOCK_TOKENS, Run, lay_out
+from cloister.kernels.cache import KVCache
+from cloister.models.decoder import Decoder
+
+
+class ModelRunner(Runner):
+    """Runs a decoder over pieces of sequences."""
+
+    block_tokens = BLOCK_TOKENS
+
+    def __init__(self, decoder: Decoder, settings: EngineSettings) -> None:
+        self._decoder = decoder
+        self.vocabulary = decoder.vocabulary
+        self.max_context = decoder.max_context
+        dtype = decoder.kernels.dtype
+        self.num_blocks = settings.kv_cache_mib * 2**20 // decoder.cache_shape.block_bytes(dtype)
+        if self.num_blocks < 1:
+            raise SetupError(
+                f"{settings.kv_cache_mib} MiB of KV cache hold not one block of this model.",
+                hint="Give more with --kv-cache-mib.",
+            )
+        self._cache = KVCache(decoder.cache_shape, self.num_blocks, dtype)
+
+    def forward(self, pieces: Sequence[Piece]) -> torch.Tensor:
+        """Each row is computed by itself, so the logits of a piece do not depend on its neighbours."""
+        runs = [Run(piece.tokens, piece.start, piece.blocks) for piece in pieces]
+        hidden = self._decoder.hidden(lay_out(runs, self._decoder.queries_per_kv_head), self._cache)
+        return self._decoder.logits(hidden[_wanted_rows(pieces)])
+
+
+def _wanted_rows(pieces: Sequence[Piece]) -> torch.Tensor:
+    rows: list[int] = []
+    end = 0
+    for piece in pieces:
+        start, end = end, end + len(piece.tokens)
+        if piece.wanted is not Wanted.NONE:
+            rows.extend(range(start if piece.wanted is Wanted.ALL else end - 1, end))
+    return torch.tensor(rows, dtype=torch.int64)

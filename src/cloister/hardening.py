@@ -1,0 +1,45 @@
+"""What every process that holds prompts does first: leave no core dump, and say nothing of its data when it fails."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import resource
+import signal
+import sys
+import traceback
+from types import TracebackType
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+
+log = logging.getLogger("cloister")
+
+
+def forbid_core_dumps() -> None:
+    """No core file, and no other process of this user may read our memory."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """The kernel ends this process when the one that started it ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def where_raised(error: BaseException) -> str:
+    """Type and place of an error, without its message: libraries put their input into messages."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{place}"
+
+
+def hide_tracebacks() -> None:
+    """An uncaught error prints its type and place only."""
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            return
+        print(f"cloister: ended by {where_raised(error)}", file=sys.stderr)
+
+    sys.excepthook = hook

@@ -1,0 +1,122 @@
+"""The contract of all kernels. Every result row depends on its own inputs alone, bit for bit.
+
+Activations are fp32 in both precisions; weights and cache are in the precision of the kernels (bf16 inputs to a
+product are rounded once, sums stay in fp32).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from cloister.kernels.batch import Batch
+from cloister.kernels.cache import KVCache
+
+Gate = Literal["silu", "gelu_tanh"]
+GATE_ROWS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A linear layer's weight in the kernels' own layout. With a gate, the layer gives act(x·G) × (x·U)."""
+
+    data: torch.Tensor
+    columns: int
+    k: int
+    bias: torch.Tensor | None = None
+    gate: Gate | None = None
+
+    @property
+    def width(self) -> int:
+        """How many floats a row of the result has."""
+        return self.columns // 2 if self.gate else self.columns
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """The numbers of one decoder layer."""
+
+    heads: int
+    kv_heads: int
+    dim: int
+    rotary: int
+    epsilon: float
+    scale: float
+    window: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One pre-norm decoder layer with gated MLP: the Llama family."""
+
+    index: int
+    shape: LayerShape
+    attention_norm: torch.Tensor
+    qkv: Packed
+    q_norm: torch.Tensor | None
+    k_norm: torch.Tensor | None
+    out: Packed
+    mlp_norm: torch.Tensor
+    gate_up: Packed
+    down: Packed
+
+
+@dataclass(frozen=True, slots=True)
+class Angles:
+    """Cosines and sines of the rows' positions, [rows, rotary]."""
+
+    cosine: torch.Tensor
+    sine: torch.Tensor
+
+
+def interleave_gate(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """Rows of gate and up in alternate groups of 16, so that one panel of a product holds both."""
+    k = gate.shape[1]
+    pairs = (gate.view(-1, GATE_ROWS, k), up.view(-1, GATE_ROWS, k))
+    return torch.cat(pairs, dim=1).reshape(-1, k)
+
+
+class Kernels(ABC):
+    """What a decoder needs computed."""
+
+    name: str
+    dtype: torch.dtype
+
+    @abstractmethod
+    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None, gate: Gate | None = None) -> Packed:
+        """The weight [columns, k] in the kernels' layout; a gated one is interleaved already."""
+
+    @abstractmethod
+    def embed(self, packed: Packed, tokens: torch.Tensor) -> torch.Tensor:
+        """Rows of the packed matrix, as fp32."""
+
+    @abstractmethod
+    def linear(self, x: torch.Tensor, packed: Packed, add_to: torch.Tensor | None = None) -> torch.Tensor:
+        """x · Wᵀ + bias, through the gate if there is one; with `add_to`, added to it in place."""
+
+    @abstractmethod
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+        """RMSNorm over the last dimension."""
+
+    @abstractmethod
+    def store(self, keys: torch.Tensor, values: torch.Tensor, layer: int, batch: Batch, cache: KVCache) -> None:
+        """Write the rows' keys and values [rows, kv heads, dim] into their cache slots."""
+
+    @abstractmethod
+    def attention(
+        self, q: torch.Tensor, layer: int, batch: Batch, cache: KVCache, scale: float, window: int = 0
+    ) -> torch.Tensor:
+        """Causal attention of q [rows, heads, dim] over each row's own sequence: [rows, heads × dim]."""
+
+    @abstractmethod
+    def before_attention(
+        self, layer: Layer, x: torch.Tensor, angles: Angles, batch: Batch, cache: KVCache
+    ) -> torch.Tensor:
+        """Norm, project, rotate; store keys and values; return q [rows, heads, dim]."""
+
+    @abstractmethod
+    def after_attention(self, layer: Layer, x: torch.Tensor, attended: torch.Tensor) -> None:
+        """Output projection and MLP, each added to the residual stream x in place."""

@@ -1,0 +1,46 @@
+"""The storage of the paged KV cache: for every layer, blocks of 16 positions of keys and values.
+
+Keys of a block lie as [kv head][dim][16], values as [kv head][16][dim]: the order in which attention reads them.
+Who owns which block is the pool's affair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from cloister.kernels.batch import BLOCK_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """What one position costs: layers × KV heads × dim, for keys and for values."""
+
+    layers: int
+    kv_heads: int
+    dim: int
+
+    def block_bytes(self, dtype: torch.dtype) -> int:
+        """Bytes of one block over all layers."""
+        return 2 * self.layers * self.kv_heads * self.dim * BLOCK_TOKENS * dtype.itemsize
+
+
+class KVCache:
+    """Keys and values of `blocks` blocks, per layer."""
+
+    def __init__(self, shape: CacheShape, blocks: int, dtype: torch.dtype) -> None:
+        self.shape = shape
+        self.blocks = blocks
+        self.dtype = dtype
+        size = (shape.layers, blocks, shape.kv_heads)
+        self._keys = torch.zeros(*size, shape.dim, BLOCK_TOKENS, dtype=dtype)
+        self._values = torch.zeros(*size, BLOCK_TOKENS, shape.dim, dtype=dtype)
+
+    def keys(self, layer: int) -> torch.Tensor:
+        """[block, kv head, dim, 16]"""
+        return self._keys[layer]
+
+    def values(self, layer: int) -> torch.Tensor:
+        """[block, kv head, 16, dim]"""
+        return self._values[layer]

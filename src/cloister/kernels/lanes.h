@@ -1,0 +1,80 @@
+/* Sixteen floats at a time, in the compiler's portable vectors: the same operations in the same order on every
+ * instruction set that fuses multiply and add. */
+#pragma once
+#include <stdint.h>
+#include <string.h>
+
+typedef float lanes __attribute__((vector_size(64)));
+typedef int32_t ints __attribute__((vector_size(64)));
+typedef uint32_t bits __attribute__((vector_size(64)));
+typedef uint16_t halves __attribute__((vector_size(32)));
+
+#define WIDTH 16
+static const float MINUS_INFINITY = -__builtin_inff();
+
+static inline lanes all(float x) { return (lanes){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+static inline ints all_ints(int32_t x) { return (ints){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+static const ints LANE = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+static inline lanes load(const float *p) {
+    lanes v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+static inline void store(float *p, lanes v) { memcpy(p, &v, sizeof v); }
+static inline lanes pick(ints mask, lanes yes, lanes no) { return (lanes)((mask & (ints)yes) | (~mask & (ints)no)); }
+static inline lanes larger(lanes a, lanes b) { return pick(a > b, a, b); }
+
+static inline lanes load_bf16(const uint16_t *p) {
+    halves h;
+    memcpy(&h, p, sizeof h);
+    return (lanes)(__builtin_convertvector(h, bits) << 16);
+}
+/* Round to nearest, ties to even. */
+static inline uint16_t to_bf16(float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return (uint16_t)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+static inline void store_bf16(uint16_t *p, lanes v) {
+    bits u = (bits)v;
+    halves h = __builtin_convertvector((u + 0x7fff + ((u >> 16) & 1)) >> 16, halves);
+    memcpy(p, &h, sizeof h);
+}
+
+/* Horizontal sums and maxima, always by the same tree. */
+static inline float sum(lanes v) {
+    float a[16];
+    store(a, v);
+    for (int step = 8; step; step >>= 1)
+        for (int i = 0; i < step; i++) a[i] += a[i + step];
+    return a[0];
+}
+static inline float maximum(lanes v) {
+    float a[16];
+    store(a, v);
+    for (int step = 8; step; step >>= 1)
+        for (int i = 0; i < step; i++) a[i] = a[i] > a[i + step] ? a[i] : a[i + step];
+    return a[0];
+}
+
+/* e^x to about one unit in the last place (Cephes' reduction and polynomial); 0 below the smallest normal float. */
+static inline lanes exponential(lanes x) {
+    lanes low = all(-87.33654f), high = all(88.37626f);
+    ints under = x < low;
+    x = pick(x > high, high, pick(under, low, x));
+    lanes magic = all(12582912.0f); /* adding 1.5 * 2^23 rounds to an integer */
+    lanes n = (x * 1.44269504f + magic) - magic;
+    lanes r = x - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    lanes p = all(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1.0f;
+    ints exponent = __builtin_convertvector(n, ints) << 23;
+    return pick(under, all(0.0f), (lanes)((ints)p + exponent));
+}
+static inline float exponential1(float x) { return exponential(all(x))[0]; }

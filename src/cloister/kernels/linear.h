@@ -1,0 +1,185 @@
+/* out = x · Wᵀ over weights packed in panels of 32 columns.
+ *
+ * Batch invariance by construction: an output element is one chain of accumulations over k = 0, 1, 2 … whatever the
+ * number of rows, the tiling or the member that computes it. Padding adds exact zeros at the end of the chain.
+ *
+ * fp32 panel: [k][32].   bf16 panel: [k/32][2 tiles][16 pairs of k][16 columns][2], the layout of an AMX tile; without
+ * AMX the same panel is read as pairs in the upper and lower halves of 32-bit lanes. */
+#pragma once
+#include "lanes.h"
+#include "team.h"
+#if defined(__AMX_BF16__)
+#include <immintrin.h>
+#endif
+
+#define PANEL 32
+#define KBLOCK 32
+#define ROWS 16 /* rows of one AMX tile */
+
+enum epilogue { PLAIN = 0, ADD = 1, GATED_SILU = 2, GATED_GELU = 3 };
+
+struct linear {
+    const float *x; /* rows × k */
+    const uint16_t *tiles; /* x as bf16 tiles [rows/16][k/32][16][32] */
+    const void *packed;
+    const float *bias; /* per packed column, or NULL */
+    float *out;
+    int rows, k, columns, out_stride, epilogue;
+};
+
+static inline int up_to(int n, int step) { return (n + step - 1) / step * step; }
+
+static inline lanes silu(lanes g) { return g / (1.0f + exponential(-g)); }
+static inline lanes gelu_tanh(lanes g) {
+    lanes inner = 0.7978845608f * (g + 0.044715f * g * g * g);
+    return g * (1.0f - 1.0f / (1.0f + exponential(2.0f * inner)));
+}
+
+/* A row of one panel leaves: bias, then plain, added to what is there (the residual), or gate × up in halves. */
+static inline void leave(const struct linear *job, int row, int panel, lanes left, lanes right) {
+    int column = panel * PANEL, gated = job->epilogue >= GATED_SILU;
+    if (job->bias) left += load(job->bias + column), right += load(job->bias + column + WIDTH);
+    if (gated) left = (job->epilogue == GATED_SILU ? silu(left) : gelu_tanh(left)) * right;
+    float *out = job->out + (size_t)row * job->out_stride + (gated ? column / 2 : column);
+    int room = job->columns - column;
+    if (room >= PANEL || gated) {
+        if (job->epilogue == ADD) left += load(out), right += load(out + WIDTH);
+        store(out, left);
+        if (!gated) store(out + WIDTH, right);
+    } else {
+        float edge[PANEL];
+        store(edge, left), store(edge + WIDTH, right);
+        for (int i = 0; i < room; i++) out[i] = job->epilogue == ADD ? edge[i] + out[i] : edge[i];
+    }
+}
+
+#define FP32_ROWS(N)                                                                                    \
+    static inline void fp32_rows_##N(const struct linear *job, const float *panel, int row, int index) { \
+        lanes left[N], right[N];                                                                        \
+        for (int r = 0; r < N; r++) left[r] = right[r] = all(0.0f);                                     \
+        const float *x = job->x + (size_t)row * job->k;                                                 \
+        for (int k = 0; k < job->k; k++) {                                                              \
+            lanes a = load(panel + (size_t)k * PANEL), b = load(panel + (size_t)k * PANEL + WIDTH);     \
+            for (int r = 0; r < N; r++) {                                                               \
+                float v = x[(size_t)r * job->k + k];                                                    \
+                left[r] += a * v, right[r] += b * v;                                                    \
+            }                                                                                           \
+        }                                                                                               \
+        for (int r = 0; r < N; r++) leave(job, row + r, index, left[r], right[r]);                      \
+    }
+FP32_ROWS(8)
+FP32_ROWS(4)
+FP32_ROWS(1)
+
+static void fp32_panel(const void *given, int index, int member) {
+    const struct linear *job = given;
+    const float *panel = (const float *)job->packed + (size_t)index * job->k * PANEL;
+    int row = 0;
+    for (; row + 8 <= job->rows; row += 8) fp32_rows_8(job, panel, row, index);
+    for (; row + 4 <= job->rows; row += 4) fp32_rows_4(job, panel, row, index);
+    for (; row < job->rows; row++) fp32_rows_1(job, panel, row, index);
+}
+
+#if defined(__AMX_BF16__)
+static void configure_tiles(void) {
+    struct {
+        uint8_t palette, start_row, reserved[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } shape = {.palette = 1};
+    for (int t = 0; t < 8; t++) shape.row_bytes[t] = 64, shape.rows[t] = 16;
+    _tile_loadconfig(&shape);
+}
+
+/* Tiles 0–3 accumulate two row tiles × two column tiles; 4, 5 hold rows of x; 6, 7 weights. */
+static void bf16_panel(const void *given, int index, int member) {
+    const struct linear *job = given;
+    int blocks = up_to(job->k, KBLOCK) / KBLOCK;
+    const uint16_t *panel = (const uint16_t *)job->packed + (size_t)index * blocks * KBLOCK * PANEL;
+    float out[4][16 * 16] __attribute__((aligned(64)));
+    configure_tiles();
+    for (int row = 0; row < job->rows; row += 2 * ROWS) {
+        int pair = job->rows - row > ROWS;
+        const uint16_t *upper = job->tiles + (size_t)(row / ROWS) * blocks * 512, *lower = upper + (size_t)blocks * 512;
+        const uint16_t *w = panel;
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        for (int b = 0; b < blocks; b++, w += 1024, upper += 512, lower += 512) {
+            _tile_loadd(6, w, 64);
+            _tile_loadd(7, w + 512, 64);
+            _tile_loadd(4, upper, 64);
+            _tile_dpbf16ps(0, 4, 6);
+            _tile_dpbf16ps(1, 4, 7);
+            if (pair) {
+                _tile_loadd(5, lower, 64);
+                _tile_dpbf16ps(2, 5, 6);
+                _tile_dpbf16ps(3, 5, 7);
+            }
+        }
+        _tile_stored(0, out[0], 64);
+        _tile_stored(1, out[1], 64);
+        if (pair) {
+            _tile_stored(2, out[2], 64);
+            _tile_stored(3, out[3], 64);
+        }
+        for (int r = 0; r < 2 * ROWS && row + r < job->rows; r++) {
+            int half = r / ROWS * 2, at = r % ROWS * 16;
+            leave(job, row + r, index, load(out[half] + at), load(out[half + 1] + at));
+        }
+    }
+    _tile_release();
+}
+#else
+#define BF16_ROWS(N)                                                                                                   \
+    static inline void bf16_rows_##N(const struct linear *job, const uint16_t *w, int blocks, int row, int index) {    \
+        lanes left[N], right[N];                                                                                       \
+        const uint16_t *x = job->tiles + (size_t)(row / ROWS) * blocks * 512 + row % ROWS * 32;                        \
+        for (int r = 0; r < N; r++) left[r] = right[r] = all(0.0f);                                                    \
+        for (int b = 0; b < blocks; b++, w += 1024, x += 512)                                                          \
+            for (int p = 0; p < 16; p++) {                                                                             \
+                bits a, c;                                                                                             \
+                memcpy(&a, w + p * 32, 64), memcpy(&c, w + 512 + p * 32, 64);                                          \
+                lanes a0 = (lanes)(a << 16), a1 = (lanes)(a & 0xffff0000u);                                            \
+                lanes c0 = (lanes)(c << 16), c1 = (lanes)(c & 0xffff0000u);                                            \
+                for (int r = 0; r < N; r++) {                                                                          \
+                    uint32_t u0 = (uint32_t)x[r * 32 + 2 * p] << 16, u1 = (uint32_t)x[r * 32 + 2 * p + 1] << 16;       \
+                    float v0, v1;                                                                                      \
+                    memcpy(&v0, &u0, 4), memcpy(&v1, &u1, 4);                                                          \
+                    left[r] += a0 * v0, right[r] += c0 * v0;                                                           \
+                    left[r] += a1 * v1, right[r] += c1 * v1;                                                           \
+                }                                                                                                      \
+            }                                                                                                          \
+        for (int r = 0; r < N; r++) leave(job, row + r, index, left[r], right[r]);                                     \
+    }
+BF16_ROWS(4)
+BF16_ROWS(1)
+
+static void bf16_panel(const void *given, int index, int member) {
+    const struct linear *job = given;
+    int blocks = up_to(job->k, KBLOCK) / KBLOCK, row = 0;
+    const uint16_t *panel = (const uint16_t *)job->packed + (size_t)index * blocks * KBLOCK * PANEL;
+    for (; row + 4 <= job->rows; row += 4) bf16_rows_4(job, panel, blocks, row, index);
+    for (; row < job->rows; row++) bf16_rows_1(job, panel, blocks, row, index);
+}
+#endif
+
+/* Sixteen rows of x become bf16 tiles; rows and k beyond the edge are zeros. */
+static void tile_rows(const void *given, int index, int member) {
+    const struct linear *job = given;
+    int blocks = up_to(job->k, KBLOCK) / KBLOCK;
+    uint16_t *tile = (uint16_t *)job->tiles + (size_t)index * blocks * 512;
+    for (int r = 0; r < ROWS; r++) {
+        int row = index * ROWS + r;
+        const float *x = job->x + (size_t)row * job->k;
+        for (int b = 0; b < blocks; b++) {
+            uint16_t *to = tile + (size_t)b * 512 + r * 32;
+            int have = job->k - b * KBLOCK;
+            if (row >= job->rows) memset(to, 0, 64);
+            else if (have >= KBLOCK) store_bf16(to, load(x + b * KBLOCK)), store_bf16(to + WIDTH, load(x + b * KBLOCK + WIDTH));
+            else
+                for (int i = 0; i < KBLOCK; i++) to[i] = i < have ? to_bf16(x[b * KBLOCK + i]) : 0;
+        }
+    }
+}

@@ -1,0 +1,182 @@
+/* The hot loops: linear layers, norms, rotary positions, the KV cache and attention over it.
+ *
+ * Every function computes each row by itself, in one fixed order of operations: see linear.h and attention.h.
+ * Shapes and bounds are checked in Python (native.py); nothing here allocates but the scratch for bf16 rows. */
+#include "attention.h"
+#include "lanes.h"
+#include "linear.h"
+#include "team.h"
+
+#define API __attribute__((visibility("default")))
+
+#if defined(__AMX_BF16__)
+#define BF16_WITH "amx"
+static int allow_tiles(void) { return (int)syscall(SYS_arch_prctl, 0x1023, 18); }
+#else
+#define BF16_WITH "vector"
+static int allow_tiles(void) { return 0; }
+#endif
+
+API const char *cloister_bf16_with(void) { return BF16_WITH; }
+
+/* How many members the team has, or -1 where the kernel refuses the tile registers this build needs. */
+API int cloister_start(int members) { return allow_tiles() ? -1 : team_start(members); }
+
+API void cloister_pack(const void *weight, int bf16, int columns, int k, void *packed) {
+    int panels = up_to(columns, PANEL) / PANEL, padded = bf16 ? up_to(k, KBLOCK) : k;
+    for (int panel = 0; panel < panels; panel++)
+        for (int c = 0; c < PANEL; c++) {
+            int column = panel * PANEL + c;
+            for (int i = 0; i < padded; i++) {
+                int real = column < columns && i < k;
+                size_t at = (size_t)column * k + i, base = (size_t)panel * padded * PANEL;
+                if (bf16) {
+                    size_t to = base + (size_t)(i / 32) * 1024 + c / 16 * 512 + i % 32 / 2 * 32 + c % 16 * 2 + i % 2;
+                    ((uint16_t *)packed)[to] = real ? ((const uint16_t *)weight)[at] : 0;
+                } else ((float *)packed)[base + (size_t)i * PANEL + c] = real ? ((const float *)weight)[at] : 0;
+            }
+        }
+}
+
+/* Rows of the packed matrix: the embedding of token ids from the one copy that is also the output layer. */
+API void cloister_embed(const void *packed, int bf16, int k, const int64_t *ids, int rows, float *out) {
+    int padded = bf16 ? up_to(k, KBLOCK) : k;
+    for (int r = 0; r < rows; r++) {
+        size_t c = (size_t)ids[r] % PANEL, base = (size_t)ids[r] / PANEL * padded * PANEL;
+        for (int i = 0; i < k; i++) {
+            if (bf16) {
+                size_t at = base + (size_t)(i / 32) * 1024 + c / 16 * 512 + i % 32 / 2 * 32 + c % 16 * 2 + i % 2;
+                uint32_t u = (uint32_t)((const uint16_t *)packed)[at] << 16;
+                memcpy(out + (size_t)r * k + i, &u, 4);
+            } else out[(size_t)r * k + i] = ((const float *)packed)[base + (size_t)i * PANEL + c];
+        }
+    }
+}
+
+struct packed {
+    const void *data;
+    const float *bias;
+    int columns, k, epilogue, bf16;
+};
+
+/* `tiles` is scratch for up_to(rows, 16) × up_to(k, 32) bf16 values, unused in fp32. */
+API void cloister_linear(const float *x, int rows, const struct packed *w, int epilogue, float *out, int out_stride,
+                         uint16_t *tiles) {
+    struct linear job = {x, tiles, w->data, w->bias, out, rows, w->k, w->columns, out_stride, epilogue};
+    if (w->bf16) share_out(tile_rows, &job, up_to(rows, ROWS) / ROWS);
+    share_out(w->bf16 ? bf16_panel : fp32_panel, &job, up_to(w->columns, PANEL) / PANEL);
+}
+
+struct norm {
+    const float *x, *weight;
+    float *out, epsilon;
+    int rows, width, x_stride, out_stride, groups;
+};
+
+static void norm_row(const void *given, int item, int member) {
+    const struct norm *job = given;
+    int row = item / job->groups, group = item % job->groups;
+    const float *x = job->x + (size_t)row * job->x_stride + (size_t)group * job->width;
+    float *out = job->out + (size_t)row * job->out_stride + (size_t)group * job->width;
+    lanes squares = all(0.0f);
+    for (int i = 0; i < job->width; i += WIDTH) squares += load(x + i) * load(x + i);
+    lanes scale = all(1.0f / __builtin_sqrtf(sum(squares) / (float)job->width + job->epsilon));
+    for (int i = 0; i < job->width; i += WIDTH) store(out + i, load(x + i) * scale * load(job->weight + i));
+}
+
+static void norm_rows(const void *given, int item, int member) {
+    const struct norm *job = given;
+    for (int i = item * ROWS * job->groups; i < (item + 1) * ROWS * job->groups && i < job->rows * job->groups; i++)
+        norm_row(given, i, member);
+}
+
+/* RMSNorm of `groups` runs of `width` floats in each row (a whole row, or each head by itself); may be in place. */
+API void cloister_rms_norm(const float *x, int x_stride, int rows, int groups, int width, const float *weight,
+                           float epsilon, float *out, int out_stride) {
+    struct norm job = {x, weight, out, epsilon, rows, width, x_stride, out_stride, groups};
+    share_out(norm_rows, &job, up_to(rows, ROWS) / ROWS);
+}
+
+struct rotate {
+    float *q, *k;
+    const float *v, *cosine, *sine;
+    void *keys, *values;
+    const int64_t *slot;
+    int rows, heads, kv_heads, dim, rotary, stride, bf16;
+};
+
+static inline void turn(float *x, const float *cosine, const float *sine, int rotary) {
+    int half = rotary / 2;
+    for (int i = 0; i < half; i++) {
+        float a = x[i], b = x[i + half];
+        x[i] = a * cosine[i] - b * sine[i];
+        x[i + half] = b * cosine[i + half] + a * sine[i + half];
+    }
+}
+
+static void rotate_rows(const void *given, int item, int member) {
+    const struct rotate *job = given;
+    for (int row = item * ROWS; row < (item + 1) * ROWS && row < job->rows; row++) {
+        float *q = job->q + (size_t)row * job->stride, *k = job->k + (size_t)row * job->stride;
+        const float *v = job->v + (size_t)row * job->stride;
+        if (job->rotary) {
+            const float *cosine = job->cosine + (size_t)row * job->rotary, *sine = job->sine + (size_t)row * job->rotary;
+            for (int h = 0; h < job->heads; h++) turn(q + h * job->dim, cosine, sine, job->rotary);
+            for (int h = 0; h < job->kv_heads; h++) turn(k + h * job->dim, cosine, sine, job->rotary);
+        }
+        size_t block = (size_t)job->slot[row] / BLOCK, lane = (size_t)job->slot[row] % BLOCK;
+        for (int h = 0; h < job->kv_heads; h++) {
+            size_t base = (block * job->kv_heads + h) * BLOCK * job->dim;
+            for (int d = 0; d < job->dim; d++) {
+                size_t key = base + (size_t)d * BLOCK + lane, value = base + lane * job->dim + d;
+                float kx = k[h * job->dim + d], vx = v[h * job->dim + d];
+                if (job->bf16) ((uint16_t *)job->keys)[key] = to_bf16(kx), ((uint16_t *)job->values)[value] = to_bf16(vx);
+                else ((float *)job->keys)[key] = kx, ((float *)job->values)[value] = vx;
+            }
+        }
+    }
+}
+
+/* Rotates q and k in place by their rows' angles (rotary 0: leaves them) and writes k and v into their cache slots. */
+API void cloister_rotate_and_store(float *q, float *k, const float *v, int stride, int rows, int heads, int kv_heads,
+                                   int dim, int rotary, const float *cosine, const float *sine, const int64_t *slot,
+                                   void *keys, void *values, int bf16) {
+    struct rotate job = {q, k, v, cosine, sine, keys, values, slot, rows, heads, kv_heads, dim, rotary, stride, bf16};
+    share_out(rotate_rows, &job, up_to(rows, ROWS) / ROWS);
+}
+
+API void cloister_attention(const struct attention *job) { share_out(attend, job, job->tiles * job->kv_heads); }
+
+/* One decoder layer of the Llama family, on either side of its attention. */
+struct layer {
+    const float *attention_norm, *q_norm, *k_norm, *mlp_norm;
+    struct packed qkv, out, gate_up, down;
+    int hidden, heads, kv_heads, dim, rotary;
+    float epsilon;
+};
+
+struct workspace {
+    float *normed, *qkv, *gated;
+    uint16_t *tiles;
+};
+
+API void cloister_before_attention(const struct layer *layer, const struct workspace *space, const float *x, int rows,
+                                   const float *cosine, const float *sine, const int64_t *slot, void *keys, void *values) {
+    int queries = layer->heads * layer->dim, width = layer->kv_heads * layer->dim, stride = queries + 2 * width;
+    float *q = space->qkv, *k = q + queries, *v = k + width;
+    cloister_rms_norm(x, layer->hidden, rows, 1, layer->hidden, layer->attention_norm, layer->epsilon, space->normed, layer->hidden);
+    cloister_linear(space->normed, rows, &layer->qkv, PLAIN, space->qkv, stride, space->tiles);
+    if (layer->q_norm) {
+        cloister_rms_norm(q, stride, rows, layer->heads, layer->dim, layer->q_norm, layer->epsilon, q, stride);
+        cloister_rms_norm(k, stride, rows, layer->kv_heads, layer->dim, layer->k_norm, layer->epsilon, k, stride);
+    }
+    cloister_rotate_and_store(q, k, v, stride, rows, layer->heads, layer->kv_heads, layer->dim, layer->rotary, cosine, sine,
+                              slot, keys, values, layer->qkv.bf16);
+}
+
+API void cloister_after_attention(const struct layer *layer, const struct workspace *space, float *x, int rows, const float *attended) {
+    cloister_linear(attended, rows, &layer->out, ADD, x, layer->hidden, space->tiles);
+    cloister_rms_norm(x, layer->hidden, rows, 1, layer->hidden, layer->mlp_norm, layer->epsilon, space->normed, layer->hidden);
+    cloister_linear(space->normed, rows, &layer->gate_up, layer->gate_up.epilogue, space->gated, layer->gate_up.columns / 2, space->tiles);
+    cloister_linear(space->gated, rows, &layer->down, ADD, x, layer->hidden, space->tiles);
+}

@@ -1,0 +1,230 @@
+"""The C kernels behind the contract: checks shapes, keeps scratch buffers, passes pointers.
+
+Pointers go to C only from tensors this module has checked for dtype, contiguity and size.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import byref, c_float, c_int, c_void_p
+
+import torch
+
+from cloister.errors import ModelUnsupported, SetupError
+from cloister.kernels.base import Angles, Gate, Kernels, Layer, Packed
+from cloister.kernels.batch import Batch
+from cloister.kernels.build import build_library
+from cloister.kernels.cache import KVCache
+from cloister.kernels.structs import AttentionStruct, LayerStruct, PackedStruct, WorkspaceStruct
+
+PANEL = 32
+LANES = 16
+MAX_DIM = 256
+PLAIN, ADD = 0, 1
+GATES: dict[Gate | None, int] = {None: PLAIN, "silu": 2, "gelu_tanh": 3}
+
+
+def _up_to(n: int, step: int) -> int:
+    return -(-n // step) * step
+
+
+def load_library(threads: int, *, tiles: bool = True) -> ctypes.CDLL:
+    """The library with its team of threads running; falls back to plain vectors where the kernel forbids AMX."""
+    library = ctypes.CDLL(str(build_library(tiles=tiles)))
+    library.cloister_bf16_with.restype = ctypes.c_char_p
+    library.cloister_rms_norm.argtypes = [c_void_p, *([c_int] * 4), c_void_p, c_float, c_void_p, c_int]
+    library.cloister_linear.argtypes = [c_void_p, c_int, c_void_p, c_int, c_void_p, c_int, c_void_p]
+    library.cloister_pack.argtypes = [c_void_p, c_int, c_int, c_int, c_void_p]
+    library.cloister_embed.argtypes = [c_void_p, c_int, c_int, c_void_p, c_int, c_void_p]
+    library.cloister_rotate_and_store.argtypes = [*([c_void_p] * 3), *([c_int] * 6), *([c_void_p] * 5), c_int]
+    library.cloister_before_attention.argtypes = [*([c_void_p] * 3), c_int, *([c_void_p] * 5)]
+    library.cloister_after_attention.argtypes = [*([c_void_p] * 3), c_int, c_void_p]
+    for name in ("attention", "rms_norm", "linear", "pack", "embed", "rotate_and_store", "before_attention", "after_attention"):
+        getattr(library, f"cloister_{name}").restype = None
+    if library.cloister_start(threads or os.cpu_count() or 1) < 1:
+        if not tiles:
+            raise SetupError("The native kernels cannot start their threads.", hint="Start with --kernels reference.")
+        return load_library(threads, tiles=False)
+    return library
+
+
+class NativeKernels(Kernels):
+    """Calls into native.c. One caller at a time: the team of threads works on one job at once."""
+
+    def __init__(self, dtype: torch.dtype, threads: int = 0, *, tiles: bool = True) -> None:
+        self.dtype = dtype
+        self._library = load_library(threads, tiles=tiles)
+        self._bf16 = int(dtype == torch.bfloat16)
+        self._structs: dict[int, tuple[Packed, PackedStruct]] = {}
+        self._layers: dict[int, tuple[Layer, LayerStruct]] = {}
+        self._space = WorkspaceStruct()
+        self._buffers: dict[str, torch.Tensor] = {}
+        self._attention = AttentionStruct()
+        self._attention_batch: Batch | None = None
+        self.name = f"native-{self._library.cloister_bf16_with().decode()}"
+
+    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None, gate: Gate | None = None) -> Packed:
+        columns, k = weight.shape
+        if gate and columns % PANEL:
+            raise ModelUnsupported(f"A gated layer of {columns} columns is not a multiple of {PANEL}.")
+        weight = weight.to(self.dtype).contiguous()
+        data = torch.empty(_up_to(columns, PANEL) * (_up_to(k, PANEL) if self._bf16 else k), dtype=self.dtype)
+        self._library.cloister_pack(weight.data_ptr(), self._bf16, columns, k, data.data_ptr())
+        if bias is not None:
+            bias = torch.nn.functional.pad(bias.float(), (0, _up_to(columns, PANEL) - columns)).contiguous()
+        return Packed(data, columns, k, bias, gate)
+
+    def embed(self, packed: Packed, tokens: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(len(tokens), packed.k)
+        if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < packed.columns:
+            raise IndexError("a token id is outside the vocabulary")
+        self._library.cloister_embed(
+            packed.data.data_ptr(), self._bf16, packed.k, tokens.data_ptr(), len(tokens), out.data_ptr()
+        )
+        return out
+
+    def linear(self, x: torch.Tensor, packed: Packed, add_to: torch.Tensor | None = None) -> torch.Tensor:
+        x = _checked(x, packed.k)
+        rows = len(x)
+        if add_to is not None and (packed.gate or not _fits(add_to, rows, packed.width)):
+            raise ValueError("the sum's target has another shape than the product")
+        out = torch.empty(rows, packed.width) if add_to is None else add_to
+        mode = GATES[packed.gate] if add_to is None else ADD
+        tiles = self._tiles(rows, packed.k)
+        self._library.cloister_linear(
+            x.data_ptr(), rows, byref(self._struct(packed)), mode, out.data_ptr(), packed.width, tiles
+        )
+        return out
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+        width = x.shape[-1]
+        if width % LANES or len(weight) != width or weight.dtype != torch.float32:
+            raise ModelUnsupported(f"A norm over {width} values is not a multiple of {LANES}.")
+        x = x.float().contiguous()
+        rows = x.numel() // width
+        out = torch.empty_like(x)
+        self._library.cloister_rms_norm(
+            x.data_ptr(), width, rows, 1, width, weight.data_ptr(), epsilon, out.data_ptr(), width
+        )
+        return out
+
+    def store(self, keys: torch.Tensor, values: torch.Tensor, layer: int, batch: Batch, cache: KVCache) -> None:
+        rows, kv_heads, dim = keys.shape
+        width = kv_heads * dim
+        both = torch.cat((keys.reshape(rows, width), values.reshape(rows, width)), dim=1).float().contiguous()
+        self._check_cache(cache, kv_heads, dim, batch, rows)
+        start = both.data_ptr()
+        into = (cache.keys(layer).data_ptr(), cache.values(layer).data_ptr(), self._bf16)
+        slots = batch.slots.data_ptr()
+        self._library.cloister_rotate_and_store(
+            start, start, start + 4 * width, 2 * width, rows, 0, kv_heads, dim, 0, None, None, slots, *into
+        )
+
+    def attention(
+        self, q: torch.Tensor, layer: int, batch: Batch, cache: KVCache, scale: float, window: int = 0
+    ) -> torch.Tensor:
+        rows, heads, dim = q.shape
+        if q.stride()[1:] != (dim, 1) or q.dtype != torch.float32:
+            q = q.float().contiguous()
+        job = self._attention
+        if self._attention_batch is not batch:
+            self._check_cache(cache, cache.shape.kv_heads, dim, batch, rows)
+            if heads % cache.shape.kv_heads or dim % LANES or dim > MAX_DIM:
+                raise ModelUnsupported(f"Attention with {heads} heads of {dim} is not supported by the native kernels.")
+            job.tables, job.table_stride = batch.tables.data_ptr(), batch.tables.shape[1]
+            job.sequence, job.position = batch.sequence.data_ptr(), batch.positions.data_ptr()
+            job.tile_row, job.tile_rows = batch.tile_row.data_ptr(), batch.tile_rows.data_ptr()
+            job.tiles, job.heads, job.kv_heads, job.dim = len(batch.tile_row), heads, cache.shape.kv_heads, dim
+            job.bf16 = self._bf16
+            self._attention_batch = batch
+        out = self._buffer("attended", rows, heads * dim)
+        job.q, job.q_stride, job.out = q.data_ptr(), q.stride(0), out.data_ptr()
+        job.keys, job.values = cache.keys(layer).data_ptr(), cache.values(layer).data_ptr()
+        job.scale, job.window = scale, window
+        self._library.cloister_attention(byref(job))
+        return out
+
+    def before_attention(
+        self, layer: Layer, x: torch.Tensor, angles: Angles, batch: Batch, cache: KVCache
+    ) -> torch.Tensor:
+        shape, rows = layer.shape, len(x)
+        struct = self._layer(layer)
+        self._grow(layer, rows)
+        cosine, sine = angles.cosine.data_ptr(), angles.sine.data_ptr()
+        into = (cache.keys(layer.index).data_ptr(), cache.values(layer.index).data_ptr())
+        self._library.cloister_before_attention(
+            byref(struct), byref(self._space), x.data_ptr(), rows, cosine, sine, batch.slots.data_ptr(), *into
+        )
+        stride = (shape.heads + 2 * shape.kv_heads) * shape.dim
+        return self._buffers["qkv"].as_strided((rows, shape.heads, shape.dim), (stride, shape.dim, 1))
+
+    def after_attention(self, layer: Layer, x: torch.Tensor, attended: torch.Tensor) -> None:
+        self._library.cloister_after_attention(
+            byref(self._layer(layer)), byref(self._space), x.data_ptr(), len(x), attended.data_ptr()
+        )
+
+    def _struct(self, packed: Packed) -> PackedStruct:
+        known = self._structs.get(id(packed))
+        if known is None:
+            bias = None if packed.bias is None else packed.bias.data_ptr()
+            made = PackedStruct(
+                packed.data.data_ptr(), bias, packed.columns, packed.k, GATES[packed.gate], self._bf16
+            )
+            known = self._structs[id(packed)] = (packed, made)
+        return known[1]
+
+    def _layer(self, layer: Layer) -> LayerStruct:
+        known = self._layers.get(id(layer))
+        if known is None:
+            known = self._layers[id(layer)] = (layer, self._described(layer))
+        return known[1]
+
+    def _described(self, layer: Layer) -> LayerStruct:
+        shape, hidden = layer.shape, layer.qkv.k
+        norms = (layer.attention_norm, layer.q_norm, layer.k_norm, layer.mlp_norm)
+        for norm, width in zip(norms, (hidden, shape.dim, shape.dim, hidden), strict=True):
+            if norm is not None and (norm.dtype != torch.float32 or len(norm) != width or width % LANES):
+                raise ModelUnsupported(f"A norm of {len(norm)} values does not suit the native kernels.")
+        if shape.dim % LANES or shape.dim > MAX_DIM or layer.qkv.columns != (shape.heads + 2 * shape.kv_heads) * shape.dim:
+            raise ModelUnsupported(f"Heads of {shape.dim} do not suit the native kernels.")
+        pointers = [None if norm is None else norm.data_ptr() for norm in norms]
+        parts = (self._struct(part) for part in (layer.qkv, layer.out, layer.gate_up, layer.down))
+        numbers = (hidden, shape.heads, shape.kv_heads, shape.dim, shape.rotary, shape.epsilon)
+        return LayerStruct(*pointers, *parts, *numbers)
+
+    def _grow(self, layer: Layer, rows: int) -> None:
+        space, inner = self._space, layer.gate_up.width
+        widest = max(layer.qkv.k, layer.out.k, inner)
+        for name, width in (("normed", layer.qkv.k), ("qkv", layer.qkv.columns), ("gated", inner)):
+            setattr(space, name, self._buffer(name, rows, width).data_ptr())
+        space.tiles = self._tiles(rows, widest)
+
+    def _buffer(self, name: str, rows: int, width: int) -> torch.Tensor:
+        """Scratch of rows × width floats that lives until the next call with the same name."""
+        held = self._buffers.get(name)
+        if held is None or held.numel() < rows * width:
+            held = self._buffers[name] = torch.empty(_up_to(rows, LANES) * width)
+        return held.as_strided((rows, width), (width, 1))
+
+    def _tiles(self, rows: int, k: int) -> int | None:
+        """Scratch for bf16 rows; none is needed in fp32."""
+        if not self._bf16:
+            return None
+        return self._buffer("tiles", _up_to(rows, LANES), _up_to(k, PANEL) // 2).data_ptr()
+
+    def _check_cache(self, cache: KVCache, kv_heads: int, dim: int, batch: Batch, rows: int) -> None:
+        if cache.dtype != self.dtype or (cache.shape.kv_heads, cache.shape.dim) != (kv_heads, dim):
+            raise ValueError("the cache has another precision or shape than the kernels")
+        if rows != batch.rows or int(batch.tables.max()) >= cache.blocks or int(batch.tables.min()) < 0:
+            raise IndexError("a row or block is outside the batch or the cache")
+
+
+def _checked(x: torch.Tensor, k: int) -> torch.Tensor:
+    if x.dim() != 2 or x.shape[1] != k:
+        raise ValueError(f"rows of {tuple(x.shape)} do not suit a weight of k={k}")
+    return x.float().contiguous()
+
+
+def _fits(target: torch.Tensor, rows: int, width: int) -> bool:
+    return target.shape == (rows, width) and target.is_contiguous() and target.dtype == torch.float32

@@ -1,0 +1,92 @@
+"""The plain torch twin of the native kernels: slow, short, and the yardstick they are tested against.
+
+Rows are computed one by one, so batch invariance holds by construction here too. It serves where no C compiler is.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from cloister.kernels.base import GATE_ROWS, Angles, Gate, Kernels, Layer, Packed
+from cloister.kernels.batch import BLOCK_TOKENS, Batch
+from cloister.kernels.cache import KVCache
+
+
+class ReferenceKernels(Kernels):
+    """One row, one torch call."""
+
+    name = "reference"
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+
+    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None, gate: Gate | None = None) -> Packed:
+        columns, k = weight.shape
+        return Packed(weight.to(self.dtype).contiguous(), columns, k, None if bias is None else bias.float(), gate)
+
+    def embed(self, packed: Packed, tokens: torch.Tensor) -> torch.Tensor:
+        return packed.data[tokens].float()
+
+    def linear(self, x: torch.Tensor, packed: Packed, add_to: torch.Tensor | None = None) -> torch.Tensor:
+        weight = packed.data.float()
+        rounded = x.to(self.dtype).float()
+        rows = [functional.linear(row, weight, packed.bias) for row in rounded]
+        out = torch.stack(rows) if rows else x.new_zeros(0, packed.columns)
+        if packed.gate:
+            halves = out.view(len(out), -1, 2, GATE_ROWS)
+            gate, up = (halves[:, :, side].reshape(len(out), -1) for side in (0, 1))
+            active = functional.silu(gate) if packed.gate == "silu" else functional.gelu(gate, approximate="tanh")
+            out = active * up
+        return out if add_to is None else add_to.add_(out)
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon) * weight
+
+    def store(self, keys: torch.Tensor, values: torch.Tensor, layer: int, batch: Batch, cache: KVCache) -> None:
+        blocks, lanes = batch.slots // BLOCK_TOKENS, batch.slots % BLOCK_TOKENS
+        cache.keys(layer)[blocks, :, :, lanes] = keys.to(cache.dtype)
+        cache.values(layer)[blocks, :, lanes] = values.to(cache.dtype)
+
+    def attention(
+        self, q: torch.Tensor, layer: int, batch: Batch, cache: KVCache, scale: float, window: int = 0
+    ) -> torch.Tensor:
+        rows, heads, dim = q.shape
+        kv_heads = cache.shape.kv_heads
+        out = torch.empty(rows, heads * dim)
+        for row in range(rows):
+            position = int(batch.positions[row])
+            table = batch.tables[int(batch.sequence[row])][: position // BLOCK_TOKENS + 1].long()
+            keys = cache.keys(layer)[table].float().permute(1, 0, 3, 2).reshape(kv_heads, -1, dim)
+            values = cache.values(layer)[table].float().permute(1, 0, 2, 3).reshape(kv_heads, -1, dim)
+            seen = slice(max(0, position - window + 1) if window else 0, position + 1)
+            grouped = q[row].view(kv_heads, heads // kv_heads, dim)
+            scores = (grouped * scale) @ keys[:, seen].transpose(1, 2)
+            out[row] = (torch.softmax(scores, dim=-1) @ values[:, seen]).reshape(-1)
+        return out
+
+    def before_attention(
+        self, layer: Layer, x: torch.Tensor, angles: Angles, batch: Batch, cache: KVCache
+    ) -> torch.Tensor:
+        shape = layer.shape
+        projected = self.linear(self.rms_norm(x, layer.attention_norm, shape.epsilon), layer.qkv)
+        split = projected.view(len(x), -1, shape.dim)
+        q, keys, values = split.split([shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, keys = self.rms_norm(q, layer.q_norm, shape.epsilon), self.rms_norm(keys, layer.k_norm, shape.epsilon)
+        self.store(_rotated(keys, angles), values, layer.index, batch, cache)
+        return _rotated(q, angles)
+
+    def after_attention(self, layer: Layer, x: torch.Tensor, attended: torch.Tensor) -> None:
+        self.linear(attended, layer.out, add_to=x)
+        gated = self.linear(self.rms_norm(x, layer.mlp_norm, layer.shape.epsilon), layer.gate_up)
+        self.linear(gated, layer.down, add_to=x)
+
+
+def _rotated(heads: torch.Tensor, angles: Angles) -> torch.Tensor:
+    """Rotary position embedding over the first `rotary` dimensions, halves rotated against each other."""
+    rotary = angles.cosine.shape[-1]
+    turning, still = heads[..., :rotary], heads[..., rotary:]
+    left, right = turning.chunk(2, dim=-1)
+    turned = turning * angles.cosine[:, None] + torch.cat((-right, left), dim=-1) * angles.sine[:, None]
+    return torch.cat((turned, still), dim=-1)

@@ -1,0 +1,32 @@
+"""How a front process starts the service: what to load, and what became of it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from cloister.messages.generation import FromService, Name, ToService
+
+Path = Annotated[str, Meta(min_length=1, max_length=4096)]
+
+
+class Start(Struct, frozen=True, tag="start", forbid_unknown_fields=True):
+    """Front → service, first of all: the model's folder and the engine's settings as their own JSON."""
+
+    version: int
+    name: Name
+    path: Path
+    settings: Annotated[bytes, Meta(max_length=65536)]
+
+
+class StartFailed(Struct, frozen=True, tag="start_failed", forbid_unknown_fields=True):
+    """Service → front, instead of Ready: why it cannot serve."""
+
+    code: Name
+    message: Annotated[str, Meta(max_length=4096)]
+    hint: Annotated[str, Meta(max_length=4096)] | None = None
+
+
+AnyToService = Start | ToService
+AnyFromService = StartFailed | FromService

@@ -1,0 +1,31 @@
+"""From a model's folder and its weights to a decoder: the fused one for the Llama family, else the hooked one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from transformers import AutoConfig
+
+from cloister.errors import ModelUnsupported
+from cloister.kernels.base import Kernels
+from cloister.models import fused
+from cloister.models.decoder import Decoder
+from cloister.models.fused import FusedDecoder
+from cloister.models.hooked import HookedDecoder
+from cloister.models.source import ModelFolder
+
+
+def load_decoder(
+    folder: ModelFolder, weights: Mapping[str, torch.Tensor], kernels: Kernels, max_context: int = 0
+) -> Decoder:
+    """The folder's model on these kernels; `max_context` 0 means what the model allows."""
+    try:
+        config = AutoConfig.from_pretrained(folder.path, trust_remote_code=False)
+    except (ValueError, KeyError, OSError) as wrong:
+        kind = folder.config.get("model_type", "unknown")
+        raise ModelUnsupported(f"transformers does not know the architecture '{kind}'.") from wrong
+    longest = int(getattr(config, "max_position_embeddings", 0) or 2048)
+    context = min(max_context, longest) if max_context else longest
+    kind_of = FusedDecoder if fused.suits(config) else HookedDecoder
+    return kind_of(config, weights, kernels, context)

@@ -1,0 +1,24 @@
+"""Entry of the service process: `python -m cloister.service FD`, started by ServiceHandle."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+
+from cloister.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
+
+
+def main() -> None:
+    """Harden first, then import what is heavy."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hide_tracebacks()
+    forbid_core_dumps()
+    die_with_parent()
+    from cloister.service.process import serve
+
+    serve(socket.socket(fileno=int(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()
