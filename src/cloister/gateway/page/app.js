@@ -1,0 +1,266 @@
+// The page: joins the composer, the conversation, the levels and the provider's panel. Stores nothing anywhere:
+// messages, key and settings live in this tab's memory.
+
+import { adviceFor } from "./advice.js";
+import { ApiError, pageInfo, streamChat } from "./api.js";
+import { byId, stayAtEnd } from "./dom.js";
+import { showLevels } from "./levels.js";
+import { watchProvider } from "./provider-view.js";
+import { Speed } from "./speed.js";
+import { AnswerTurn, dividerTurn, questionTurn } from "./turns.js";
+
+const input = byId("message");
+const scroller = byId("scroll");
+const panel = { verdict: byId("verdict"), reason: byId("reason"), feed: byId("feed") };
+
+let model = null;
+let level = null;
+let provider = null;
+let history = []; // the messages the next request begins with
+let failed = null; // {question, node, answer} of a question that got no answer
+let running = null; // the AbortController of the answer that is coming
+
+// --- sending -----------------------------------------------------------------------------------------------------
+
+function send(text) {
+  hideBanner();
+  byId("empty").hidden = true;
+  const node = questionTurn(text);
+  byId("turns").append(node);
+  ask(text, node);
+}
+
+async function ask(question, node) {
+  const stopper = (running = new AbortController());
+  const messages = [...history, { role: "user", content: question }];
+  const body = {
+    model, messages, protection: level, stream: true, stream_options: { include_usage: true },
+    temperature: Number(byId("temperature").value), max_tokens: Number(byId("max-tokens").value),
+  };
+  const watcher = provider;
+  const speed = new Speed();
+  const answer = new AnswerTurn({
+    onPaint: (change) => stayAtEnd(scroller, change),
+    onCopied: () => announce("Answer copied"),
+  });
+  byId("turns").append(answer.node);
+  scroller.scrollTop = scroller.scrollHeight;
+  failed = null;
+  showRunning(true);
+  showStatus(speed);
+  watcher.request(body);
+
+  let note = "";
+  let problem = null;
+  try {
+    for await (const event of streamChat(body, byId("api-key").value.trim(), stopper.signal)) {
+      if (event.text) {
+        speed.piece();
+        answer.add(event.text);
+        watcher.piece(event.text);
+      }
+      if (event.finish === "length") note = "Cut off at the longest answer allowed (see Settings).";
+      if (event.usage) speed.usage = event.usage;
+      if (running === stopper) showStatus(speed);
+    }
+  } catch (error) {
+    if (stopper.signal.aborted) note = "Stopped.";
+    else problem = error instanceof ApiError ? error : new ApiError("The page failed to read the answer.");
+  }
+
+  if (problem) note = answer.text ? "Broken off." : "Not answered.";
+  answer.finish(note);
+  watcher.end(problem ? "failed" : stopper.signal.aborted ? "stopped" : "complete");
+  if (running !== stopper) return; // a new chat has begun meanwhile
+  running = null;
+  if (answer.text) history = [...messages, { role: "assistant", content: answer.text }];
+  else failed = { question, node, answer };
+  showRunning(false);
+  if (speed.pieces) showStatus(speed);
+  else showStatus("");
+  if (problem) showBanner(problem);
+  else announce(stopper.signal.aborted ? "Stopped" : "Answer complete");
+}
+
+function retry() {
+  if (!failed || running) return;
+  const { question, node, answer } = failed;
+  hideBanner();
+  answer.node.remove();
+  byId("turns").append(node); // an unanswered question stays out of the history, so it moves to the end
+  ask(question, node);
+}
+
+function stop() {
+  running?.abort();
+}
+
+/** Ends what is running and sees to it that nothing said so far goes into the next request. */
+function forget() {
+  stop();
+  running = null;
+  history = [];
+  failed = null;
+  hideBanner();
+  showStatus("");
+  showRunning(false);
+}
+
+function newChat() {
+  forget();
+  byId("turns").replaceChildren();
+  panel.feed.replaceChildren();
+  byId("empty").hidden = false;
+  input.focus();
+}
+
+/** What was said under one level is never sent along under another. */
+function chooseLevel(id) {
+  if (byId("turns").childElementCount) {
+    forget();
+    byId("turns").append(dividerTurn(`Protection is now “${id}”. What was said above is not sent along.`));
+    scroller.scrollTop = scroller.scrollHeight;
+  }
+  level = id;
+  document.body.dataset.level = id;
+  byId("level-name").textContent = id;
+  provider = watchProvider(id, panel);
+  byId("empty-verdict").textContent = panel.verdict.textContent;
+}
+
+// --- showing -----------------------------------------------------------------------------------------------------
+
+function showRunning(on) {
+  const focusWasInside = byId("composer").contains(document.activeElement);
+  byId("send").hidden = on;
+  byId("stop").hidden = !on;
+  if (focusWasInside) input.focus();
+}
+
+function showStatus(text) {
+  byId("status").textContent = String(text);
+}
+
+function announce(text) {
+  byId("announce").textContent = text;
+}
+
+const ACTIONS = {
+  settings: ["Open settings", openSettings],
+  retry: ["Try again", retry],
+  "new-chat": ["New chat", newChat],
+  start: ["Try again", start],
+};
+
+function showBanner(error, { advice, action } = adviceFor(error)) {
+  byId("banner-message").textContent = error.message;
+  byId("banner-advice").textContent = advice;
+  const button = byId("banner-action");
+  button.hidden = !action || (action === "retry" && !failed);
+  if (action) [button.textContent, button.onclick] = ACTIONS[action];
+  stayAtEnd(scroller, () => { byId("banner").hidden = false; });
+}
+
+function hideBanner() {
+  const focusWasInside = byId("banner").contains(document.activeElement);
+  byId("banner").hidden = true;
+  if (focusWasInside) input.focus();
+}
+
+function openSettings() {
+  byId("settings").showModal();
+}
+
+function growInput() {
+  input.style.height = "auto";
+  input.style.height = `${input.scrollHeight}px`;
+}
+
+/** On a narrow screen the ladder and the provider's panel lie over the chat, one at a time. */
+function showSheet(name) {
+  for (const each of ["levels", "provider"]) {
+    const on = each === name && !byId(each).classList.contains("shown");
+    byId(each).classList.toggle("shown", on);
+    byId(`toggle-${each}`).setAttribute("aria-expanded", String(on));
+  }
+}
+
+function isDark() {
+  const chosen = document.documentElement.dataset.theme;
+  return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+function labelTheme() {
+  byId("theme").setAttribute("aria-label", `Switch to ${isDark() ? "light" : "dark"} colours`);
+}
+
+/** Asks the server what it offers; until it has answered, nothing can be sent. */
+async function start() {
+  hideBanner();
+  try {
+    const info = await pageInfo();
+    model = info.model;
+    byId("model").textContent = info.model;
+    byId("api-key").value ||= info.development_key ?? "";
+    showLevels(byId("level-list"), info.levels, chooseLevel);
+    input.focus();
+  } catch (error) {
+    showBanner(error, { advice: "See that “cloister serve” is running, then try again.", action: "start" });
+  }
+}
+
+// --- joining -----------------------------------------------------------------------------------------------------
+
+byId("composer").addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (running || !input.value.trim()) return;
+  if (!provider) return void start();
+  send(input.value);
+  input.value = "";
+  growInput();
+});
+input.addEventListener("input", growInput);
+input.addEventListener("keydown", (event) => {
+  // while an input method composes a character, Enter belongs to it
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  byId("composer").requestSubmit();
+});
+document.addEventListener("keydown", (event) => {
+  if (byId("settings").open || event.isComposing) return;
+  if (event.key === "Escape") {
+    const sheet = document.querySelector(".shown");
+    if (running) stop();
+    else if (sheet) {
+      showSheet(null);
+      byId(`toggle-${sheet.id}`).focus();
+    } else hideBanner();
+  }
+  const typing = event.target.closest("textarea, input:not([type=radio])");
+  if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) {
+    event.preventDefault();
+    showSheet(null);
+    input.focus();
+  }
+});
+byId("stop").addEventListener("click", stop);
+byId("new-chat").addEventListener("click", newChat);
+byId("open-settings").addEventListener("click", openSettings);
+byId("settings").addEventListener("close", () => input.focus());
+byId("banner-close").addEventListener("click", hideBanner);
+byId("toggle-levels").addEventListener("click", () => showSheet("levels"));
+byId("toggle-provider").addEventListener("click", () => showSheet("provider"));
+byId("examples").addEventListener("click", (event) => {
+  if (event.target.tagName !== "BUTTON") return;
+  input.value = event.target.textContent;
+  growInput();
+  input.focus();
+});
+byId("theme").addEventListener("click", () => {
+  document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+  labelTheme();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", labelTheme);
+labelTheme();
+
+start();

@@ -1,0 +1,22 @@
+// The ladder of protection levels. Which there are, which are enabled and what the provider sees: the server's word.
+
+import { element } from "./dom.js";
+
+/** Fills `list` with one radio button per level and calls `onChange(id)` for the level chosen, first one included. */
+export function showLevels(list, levels, onChange) {
+  const chosen = levels.find((level) => level.enabled)?.id;
+  list.replaceChildren(...levels.map((level) => row(level, level.id === chosen)));
+  list.onchange = (event) => onChange(event.target.value);
+  if (chosen) onChange(chosen);
+}
+
+function row({ id, enabled, provider_sees: sees }, checked) {
+  const radio = element("input", {
+    type: "radio", name: "protection", value: id, id: `level-${id}`, checked, disabled: !enabled,
+    "aria-describedby": `level-${id}-sees`,
+  });
+  const name = element("label", { for: `level-${id}` }, id);
+  const note = enabled ? "" : element("span", { class: "not-yet" }, "not offered yet");
+  return element("div", { class: "level", "data-level": id },
+    radio, name, note, element("p", { id: `level-${id}-sees` }, sees));
+}

@@ -1,0 +1,65 @@
+"""A real Chromium, and a page opened in it that fails the test for what a user would not see: script errors, breaches
+of the security policy, and requests to other origins."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, ConsoleMessage, Page
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+@contextmanager
+def launched_chromium() -> Iterator[Browser]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is missing: make setup")
+    path = next(filter(None, map(shutil.which, NAMES)), None)
+    if path is None:
+        pytest.skip("no chromium on PATH: install one (Debian: apt-get install chromium)")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def opened_page(browser: Browser, url: str, *, width: int = 1280, height: int = 800, **options: Any) -> Iterator[Page]:
+    """The page once it knows what the server offers; `options` go to the browser's context (color_scheme="dark")."""
+    context = browser.new_context(viewport={"width": width, "height": height}, **options)
+    troubles: list[str] = []
+    requested: list[str] = []
+
+    def note(message: ConsoleMessage) -> None:
+        # Chromium itself reports every refused request as an error; the refusals here are on purpose
+        if message.type == "error" and not message.text.startswith("Failed to load resource"):
+            troubles.append(message.text)
+
+    try:
+        page = context.new_page()
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("console", note)
+        page.on("request", lambda request: requested.append(request.url))
+        page.goto(url)
+        page.locator("#model:not(:empty)").wait_for(state="attached")
+        yield page
+    finally:
+        context.close()
+    assert not troubles, troubles
+    elsewhere = [each for each in requested if not each.startswith(f"{url}/")]
+    assert requested and not elsewhere, f"the page asked other origins: {elsewhere}"

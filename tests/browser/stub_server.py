@@ -1,0 +1,165 @@
+"""A server that plays the gateway for the page: serves its files, and answers chats by a script. Computes nothing."""
+
+from __future__ import annotations
+
+import json
+import mimetypes
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).parents[2] / "src" / "cloister" / "gateway" / "page"
+LEVELS = {
+    "open": "Everything: your prompt, the answer, and when you asked.",
+    "shared": "Everything; other tenants learn nothing sensitive from the shared prefix cache.",
+    "partitioned": "The answer's tokens and per-layer attention contributions, never the prompt.",
+    "obfuscated": "Several answers at once, without knowing which of them is real.",
+    "isolated": "Nothing: a process of your own decodes alone on the shared weights.",
+    "mpc": "Secret shares that reveal nothing, without any trusted hardware.",
+}
+KEY = "stub-key"
+
+
+@dataclass
+class Gate:
+    """A point of the stream that is passed only when the test says so."""
+
+    opened: threading.Event = field(default_factory=threading.Event)
+
+    def open(self) -> None:
+        self.opened.set()
+
+
+@dataclass
+class Refusal:
+    status: int
+    code: str
+    message: str
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+BROKEN = object()  # a step: the connection ends here, without [DONE]
+Step = str | bytes | Gate | object
+
+
+@dataclass
+class Stub:
+    """The script of the next answers, and what the page asked."""
+
+    url: str = ""
+    enabled: tuple[str, ...] = ("open",)
+    answers: list[list[Step] | Refusal] = field(default_factory=list)
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    left: threading.Event = field(default_factory=threading.Event)
+
+    def will_answer(self, *steps: Step) -> None:
+        """Strings become chunks of the answer, bytes go out as they are, a Gate waits."""
+        self.answers.append(list(steps))
+
+    def will_refuse(self, status: int, code: str, message: str, **headers: str) -> None:
+        self.answers.append(Refusal(status, code, message, headers))
+
+
+@contextmanager
+def running_stub() -> Iterator[Stub]:
+    stub = Stub()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(stub))
+    server.daemon_threads = True
+    stub.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield stub
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def handler_of(stub: Stub) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *args: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            if self.path == "/api/page":
+                levels = [
+                    {"id": name, "enabled": name in stub.enabled, "provider_sees": sees}
+                    for name, sees in LEVELS.items()
+                ]
+                self.send_json(200, {"model": "stub-model", "levels": levels, "development_key": KEY})
+                return
+            name = "index.html" if self.path == "/" else self.path.removeprefix("/static/")
+            file = PAGE / name
+            if "/" in name or not file.is_file():
+                self.send_json(404, {"error": {"message": "No such file.", "code": "not_found"}})
+                return
+            kind = "text/javascript" if file.suffix == ".js" else mimetypes.guess_type(name)[0]
+            self.send(200, str(kind), file.read_bytes())
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            stub.bodies.append(body)
+            if self.headers.get("Authorization") != f"Bearer {KEY}":
+                self.refuse(Refusal(401, "invalid_api_key", "This API key is not known here."))
+                return
+            answer = stub.answers.pop(0)
+            if isinstance(answer, Refusal):
+                self.refuse(answer)
+            else:
+                self.stream(answer)
+
+        def stream(self, steps: list[Step]) -> None:
+            self.start(200, "text/event-stream", {})
+            try:
+                for step in steps:
+                    if step is BROKEN:
+                        return
+                    if isinstance(step, Gate):
+                        self.wait_at(step)
+                    elif isinstance(step, bytes):
+                        self.wfile.write(step)
+                    else:
+                        self.event({"choices": [{"index": 0, "delta": {"content": step}, "finish_reason": None}]})
+                self.event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+                count = sum(isinstance(step, str) for step in steps)
+                self.event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": count}})
+                self.wfile.write(b"data: [DONE]\n\n")
+            except ConnectionError:
+                stub.left.set()
+
+        def wait_at(self, gate: Gate) -> None:
+            while not gate.opened.wait(0.02):
+                readable, _, _ = select.select([self.connection], [], [], 0)
+                if readable and not self.connection.recv(1, socket.MSG_PEEK):
+                    raise ConnectionAbortedError
+
+        def event(self, chunk: dict[str, Any]) -> None:
+            self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
+
+        def refuse(self, refusal: Refusal) -> None:
+            error = {"message": refusal.message, "type": "error", "param": None, "code": refusal.code}
+            self.send_json(refusal.status, {"error": error}, refusal.headers)
+
+        def send_json(self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> None:
+            self.send(status, "application/json", json.dumps(body).encode(), headers)
+
+        def send(self, status: int, kind: str, body: bytes, headers: dict[str, str] | None = None) -> None:
+            self.start(status, kind, {"Content-Length": str(len(body)), **(headers or {})})
+            self.wfile.write(body)
+
+        def start(self, status: int, kind: str, headers: dict[str, str]) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Security-Policy", "default-src 'self'")
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+
+    return Handler

@@ -1,0 +1,372 @@
+"""The page in a real Chromium, against a server that answers by a script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.browser.chromium import opened_page
+from tests.browser.stub_server import BROKEN, LEVELS, Gate, Stub
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is missing: make setup")
+expect = sync_api.expect
+
+RICH_ANSWER = """Air scatters **short** waves most, so:
+
+1. the sky is *blue*,
+2. sunsets are red.
+
+```python
+def scatter(nm):
+    return nm ** -4
+```
+
+That is `Rayleigh` scattering."""
+
+
+def ask(page: Page, text: str) -> None:
+    page.get_by_label("Message", exact=True).fill(text)
+    page.keyboard.press("Enter")
+
+
+def answers(page: Page) -> Any:
+    return page.locator(".answer .prose")
+
+
+def finished(page: Page, count: int = 1) -> None:
+    expect(page.locator('.answer[aria-busy="false"]')).to_have_count(count)
+
+
+def test_an_answer_shows_as_it_streams(page: Page, stub: Stub) -> None:
+    gate = Gate()
+    stub.will_answer("Once", " upon", gate, " a time")
+    ask(page, "Tell me a story")
+    expect(answers(page)).to_have_text("Once upon")
+    expect(page.locator(".answer")).to_have_attribute("aria-busy", "true")
+    expect(page.locator("#status")).to_contain_text("about 2 tokens")
+    gate.open()
+    expect(answers(page)).to_have_text("Once upon a time")
+    finished(page)
+    expect(page.locator("#status")).to_contain_text("3 tokens")
+    expect(page.locator("#status")).to_contain_text("prompt 7")
+
+
+def test_the_request_carries_level_key_settings_and_earlier_turns(page: Page, stub: Stub) -> None:
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Temperature").fill("0.2")
+    page.get_by_label("Longest answer, in tokens").fill("99")
+    page.get_by_role("button", name="Done").click()
+    expect(page.get_by_label("Message", exact=True)).to_be_focused()
+    stub.will_answer("One")
+    stub.will_answer("Two")
+    ask(page, "first")
+    finished(page)
+    ask(page, "second")
+    finished(page, 2)
+    body = stub.bodies[1]
+    assert body["messages"] == [
+        {"role": "user", "content": "first"},
+        {"role": "assistant", "content": "One"},
+        {"role": "user", "content": "second"},
+    ]
+    assert (body["temperature"], body["max_tokens"], body["protection"]) == (0.2, 99, "open")
+    assert body["model"] == "stub-model" and body["stream"] and body["stream_options"] == {"include_usage": True}
+
+
+def test_enter_sends_and_shift_enter_breaks_the_line(page: Page, stub: Stub) -> None:
+    stub.will_answer("Yes")
+    page.get_by_label("Message", exact=True).press_sequentially("two")
+    page.keyboard.press("Shift+Enter")
+    page.keyboard.type("lines")
+    assert not stub.bodies
+    page.keyboard.press("Enter")
+    finished(page)
+    assert stub.bodies[0]["messages"][0]["content"] == "two\nlines"
+    expect(page.get_by_label("Message", exact=True)).to_have_value("")
+
+
+@pytest.mark.parametrize("how", ["Escape", "Stop"])
+def test_stopping_closes_the_connection_and_keeps_what_came(page: Page, stub: Stub, how: str) -> None:
+    stub.will_answer("Half", Gate(), " never")
+    ask(page, "Count to a million")
+    expect(answers(page)).to_have_text("Half")
+    if how == "Escape":
+        page.keyboard.press("Escape")
+    else:
+        page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("button", name="Send")).to_be_visible()
+    expect(page.locator(".answer .note")).to_have_text("Stopped.")
+    expect(page.get_by_label("Message", exact=True)).to_be_focused()
+    assert stub.left.wait(10), "the server never saw the page leave"
+
+    stub.will_answer("Done")
+    ask(page, "go on")
+    finished(page, 2)
+    assert stub.bodies[1]["messages"][1] == {"role": "assistant", "content": "Half"}
+
+
+def test_slash_focuses_the_message(page: Page) -> None:
+    page.get_by_role("button", name="New chat").focus()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Message", exact=True)).to_be_focused()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Message", exact=True)).to_have_value("/")
+
+
+def test_only_open_can_be_chosen(page: Page) -> None:
+    radios = page.get_by_role("group", name="Protection").get_by_role("radio")
+    expect(radios).to_have_count(len(LEVELS))
+    for name, sees in LEVELS.items():
+        radio = page.get_by_role("radio", name=name, exact=True)
+        expect(radio).to_have_accessible_description(sees)
+        if name == "open":
+            expect(radio).to_be_checked()
+        else:
+            expect(radio).to_be_disabled()
+
+
+def test_the_panel_says_everything_and_shows_it_live(page: Page, stub: Stub) -> None:
+    panel = page.get_by_role("complementary", name="What the provider sees")
+    expect(panel.get_by_role("heading", name="What the provider sees", exact=True)).to_be_visible()
+    expect(panel.locator(".verdict")).to_have_text("Everything.")
+    gate = Gate()
+    stub.will_answer("I", " will", gate, " not tell")
+    ask(page, "My PIN is\n  4711  <b>")
+    expect(panel.locator("[data-role=user] pre")).to_have_text("My PIN is\n  4711  <b>", use_inner_text=True)
+    expect(panel.locator(".pieces span")).to_have_text(["I", " will"])
+    assert panel.locator("[data-role=user] pre").text_content() == stub.bodies[0]["messages"][0]["content"]
+    gate.open()
+    expect(panel.locator(".pieces")).to_have_text("I will not tell")
+    expect(panel.locator(".state")).to_have_text("complete")
+
+
+def test_a_change_of_level_sends_nothing_of_before_along(browser: Browser, stub: Stub) -> None:
+    stub.enabled = ("open", "shared")
+    with opened_page(browser, stub.url) as page:
+        stub.will_answer("Noted")
+        stub.will_answer("Hello")
+        ask(page, "said while open")
+        finished(page)
+        page.get_by_role("radio", name="shared").check()
+        expect(page.locator(".divider")).to_contain_text("not sent along")
+        ask(page, "said while shared")
+        finished(page, 2)
+        assert stub.bodies[1]["protection"] == "shared"
+        assert [message["content"] for message in stub.bodies[1]["messages"]] == ["said while shared"]
+
+
+def test_html_in_an_answer_stays_text(page: Page, stub: Stub) -> None:
+    attack = (
+        '<img src=x onerror="document.title=1"> <script>document.title=2</script>\n\n'
+        "- **<img src=x onerror=document.title=3>**\n\n```html\n<svg onload=document.title=4>\n```\n\n"
+        "![x](https://example.com/leak?q=1) [y](javascript:document.title=5)"
+    )
+    stub.will_answer(attack)
+    ask(page, "<img src=x onerror=document.title=6>")
+    finished(page)
+    expect(answers(page)).to_contain_text('<img src=x onerror="document.title=1">')
+    expect(answers(page)).to_contain_text("![x](https://example.com/leak?q=1)")
+    assert page.locator("main").locator(".turn").locator("img, script, svg, a, iframe, [onerror]").count() == 0
+    assert page.locator("#feed").locator("img, script, svg, a").count() == 0
+    assert page.title() == "Cloister"
+
+
+def test_light_markdown_becomes_elements_and_copy_gives_the_source(browser: Browser, stub: Stub) -> None:
+    with opened_page(browser, stub.url) as page:
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        # cut where it hurts: inside marks, fences and list items
+        stub.will_answer(*(RICH_ANSWER[at : at + 3] for at in range(0, len(RICH_ANSWER), 3)))
+        ask(page, "Why?")
+        finished(page)
+        expect(answers(page).locator("strong")).to_have_text("short")
+        expect(answers(page).locator("ol > li")).to_have_text(["the sky is blue,", "sunsets are red."])
+        assert answers(page).locator("pre code").text_content() == "def scatter(nm):\n    return nm ** -4"
+        expect(answers(page).locator("p code")).to_have_text("Rayleigh")
+        page.get_by_role("button", name="Copy").click()
+        expect(page.get_by_role("button", name="Copied")).to_be_visible()
+        assert page.evaluate("navigator.clipboard.readText()") == RICH_ANSWER
+
+
+def test_characters_and_events_cut_by_the_network_are_joined(page: Page, stub: Stub) -> None:
+    event = 'data: {"choices":[{"index":0,"delta":{"content":"prêt 🌿"}}]}\r\n\r\n'.encode()
+    cut = event.index("🌿".encode()) + 2
+    gate = Gate()
+    stub.will_answer("Je suis ", event[:cut], gate, event[cut:])
+    ask(page, "Ça va ?")
+    expect(answers(page)).to_have_text("Je suis")
+    gate.open()
+    expect(answers(page)).to_have_text("Je suis prêt 🌿")
+
+
+def test_a_bad_key_is_explained_and_can_be_mended(page: Page, stub: Stub) -> None:
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("API key").fill("wrong")
+    page.keyboard.press("Escape")
+    ask(page, "hello")
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("This API key is not known here.")
+    expect(alert).to_contain_text("Enter a key this server knows")
+    alert.get_by_role("button", name="Open settings").click()
+    page.get_by_label("API key").fill("stub-key")
+    page.keyboard.press("Enter")
+    stub.will_answer("Welcome")
+    ask(page, "hello again")
+    expect(alert).to_be_hidden()
+    expect(answers(page).last).to_have_text("Welcome")
+    assert [message["content"] for message in stub.bodies[1]["messages"]] == ["hello again"]
+
+
+def test_a_full_queue_says_how_long_and_retries(page: Page, stub: Stub) -> None:
+    stub.will_refuse(429, "queue_full", "Too many requests wait.", **{"Retry-After": "3"})
+    ask(page, "hello")
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("Too many requests wait.")
+    expect(alert).to_contain_text("about 3 s")
+    stub.will_answer("Now")
+    alert.get_by_role("button", name="Try again").click()
+    expect(answers(page)).to_have_text("Now")
+    expect(page.locator(".question")).to_have_count(1)
+    assert stub.bodies[0]["messages"] == stub.bodies[1]["messages"]
+
+
+def test_a_broken_stream_is_not_taken_for_an_answer(page: Page, stub: Stub) -> None:
+    stub.will_answer("Half a", BROKEN)
+    ask(page, "hello")
+    expect(page.get_by_role("alert")).to_contain_text("broke off")
+    expect(page.locator(".answer .note")).to_have_text("Broken off.")
+
+
+def test_an_error_inside_the_stream_is_shown(page: Page, stub: Stub) -> None:
+    stub.will_answer("Half", b'data: {"error": {"message": "The service is gone.", "code": "service_unavailable"}}\n\n')
+    ask(page, "hello")
+    expect(page.get_by_role("alert")).to_contain_text("The service is gone.")
+
+
+def test_new_chat_forgets_and_nothing_is_stored(page: Page, stub: Stub) -> None:
+    stub.will_answer("Noted", Gate())
+    ask(page, "remember me")
+    expect(answers(page)).to_have_text("Noted")
+    page.get_by_role("button", name="New chat").click()
+    expect(page.locator(".turn")).to_have_count(0)
+    expect(page.locator("#feed")).to_be_empty()
+    assert stub.left.wait(10), "a new chat must stop the answer that was coming"
+    stub.will_answer("Hello")
+    ask(page, "who am I?")
+    finished(page)
+    assert [message["content"] for message in stub.bodies[1]["messages"]] == ["who am I?"]
+    assert page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
+
+
+def test_the_theme_follows_the_system_until_toggled(browser: Browser, stub: Stub) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    with opened_page(browser, stub.url, color_scheme="dark") as page:
+        dark = page.evaluate(background)
+        page.get_by_role("button", name="Switch to light colours").click()
+        light = page.evaluate(background)
+        assert light != dark
+        page.get_by_role("button", name="Switch to dark colours").click()
+        assert page.evaluate(background) == dark
+    with opened_page(browser, stub.url, color_scheme="light") as page:
+        assert page.evaluate(background) == light
+
+
+@pytest.mark.parametrize("width", [320, 360])
+def test_on_a_narrow_screen_the_panel_lies_under_a_toggle(browser: Browser, stub: Stub, width: int) -> None:
+    with opened_page(browser, stub.url, width=width, height=640) as page:
+        stub.will_answer("```\n" + "wide " * 60 + "\n```\n" + "long" * 60)
+        ask(page, "unbreakable" * 20)
+        finished(page)
+        panel = page.locator("aside")
+        toggle = page.get_by_role("button", name="What the provider sees")
+        expect(panel).to_be_hidden()
+        toggle.click()
+        expect(panel).to_be_visible()
+        expect(toggle).to_have_attribute("aria-expanded", "true")
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        page.get_by_role("button", name="Protection: open").click()
+        expect(panel).to_be_hidden()
+        expect(page.get_by_role("radio", name="open")).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("radio", name="open")).to_be_hidden()
+        expect(page.get_by_role("button", name="Protection: open")).to_be_focused()
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+CONTROLS = {"button", "textbox", "radio", "spinbutton", "checkbox", "link", "DisclosureTriangle", "dialog", "region"}
+
+
+def unnamed_controls(page: Page) -> list[Any]:
+    tree = page.context.new_cdp_session(page).send("Accessibility.getFullAXTree")
+    nodes = [node for node in tree["nodes"] if not node["ignored"] and node["role"]["value"] in CONTROLS]
+    assert len(nodes) >= 4
+    return [node for node in nodes if not node.get("name", {}).get("value")]
+
+
+def test_every_control_has_a_name_and_landmarks_are_there(page: Page, stub: Stub) -> None:
+    stub.will_answer("Hello")
+    ask(page, "Hi")
+    finished(page)
+    assert unnamed_controls(page) == []
+    for role in ("banner", "main", "complementary"):
+        expect(page.get_by_role(role)).to_have_count(1)
+    expect(page.get_by_role("log")).to_have_attribute("aria-live", "polite")
+    page.get_by_role("button", name="Settings").click()
+    assert unnamed_controls(page) == []
+
+
+FOCUS_SHOWS = """() => {
+  const shows = ({ outlineStyle, boxShadow }) => outlineStyle !== "none" || boxShadow !== "none";
+  const focused = document.activeElement;
+  for (let e = focused; e && e !== document.body; e = e.parentElement) if (shows(getComputedStyle(e))) return true;
+  return focused === document.body || focused.outerHTML; }"""
+
+
+def test_every_stop_of_the_tab_key_shows_where_it_is(page: Page, stub: Stub) -> None:
+    stub.will_answer("Hello")
+    ask(page, "Hi")
+    finished(page)
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        assert page.evaluate(FOCUS_SHOWS) is True
+
+
+# Contrast as WCAG 2.2 (1.4.3) defines it, for every text on the page over the first opaque ground behind it.
+LOW_CONTRAST = """() => {
+  const paint = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgba = (colour) => { paint.clearRect(0, 0, 1, 1); paint.fillStyle = colour; paint.fillRect(0, 0, 1, 1);
+                             return [...paint.getImageData(0, 0, 1, 1).data]; };
+  const linear = (v) => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => .2126 * linear(r / 255) + .7152 * linear(g / 255) + .0722 * linear(b / 255);
+  const ground = (node) => { for (let e = node; e; e = e.parentElement) {
+    const c = rgba(getComputedStyle(e).backgroundColor); if (c[3] === 255) return c; } return [255, 255, 255, 255]; };
+  const low = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let text; (text = walker.nextNode());) {
+    const element = text.parentElement;
+    if (!text.textContent.trim() || !element.checkVisibility()) continue;
+    const [a, b] = [light(rgba(getComputedStyle(element).color)), light(ground(element))].sort((x, y) => y - x);
+    const ratio = (a + .05) / (b + .05);
+    if (ratio < 4.5) low.push([text.textContent, ratio]);
+  }
+  return low; }"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_contrast_and_pictures(browser: Browser, stub: Stub, artifacts: Path, scheme: Any) -> None:
+    with opened_page(browser, stub.url, color_scheme=scheme, width=1440, height=900) as page:
+        assert page.evaluate(LOW_CONTRAST) == []
+        stub.will_answer(*RICH_ANSWER.split(" ")[0:1], *(" " + word for word in RICH_ANSWER.split(" ")[1:]))
+        ask(page, "Why is the sky blue?")
+        finished(page)
+        page.screenshot(path=artifacts / f"page-{scheme}.png")
+        stub.will_refuse(503, "service_unavailable", "The service is not up yet.")
+        ask(page, "And on Mars?")
+        expect(page.get_by_role("alert")).to_be_visible()
+        assert page.evaluate(LOW_CONTRAST) == []
+        page.set_viewport_size({"width": 360, "height": 740})
+        page.screenshot(path=artifacts / f"page-{scheme}-360.png")
