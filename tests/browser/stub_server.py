@@ -24,6 +24,7 @@ LEVELS = {
     "mpc": "Secret shares that reveal nothing, without any trusted hardware.",
 }
 KEY = "stub-key"
+POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 
 @dataclass
@@ -157,7 +158,7 @@ def handler_of(stub: Stub) -> type[BaseHTTPRequestHandler]:
         def start(self, status: int, kind: str, headers: dict[str, str]) -> None:
             self.send_response(status)
             self.send_header("Content-Type", kind)
-            self.send_header("Content-Security-Policy", "default-src 'self'")
+            self.send_header("Content-Security-Policy", POLICY)
             for name, value in headers.items():
                 self.send_header(name, value)
             self.end_headers()

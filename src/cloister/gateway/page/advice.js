@@ -5,9 +5,10 @@ export function adviceFor(error) {
   if (error.status === 401 || error.status === 403) {
     return { advice: "Enter a key this server knows under Settings, then send again.", action: "settings" };
   }
-  if (error.status === 429) {
+  if (error.status === 429 || error.status === 503) {
+    const state = error.status === 429 ? "busy" : "not ready";
     const wait = error.retryAfter ? `about ${error.retryAfter} s` : "a moment";
-    return { advice: `The server is busy. Wait ${wait}, then try again.`, action: "retry" };
+    return { advice: `The server is ${state}. Wait ${wait}, then try again.`, action: "retry" };
   }
   if (error.code === "context_length_exceeded") {
     return { advice: "Start a new chat, write less, or ask for a shorter answer under Settings.", action: "new-chat" };
