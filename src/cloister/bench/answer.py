@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 
@@ -41,7 +42,7 @@ class _Usage(msgspec.Struct):
 class _Event(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
-    error: msgspec.Raw | None = None
+    error: Any = None
 
 
 _EVENT = msgspec.json.Decoder(_Event)
@@ -88,7 +89,7 @@ def read_answer(sent: float, arrivals: Sequence[tuple[float, bytes]]) -> Answer:
                 event = _EVENT.decode(payload)
             except msgspec.MsgspecError:
                 raise BrokenAnswer("malformed event") from None
-            if event.error is not None and bytes(event.error) != b"null":
+            if event.error is not None:
                 raise BrokenAnswer("error in stream")
             usage = event.usage or usage
             if any(choice.bears_tokens for choice in event.choices):
