@@ -8,6 +8,7 @@ stands last: no request's row is ever in that tail.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,6 @@ from cloister.kernels.cache import CacheShape, KVCache
 from cloister.models.decoder import Decoder
 from cloister.models.rotary import check_rotary
 
-HOOK = "cloister"
 UNSUPPORTED_ATTENTION = ("softcap", "s_aux", "sinks")
 
 
@@ -40,7 +40,7 @@ class PackedLinear(nn.Module):
 
 
 class HookedDecoder(Decoder):
-    """A transformers model whose attention and products are ours. One instance serves a process."""
+    """A transformers model whose attention and products are ours."""
 
     def __init__(
         self, config: PretrainedConfig, weights: Mapping[str, torch.Tensor], kernels: Kernels, max_context: int
@@ -50,11 +50,11 @@ class HookedDecoder(Decoder):
         self.max_context = max_context
         self.vocabulary = int(config.vocab_size)
         self._step: tuple[Batch, KVCache] | None = None
-        AttentionInterface.register(HOOK, self._attend)
-        AttentionMaskInterface.register(HOOK, lambda *_, **__: None)
-        self._model = _loaded(config, weights)
-        self._model.set_attn_implementation(HOOK)
-        self._head = self._model.get_output_embeddings()
+        hook = f"cloister-{id(self)}"
+        AttentionInterface.register(hook, self._attend)
+        AttentionMaskInterface.register(hook, lambda *_, **__: None)
+        self._model = _loaded(copy.deepcopy(config), weights)
+        self._model.set_attn_implementation(hook)
         _pack_linears(self._model, kernels)
         self._head = self._model.get_output_embeddings()
         heads = int(config.num_attention_heads)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import select
 import socket
+from pathlib import Path
 
 import msgspec
 import torch
@@ -19,7 +20,7 @@ from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Submit
 from cloister.messages.lifecycle import AnyToService, Start, StartFailed
 from cloister.models.load import load_decoder
-from cloister.models.source import ModelFolder
+from cloister.models.source import open_folder
 from cloister.models.weights import open_weights
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ def _build(start: object) -> tuple[Engine, Ready]:
     torch.set_num_threads(1)  # the kernels have a team of their own; two teams would fight for the cores
     settings = EngineSettings.model_validate_json(start.settings)
     kernels = choose_kernels(settings)
-    folder = ModelFolder.at(start.path, start.name)
+    folder = open_folder(Path(start.path), start.name)
     decoder = load_decoder(folder, open_weights(folder), kernels, settings.max_context)
     runner = ModelRunner(decoder, settings)
     ready = Ready(

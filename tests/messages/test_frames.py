@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloister.errors import ProtocolError
+from cloister.messages.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
+from cloister.messages.generation import Cancel, SamplingParams, Submit, ToService
+
+submits = st.builds(
+    Submit,
+    request_id=st.integers(0, 2**63 - 1),
+    tenant=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20),
+    prompt=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=20).map(tuple),
+    params=st.builds(SamplingParams, temperature=st.floats(0, 100), seed=st.integers(0, 2**63 - 1)),
+)
+frames = st.lists(st.one_of(submits, st.builds(Cancel, st.integers(0, 2**63 - 1))), max_size=4).map(tuple)
+
+
+@given(sent=st.lists(frames, max_size=5), piece=st.integers(1, 40))
+def test_messages_survive_any_fragmentation(sent: list[tuple[msgspec.Struct, ...]], piece: int) -> None:
+    wire = b"".join(encode_frame(frame) for frame in sent)
+    reader: FrameReader[msgspec.Struct] = FrameReader(ToService)
+    received = [m for at in range(0, len(wire), piece) for m in reader.feed(wire[at : at + piece])]
+    assert received == [message for frame in sent for message in frame]
+
+
+@given(st.binary(min_size=4, max_size=200))
+def test_garbage_is_a_protocol_error_or_waits_for_more(garbage: bytes) -> None:
+    reader: FrameReader[msgspec.Struct] = FrameReader(ToService)
+    try:
+        messages = reader.feed(garbage)
+    except ProtocolError:
+        return
+    assert all(isinstance(message, msgspec.Struct) for message in messages)
+
+
+def test_a_frame_that_announces_too_much_is_refused_before_it_is_read() -> None:
+    with pytest.raises(ProtocolError, match="limit"):
+        FrameReader(ToService).feed((MAX_FRAME_BYTES + 1).to_bytes(4, "little"))
+
+
+def test_too_long_a_message_is_never_sent() -> None:
+    with pytest.raises(ProtocolError, match="exceeds"):
+        encode_frame((Submit(1, "t", tuple([2**31 - 1] * (MAX_FRAME_BYTES // 5 + 1)), SamplingParams()),))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"type": "submit", "request_id": 1, "tenant": "", "prompt": [1], "params": {}},
+        {"type": "submit", "request_id": 1, "tenant": "t", "prompt": [], "params": {}},
+        {"type": "submit", "request_id": 1, "tenant": "t", "prompt": [-1], "params": {}},
+        {"type": "submit", "request_id": 1, "tenant": "t", "prompt": [1], "params": {"temperature": -1.0}},
+        {"type": "submit", "request_id": 1, "tenant": "t", "prompt": [1], "params": {}, "extra": 1},
+        {"type": "unheard_of"},
+    ],
+)
+def test_values_out_of_bounds_do_not_decode(message: dict[str, object]) -> None:
+    body = msgspec.msgpack.encode((message,))
+    with pytest.raises(ProtocolError):
+        FrameReader(ToService).feed(len(body).to_bytes(4, "little") + body)

@@ -1,0 +1,63 @@
+"""Small models with random weights, of the architectures we promise to serve."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    GemmaConfig,
+    GPT2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MistralConfig,
+    PhiConfig,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+VOCABULARY = 301
+COMMON: dict[str, Any] = {
+    "hidden_size": 96,
+    "intermediate_size": 160,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 512,
+}
+GROUPED: dict[str, Any] = {**COMMON, "num_key_value_heads": 2, "head_dim": 16}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 128}
+
+CONFIGS: dict[str, PretrainedConfig] = {
+    "llama": LlamaConfig(**GROUPED, tie_word_embeddings=True),
+    "llama-with-biases": LlamaConfig(**GROUPED, attention_bias=True, mlp_bias=True),
+    "llama-yarn": LlamaConfig(**GROUPED, rope_parameters=YARN),
+    "mistral-window": MistralConfig(**GROUPED, sliding_window=24),
+    "qwen2": Qwen2Config(**GROUPED),
+    "qwen3": Qwen3Config(**GROUPED),
+    "gpt-neox": GPTNeoXConfig(**COMMON),
+    "gemma": GemmaConfig(**GROUPED),
+    "gemma3": Gemma3TextConfig(**{**GROUPED, "num_hidden_layers": 7}, sliding_window=24),
+    "phi": PhiConfig(**COMMON),
+}
+GPT2 = GPT2Config(n_embd=96, n_layer=2, n_head=6, vocab_size=VOCABULARY)
+
+
+def random_model(config: PretrainedConfig, seed: int = 0) -> Any:
+    """A model whose weights are large enough that a wrong one shows."""
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    for parameter in model.parameters():
+        parameter.data.normal_(0, 0.15) if parameter.dim() > 1 else parameter.data.add_(torch.randn_like(parameter) * 0.05)
+    return model
+
+
+def save_random_model(folder: Path, config: PretrainedConfig) -> Any:
+    """The model's folder as a user would have it."""
+    model = random_model(config)
+    model.save_pretrained(folder)
+    return model

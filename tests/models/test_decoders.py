@@ -1,0 +1,123 @@
+"""Every architecture, on every kernel: equal to transformers, and the same rows in any company."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from transformers import LlamaConfig, PretrainedConfig
+
+from cloister.config import EngineSettings
+from cloister.engine.model_runner import ModelRunner
+from cloister.engine.runner import Piece, Wanted
+from cloister.errors import ModelCorrupt, ModelUnsupported
+from cloister.kernels.base import Kernels, Packed
+from cloister.kernels.build import find_compiler
+from cloister.kernels.native import NativeKernels
+from cloister.kernels.reference import ReferenceKernels
+from cloister.models import fused
+from cloister.models.decoder import Decoder
+from cloister.models.fused import FusedDecoder
+from cloister.models.hooked import HookedDecoder
+from tests.models.architectures import CONFIGS, GPT2, GROUPED, VOCABULARY, random_model
+
+TOKENS = 70
+CHUNKS = ((7, 16, 1, 30, 1, 15), (1,) * TOKENS, (64, 6))
+
+
+@pytest.fixture(autouse=True)
+def one_torch_thread() -> Iterator[None]:
+    """As in the service, where the kernels have a team of their own."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def decoders(config: PretrainedConfig) -> list[type[FusedDecoder] | type[HookedDecoder]]:
+    return [FusedDecoder, HookedDecoder] if fused.suits(config) else [HookedDecoder]
+
+
+def kernels_under_test(dtype: torch.dtype) -> list[Kernels]:
+    native: list[Kernels] = []
+    if find_compiler():
+        native = [NativeKernels(dtype, threads=2), NativeKernels(dtype, threads=2, tiles=False)]
+    return [*native, ReferenceKernels(dtype)]
+
+
+def whole(decoder: Decoder, tokens: list[int]) -> torch.Tensor:
+    runner = ModelRunner(decoder, EngineSettings(kv_cache_mib=4))
+    return runner.forward([Piece(tokens, 0, [3, 1, 4, 0, 7], Wanted.ALL)])
+
+
+def in_company(decoder: Decoder, tokens: list[int], chunks: tuple[int, ...], seed: int) -> torch.Tensor:
+    """The same tokens in chunks, each step between other sequences of random lengths."""
+    runner = ModelRunner(decoder, EngineSettings(kv_cache_mib=4))
+    draw = torch.Generator().manual_seed(seed)
+    done, rows = 0, []
+    for size in chunks:
+        counts = torch.randint(1, 9, (int(torch.randint(0, 8, (1,), generator=draw)),), generator=draw).tolist()
+        others = [
+            Piece(torch.randint(0, VOCABULARY, (n,), generator=draw).tolist(), 0, [10 + i], Wanted.ALL)
+            for i, n in enumerate(counts)
+        ]
+        mine = Piece(tokens[done : done + size], done, [2, 5, 6, 8, 9], Wanted.ALL)
+        rows.append(runner.forward([*others, mine, *others])[sum(counts) : sum(counts) + size])
+        done += size
+    return torch.cat(rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_equals_transformers_and_leaves_no_trace(name: str, dtype: torch.dtype) -> None:
+    config = CONFIGS[name]
+    model = random_model(config)
+    weights = dict(model.state_dict())
+    tokens = torch.randint(0, VOCABULARY, (TOKENS,), generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        expected = model(tokens[None]).logits[0]
+    for kernels in kernels_under_test(dtype):
+        for kind in decoders(config):
+            decoder = kind(config, weights, kernels, 512)
+            logits = whole(decoder, tokens.tolist())
+            tolerance = 1e-4 if dtype == torch.float32 else 0.5
+            assert (logits - expected).abs().max() < tolerance, (kind, kernels.name)
+            for chunks in CHUNKS[:1] if isinstance(kernels, ReferenceKernels) else CHUNKS:
+                same = torch.equal(in_company(decoder, tokens.tolist(), chunks, len(chunks)), logits)
+                assert same, (kind, kernels.name, chunks)
+
+
+class NoisyNeighbours(ReferenceKernels):
+    """Breaks the promise on purpose: a row's product depends on how many rows there are."""
+
+    def linear(self, x: torch.Tensor, packed: Packed, add_to: torch.Tensor | None = None) -> torch.Tensor:
+        return super().linear(x * (1 + 1e-6 * len(x)), packed, add_to)
+
+
+def test_the_invariance_check_can_fail() -> None:
+    config = CONFIGS["llama"]
+    tokens = list(range(TOKENS))
+    decoder = FusedDecoder(config, dict(random_model(config).state_dict()), NoisyNeighbours(torch.float32), 512)
+    assert not torch.equal(in_company(decoder, tokens, (7, 16, 1, 30, 1, 15), 3), whole(decoder, tokens))
+
+
+def test_matrices_outside_linear_layers_are_refused() -> None:
+    with pytest.raises(ModelUnsupported, match="outside a linear layer"):
+        HookedDecoder(GPT2, dict(random_model(GPT2).state_dict()), ReferenceKernels(torch.float32), 512)
+
+
+def test_angles_that_depend_on_neighbours_are_refused() -> None:
+    config = LlamaConfig(**GROUPED, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0})
+    weights = dict(random_model(config).state_dict())
+    for kind in (FusedDecoder, HookedDecoder):
+        with pytest.raises(ModelUnsupported, match="dynamic"):
+            kind(config, weights, ReferenceKernels(torch.float32), 512)
+
+
+@pytest.mark.parametrize("kind", [FusedDecoder, HookedDecoder])
+def test_a_missing_weight_is_named(kind: type[FusedDecoder]) -> None:
+    weights = dict(random_model(CONFIGS["qwen2"]).state_dict())
+    del weights["model.layers.1.mlp.down_proj.weight"]
+    with pytest.raises(ModelCorrupt, match=r"layers\.1\.mlp\.down_proj"):
+        kind(CONFIGS["qwen2"], weights, ReferenceKernels(torch.float32), 512)
