@@ -1,0 +1,61 @@
+"""Puts the gateway together. Everything it needs is handed in; nothing is looked up here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+
+from cloister import __version__
+from cloister.config import GatewaySettings
+from cloister.errors import CloisterError
+from cloister.gateway import chat, completions, models, operations
+from cloister.gateway.chat_reply import ChatCompletion
+from cloister.gateway.completion_reply import Completion
+from cloister.gateway.errors import ErrorReply, handle_cloister_error, handle_http_error
+from cloister.gateway.front import Front
+from cloister.gateway.guard import Guard
+from cloister.gateway.keys import load_keys
+from cloister.gateway.metrics import Metrics
+from cloister.gateway.openapi import describe
+from cloister.gateway.prompts import PromptReader
+from cloister.gateway.schema import ChatRequest, CompletionRequest
+from cloister.gateway.text import Tokenizer
+from cloister.gateway.webpage import PageInfo, mount_page
+from cloister.service.base import Backend
+
+
+def create_app(backend: Backend, tokenizer: Tokenizer, model: str, settings: GatewaySettings, created: int) -> FastAPI:
+    """The application that serves one model. The backend must be ready; closing it stays its owner's affair."""
+    metrics = Metrics()
+    prompts = PromptReader(tokenizer, backend.ready.vocabulary)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        prompts.close()
+
+    app = FastAPI(
+        title="Cloister",
+        description="An OpenAI-compatible API for private serving of language models.",
+        version=__version__,
+        lifespan=lifespan,
+        # FastAPI's own pages load scripts from a CDN.
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.front = Front(backend, tokenizer, prompts, model, created, settings, load_keys(settings), metrics)
+    app.add_middleware(Guard, metrics=metrics)
+    app.add_exception_handler(CloisterError, handle_cloister_error)
+    app.add_exception_handler(HTTPException, handle_http_error)
+    for part in (chat, completions, models, operations):
+        app.include_router(part.router)
+    mount_page(app)
+    describe(
+        app,
+        sent=(ErrorReply, ChatCompletion, Completion, models.Model, models.ModelList, operations.Health, PageInfo),
+        received=(ChatRequest, CompletionRequest),
+    )
+    return app

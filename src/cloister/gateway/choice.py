@@ -1,0 +1,141 @@
+"""One choice of an answer: its tokens become text, stop strings end it, and logprobs travel with their text.
+
+A choice knows nothing of HTTP or JSON, and nothing of the other choices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from cloister.errors import ServiceUnavailable
+from cloister.gateway.stops import StopStrings
+from cloister.gateway.text import Tokenizer
+from cloister.messages.generation import SamplingParams, TokenLogprob, Tokens
+
+Finish = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to generate for one choice. `echo` is the prompt's text when the answer shall begin with it."""
+
+    index: int
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    echo: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredToken:
+    """A token with its log-probability (None: nothing predicts it) and its offset in the choice's text."""
+
+    token: int
+    logprob: float | None
+    top: tuple[tuple[int, float], ...]
+    offset: int
+
+
+@dataclass(slots=True)
+class Delta:
+    """What is new in a choice. `scores` is None when no logprobs were asked for."""
+
+    text: str
+    scores: list[ScoredToken] | None
+    finish: Finish | None
+
+
+class Choice:
+    """Takes the backend's messages, gives the text that may be shown."""
+
+    def __init__(self, job: Job, tokenizer: Tokenizer, stops: StopStrings) -> None:
+        self.job = job
+        self.output_tokens = 0
+        self.finish: Finish | None = None
+        self._tokenizer = tokenizer
+        self._stream = tokenizer.stream()
+        self._watch = stops.watch()
+        self._echo_due = job.echo
+        self._text = ""
+        # Offsets count characters of the whole choice: decoded so far, and let through the stop watch so far.
+        self._decoded = 0
+        self._released = 0
+        self._unreleased: list[ScoredToken] = []
+        self._scores: list[ScoredToken] | None = None if job.params.logprobs is None else []
+
+    def push(self, message: Tokens) -> None:
+        """Take the next tokens. After the choice has finished, further ones are ignored: they were on their way."""
+        if self.finish is not None:
+            return
+        if self._echo_due is not None:
+            self._echo(self._echo_due, message.prompt_logprobs)
+        tokens = message.tokens
+        self.output_tokens += len(tokens)
+        if message.finish == "stop" and tokens and tokens[-1] in self.job.params.stop_tokens:
+            tokens = tokens[:-1]
+        if self._scores is None or message.logprobs is None:
+            self._decode(self._stream.push(tokens))
+        else:
+            for token, score in zip(tokens, message.logprobs, strict=False):
+                self._unreleased.append(ScoredToken(token, score.logprob, score.top, self._decoded))
+                self._decode(self._stream.push((token,)))
+        if message.finish is not None and self.finish is None:
+            self._end(message.finish)
+
+    def take(self) -> Delta:
+        """What is new since the last take."""
+        delta = Delta(self._text, self._scores, self.finish)
+        self._text = ""
+        if self._scores is not None:
+            self._scores = []
+        return delta
+
+    def _decode(self, text: str) -> None:
+        if not text:
+            return
+        self._decoded += len(text)
+        if self._watch is None:
+            self._release(text)
+            return
+        self._release(self._watch.push(text))
+        if self._watch.hit:
+            self._unreleased.clear()
+            self.finish = "stop"
+
+    def _release(self, text: str) -> None:
+        self._text += text
+        self._released += len(text)
+        if self._unreleased and self._scores is not None:
+            shown = sum(scored.offset < self._released for scored in self._unreleased)
+            self._scores += self._unreleased[:shown]
+            del self._unreleased[:shown]
+
+    def _end(self, finish: str) -> None:
+        if finish == "cancelled":
+            raise ServiceUnavailable("The service gave the request up.", hint="Try again.")
+        self._decode(self._stream.finish())
+        if self.finish is not None:
+            return
+        if self._watch is not None:
+            self._release(self._watch.finish())
+        if self._scores is not None:
+            self._scores += self._unreleased
+            self._unreleased.clear()
+        self.finish = "stop" if finish == "stop" else "length"
+
+    def _echo(self, text: str, scores: tuple[TokenLogprob, ...] | None) -> None:
+        self._echo_due = None
+        self._text = text
+        self._decoded = self._released = len(text)
+        if self._scores is None or scores is None:
+            return
+        stream = self._tokenizer.stream()
+        offset = 0
+        for position, token in enumerate(self.job.prompt):
+            score = scores[position - 1] if 0 < position <= len(scores) else None
+            self._scores.append(
+                ScoredToken(token, None, (), offset)
+                if score is None
+                else ScoredToken(token, score.logprob, score.top, offset)
+            )
+            offset += len(stream.push((token,)))

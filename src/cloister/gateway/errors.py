@@ -1,0 +1,144 @@
+"""How errors leave the house: a status, headers and OpenAI's error shape.
+
+Only messages that Cloister wrote itself go out. An unexpected exception's own message may quote a prompt, so it is
+neither sent nor logged: its type and place are.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import msgspec
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cloister.errors import (
+    CloisterError,
+    InvalidRequest,
+    ModelNotFound,
+    QueueFull,
+    RequestTimeout,
+    ServiceUnavailable,
+    Unauthorized,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class ErrorBody(msgspec.Struct):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorReply(msgspec.Struct):
+    """OpenAI's shape for every error."""
+
+    error: ErrorBody
+
+
+class BodyTooLarge(InvalidRequest):
+    """The request's body exceeds the server's limit."""
+
+    code = "body_too_large"
+
+
+class BodyTimeout(InvalidRequest):
+    """The request's body did not arrive in time."""
+
+    code = "body_timeout"
+
+
+class UnsupportedMedia(InvalidRequest):
+    """The request's body is not JSON."""
+
+    code = "unsupported_media_type"
+
+
+# The first class that matches decides; what is not listed is the server's own fault.
+_STATUS: tuple[tuple[type[CloisterError], int, str], ...] = (
+    (BodyTooLarge, 413, "invalid_request_error"),
+    (BodyTimeout, 408, "invalid_request_error"),
+    (UnsupportedMedia, 415, "invalid_request_error"),
+    (InvalidRequest, 400, "invalid_request_error"),
+    (Unauthorized, 401, "invalid_request_error"),
+    (ModelNotFound, 404, "invalid_request_error"),
+    (QueueFull, 429, "rate_limit_error"),
+    (RequestTimeout, 504, "timeout_error"),
+    (ServiceUnavailable, 503, "server_error"),
+)
+UNEXPECTED = ErrorReply(ErrorBody("The server met an unexpected error.", "server_error", None, "internal_error"))
+_UNAVAILABLE_RETRY_S = 2
+
+
+def describe(error: Exception) -> tuple[int, ErrorReply]:
+    """The status and body that tell a client of this error."""
+    if isinstance(error, CloisterError):
+        for kind, status, type_name in _STATUS:
+            if isinstance(error, kind):
+                param = error.param if isinstance(error, InvalidRequest) else None
+                if kind is ModelNotFound:
+                    param = "model"
+                return status, ErrorReply(ErrorBody(str(error), type_name, param, error.code))
+    return 500, UNEXPECTED
+
+
+def error_response(error: Exception) -> Response:
+    """The whole response for an error met before any byte was sent."""
+    status, reply = describe(error)
+    headers: dict[str, str] = {}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    elif status == 429:
+        headers["Retry-After"] = str(max(1, math.ceil(getattr(error, "retry_after", 1))))
+    elif status == 503:
+        headers["Retry-After"] = str(_UNAVAILABLE_RETRY_S)
+    elif status in (408, 413):
+        # The rest of the body may still be on its way; nobody will read it.
+        headers["Connection"] = "close"
+    return Response(msgspec.json.encode(reply), status, headers, "application/json")
+
+
+async def handle_cloister_error(request: Request, error: Exception) -> Response:
+    return error_response(error)
+
+
+async def handle_http_error(request: Request, error: Exception) -> Response:
+    """Routing's own errors (404, 405) in the same shape."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        message, code = "There is nothing at this path.", "not_found"
+    elif error.status_code == 405:
+        message, code = "This path does not answer this method.", "method_not_allowed"
+    else:
+        message, code = "The request could not be served.", "http_error"
+    reply = ErrorReply(ErrorBody(message, "invalid_request_error", None, code))
+    return Response(msgspec.json.encode(reply), error.status_code, error.headers, "application/json")
+
+
+def invalid_from(wrong: ValidationError) -> InvalidRequest:
+    """The first thing wrong with a body, told with the schema's words and none of the body's."""
+    first = wrong.errors(include_url=False, include_context=False, include_input=False)[0]
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "missing":
+        message = "This field is required"
+    elif first["type"] == "model_type":
+        message = "Input should be a JSON object"
+    where = first["loc"][0] if first["loc"] else None
+    param = where if isinstance(where, str) else None
+    place = "".join(f"[{step}]" for step in first["loc"][1:2] if isinstance(step, int))
+    return InvalidRequest(f"{param}{place}: {message}." if param else f"{message}.", param=param)
+
+
+def log_unexpected(error: BaseException) -> None:
+    """Log an exception's type and the place it was raised at: all that may be said of one."""
+    place = "unknown place"
+    trace = error.__traceback__
+    while trace is not None:
+        place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    _log.error("Unexpected %s at %s", type(error).__name__, place)

@@ -1,0 +1,115 @@
+"""All choices of one request, generated at once and read as one sequence of events.
+
+One task per choice carries the backend's messages into a mailbox; the reader takes everything that waits there in one
+go, so a slow client gets few large pieces rather than many small ones. Nothing here knows the API's shapes; of ASGI it
+knows only how a client's leaving announces itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from types import TracebackType
+
+from starlette.types import Receive
+
+from cloister.errors import ServiceUnavailable
+from cloister.gateway.choice import Choice
+from cloister.gateway.metrics import Metrics
+from cloister.messages.generation import Tokens
+from cloister.service.base import Backend
+
+
+class ClientGone(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Generation:
+    """`async with` starts the choices; leaving it, for whatever reason, cancels those that still run."""
+
+    def __init__(
+        self, backend: Backend, tenant: str, choices: Sequence[Choice], prompt_tokens: int, metrics: Metrics
+    ) -> None:
+        self.choices = choices
+        self.prompt_tokens = prompt_tokens
+        self._backend = backend
+        self._tenant = tenant
+        self._metrics = metrics
+        self._mail: list[tuple[Choice | None, Tokens | Exception]] = []
+        self._reader: asyncio.Future[None] | None = None
+        self._carriers: dict[int, asyncio.Task[None]] = {}
+        self._watcher: asyncio.Task[None] | None = None
+        self._unfinished = len(choices)
+
+    @property
+    def done(self) -> bool:
+        return self._unfinished == 0
+
+    @property
+    def output_tokens(self) -> int:
+        return sum(choice.output_tokens for choice in self.choices)
+
+    def watched_by(self, receive: Receive) -> Generation:
+        """Also watch for the client's leaving."""
+        self._watcher = asyncio.create_task(self._watch(receive))
+        return self
+
+    async def __aenter__(self) -> Generation:
+        self._metrics.began(self)
+        for choice in self.choices:
+            self._carriers[choice.job.index] = asyncio.create_task(self._carry(choice))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        tasks = [*self._carriers.values(), *([self._watcher] if self._watcher else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._metrics.ended(self)
+
+    async def news(self) -> list[Choice]:
+        """Wait until something is new; the choices it concerns. Raises what the backend raised, or ClientGone."""
+        if not self._mail:
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        mail, self._mail = self._mail, []
+        concerned: list[Choice] = []
+        for choice, message in mail:
+            if isinstance(message, Exception):
+                raise message
+            if choice is None or choice.finish is not None:
+                continue
+            choice.push(message)
+            if choice not in concerned:
+                concerned.append(choice)
+            if choice.finish is not None:
+                self._unfinished -= 1
+                if message.finish is None:
+                    self._carriers[choice.job.index].cancel()
+        self._metrics.progressed(self)
+        return concerned
+
+    def _put(self, choice: Choice | None, message: Tokens | Exception) -> None:
+        self._mail.append((choice, message))
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    async def _carry(self, choice: Choice) -> None:
+        job = choice.job
+        try:
+            async with aclosing(await self._backend.generate(self._tenant, job.prompt, job.params)) as stream:
+                async for message in stream:
+                    self._put(choice, message)
+                    if message.finish is not None:
+                        return
+            raise ServiceUnavailable("The service ended the answer early.", hint="Try again.")
+        except Exception as error:
+            self._put(choice, error)
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._put(None, ClientGone())

@@ -1,0 +1,89 @@
+"""What /metrics tells: totals over all tenants, in a registry of its own.
+
+No tenant, no user content and no sign of cache hits is ever a label or a value here.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from cloister.messages.generation import Stats
+
+_FIRST_TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_BETWEEN_TOKENS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+
+
+class Progress(Protocol):
+    """What the metrics look at in a generation."""
+
+    prompt_tokens: int
+
+    @property
+    def output_tokens(self) -> int: ...
+
+
+class Metrics:
+    """Counts requests and tokens, and times generations."""
+
+    def __init__(self) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._requests = Counter(
+            "cloister_requests", "HTTP requests by route and status class", ("route", "status"), registry=registry
+        )
+        self._tokens_in = Counter("cloister_prompt_tokens", "Tokens read from prompts", registry=registry)
+        self._tokens_out = Counter("cloister_output_tokens", "Tokens generated", registry=registry)
+        self._first = Histogram(
+            "cloister_time_to_first_token_seconds",
+            "From the request's arrival at the queue to its first token",
+            buckets=_FIRST_TOKEN_S,
+            registry=registry,
+        )
+        self._between = Histogram(
+            "cloister_inter_token_seconds",
+            "Between one piece of an answer and the next",
+            buckets=_BETWEEN_TOKENS_S,
+            registry=registry,
+        )
+        self._gauges = {
+            name: Gauge(f"cloister_{name}", text, registry=registry)
+            for name, text in (
+                ("running", "Sequences being computed"),
+                ("waiting", "Sequences waiting"),
+                ("kv_blocks_used", "Blocks of the KV cache in use"),
+                ("kv_blocks_total", "Blocks of the KV cache"),
+            )
+        }
+        # When each live generation began or last progressed, and how many tokens it had then.
+        self._last: dict[int, tuple[float, int]] = {}
+
+    def answered(self, route: str, status: str) -> None:
+        self._requests.labels(route, status).inc()
+
+    def began(self, generation: Progress) -> None:
+        self._last[id(generation)] = (time.perf_counter(), 0)
+        self._tokens_in.inc(generation.prompt_tokens)
+
+    def progressed(self, generation: Progress) -> None:
+        then, before = self._last[id(generation)]
+        tokens = generation.output_tokens
+        if tokens == before:
+            return
+        now = time.perf_counter()
+        (self._between if before else self._first).observe(now - then)
+        self._last[id(generation)] = (now, tokens)
+
+    def ended(self, generation: Progress) -> None:
+        self._last.pop(id(generation), None)
+        self._tokens_out.inc(generation.output_tokens)
+
+    def exposition(self, stats: Stats | None) -> bytes:
+        """Prometheus's text format. Without stats (the service is away) the gauges say NaN."""
+        nothing = float("nan")
+        self._gauges["running"].set(stats.running if stats else nothing)
+        self._gauges["waiting"].set(stats.waiting if stats else nothing)
+        self._gauges["kv_blocks_total"].set(stats.blocks_total if stats else nothing)
+        self._gauges["kv_blocks_used"].set(stats.blocks_total - stats.blocks_free if stats else nothing)
+        return generate_latest(self._registry)

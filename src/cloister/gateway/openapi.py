@@ -1,0 +1,82 @@
+"""What /openapi.json says beyond what FastAPI finds out by itself: bodies and replies are read and written by hand.
+
+The schemas come from the very types that are decoded and encoded, so the description cannot drift from the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from cloister.gateway.protection import HEADER, LEVELS
+
+_REF = "#/components/schemas/{}"
+_ERRORS = {
+    400: "The request is malformed, too long, or asks for what is not offered",
+    401: "The API key is missing or unknown",
+    404: "The model is not served here",
+    408: "The body did not arrive in time",
+    413: "The body is too large",
+    415: "The body is not JSON",
+    429: "Too many requests wait already; see Retry-After",
+    500: "An unexpected error",
+    503: "The model is not available now; see Retry-After",
+    504: "The request ran longer than the server allows",
+}
+
+
+def json_of(name: str) -> dict[str, Any]:
+    """A JSON content of the named schema."""
+    return {"application/json": {"schema": {"$ref": _REF.format(name)}}}
+
+
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The documentation of these error statuses."""
+    return {status: {"description": _ERRORS[status], "content": json_of("ErrorReply")} for status in statuses}
+
+
+def replies(name: str, *statuses: int) -> dict[str, Any]:
+    """A route's documentation: a JSON reply and these error statuses."""
+    return {"responses": {200: {"description": "OK", "content": json_of(name)}, **errors(*statuses)}}
+
+
+def generation_docs(body: str, reply: str) -> dict[str, Any]:
+    """The documentation of a route that generates: JSON, or events when `stream` is true."""
+    content = {**json_of(reply), "text/event-stream": {"schema": {"type": "string"}}}
+    level = {"description": "The level of protection the answer was made under", "schema": {"type": "string"}}
+    header = {
+        "name": HEADER,
+        "in": "header",
+        "required": False,
+        "description": "The level of protection; like `protection` in the body",
+        "schema": {"type": "string", "enum": [each.id for each in LEVELS]},
+    }
+    return {
+        "responses": {200: {"description": "OK", "content": content, "headers": {HEADER: level}}, **errors(*_ERRORS)},
+        "openapi_extra": {"requestBody": {"required": True, "content": json_of(body)}, "parameters": [header]},
+    }
+
+
+def describe(app: FastAPI, sent: Sequence[type[msgspec.Struct]], received: Sequence[type[BaseModel]]) -> None:
+    """Make `app.openapi()` give the whole description, with the schemas of what is sent and received."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+            _, sent_schemas = msgspec.json.schema_components(sent, ref_template=_REF.format("{name}"))
+            _, received_schemas = models_json_schema(
+                [(kind, "validation") for kind in received], ref_template=_REF.format("{model}")
+            )
+            schema.setdefault("components", {}).setdefault("schemas", {}).update(
+                {**sent_schemas, **received_schemas["$defs"]}
+            )
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]

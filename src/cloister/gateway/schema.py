@@ -1,0 +1,161 @@
+"""The bodies of requests, as OpenAI's API reference has them, plus the extras vLLM's users know.
+
+Known fields are checked strictly (no "3" for 3, no true for 1, no NaN); fields this server does not know are ignored,
+as OpenAI does. What only a particular model can judge (its context, its vocabulary) is checked elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+from cloister.gateway.limits import MAX_CHOICES
+from cloister.gateway.prompt_field import Prompt
+
+_FLOAT32_SAFE = 100.0
+
+StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
+
+
+class StreamOptions(_Body):
+    include_usage: bool | None = None
+
+
+class ResponseFormat(_Body):
+    type: str
+
+    @field_validator("type")
+    @classmethod
+    def _only_text(cls, value: str) -> str:
+        if value != "text":
+            raise ValueError("Only the response format 'text' is supported")
+        return value
+
+
+class GenerationRequest(_Body):
+    """What chat and plain completions have in common."""
+
+    model: Annotated[str, StringConstraints(max_length=1024)]
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+    temperature: float | None = Field(default=None, ge=0, le=2, description="0 is greedy; default 1")
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1, le=2**31 - 1, description="0 or -1 switch it off")
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(default=None, ge=0.01, le=_FLOAT32_SAFE)
+    logit_bias: dict[TokenKey, Annotated[float, Field(ge=-100, le=100)]] | None = Field(default=None, max_length=1024)
+    seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1, description="drawn at random when left out")
+    stop: StopString | Annotated[list[StopString], Field(max_length=16, fail_fast=True)] | None = Field(
+        default=None, description="one string or at most 16"
+    )
+    ignore_eos: bool | None = Field(default=None, description="go on past the model's own end tokens")
+    protection: str | None = Field(default=None, description="a level of protection; only 'open' is offered now")
+
+    @property
+    def stop_strings(self) -> list[str]:
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def include_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+
+class ContentPart(_Body):
+    type: str
+    text: str | None = None
+
+    @model_validator(mode="after")
+    def _only_text(self) -> ContentPart:
+        if self.type != "text" or self.text is None:
+            raise ValueError("Only content parts of type 'text' are supported")
+        return self
+
+
+class ChatMessage(_Body):
+    role: str = Field(json_schema_extra={"enum": ["system", "developer", "user", "assistant"]})
+    content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = None
+    tool_calls: list[Any] | None = None
+    function_call: Any = None
+
+    @model_validator(mode="after")
+    def _servable(self) -> ChatMessage:
+        if self.role in ("tool", "function") or self.tool_calls or self.function_call is not None:
+            raise ValueError("Tool calls are not supported")
+        if self.role not in ("system", "developer", "user", "assistant"):
+            raise ValueError("A message's role must be 'system', 'developer', 'user' or 'assistant'")
+        if self.content is None:
+            raise ValueError("A message needs content: a string or a list of text parts")
+        return self
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text or "" for part in self.content or ())
+
+
+class ChatRequest(GenerationRequest):
+    """The body of POST /v1/chat/completions."""
+
+    messages: list[ChatMessage] = Field(min_length=1, max_length=65536, fail_fast=True)
+    max_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=2**31 - 1,
+        description="default: what is left of the context, at most 1024; the older name of max_completion_tokens",
+    )
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=20, description="needs logprobs: true")
+    response_format: ResponseFormat | None = None
+    tools: list[Any] | None = None
+    functions: list[Any] | None = None
+
+    @field_validator("tools", "functions")
+    @classmethod
+    def _no_tools(cls, value: list[Any] | None) -> list[Any] | None:
+        if value:
+            raise ValueError("Tools and functions are not supported")
+        return value
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _with_logprobs(cls, value: int | None, info: Any) -> int | None:
+        if value and not info.data.get("logprobs"):
+            raise ValueError("top_logprobs needs logprobs to be true")
+        return value
+
+
+class CompletionRequest(GenerationRequest):
+    """The body of POST /v1/completions."""
+
+    prompt: Prompt
+    max_tokens: int | None = Field(
+        default=None, ge=0, le=2**31 - 1, description="default 16; 0 only scores, with echo and logprobs"
+    )
+    logprobs: int | None = Field(default=None, ge=0, le=20, description="alternatives reported beside each token")
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+
+    @field_validator("suffix")
+    @classmethod
+    def _no_suffix(cls, value: str | None) -> str | None:
+        if value:
+            raise ValueError("Insertion before a suffix is not supported")
+        return value
+
+    @model_validator(mode="after")
+    def _best_is_all(self) -> CompletionRequest:
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            raise ValueError("best_of is supported only when it equals n")
+        return self

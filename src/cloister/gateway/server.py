@@ -1,0 +1,90 @@
+"""Runs the gateway under uvicorn, in the event loop the backend lives in.
+
+It knows sockets and signals, not what is served.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+import uvicorn
+from fastapi import FastAPI
+
+from cloister.config import GatewaySettings
+from cloister.errors import SetupError
+
+_GRACE_S = 10
+_BACKLOG = 2048
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+async def serve(app: FastAPI, settings: GatewaySettings, on_ready: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; `on_ready` gets the URL once it listens. Running answers get time to end."""
+    listener = _bind(settings)
+    # No access log: paths and addresses are users' affair. uvicorn's own lines hold no content.
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_GRACE_S,
+    )
+    await _Server(config, lambda: on_ready(_url(settings, listener))).serve(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """uvicorn that tells when it listens and, once told to stop, leaves the rest of the process to its owner."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._tell_ready = on_ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._tell_ready()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """uvicorn would raise the signal again at the end, and kill the process before the backend is closed."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _bind(settings: GatewaySettings) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as wrong:
+        raise SetupError(
+            f"Cannot listen on {settings.host} port {settings.port}: {wrong.strerror}.",
+            hint="Choose another with --port (0 takes any free one) or --host.",
+        ) from None
+    return listener
+
+
+def _url(settings: GatewaySettings, listener: socket.socket) -> str:
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    return f"http://{host}:{listener.getsockname()[1]}"

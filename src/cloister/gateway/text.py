@@ -1,0 +1,36 @@
+"""What the gateway asks of a tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+
+class TextStream(Protocol):
+    """Turns tokens into text as they come; bytes that are not yet a whole character are held back."""
+
+    def push(self, tokens: Sequence[int], /) -> str: ...
+
+    def finish(self) -> str: ...
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back."""
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    @property
+    def stop_tokens(self) -> tuple[int, ...]: ...
+
+    def encode(self, text: str, /) -> list[int]: ...
+
+    def decode(self, tokens: Sequence[int], /) -> str: ...
+
+    def token_text(self, token: int, /) -> str: ...
+
+    def token_bytes(self, token: int, /) -> bytes: ...
+
+    def render_chat(self, messages: list[dict[str, Any]], /) -> list[int]: ...
+
+    def stream(self) -> TextStream: ...

@@ -1,0 +1,75 @@
+"""Serves the chat page's files and tells the page what it needs to know. The page itself lives in `page/`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from fastapi import APIRouter, FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.responses import FileResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from cloister.config import DEVELOPMENT_KEY
+from cloister.gateway.front import front_of
+from cloister.gateway.openapi import replies
+from cloister.gateway.protection import LEVELS, Level
+
+FOLDER = Path(__file__).parent / "page"
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+
+
+class PageInfo(msgspec.Struct):
+    """What the page shows. `development_key` is null when a keys file is in use: the user then brings a key."""
+
+    model: str
+    levels: tuple[Level, ...]
+    development_key: str | None
+
+
+class _Files(StaticFiles):
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers.update(HEADERS)
+        return response
+
+
+router = APIRouter()
+
+
+@router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
+async def page() -> Response:
+    """The chat page."""
+    index = FOLDER / "index.html"
+    if not index.is_file():
+        raise HTTPException(404)
+    return FileResponse(index, headers=HEADERS)
+
+
+@router.get("/api/page", **replies("PageInfo"))
+async def page_info(request: Request) -> Response:
+    """What the chat page needs to know; needs no key."""
+    front = front_of(request)
+    key = DEVELOPMENT_KEY if front.settings.keys_file is None else None
+    return Response(
+        msgspec.json.encode(PageInfo(front.model, LEVELS, key)),
+        headers={"Cache-Control": "no-store"},
+        media_type="application/json",
+    )
+
+
+def mount_page(app: FastAPI) -> None:
+    """Put the page and its files into the application."""
+    app.include_router(router)
+    app.mount("/static", _Files(directory=FOLDER, check_dir=False), name="static")

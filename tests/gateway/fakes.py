@@ -1,0 +1,164 @@
+"""A small fake backend and tokenizer: tokens are bytes, and the model says what it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from cloister.config import DEVELOPMENT_KEY
+from cloister.messages.generation import Ready, SamplingParams, Stats, TokenLogprob, Tokens
+from cloister.service.base import Backend
+
+MODEL = "fake/echo-bytes"
+KEY = {"Authorization": f"Bearer {DEVELOPMENT_KEY}"}
+END = 256
+VOCABULARY = 257
+CONTEXT = 2048
+
+
+class ByteStream:
+    def __init__(self) -> None:
+        self._held = b""
+
+    def push(self, tokens: Sequence[int]) -> str:
+        data = self._held + bytes(token for token in tokens if token < 256)
+        whole = len(data)
+        for back in range(1, min(4, len(data)) + 1):
+            lead = data[-back]
+            if lead >= 0xC0:
+                needed = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
+                whole = len(data) - back if needed > back else len(data)
+                break
+        self._held = data[whole:]
+        return data[:whole].decode("utf-8", "replace")
+
+    def finish(self) -> str:
+        rest, self._held = self._held, b""
+        return rest.decode("utf-8", "replace")
+
+
+class ByteTokenizer:
+    """Every byte is a token; 256 ends a turn."""
+
+    vocabulary = VOCABULARY
+    stop_tokens = (END,)
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return bytes(token for token in tokens if token < 256).decode("utf-8", "replace")
+
+    def token_text(self, token: int) -> str:
+        return self.token_bytes(token).decode("utf-8", "replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([token]) if token < 256 else b"<end>"
+
+    def render_chat(self, messages: list[dict[str, Any]]) -> list[int]:
+        return self.encode("".join(f"<{turn['role']}>{turn['content']}" for turn in messages) + "<assistant>")
+
+    def stream(self) -> ByteStream:
+        return ByteStream()
+
+
+class FakeBackend(Backend):
+    """Says `answer` (or one derived from the seed, when it is sampled), `step` tokens per message."""
+
+    def __init__(self) -> None:
+        self.answer = "Hello, world! How are you?"
+        self.ends = True
+        self.step = 1
+        self.pause: float | None = 0
+        self.fails: Callable[[], Exception] | None = None
+        self.fails_after: int | None = None
+        self.stats_fail: Exception | None = None
+        self.submitted: list[tuple[str, tuple[int, ...], SamplingParams]] = []
+        self.open = 0
+        self.cancelled = 0
+
+    @property
+    def ready(self) -> Ready:
+        return Ready(1, VOCABULARY, CONTEXT, 128, 16, "fake")
+
+    async def generate(
+        self, tenant: str, prompt: tuple[int, ...], params: SamplingParams
+    ) -> AsyncGenerator[Tokens, None]:
+        self.submitted.append((tenant, prompt, params))
+        await asyncio.sleep(0)
+        if self.fails is not None and self.fails_after is None:
+            raise self.fails()
+        return self._stream(prompt, params)
+
+    async def _stream(self, prompt: tuple[int, ...], params: SamplingParams) -> AsyncGenerator[Tokens, None]:
+        self.open += 1
+        ended = False
+        try:
+            text = self.answer if params.temperature == 0 else f"{params.seed % 100_000_000:08d} {self.answer}"
+            said = [*text.encode(), END]
+            limit = params.max_tokens
+            ends = self.ends and bool(params.stop_tokens)
+            whole = said[:limit] if ends else ([*said[:-1]] * (limit // max(1, len(said) - 1) + 1))[:limit]
+            finish = "stop" if ends and len(said) <= limit else "length"
+            if params.prompt_logprobs is not None:
+                yield Tokens(1, prompt_logprobs=tuple(self._score(t, params.prompt_logprobs) for t in prompt[1:]))
+            for start in range(0, len(whole), self.step):
+                if self.pause is not None:
+                    await asyncio.sleep(self.pause)
+                if self.fails is not None and self.fails_after is not None and start >= self.fails_after:
+                    raise self.fails()
+                part = tuple(whole[start : start + self.step])
+                scores = None if params.logprobs is None else tuple(self._score(t, params.logprobs) for t in part)
+                last = start + self.step >= len(whole)
+                ended = ended or last
+                yield Tokens(1, part, scores, finish=finish if last else None)
+            if not whole:
+                ended = True
+                yield Tokens(1, finish="length")
+        finally:
+            self.open -= 1
+            self.cancelled += not ended
+
+    def _score(self, token: int, top: int) -> TokenLogprob:
+        best = tuple(((token + other) % VOCABULARY, -0.5 - other) for other in range(top))
+        return TokenLogprob(-0.5 - token / 1000, best)
+
+    async def stats(self) -> Stats:
+        if self.stats_fail is not None:
+            raise self.stats_fail
+        return Stats(running=self.open, waiting=3, blocks_total=128, blocks_free=100)
+
+    async def close(self) -> None:
+        pass
+
+
+def chat_body(**fields: Any) -> dict[str, Any]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "temperature": 0, **fields}
+
+
+def completion_body(**fields: Any) -> dict[str, Any]:
+    return {"model": MODEL, "prompt": "Once", "temperature": 0, "max_tokens": 100, **fields}
+
+
+@contextmanager
+def served(app: FastAPI) -> Iterator[str]:
+    """The app under uvicorn in a thread, on a port of its own; gives the URL."""
+    server = uvicorn.Server(
+        uvicorn.Config(app, port=0, http="httptools", loop="uvloop", ws="none", log_config=None, access_log=False)
+    )
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            threading.Event().wait(0.01)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
