@@ -1,0 +1,219 @@
+"""Text to token ids and back, chats included, from a model's folder.
+
+Runs where requests arrive, so it needs only the `tokenizers` package; transformers is asked where a folder has no
+tokenizer.json. Knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from cloister.errors import CloisterError, InvalidRequest, ModelCorrupt, ModelUnsupported
+from cloister.models.chat_template import ChatTemplate, Rendered, any_of
+from cloister.models.source import ModelFolder
+from cloister.models.stream import ByteStream, TextStream, WindowStream
+from cloister.models.token_bytes import byte_level_bytes, sentencepiece_bytes
+
+_NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+
+
+class Tokenizer:
+    """One model's tokenizer."""
+
+    def __init__(self, folder: ModelFolder) -> None:
+        self._folder = folder.path
+        self._settings = _read_json(folder.path / "tokenizer_config.json")
+        described = _describe(folder.path)
+        self._backend = _build(described, folder.path)
+        self._backend.no_truncation()
+        self._backend.no_padding()
+        self.vocabulary: int = self._backend.get_vocab_size(with_added_tokens=True)
+        added = self._backend.get_added_tokens_decoder()
+        self._special = {token: known.content for token, known in added.items() if known.special}
+        template = self._template_source()
+        # Names the template builds its structure from; others, such as runs of spaces, are just long words.
+        self._reserved = {
+            known.content: token for token, known in added.items() if known.special or known.content in template
+        }
+        self._reserved_ids = frozenset(self._reserved.values())
+        self._reserved_pattern = any_of(self._reserved)
+        self._plain = _without_added(described, self._reserved)
+        self._byte_level = (described.get("decoder") or {}).get("type") == "ByteLevel"
+        self._chat = self._compile(template)
+        self.stop_tokens: tuple[int, ...] = self._find_stop_tokens(folder)
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        """The text's ids. Special tokens named in it become those tokens: who writes a raw prompt writes all of it."""
+        return self._ids(self._backend, text, add_special_tokens)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The tokens' text, special tokens left out."""
+        if self._byte_level:
+            stream = self.stream()
+            return stream.push(tokens) + stream.finish()
+        text: str = self._backend.decode(list(tokens), skip_special_tokens=True)
+        return text
+
+    def stream(self) -> TextStream:
+        """A decoder for one answer's tokens as they come."""
+        if self._byte_level:
+            return ByteStream(self._visible_bytes)
+        return WindowStream(self.decode, self._special)
+
+    def token_text(self, token: int) -> str:
+        """One token as a reader of logprobs wants to see it: special tokens by name, broken characters as U+FFFD."""
+        return self.token_bytes(token).decode("utf-8", "replace")
+
+    def token_bytes(self, token: int) -> bytes:
+        """The exact bytes one token stands for; empty for an id without a token."""
+        return self._all_bytes[token] if 0 <= token < len(self._all_bytes) else b""
+
+    def render_chat(self, messages: list[dict[str, Any]]) -> list[int]:
+        """The ids of a chat up to where the assistant's answer begins. No message's text can become a special token."""
+        if self._chat is None:
+            raise InvalidRequest("This model has no chat template.", hint="Use /v1/completions with a raw prompt.")
+        rendered = self._chat.render(messages)
+        ids = self._ids(self._backend, rendered.plain, False)
+        meant = [self._reserved[found[0]] for found in self._reserved_pattern.finditer(rendered.text)]
+        if [token for token in ids if token in self._reserved_ids] == meant:
+            return ids
+        return self._encode_in_pieces(rendered)
+
+    def _encode_in_pieces(self, rendered: Rendered) -> list[int]:
+        """Encode the template's token names as tokens and everything between as words, whatever it spells."""
+        ids: list[int] = []
+        start = 0
+        for found in self._reserved_pattern.finditer(rendered.text):
+            ids += self._encode_words(rendered.text[start : found.start()].replace(rendered.mark, ""))
+            ids.append(self._reserved[found[0]])
+            start = found.end()
+        return ids + self._encode_words(rendered.text[start:].replace(rendered.mark, ""))
+
+    def _encode_words(self, text: str) -> list[int]:
+        ids = self._ids(self._plain, text, False)
+        if self._reserved_ids.isdisjoint(ids):
+            return ids
+        # The model's own merges spell a reserved name: character by character they cannot.
+        by_character = [token for character in text for token in self._ids(self._plain, character, False)]
+        if self._reserved_ids.isdisjoint(by_character):
+            return by_character
+        raise InvalidRequest("A message spells a special token that this model cannot read as text.", param="messages")
+
+    @staticmethod
+    def _ids(backend: tokenizers.Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
+        try:
+            ids: list[int] = backend.encode(text, add_special_tokens=add_special_tokens).ids
+        except (UnicodeEncodeError, TypeError):
+            raise InvalidRequest("The text is not valid Unicode: it holds half a surrogate pair.") from None
+        return ids
+
+    @cached_property
+    def _all_bytes(self) -> list[bytes]:
+        spell = byte_level_bytes if self._byte_level else sentencepiece_bytes
+        table = [b""] * self.vocabulary
+        for name, token in self._backend.get_vocab(with_added_tokens=True).items():
+            if token >= len(table):
+                table.extend([b""] * (token + 1 - len(table)))
+            table[token] = name.encode() if token in self._special else spell(name)
+        return table
+
+    @cached_property
+    def _visible_bytes(self) -> list[bytes]:
+        return [b"" if token in self._special else spelled for token, spelled in enumerate(self._all_bytes)]
+
+    def _template_source(self) -> str:
+        """The chat template, from wherever publishers put it; empty if there is none."""
+        own_file = self._folder / "chat_template.jinja"
+        if own_file.is_file():
+            return own_file.read_text()
+        source = self._settings.get("chat_template") or _read_json(self._folder / "chat_template.json").get(
+            "chat_template"
+        )
+        if isinstance(source, list):
+            named = {str(entry.get("name")): entry.get("template") for entry in source if isinstance(entry, dict)}
+            source = named.get("default") or next(iter(named.values()), None)
+        return source if isinstance(source, str) else ""
+
+    def _compile(self, source: str) -> ChatTemplate | None:
+        if not source:
+            return None
+        return ChatTemplate(
+            source,
+            named_tokens={key: text for key in _NAMED if (text := _token_name(self._settings.get(key)))},
+            reserved=self._reserved,
+            reserved_for_assistant=self._special.values(),
+        )
+
+    def _find_stop_tokens(self, folder: ModelFolder) -> tuple[int, ...]:
+        generation = _read_json(folder.path / "generation_config.json")
+        configured = generation.get("eos_token_id", folder.config.get("eos_token_id"))
+        known = [configured] if isinstance(configured, int) else list(configured or [])
+        named = _token_name(self._settings.get("eos_token"))
+        known += [self._reserved.get(named), self._end_of_turn()]
+        return tuple(dict.fromkeys(token for token in known if isinstance(token, int)))
+
+    def _end_of_turn(self) -> int | None:
+        """The special token which the template puts right after an assistant's words."""
+        if self._chat is None:
+            return None
+        chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        try:
+            rendered = self._chat.render(chat, add_generation_prompt=False)
+        except CloisterError:
+            return None
+        _, _, after = rendered.text.rpartition(rendered.mark)
+        found = self._reserved_pattern.match(after.lstrip())
+        token = self._reserved[found[0]] if found else None
+        return token if token in self._special else None
+
+
+def _describe(folder: Path) -> dict[str, Any]:
+    """The content of tokenizer.json, made by transformers where the folder has only older forms."""
+    path = folder / "tokenizer.json"
+    if path.is_file():
+        return _read_json(path)
+    from transformers import AutoTokenizer
+
+    try:
+        found = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        return dict(json.loads(found.backend_tokenizer.to_str()))
+    except Exception as wrong:  # whatever transformers stumbles over, the folder has no tokenizer we can use
+        raise ModelUnsupported(f"{folder} has no tokenizer that can be read.", hint="Add tokenizer.json.") from wrong
+
+
+def _build(described: Mapping[str, Any], folder: Path) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_str(json.dumps(described))
+    except Exception as wrong:  # the package raises bare Exception
+        raise ModelCorrupt(
+            f"{folder / 'tokenizer.json'} is not a tokenizer.", hint="Fetch or convert the model again."
+        ) from wrong
+
+
+def _without_added(described: Mapping[str, Any], names: Mapping[str, int]) -> tokenizers.Tokenizer:
+    kept = [token for token in described.get("added_tokens", []) if token["content"] not in names]
+    # The post-processor may name tokens that are gone; nothing here adds any.
+    return tokenizers.Tokenizer.from_str(json.dumps({**described, "added_tokens": kept, "post_processor": None}))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError as wrong:
+        raise ModelCorrupt(f"{path} is not JSON.", hint="Fetch or convert the model again.") from wrong
+    return content if isinstance(content, dict) else {}
+
+
+def _token_name(value: object) -> str:
+    """Publishers write a token as its name or as a description that holds the name."""
+    if isinstance(value, Mapping):
+        value = value.get("content")
+    return value if isinstance(value, str) else ""
