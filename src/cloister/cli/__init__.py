@@ -1,0 +1,30 @@
+"""The `cloister` command: thin commands, each in its own file, over what the other packages do.
+
+Nothing heavy is imported here or at the top of a command's file, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from cloister.cli.bench import bench
+from cloister.cli.chat import chat
+from cloister.cli.failure import FriendlyGroup
+from cloister.cli.key import key
+from cloister.cli.models import models
+from cloister.cli.serve import serve
+from cloister.cli.version import version
+
+app = typer.Typer(
+    name="cloister",
+    cls=FriendlyGroup,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,  # its tracebacks may show local variables, and those may hold a prompt
+    help="Serve language models to people who need not trust the provider.\n\n"
+    "Begin with `cloister serve`, then `cloister chat` in another terminal.",
+)
+for command in (serve, chat, models, version):
+    app.command()(command)
+app.add_typer(bench, name="bench")
+app.add_typer(key, name="key")

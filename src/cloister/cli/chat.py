@@ -1,0 +1,105 @@
+"""`cloister chat`: talk to a server from the terminal. Knows the terminal; `conversation` knows the API."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cloister.cli.options import DEFAULT_KEY, DEFAULT_URL, ApiKey, Url
+from cloister.errors import CloisterError, SetupError
+
+if TYPE_CHECKING:
+    from cloister.cli.conversation import Conversation
+
+
+def chat(
+    prompt: Annotated[
+        str | None,
+        typer.Argument(
+            help='What to say. "-" reads it from standard input: other users of this machine can see a process\'s '
+            "arguments, so give anything private that way. Without it, a conversation begins.",
+            show_default=False,
+        ),
+    ] = None,
+    url: Url = DEFAULT_URL,
+    model: Annotated[str | None, typer.Option(help="Which model.", show_default="the server's first")] = None,
+    system: Annotated[str | None, typer.Option(help="A system prompt.", show_default=False)] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens in an answer at most.", show_default="the server's choice")
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(min=0, help="0 always takes the likeliest token.", show_default="the server's choice"),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="The same seed draws the same answer.", show_default="random")
+    ] = None,
+    protection: Annotated[
+        str | None, typer.Option(help="Level of protection, such as `open`.", show_default="the server's choice")
+    ] = None,
+    api_key: ApiKey = DEFAULT_KEY,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of streaming.")] = False,
+) -> None:
+    """Chat with a model: one question, or a conversation.
+
+    Examples:
+
+      cloister chat "Why is the sky blue?"
+
+      cloister chat    # a conversation; Ctrl-D ends it
+
+      echo "A private question" | cloister chat -
+
+      cloister chat "Name three rivers." --temperature 0 --json
+    """
+    from cloister.bench.address import ServerAddress
+    from cloister.cli.conversation import Conversation
+
+    choices = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "protection": protection}
+    given = {name: value for name, value in choices.items() if value is not None}
+    with Conversation(ServerAddress.parse(url), api_key, model=model, system=system, **given) as conversation:
+        if prompt == "-":
+            prompt = sys.stdin.read().strip()
+            if not prompt:
+                raise SetupError("Standard input holds no prompt.", hint='Try: echo "Hello" | cloister chat -')
+        if as_json:
+            if prompt is None:
+                raise SetupError("--json answers one question.", hint='Give it, or "-" to read it from standard input.')
+            typer.echo(json.dumps(conversation.ask_whole(prompt), indent=2, ensure_ascii=False))
+        elif prompt is not None:
+            _print_answer(conversation, prompt)
+        else:
+            _converse(conversation)
+
+
+def _converse(conversation: Conversation) -> None:
+    typer.secho(f"Talking to {conversation.model}. Ctrl-D ends it.", dim=True, err=True)
+    while True:
+        try:
+            line = input("› " if sys.stdin.isatty() else "").strip()
+        except (EOFError, KeyboardInterrupt):
+            typer.echo(err=True)
+            return
+        if not line:
+            continue
+        try:
+            _print_answer(conversation, line)
+        except KeyboardInterrupt:
+            typer.echo(" (stopped)", err=True)
+        except CloisterError as error:
+            typer.secho(f"Error: {error}", fg="red", err=True)
+
+
+def _print_answer(conversation: Conversation, prompt: str) -> None:
+    for piece in conversation.ask(prompt):
+        sys.stdout.write(without_control_characters(piece))
+        sys.stdout.flush()
+    sys.stdout.write("\n")
+
+
+def without_control_characters(text: str) -> str:
+    """A model may say anything, and a terminal obeys escape sequences: keep line breaks and tabs only."""
+    return "".join(each for each in text if each in "\n\t" or each.isprintable())

@@ -1,0 +1,152 @@
+"""A conversation with an OpenAI-compatible server over HTTP. Knows nothing of terminals; keeps nothing on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from cloister.bench.address import ServerAddress
+from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, SetupError, Unauthorized
+
+NOT_OPENAI_HINT = "Give the address of an OpenAI-compatible server, such as one started with `cloister serve`."
+
+
+class Conversation:
+    """Asks, and remembers what was said so far. Use it in a `with`."""
+
+    def __init__(
+        self,
+        address: ServerAddress,
+        api_key: str,
+        *,
+        model: str | None = None,
+        system: str | None = None,
+        **choices: Any,
+    ) -> None:
+        self._address = address
+        self._client = httpx.Client(
+            headers={"Authorization": f"Bearer {api_key}"}, timeout=httpx.Timeout(600.0, connect=5.0), trust_env=False
+        )
+        self._model = model
+        self._choices = choices
+        self._messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
+
+    def __enter__(self) -> Conversation:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.close()
+
+    @property
+    def model(self) -> str:
+        """The model asked for, or the first the server lists."""
+        if self._model is None:
+            listing = self._send("GET", "/v1/models", None)
+            try:
+                self._model = str(listing["data"][0]["id"])
+            except (KeyError, IndexError, TypeError):
+                raise self._not_openai() from None
+        return self._model
+
+    def ask(self, prompt: str) -> Iterator[str]:
+        """Stream the answer's text. It joins the conversation when it is whole."""
+        body = self._body(prompt) | {"stream": True}
+        said: list[str] = []
+        try:
+            with self._client.stream("POST", self._url("/v1/chat/completions"), json=body) as response:
+                if response.status_code != 200:
+                    response.read()
+                    raise self._refusal(response)
+                for line in response.iter_lines():
+                    if line.startswith("data:") and (piece := self._text_of(line[5:].strip())):
+                        said.append(piece)
+                        yield piece
+        except httpx.TransportError as wrong:
+            raise self._unreachable(wrong) from None
+        self._remember(prompt, "".join(said))
+
+    def ask_whole(self, prompt: str) -> dict[str, Any]:
+        """The answer at once, with why it ended and what it cost."""
+        answer = self._send("POST", "/v1/chat/completions", self._body(prompt))
+        try:
+            choice = answer["choices"][0]
+            content = str(choice["message"]["content"] or "")
+            summary = {
+                "model": answer["model"],
+                "content": content,
+                "finish_reason": choice["finish_reason"],
+                "usage": answer.get("usage"),
+            }
+        except (KeyError, IndexError, TypeError):
+            raise self._not_openai() from None
+        self._remember(prompt, content)
+        return summary
+
+    def _body(self, prompt: str) -> dict[str, Any]:
+        messages = [*self._messages, {"role": "user", "content": prompt}]
+        return {"model": self.model, "messages": messages, **self._choices}
+
+    def _remember(self, prompt: str, answer: str) -> None:
+        self._messages += [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+
+    def _url(self, endpoint: str) -> str:
+        return f"{self._address}{endpoint}"
+
+    def _send(self, method: str, endpoint: str, body: dict[str, Any] | None) -> dict[str, Any]:
+        try:
+            response = self._client.request(method, self._url(endpoint), json=body)
+        except httpx.TransportError as wrong:
+            raise self._unreachable(wrong) from None
+        if response.status_code != 200:
+            raise self._refusal(response)
+        try:
+            document = response.json()
+        except ValueError:
+            raise self._not_openai() from None
+        if not isinstance(document, dict):
+            raise self._not_openai()
+        return document
+
+    def _text_of(self, payload: str) -> str:
+        if payload == "[DONE]":
+            return ""
+        try:
+            event = json.loads(payload)
+            if event.get("error"):
+                raise ServiceUnavailable(f"The answer broke off: {_one_line(event['error'].get('message'))}")
+            return str(event["choices"][0]["delta"].get("content") or "") if event.get("choices") else ""
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise self._not_openai() from None
+
+    def _refusal(self, response: httpx.Response) -> CloisterError:
+        if response.status_code in (401, 403):
+            return Unauthorized(f"{self._address} refuses the API key.", hint="Set CLOISTER_API_KEY or give --api-key.")
+        try:
+            message = _one_line(response.json()["error"]["message"])
+        except (ValueError, KeyError, TypeError):
+            return self._not_openai(f"HTTP {response.status_code}")
+        if response.status_code == 429 or response.status_code >= 500:
+            return ServiceUnavailable(message, hint="Try again in a moment.")
+        return InvalidRequest(message)
+
+    def _unreachable(self, wrong: httpx.TransportError) -> CloisterError:
+        if isinstance(wrong, httpx.ConnectError | httpx.ConnectTimeout):
+            return ServiceUnavailable(
+                f"Nothing answers at {self._address}.", hint="Start a server with `cloister serve`, or check --url."
+            )
+        if isinstance(wrong, httpx.RemoteProtocolError):
+            return self._not_openai("no proper HTTP response")
+        return ServiceUnavailable(f"The connection to {self._address} failed ({type(wrong).__name__}).")
+
+    def _not_openai(self, detail: str = "unexpected JSON") -> SetupError:
+        return SetupError(f"{self._address} does not answer as OpenAI's API does ({detail}).", hint=NOT_OPENAI_HINT)
+
+
+def _one_line(message: object) -> str:
+    return " ".join(str(message).split())

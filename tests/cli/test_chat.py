@@ -1,0 +1,154 @@
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+
+from cloister.cli.chat import without_control_characters
+from cloister.config import DEVELOPMENT_KEY
+from tests.bench.stub_server import (
+    MODEL,
+    STREAM_END,
+    STREAM_HEAD,
+    Request,
+    Respond,
+    error_response,
+    event,
+    json_response,
+    models_response,
+    openai_server,
+    response,
+    stub_server,
+    text_event,
+)
+from tests.cli.conftest import Run
+
+
+def test_an_answer_is_streamed_to_the_terminal(run: Run) -> None:
+    with stub_server(openai_server(answer="so ")) as stub:
+        result = run("chat", "Is it?", "--url", stub.url, "--max-tokens", "3", "--temperature", "0", "--seed", "7")
+    assert (result.exit_code, result.stdout) == (0, "so so so \n")
+    asked = stub.requests[-1]
+    assert asked.headers["authorization"] == f"Bearer {DEVELOPMENT_KEY}"
+    assert asked.body == {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "Is it?"}],
+        "max_tokens": 3,
+        "temperature": 0.0,
+        "seed": 7,
+        "stream": True,
+    }
+
+
+def test_system_prompt_protection_and_key_reach_the_server(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOISTER_API_KEY", "from-the-environment")
+    with stub_server(openai_server()) as stub:
+        run("chat", "Hi", "--url", f"{stub.url}/v1", "--system", "Be brief.", "--protection", "open", "--model", "m")
+    (asked,) = stub.requests
+    assert asked.headers["authorization"] == "Bearer from-the-environment"
+    assert asked.body["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert (asked.body["protection"], asked.body["model"]) == ("open", "m")
+
+
+def test_json_is_one_document(run: Run) -> None:
+    with stub_server(openai_server(answer="so ")) as stub:
+        result = run("chat", "Is it?", "--url", stub.url, "--max-tokens", "2", "--json")
+    assert json.loads(result.stdout) == {
+        "model": MODEL,
+        "content": "so so ",
+        "finish_reason": "length",
+        "usage": {"prompt_tokens": 2, "completion_tokens": 2},
+    }
+
+
+def test_a_dash_reads_the_prompt_from_standard_input_of_a_real_process() -> None:
+    with stub_server(openai_server(answer="so ")) as stub:
+        command = [sys.executable, "-m", "cloister", "chat", "-", "--url", stub.url, "--max-tokens", "1"]
+        done = subprocess.run(command, input="a private question\n", capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "so \n", "")
+    assert stub.requests[-1].body["messages"] == [{"role": "user", "content": "a private question"}]
+
+
+def test_a_conversation_remembers_what_was_said(run: Run) -> None:
+    with stub_server(openai_server(answer="so ")) as stub:
+        result = run("chat", "--url", stub.url, "--max-tokens", "1", stdin="one\n\ntwo\n")
+    assert result.exit_code == 0 and result.stdout == "so \nso \n"
+    assert [each["content"] for each in stub.requests[-1].body["messages"]] == ["one", "so ", "two"]
+
+
+def test_a_refused_turn_does_not_end_the_conversation(run: Run) -> None:
+    honest, turns = openai_server(answer="so "), 0
+
+    async def respond(request: Request) -> AsyncIterator[bytes]:
+        nonlocal turns
+        turns += request.method == "POST"
+        if turns == 1 and request.method == "POST":
+            yield error_response("429 Too Many Requests", "The queue is full.")
+            return
+        async for piece in honest(request):
+            yield piece
+
+    with stub_server(respond) as stub:
+        result = run("chat", "--url", stub.url, "--max-tokens", "1", stdin="one\ntwo\n")
+    assert "The queue is full." in result.stderr and result.stdout == "so \n"
+    assert [each["content"] for each in stub.requests[-1].body["messages"]] == ["two"]
+
+
+def serving(reply: bytes) -> Respond:
+    async def respond(request: Request) -> AsyncIterator[bytes]:
+        yield models_response() if request.path == "/v1/models" else reply
+
+    return respond
+
+
+def everything(reply: bytes) -> Respond:
+    async def respond(request: Request) -> AsyncIterator[bytes]:
+        yield reply
+
+    return respond
+
+
+BROKEN = STREAM_HEAD + text_event("chat", "so ") + event({"error": {"message": "The service ended."}}) + STREAM_END
+
+
+@pytest.mark.parametrize("style", [(), ("--json",)])
+@pytest.mark.parametrize(
+    ("respond", "code", "says"),
+    [
+        (serving(error_response("401 Unauthorized", "x")), 1, "refuses the API key"),
+        (serving(error_response("404 Not Found", "No such model.")), 2, "No such model."),
+        (serving(error_response("429 Too Many Requests", "The queue\nis full.")), 1, "The queue is full."),
+        (everything(response("404 Not Found", b"<html>", "text/html")), 2, "does not answer as OpenAI's API does"),
+        (everything(response("200 OK", b"<html>", "text/html")), 2, "does not answer as OpenAI's API does"),
+        (everything(json_response({"hello": "world"})), 2, "does not answer as OpenAI's API does"),
+        (everything(b"SSH-2.0-nothing\r\n\r\n"), 2, "does not answer as OpenAI's API does"),
+    ],
+)
+def test_errors_are_a_line_or_two(run: Run, respond: Respond, code: int, says: str, style: tuple[str, ...]) -> None:
+    with stub_server(respond) as stub:
+        result = run("chat", "my secret", "--url", stub.url, *style)
+    assert result.exit_code == code and says in result.stderr
+    assert len(result.stderr.splitlines()) <= 2 and "Traceback" not in result.output
+    assert "my secret" not in result.output
+
+
+def test_a_stream_that_breaks_off_is_an_error(run: Run) -> None:
+    with stub_server(serving(BROKEN)) as stub:
+        result = run("chat", "Hi", "--url", stub.url)
+    assert result.exit_code == 1 and "The service ended." in result.stderr
+
+
+def test_nobody_listening_is_said_with_what_to_do(run: Run) -> None:
+    result = run("chat", "Hi", "--url", "http://127.0.0.1:9")
+    assert result.exit_code == 1 and "cloister serve" in result.stderr and len(result.stderr.splitlines()) == 2
+
+
+@pytest.mark.parametrize("arguments", [("Hi", "--url", "nonsense"), ("--json",), ("-",), ("Hi", "--max-tokens", "0")])
+def test_wrong_use_exits_with_2(run: Run, arguments: tuple[str, ...]) -> None:
+    result = run("chat", *arguments, stdin="")
+    assert result.exit_code == 2 and result.stderr and "Traceback" not in result.output
+
+
+def test_a_model_cannot_command_the_terminal() -> None:
+    assert without_control_characters("a\x1b[2Jb\x07c\u202ed\n\té 漢 🙂") == "a[2Jbcd\n\té 漢 🙂"

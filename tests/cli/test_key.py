@@ -1,0 +1,23 @@
+from pathlib import Path
+
+from cloister.config import GatewaySettings
+from cloister.gateway.keys import load_keys
+from tests.cli.conftest import Run
+
+
+def test_a_new_key_opens_a_server_given_its_line(run: Run, tmp_path: Path) -> None:
+    result = run("key", "new", "alice")
+    key, line = result.stdout.splitlines()
+    file = tmp_path / "keys.toml"
+    file.write_text(f"[keys]\n{line}\n")
+    assert load_keys(GatewaySettings(host="0.0.0.0", keys_file=file)).tenant(key) == "alice"
+    assert key not in line and key not in result.stderr
+
+
+def test_keys_are_new_each_time(run: Run) -> None:
+    assert run("key", "new", "alice").stdout != run("key", "new", "alice").stdout
+
+
+def test_a_name_that_is_none_is_refused(run: Run) -> None:
+    result = run("key", "new", "two words")
+    assert result.exit_code == 2 and result.stdout == ""
