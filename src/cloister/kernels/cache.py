@@ -6,8 +6,10 @@ Who owns which block is the pool's affair.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from cloister.kernels.batch import BLOCK_TOKENS
@@ -34,8 +36,8 @@ class KVCache:
         self.blocks = blocks
         self.dtype = dtype
         size = (shape.layers, blocks, shape.kv_heads)
-        self._keys = torch.zeros(*size, shape.dim, BLOCK_TOKENS, dtype=dtype)
-        self._values = torch.zeros(*size, BLOCK_TOKENS, shape.dim, dtype=dtype)
+        self._keys = _zeros(*size, shape.dim, BLOCK_TOKENS, dtype=dtype)
+        self._values = _zeros(*size, BLOCK_TOKENS, shape.dim, dtype=dtype)
 
     def keys(self, layer: int) -> torch.Tensor:
         """[block, kv head, dim, 16]"""
@@ -44,3 +46,9 @@ class KVCache:
     def values(self, layer: int) -> torch.Tensor:
         """[block, kv head, 16, dim]"""
         return self._values[layer]
+
+
+def _zeros(*size: int, dtype: torch.dtype) -> torch.Tensor:
+    """Zeros that take memory only once a page is written: a large cache costs nothing at start."""
+    raw = np.zeros(math.prod(size) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(raw).view(dtype).view(size)

@@ -64,15 +64,16 @@ def _build(start: object) -> tuple[Engine, Ready]:
     folder = open_folder(Path(start.path), start.name)
     decoder = load_decoder(folder, open_weights(folder), kernels, settings.max_context)
     runner = ModelRunner(decoder, settings)
+    engine = Engine(runner, settings)
     ready = Ready(
         version=VERSION,
         vocabulary=runner.vocabulary,
-        max_context=runner.max_context,
+        max_context=engine.max_context,
         kv_blocks=runner.num_blocks,
         block_tokens=runner.block_tokens,
         kernels=kernels.name,
     )
-    return Engine(runner, settings), ready
+    return engine, ready
 
 
 def _loop(
