@@ -40,7 +40,7 @@ class FusedDecoder(Decoder):
         self.kernels = kernels
         self.max_context = max_context
         self.vocabulary = int(config.vocab_size)
-        self._rotary = Rotary(config, max_context)
+        self._rotary = Rotary(config, _head_dim(config), max_context)
         self._epsilon = float(config.rms_norm_eps)
         source = _Source(weights, kernels)
         self._layers = [self._layer(config, source, index) for index in range(config.num_hidden_layers)]

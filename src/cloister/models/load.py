@@ -12,7 +12,6 @@ from cloister.kernels.base import Kernels
 from cloister.models import fused
 from cloister.models.decoder import Decoder
 from cloister.models.fused import FusedDecoder
-from cloister.models.hooked import HookedDecoder
 from cloister.models.source import ModelFolder
 
 
@@ -27,5 +26,8 @@ def load_decoder(
         raise ModelUnsupported(f"transformers does not know the architecture '{kind}'.") from wrong
     longest = int(getattr(config, "max_position_embeddings", 0) or 2048)
     context = min(max_context, longest) if max_context else longest
-    kind_of = FusedDecoder if fused.suits(config) else HookedDecoder
-    return kind_of(config, weights, kernels, context)
+    if fused.suits(config):
+        return FusedDecoder(config, weights, kernels, context)
+    from cloister.models.hooked import HookedDecoder  # imports the whole of transformers' modelling: seconds
+
+    return HookedDecoder(config, weights, kernels, context)

@@ -1,10 +1,13 @@
-"""Cosines and sines of all positions, from transformers' own rotary module, so that every static scaling is right."""
+"""Cosines and sines of all positions, with transformers' own formulas for every scaling that is static.
+
+Only `modeling_rope_utils` is imported: a model's own module takes seconds to import and the fused decoder needs none.
+"""
 
 from __future__ import annotations
 
 import torch
 from transformers import PretrainedConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from cloister.errors import ModelUnsupported
 from cloister.kernels.base import Angles
@@ -27,11 +30,16 @@ def check_rotary(config: PretrainedConfig) -> None:
 class Rotary:
     """A table of angles for positions 0 .. max_context-1."""
 
-    def __init__(self, config: PretrainedConfig, max_context: int) -> None:
+    def __init__(self, config: PretrainedConfig, dim: int, max_context: int) -> None:
         check_rotary(config)
-        module = LlamaRotaryEmbedding(config)
-        cosine, sine = module(torch.zeros(1, dtype=torch.float32), torch.arange(max_context)[None])
-        self._cosine, self._sine = cosine[0].contiguous(), sine[0].contiguous()
+        kind = config.rope_parameters["rope_type"]
+        if kind == "default":
+            frequencies, scaling = _default_frequencies(config.rope_parameters["rope_theta"], dim), 1.0
+        else:
+            frequencies, scaling = ROPE_INIT_FUNCTIONS[kind](config)
+        angles = torch.arange(max_context)[:, None].float() * frequencies.float()
+        both_halves = torch.cat((angles, angles), dim=-1)
+        self._cosine, self._sine = both_halves.cos() * scaling, both_halves.sin() * scaling
 
     @property
     def width(self) -> int:
@@ -41,3 +49,7 @@ class Rotary:
     def at(self, positions: torch.Tensor) -> Angles:
         """The angles of these positions, one row each."""
         return Angles(self._cosine[positions], self._sine[positions])
+
+
+def _default_frequencies(theta: float, dim: int) -> torch.Tensor:
+    return 1.0 / (theta ** (torch.arange(0, dim, 2, dtype=torch.float) / dim))
