@@ -6,6 +6,7 @@ Raw ASGI, because a stream passes here once per token. An answer sends a reply's
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import msgspec
 from starlette.responses import Response
@@ -98,5 +99,6 @@ class StreamedAnswer(Answer):
             log_unexpected(error)
         event = b"data: %b\n\n" % msgspec.json.encode(describe(error)[1])
         # A client that reads nothing must not hold the connection beyond the deadline.
-        async with asyncio.timeout(_LAST_WORD_S):
-            await send({"type": "http.response.body", "body": event, "more_body": False})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORD_S):
+                await send({"type": "http.response.body", "body": event, "more_body": False})

@@ -55,6 +55,7 @@ def create_app(backend: Backend, tokenizer: Tokenizer, model: str, settings: Gat
     mount_page(app)
     describe(
         app,
+        model,
         sent=(ErrorReply, ChatCompletion, Completion, models.Model, models.ModelList, operations.Health, PageInfo),
         received=(ChatRequest, CompletionRequest),
     )

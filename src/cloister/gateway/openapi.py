@@ -48,14 +48,15 @@ def replies(name: str, *statuses: int) -> dict[str, Any]:
 
 def generation_docs(body: str, reply: str) -> dict[str, Any]:
     """The documentation of a route that generates: JSON, or events when `stream` is true."""
-    content = {**json_of(reply), "text/event-stream": {"schema": {"type": "string"}}}
+    event = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
+    content = {**json_of(reply), "text/event-stream": {"schema": event}}
     level = {"description": "The level of protection the answer was made under", "schema": {"type": "string"}}
     header = {
         "name": HEADER,
         "in": "header",
         "required": False,
         "description": "The level of protection; like `protection` in the body",
-        "schema": {"type": "string", "enum": [each.id for each in LEVELS]},
+        "schema": {"type": "string", "enum": [each.id for each in LEVELS if each.enabled]},
     }
     return {
         "responses": {200: {"description": "OK", "content": content, "headers": {HEADER: level}}, **errors(*_ERRORS)},
@@ -63,7 +64,9 @@ def generation_docs(body: str, reply: str) -> dict[str, Any]:
     }
 
 
-def describe(app: FastAPI, sent: Sequence[type[msgspec.Struct]], received: Sequence[type[BaseModel]]) -> None:
+def describe(
+    app: FastAPI, model: str, sent: Sequence[type[msgspec.Struct]], received: Sequence[type[BaseModel]]
+) -> None:
     """Make `app.openapi()` give the whole description, with the schemas of what is sent and received."""
 
     def openapi() -> dict[str, Any]:
@@ -73,6 +76,8 @@ def describe(app: FastAPI, sent: Sequence[type[msgspec.Struct]], received: Seque
             _, received_schemas = models_json_schema(
                 [(kind, "validation") for kind in received], ref_template=_REF.format("{model}")
             )
+            for kind in received:
+                received_schemas["$defs"][kind.__name__]["properties"]["model"]["enum"] = [model]
             schema.setdefault("components", {}).setdefault("schemas", {}).update(
                 {**sent_schemas, **received_schemas["$defs"]}
             )

@@ -9,11 +9,14 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic.config import JsonDict
 
 from cloister.gateway.limits import MAX_CHOICES
 from cloister.gateway.prompt_field import Prompt
+from cloister.gateway.protection import LEVELS
 
-_FLOAT32_SAFE = 100.0
+# What is only there to be refused is described as what is accepted of it.
+_EMPTY: JsonDict = {"maxItems": 0}
 
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
@@ -28,7 +31,7 @@ class StreamOptions(_Body):
 
 
 class ResponseFormat(_Body):
-    type: str
+    type: str = Field(json_schema_extra={"const": "text"})
 
     @field_validator("type")
     @classmethod
@@ -51,14 +54,18 @@ class GenerationRequest(_Body):
     min_p: float | None = Field(default=None, ge=0, le=1)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(default=None, ge=0.01, le=_FLOAT32_SAFE)
+    repetition_penalty: float | None = Field(default=None, ge=0.01, le=100)
     logit_bias: dict[TokenKey, Annotated[float, Field(ge=-100, le=100)]] | None = Field(default=None, max_length=1024)
     seed: int | None = Field(default=None, ge=-(2**63), le=2**63 - 1, description="drawn at random when left out")
     stop: StopString | Annotated[list[StopString], Field(max_length=16, fail_fast=True)] | None = Field(
         default=None, description="one string or at most 16"
     )
     ignore_eos: bool | None = Field(default=None, description="go on past the model's own end tokens")
-    protection: str | None = Field(default=None, description="a level of protection; only 'open' is offered now")
+    protection: str | None = Field(
+        default=None,
+        description="a level of protection; only 'open' is offered now",
+        json_schema_extra={"enum": [*(level.id for level in LEVELS if level.enabled), None]},
+    )
 
     @property
     def stop_strings(self) -> list[str]:
@@ -70,8 +77,10 @@ class GenerationRequest(_Body):
 
 
 class ContentPart(_Body):
-    type: str
-    text: str | None = None
+    model_config = ConfigDict(json_schema_extra={"required": ["type", "text"]})
+
+    type: str = Field(json_schema_extra={"const": "text"})
+    text: str | None = Field(default=None, json_schema_extra={"type": "string"})
 
     @model_validator(mode="after")
     def _only_text(self) -> ContentPart:
@@ -81,10 +90,15 @@ class ContentPart(_Body):
 
 
 class ChatMessage(_Body):
+    # Optional to the parser only so that a tool call, which has no content, is refused as a tool call.
+    model_config = ConfigDict(json_schema_extra={"required": ["role", "content"]})
+
     role: str = Field(json_schema_extra={"enum": ["system", "developer", "user", "assistant"]})
-    content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = None
-    tool_calls: list[Any] | None = None
-    function_call: Any = None
+    content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = Field(
+        default=None, json_schema_extra={"not": {"type": "null"}}
+    )
+    tool_calls: list[Any] | None = Field(default=None, json_schema_extra=_EMPTY)
+    function_call: Any = Field(default=None, json_schema_extra={"type": "null"})
 
     @model_validator(mode="after")
     def _servable(self) -> ChatMessage:
@@ -117,8 +131,8 @@ class ChatRequest(GenerationRequest):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20, description="needs logprobs: true")
     response_format: ResponseFormat | None = None
-    tools: list[Any] | None = None
-    functions: list[Any] | None = None
+    tools: list[Any] | None = Field(default=None, json_schema_extra=_EMPTY)
+    functions: list[Any] | None = Field(default=None, json_schema_extra=_EMPTY)
 
     @field_validator("tools", "functions")
     @classmethod

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cloister.config import DEVELOPMENT_KEY, GatewaySettings
+from cloister.errors import SetupError, Unauthorized
+from cloister.gateway.keys import KeyRing, is_loopback, key_line, load_keys, new_key
+
+
+def test_a_new_key_opens_for_its_tenant_only(tmp_path: Path) -> None:
+    alice, bob = new_key(), new_key()
+    path = tmp_path / "keys.toml"
+    path.write_text(f"[keys]\n{key_line(alice, 'alice')}\n{key_line(bob, 'bob')}\n")
+    assert alice not in path.read_text()
+    keys = load_keys(GatewaySettings(host="0.0.0.0", keys_file=path))
+    assert (keys.tenant(alice), keys.tenant(bob)) == ("alice", "bob")
+    for wrong in (None, "", DEVELOPMENT_KEY, alice + " ", alice.upper(), new_key(), "\ud800"):
+        with pytest.raises(Unauthorized):
+            keys.tenant(wrong)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_the_development_key_works_on_loopback(host: str) -> None:
+    assert is_loopback(host)
+    assert load_keys(GatewaySettings(host=host)).tenant(DEVELOPMENT_KEY) == "development"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.4", "example.org", "", "localhost.evil.org"])
+def test_the_development_key_is_refused_elsewhere(host: str) -> None:
+    with pytest.raises(SetupError, match="development key is refused"):
+        load_keys(GatewaySettings(host=host))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "keys = 3",
+        "[keys]",
+        "[other]\nx = 1",
+        '[keys]\n"sk-plain-key" = "alice"',
+        '[keys]\n"sha256:abc" = "alice"',
+        f'[keys]\n"sha256:{"g" * 64}" = "alice"',
+        f'[keys]\n"sha256:{"a" * 64}" = 7',
+        f'[keys]\n"sha256:{"a" * 64}" = ""',
+        "not toml [",
+    ],
+)
+def test_a_doubtful_keys_file_admits_nobody(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(content)
+    with pytest.raises(SetupError) as refused:
+        load_keys(GatewaySettings(keys_file=path))
+    assert "sk-plain-key" not in str(refused.value)
+
+
+def test_a_missing_or_binary_keys_file_admits_nobody(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    for name in ("missing", "binary", "."):
+        with pytest.raises(SetupError):
+            load_keys(GatewaySettings(keys_file=tmp_path / name))
+
+
+def test_an_empty_ring_admits_nobody() -> None:
+    with pytest.raises(Unauthorized):
+        KeyRing({}).tenant(DEVELOPMENT_KEY)
+
+
+@pytest.mark.parametrize("tenant", ["", 'a"b', "a\nb", "x" * 65, "-a"])
+def test_a_tenants_name_cannot_break_the_file(tenant: str) -> None:
+    with pytest.raises(SetupError):
+        key_line(new_key(), tenant)
+
+
+def test_a_key_line_is_toml() -> None:
+    (tenant,) = tomllib.loads(key_line(new_key(), "team.one_2-x")).values()
+    assert tenant == "team.one_2-x"

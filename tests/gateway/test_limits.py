@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from cloister.config import GatewaySettings
+from cloister.errors import PromptTooLong
+from cloister.gateway import limits
+from cloister.gateway.app import create_app
+from cloister.gateway.limits import answer_tokens
+from tests.gateway.fakes import KEY, MODEL, ByteTokenizer, FakeBackend, chat_body, served
+
+CHAT = "/v1/chat/completions"
+JSON = {"content-type": "application/json"}
+
+
+def test_answer_tokens() -> None:
+    assert answer_tokens(10, None, 16, 100) == 16
+    assert answer_tokens(90, None, 16, 100) == 10
+    assert answer_tokens(90, 10, 16, 100) == 10
+    assert answer_tokens(100, 0, 16, 100) == 0
+    for prompt, asked in ((90, 11), (100, None), (101, 0), (5000, 1)):
+        with pytest.raises(PromptTooLong, match=rf"holds 100 tokens.*\({prompt} in the prompt"):
+            answer_tokens(prompt, asked, 16, 100)
+
+
+async def test_the_largest_body_passes_and_one_byte_more_does_not(http: httpx.AsyncClient) -> None:
+    raw = json.dumps(chat_body()).encode()
+    fits = raw + b" " * (64 * 1024 - len(raw))
+    assert (await http.post(CHAT, content=fits, headers=JSON)).status_code == 200
+    response = await http.post(CHAT, content=fits + b" ", headers=JSON)
+    assert response.status_code == 413
+    assert response.json()["error"]["code"] == "body_too_large"
+
+
+def test_a_chunked_upload_is_cut_off_too(url: str, backend: FakeBackend) -> None:
+    def endless() -> Iterator[bytes]:
+        for _ in range(80):
+            yield b" " * 1024
+
+    response = httpx.post(f"{url}{CHAT}", content=endless(), headers={**KEY, **JSON})
+    assert response.status_code == 413
+    assert response.headers["connection"] == "close"
+    assert not backend.submitted
+
+
+def test_an_endless_upload_ends(url: str) -> None:
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as peer:
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nAuthorization: {KEY['Authorization']}\r\n"
+        peer.sendall((head + "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n").encode())
+        with pytest.raises(OSError):
+            while True:
+                peer.sendall(b"400\r\n" + b" " * 1024 + b"\r\n")
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BODY_TIMEOUT_S", 0.05)
+
+    async def stuck() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    response = await http.post(CHAT, content=stuck(), headers=JSON)
+    assert response.status_code == 408
+    assert response.json()["error"]["code"] == "body_timeout"
+
+
+@pytest.fixture
+def hasty(backend: FakeBackend) -> FastAPI:
+    settings = GatewaySettings(request_timeout_s=0.3)
+    return create_app(backend, ByteTokenizer(), MODEL, settings, created=1)
+
+
+def test_a_request_that_takes_too_long_is_ended(hasty: FastAPI, backend: FakeBackend) -> None:
+    with served(hasty) as url:
+        backend.pause = 30
+        for stream in (False, True):
+            response = httpx.post(f"{url}{CHAT}", json=chat_body(stream=stream), headers=KEY)
+            assert response.status_code == 504
+            assert response.json()["error"]["code"] == "request_timeout"
+        assert backend.open == 0
+        backend.pause, backend.ends = 0.01, False
+        response = httpx.post(f"{url}{CHAT}", json=chat_body(stream=True), headers=KEY)
+        assert response.status_code == 200
+        assert '"code":"request_timeout"' in response.text.split("\n\n")[-2]
+        assert backend.open == 0 and backend.cancelled == 3
+
+
+def test_a_client_that_reads_nothing_does_not_outlive_the_deadline(hasty: FastAPI, backend: FakeBackend) -> None:
+    backend.ends, backend.answer, backend.step = False, "x" * 200_000, 2000
+    backend.generate = _flooding(backend)  # type: ignore[method-assign]
+    with served(hasty) as url:
+        host, port = url.removeprefix("http://").split(":")
+        body = json.dumps(chat_body(stream=True)).encode()
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nAuthorization: {KEY['Authorization']}\r\n"
+        with socket.create_connection((host, int(port))) as peer:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            peer.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+            assert _until(lambda: backend.cancelled == 1)
+    assert backend.open == 0
+
+
+def _flooding(backend: FakeBackend):  # type: ignore[no-untyped-def]
+    """More tokens than were asked for, without end: only the deadline can stop them."""
+    original = backend.generate
+
+    async def generate(tenant, prompt, params):  # type: ignore[no-untyped-def]
+        import msgspec
+
+        return await original(tenant, prompt, msgspec.structs.replace(params, max_tokens=10**8))
+
+    return generate
+
+
+def _until(condition) -> bool:  # type: ignore[no-untyped-def]
+    import time
+
+    for _ in range(2000):
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import httpx
+from fastapi import FastAPI
+from prometheus_client.parser import text_string_to_metric_families
+
+from cloister.errors import ServiceUnavailable
+from tests.gateway.fakes import KEY, MODEL, FakeBackend, chat_body, completion_body
+
+
+async def values(http: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
+    text = (await http.get("/metrics")).text
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    return {(sample.name, *sample.labels.values()): sample.value for sample in samples}
+
+
+async def test_health_needs_no_key_and_tells_the_truth(http: httpx.AsyncClient, backend: FakeBackend) -> None:
+    http.headers.pop("authorization")
+    response = await http.get("/health")
+    assert (response.status_code, response.json()) == (200, {"status": "ok"})
+    backend.stats_fail = ServiceUnavailable("Away.")
+    response = await http.get("/health")
+    assert response.status_code == 503
+    assert response.json()["error"]["code"] == "service_unavailable" and "retry-after" in response.headers
+
+
+async def test_models(http: httpx.AsyncClient) -> None:
+    model = {"id": MODEL, "object": "model", "created": 1_700_000_000, "owned_by": "cloister", "max_model_len": 2048}
+    assert (await http.get("/v1/models")).json() == {"object": "list", "data": [model]}
+    assert (await http.get(f"/v1/models/{MODEL}")).json() == model
+    assert (await http.get("/v1/models/other")).json()["error"]["code"] == "model_not_found"
+
+
+async def test_metrics_count_what_happened(http: httpx.AsyncClient, backend: FakeBackend) -> None:
+    await http.post("/v1/chat/completions", json=chat_body(stream=True))
+    await http.post("/v1/completions", json=completion_body(max_tokens=4))
+    await http.post("/v1/completions", json=completion_body(prompt=""))
+    await http.get("/some/path/a/user/typed")
+    seen = await values(http)
+    assert seen["cloister_requests_total", "/v1/chat/completions", "2xx"] == 1
+    assert seen["cloister_requests_total", "/v1/completions", "2xx"] == 1
+    assert seen["cloister_requests_total", "/v1/completions", "4xx"] == 1
+    assert seen["cloister_requests_total", "other", "4xx"] == 1
+    assert seen["cloister_prompt_tokens_total",] == len("<user>Hi<assistant>") + len("Once")
+    assert seen["cloister_output_tokens_total",] == len(backend.answer) + 1 + 4
+    assert seen["cloister_time_to_first_token_seconds_count",] == 2
+    assert seen["cloister_inter_token_seconds_count",] > 10
+    assert (seen["cloister_running",], seen["cloister_waiting",]) == (0, 3)
+    assert (seen["cloister_kv_blocks_used",], seen["cloister_kv_blocks_total",]) == (28, 128)
+
+
+async def test_metrics_outlive_the_service(http: httpx.AsyncClient, backend: FakeBackend) -> None:
+    backend.stats_fail = ServiceUnavailable("Away.")
+    assert "cloister_running NaN" in (await http.get("/metrics")).text
+
+
+async def test_metrics_name_no_tenant_and_no_cache_hits(http: httpx.AsyncClient) -> None:
+    await http.post("/v1/chat/completions", json=chat_body())
+    text = (await http.get("/metrics")).text
+    assert "development" not in text and "tenant" not in text
+    assert "hit" not in text and "cache_" not in text
+
+
+async def test_from_another_machine_metrics_need_a_key(app: FastAPI) -> None:
+    for peer, headers, status in (
+        ("127.0.0.1", {}, 200),
+        ("::1", {}, 200),
+        ("10.0.0.9", {}, 401),
+        ("10.0.0.9", {"Authorization": "Bearer no"}, 401),
+        ("10.0.0.9", KEY, 200),
+    ):
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app, client=(peer, 1)), base_url="http://x") as http:
+            assert (await http.get("/metrics", headers=headers)).status_code == status
