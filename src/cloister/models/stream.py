@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Sequence
 REPLACEMENT = "\ufffd"
 
 # A character has four bytes at most. A longer run without text is noise, and waiting on would cost ever more.
-_LONGEST_WINDOW = 32
+_LONGEST_HELD = 32
 
 
 class TextStream(ABC):
@@ -43,33 +43,35 @@ class ByteStream(TextStream):
 
 
 class WindowStream(TextStream):
-    """For vocabularies where a token's text depends on its neighbours: decodes a short window twice and compares.
+    """For vocabularies where a token's text depends on its neighbours: decodes new tokens after those given out last.
 
-    The window starts at the last place where text was given out, so the cost per token does not grow with the answer.
+    Those few are the context that keeps the new ones from being taken for the start of a text; the cost per token
+    does not grow with the answer.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], skipped: Container[int]) -> None:
         self._decode = decode
         self._skipped = skipped
-        self._window: list[int] = []
-        self._given = ""
+        self._context: list[int] = []
+        self._context_text = ""
+        self._held: list[int] = []
 
     def push(self, tokens: Sequence[int]) -> str:
         return "".join([self._push_one(token) for token in tokens if token not in self._skipped])
 
     def finish(self) -> str:
-        rest = self._decode(self._window)[len(self._given) :]
-        self._window, self._given = [], ""
-        return rest
+        return self._give_out(self._decode(self._context + self._held))
 
     def _push_one(self, token: int) -> str:
-        self._window.append(token)
-        text = self._decode(self._window)
-        held = text.endswith(REPLACEMENT) or len(text) <= len(self._given)
-        if held and len(self._window) < _LONGEST_WINDOW:
+        self._held.append(token)
+        text = self._decode(self._context + self._held)
+        unfinished = text.endswith(REPLACEMENT) or len(text) <= len(self._context_text)
+        if unfinished and len(self._held) < _LONGEST_HELD:
             return ""
-        new = text[len(self._given) :]
-        # One token of context stays, so that the next one is not taken for the start of a text.
-        self._window = [token]
-        self._given = self._decode(self._window)
+        return self._give_out(text)
+
+    def _give_out(self, text: str) -> str:
+        new = text[len(self._context_text) :]
+        self._context, self._held = self._held, []
+        self._context_text = self._decode(self._context)
         return new

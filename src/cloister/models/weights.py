@@ -69,7 +69,7 @@ def _indexed_shards(index: Path) -> dict[str, Shard]:
     opened: dict[str, Shard] = {}
     shards: dict[str, Shard] = {}
     for name, file_name in places.items():
-        if Path(file_name).name != file_name:
+        if not isinstance(file_name, str) or Path(file_name).name != file_name:
             raise ModelCorrupt(f"{index} points outside its own folder.", hint="Do not use this model.")
         path = index.parent / file_name
         if not path.is_file():

