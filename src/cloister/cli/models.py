@@ -41,5 +41,6 @@ def _print_table(found: list[KnownModel]) -> None:
         name = f"{model.name} (default)" if model.default else model.name
         table.add_row(name, size, model.dtype or "–", model.state, str(model.path) if model.path else "–")
     # A path must stay whole to be copied, also where the terminal is narrow or there is none.
-    table.columns[-1].overflow = "fold"
-    Console().print(table)
+    console = Console()
+    console.width = max(console.width, console.measure(table, options=console.options.update(width=10_000)).maximum)
+    console.print(table)
