@@ -49,7 +49,7 @@ class ByteTokenizer:
     vocabulary = VOCABULARY
     stop_tokens = (END,)
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         return list(text.encode())
 
     def decode(self, tokens: Sequence[int]) -> str:

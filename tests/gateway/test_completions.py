@@ -6,10 +6,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.fakes import FakeBackend, completion_body
+from tests.gateway.fakes import MODEL, ByteTokenizer, FakeBackend, completion_body
 
 URL = "/v1/completions"
 SAID = "Hello, world! How are you?"
+CHAT = [{"role": "user", "content": "x" * 20_000}]
 
 
 async def ask(http: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
@@ -106,6 +107,16 @@ async def test_a_stop_string_does_not_cut_the_echo(http: httpx.AsyncClient) -> N
     choice = (await ask(http, echo=True, stop="nc"))["choices"][0]
     assert choice["text"] == "Once" + SAID
     assert (await ask(http, echo=True, stop=", w"))["choices"][0]["text"] == "OnceHello"
+
+
+async def test_a_prompt_that_cannot_fit_is_not_even_tokenised(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(ByteTokenizer, "encode")
+    for path, fields in ((URL, {"prompt": "x" * 20_000}), ("/v1/chat/completions", {"messages": CHAT})):
+        response = await http.post(path, json={"model": MODEL, **fields})
+        assert response.json()["error"]["code"] == "context_length_exceeded"
+        assert "the prompt has 4000 or more" in response.json()["error"]["message"]
 
 
 async def test_a_long_prompt_is_read_whole(http: httpx.AsyncClient, backend: FakeBackend) -> None:

@@ -83,7 +83,7 @@ async def test_an_unexpected_error_outside_the_backend_is_told_by_type_and_place
 ) -> None:
     from tests.gateway.fakes import ByteTokenizer
 
-    def broken(self: ByteTokenizer, text: str) -> list[int]:
+    def broken(self: ByteTokenizer, text: str, add_special_tokens: bool = False) -> list[int]:
         raise KeyError(text)
 
     monkeypatch.setattr(ByteTokenizer, "encode", broken)

@@ -30,7 +30,7 @@ from cloister.service.base import Backend
 def create_app(backend: Backend, tokenizer: Tokenizer, model: str, settings: GatewaySettings, created: int) -> FastAPI:
     """The application that serves one model. The backend must be ready; closing it stays its owner's affair."""
     metrics = Metrics()
-    prompts = PromptReader(tokenizer, backend.ready.vocabulary)
+    prompts = PromptReader(tokenizer, backend.ready)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -11,10 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from jinja2 import TemplateError
 
-from cloister.errors import InvalidRequest
+from cloister.errors import InvalidRequest, PromptTooLong
 from cloister.gateway.prompt_field import OnePrompt
 from cloister.gateway.schema import ChatMessage
 from cloister.gateway.text import Tokenizer
+from cloister.messages.generation import Ready
 
 _LONG_CHARACTERS = 8192
 _MANY_MESSAGES = 64
@@ -25,9 +26,11 @@ _ROLES = {"developer": "system"}
 class PromptReader:
     """Reads prompts with the model's tokenizer."""
 
-    def __init__(self, tokenizer: Tokenizer, vocabulary: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, ready: Ready) -> None:
         self._tokenizer = tokenizer
-        self._vocabulary = vocabulary
+        self._vocabulary = ready.vocabulary
+        self._context = ready.max_context
+        self._longest_token = max(len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocabulary))
         # One thread: many long prompts at once must not take every core from the engine.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prompt-reader")
 
@@ -35,6 +38,7 @@ class PromptReader:
         """The conversation in the model's own template, up to where the assistant speaks next."""
         turns = [{"role": _ROLES.get(message.role, message.role), "content": message.text} for message in messages]
         characters = sum(len(turn["content"]) for turn in turns)
+        self._check_length(characters, "messages")
 
         def render() -> list[int]:
             try:
@@ -54,11 +58,27 @@ class PromptReader:
         """A completion's prompt: text is encoded, token ids are checked."""
         if not isinstance(prompt, str):
             return self._checked(prompt, "prompt")
-        tokens = await self._run(lambda: self._tokenizer.encode(prompt), long=len(prompt) > _LONG_CHARACTERS)
+        self._check_length(len(prompt), "prompt")
+
+        def encode() -> list[int]:
+            # A raw prompt begins as the model's training texts did: with its begin-of-text token, if it has one.
+            return self._tokenizer.encode(prompt, add_special_tokens=True)
+
+        tokens = await self._run(encode, long=len(prompt) > _LONG_CHARACTERS)
         return self._checked(tokens, "prompt")
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _check_length(self, characters: int, param: str) -> None:
+        """Refuse what cannot fit, however well it is tokenised, before seconds are spent on tokenising it."""
+        least = -(-characters // self._longest_token)
+        if least > self._context:
+            raise PromptTooLong(
+                f"This model's context holds {self._context} tokens; the prompt has {least} or more.",
+                param=param,
+                hint="Shorten the prompt.",
+            )
 
     def _checked(self, tokens: Sequence[int], param: str) -> tuple[int, ...]:
         if not tokens:
