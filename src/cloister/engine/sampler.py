@@ -1,0 +1,159 @@
+"""From logits to tokens, for a whole batch at once, on whatever device the logits are.
+
+Order of operations for each row: repetition, frequency and presence penalties; logit_bias; then the greatest logit if
+greedy (temperature 0), else temperature; top-k; top-p of what is left; min-p; and a draw by the inverse of the
+cumulative distribution in order of token id at u(seed, output index). Logprobs are of the logits before all of that.
+
+A row's token and logprobs depend on its own logits, tokens and parameters, bit for bit: every operation is either
+elementwise or exact (comparisons, integer sums). One synchronisation with the device per call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass
+
+import torch
+
+from cloister.engine import filters, logprobs
+from cloister.engine.draw import uniform
+from cloister.engine.penalties import Adjustments, adjusts
+from cloister.engine.sequence import Sequence
+from cloister.engine.weights import argmax, integer, padded, relative
+from cloister.messages.generation import SamplingParams, TokenLogprob
+
+GREEDY_BELOW = 1e-5
+"""Temperatures under this are 0: dividing by them leaves nothing but the maximum anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """Rows of a forced pass: row first+i predicts the given token targets[i]."""
+
+    first: int
+    targets: Rows[int]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One token per sampled sequence, its logprob where asked for, and the logprobs of each forced pass."""
+
+    tokens: list[int]
+    logprobs: list[TokenLogprob | None]
+    forced: list[list[TokenLogprob]]
+
+
+class Sampler:
+    """Chooses tokens. Holds nothing but the vocabulary's size: all state is the sequences' own."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self._vocabulary = vocabulary
+
+    def sample(
+        self, logits: torch.Tensor, sequences: list[Sequence], at: list[int], forced: Rows[Forced] = ()
+    ) -> Sampled:
+        """The next token of each sequence from row at[i] of the logits, and the logprobs that are wanted."""
+        rows = padded(logits)
+        device = rows.device
+        mine = rows if len(at) == len(rows) else rows[torch.tensor(at, dtype=torch.int64, device=device)]
+        tokens = self._choose(mine, sequences)
+
+        reporting = [i for i, sequence in enumerate(sequences) if sequence.params.logprobs is not None]
+        counts = [sequences[i].params.logprobs or 0 for i in reporting]
+        if not reporting and not forced:
+            chosen: list[int] = tokens.tolist()
+            return Sampled(chosen, [None] * len(chosen), [])
+
+        where = [at[i] for i in reporting]
+        targets: list[int] = []
+        for part in forced:
+            where += range(part.first, part.first + len(part.targets))
+            targets += part.targets
+            counts += [part.count] * len(part.targets)
+        wanted = torch.cat(
+            (
+                tokens[torch.tensor(reporting, dtype=torch.int64, device=device)],
+                torch.tensor(targets, dtype=torch.int64, device=device),
+            )
+        )
+        widest = min(max(counts), self._vocabulary)
+        measured = logprobs.measure(rows[torch.tensor(where, dtype=torch.int64, device=device)], wanted, widest)
+        flat: list[float] = torch.cat((tokens.double(), measured.flatten())).tolist()
+
+        width = measured.shape[1]
+        starts = range(len(sequences), len(flat), width)
+        reports = [
+            logprobs.report(flat[start : start + width], min(count, widest))
+            for start, count in zip(starts, counts, strict=True)
+        ]
+        own: list[TokenLogprob | None] = [None] * len(sequences)
+        for i, reported in zip(reporting, reports, strict=False):
+            own[i] = reported
+        parts: list[list[TokenLogprob]] = []
+        taken = len(reporting)
+        for part in forced:
+            parts.append(reports[taken : taken + len(part.targets)])
+            taken += len(part.targets)
+        return Sampled([int(token) for token in flat[: len(sequences)]], own, parts)
+
+    def _choose(self, rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+        rows = _adjusted(rows, sequences)
+        random = [i for i, sequence in enumerate(sequences) if sequence.params.temperature >= GREEDY_BELOW]
+        if not random:
+            return argmax(rows)
+        if len(random) == len(sequences):
+            return self._draw(rows, sequences)
+        tokens = argmax(rows)
+        index = torch.tensor(random, dtype=torch.int64, device=rows.device)
+        tokens[index] = self._draw(rows[index], [sequences[i] for i in random])
+        return tokens
+
+    def _draw(self, rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+        params = [sequence.params for sequence in sequences]
+        device = rows.device
+        temperature = torch.tensor([p.temperature for p in params], dtype=torch.float32, device=device).unsqueeze(-1)
+        probabilities = relative(rows, rows.amax(-1, keepdim=True), temperature)
+        weights = _filtered(integer(probabilities), probabilities, params, self._vocabulary)
+        cumulative = weights.cumsum(-1)
+        total = cumulative[:, -1:]
+        u = torch.tensor([uniform(s.params.seed, s.outputs) for s in sequences], dtype=torch.float64, device=device)
+        mark = (u.unsqueeze(-1) * total.double()).long().minimum(total - 1)
+        return torch.searchsorted(cumulative, mark, right=True).squeeze(-1).clamp_(max=self._vocabulary - 1)
+
+
+def _adjusted(rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+    """The rows with penalties and bias; a copy where there are any, for the logprobs are of the rows as they came."""
+    changed = [i for i, sequence in enumerate(sequences) if adjusts(sequence.params)]
+    if not changed:
+        return rows
+    rows = rows.clone()
+    for i in changed:
+        sequence = sequences[i]
+        if sequence.adjustments is None:
+            prompt, outputs = sequence.tokens[: sequence.prompt_length], sequence.tokens[sequence.prompt_length :]
+            sequence.adjustments = Adjustments(sequence.params, prompt, outputs, rows.device)
+        sequence.adjustments.apply(rows[i])
+    return rows
+
+
+def _filtered(
+    weights: torch.Tensor, probabilities: torch.Tensor, params: list[SamplingParams], vocabulary: int
+) -> torch.Tensor:
+    """The weights after each filter, which computes only the rows that asked for it."""
+    by_k = [i for i, p in enumerate(params) if 0 < p.top_k < vocabulary]
+    by_p = [i for i, p in enumerate(params) if p.top_p < 1.0]
+    by_min = [i for i, p in enumerate(params) if p.min_p > 0.0]
+    device = weights.device
+    if by_k:
+        rows, k = torch.tensor(by_k, device=device), torch.tensor([params[i].top_k for i in by_k], device=device)
+        weights[rows] = filters.keep_top_k(weights[rows], probabilities[rows], k)
+    if by_p:
+        rows = torch.tensor(by_p, device=device)
+        p = torch.tensor([params[i].top_p for i in by_p], dtype=torch.float64, device=device)
+        weights[rows] = filters.keep_top_p(weights[rows], probabilities[rows], p)
+    if by_min:
+        rows = torch.tensor(by_min, device=device)
+        p = torch.tensor([params[i].min_p for i in by_min], dtype=torch.float32, device=device)
+        weights[rows] = filters.keep_min_p(weights[rows], probabilities[rows], p)
+    return weights

@@ -1,0 +1,258 @@
+"""Who computes in the next step: iteration-level batching with chunked prefill, fair among tenants.
+
+Each step first continues the sequences that decode, then prefills in chunks with what is left of the token budget.
+Turns go to the tenant least served (see fairness.py), never by prefix match or prompt length. When blocks run out, a
+sequence of the tenant most served, its youngest, loses its place: its blocks are freed, its tokens kept, and it is
+recomputed later. The scheduler knows neither logits nor parameters of sampling, and cannot change what a sequence says.
+
+Why this always ends: a sequence enters with blocks for all its tokens, so it yields a token before it can lose its
+place for want of a block of its own, and whoever makes another lose a place for want of blocks yields one too. A tenant
+let in at the cost of others takes its place at once, stays within an equal share, and displaces only tenants above
+theirs that were served more, so two cannot displace each other in turn. And any one sequence fits the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cloister.config import EngineSettings
+from cloister.engine.batch import Work
+from cloister.engine.blocks import BlockPool
+from cloister.engine.fairness import ServiceMeter
+from cloister.engine.prefix import PrefixCache
+from cloister.engine.runner import Piece, Wanted
+from cloister.engine.sequence import Sequence
+from cloister.engine.waiting import WaitingRoom
+
+MAX_FORCED_ROWS = 64
+"""Rows of logits one step may give to forced passes: the buffer of logits stays small."""
+
+_HEADROOM = 16
+"""One part in this many of the pool stays free, at most, for the running to grow into when another enters."""
+
+
+class Scheduler:
+    """Waiting and running sequences, and the blocks they hold."""
+
+    def __init__(self, settings: EngineSettings, pool: BlockPool, block_tokens: int, prefix: PrefixCache) -> None:
+        self._budget = settings.chunk_tokens
+        self._max_running = settings.max_running
+        self._pool = pool
+        self._block_tokens = block_tokens
+        self._prefix = prefix
+        self._meter = ServiceMeter()
+        self._step = 0
+        self.waiting = WaitingRoom(settings.max_waiting, settings.max_waiting_per_tenant)
+        self.running: dict[int, Sequence] = {}
+        self.preemptions = 0
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a new sequence, or raise QueueFull."""
+        self.waiting.enter(sequence)
+        self._meter.arrive(sequence.tenant)
+
+    def remove(self, sequence: Sequence, *, keep_prefix: bool) -> None:
+        """The sequence ended, wherever it was; `keep_prefix` offers what it computed to the prefix cache."""
+        if self.running.pop(sequence.request_id, None) is None:
+            self.waiting.leave(sequence)
+        self._vacate(sequence, keep_prefix=keep_prefix)
+        self._meter.leave(sequence.tenant)
+        self.waiting.note_departure()
+
+    def schedule(self) -> list[Work]:
+        """The next step's work. What it returns must be computed, or its sequences removed."""
+        self._step += 1
+        if self.waiting:
+            self._make_place()
+        decoding = self._grown(self._turn_to_decode())
+        plan = [self._work(sequence, 1, Wanted.LAST) for sequence in decoding]
+        return plan + self._prefill(self._budget - len(plan))
+
+    def computed(self, work: Work) -> None:
+        """The work's keys and values are in the cache."""
+        sequence = work.sequence
+        sequence.computed = work.end
+        if work.end == sequence.prompt_length:
+            self._offer(sequence)
+
+    def _turn_to_decode(self) -> list[Sequence]:
+        """The sequences one token away from the next; the least served of them, where the budget is too small for all.
+
+        A quarter of the budget is for prefill while anyone needs it (with a budget under four: every other step).
+        """
+        ready = [s for s in self.running.values() if s.remaining == 1 and not s.owes_prompt_logprobs]
+        budget = self._budget
+        if len(ready) < len(self.running) or self.waiting:
+            budget -= self._budget // 4 or self._step % 2
+        if len(ready) > budget:
+            ready.sort(key=lambda s: (self._meter.served(s.tenant), s.last_step, s.arrival))
+            del ready[budget:]
+        return ready
+
+    def _grown(self, decoding: list[Sequence]) -> list[Sequence]:
+        """Give each sequence a block for its next position if it needs one; those that lose theirs drop out."""
+        while True:
+            short = [s for s in decoding if len(s.blocks) * self._block_tokens <= s.computed]
+            if self._secured(len(short)):
+                break
+            self._preempt(self._youngest_of_most_served(self.running.values()))
+            decoding = [s for s in decoding if s.request_id in self.running]
+        for sequence, block in zip(short, self._pool.allocate(len(short)) or (), strict=True):
+            sequence.blocks.append(block)
+        return decoding
+
+    def _prefill(self, budget: int) -> list[Work]:
+        """Chunks for the sequences that still prefill and for newcomers, tenant by tenant, the least served first."""
+        plan: list[Work] = []
+        forced_rows = MAX_FORCED_ROWS
+        begun: dict[str, list[Sequence]] = {}
+        for sequence in sorted(self.running.values(), key=lambda s: -s.arrival):
+            if sequence.remaining > 1 or sequence.owes_prompt_logprobs:
+                begun.setdefault(sequence.tenant, []).append(sequence)
+        admitting = True
+        while budget > 0:
+            turns = set(begun) | self.waiting.tenants if admitting else set(begun)
+            if not turns:
+                break
+            tenant = min(turns, key=lambda t: (self._meter.served(t), self._next_of(t, begun).arrival))
+            if tenant in begun:
+                sequence = begun[tenant].pop()
+                if not begun[tenant]:
+                    del begun[tenant]
+            elif self._admit(self.waiting.head(tenant)):
+                sequence = next(reversed(self.running.values()))
+            else:
+                # The least served is waited for, also when others would fit: else small requests starve big ones.
+                admitting = False
+                continue
+            chunk, wanted = self._chunk(sequence, budget, forced_rows)
+            if chunk:
+                plan.append(self._work(sequence, chunk, wanted))
+                budget -= chunk
+                forced_rows -= chunk if wanted is Wanted.ALL else 0
+        return plan
+
+    def _next_of(self, tenant: str, begun: dict[str, list[Sequence]]) -> Sequence:
+        return begun[tenant][-1] if tenant in begun else self.waiting.head(tenant)
+
+    def _chunk(self, sequence: Sequence, budget: int, forced_rows: int) -> tuple[int, Wanted]:
+        """How many tokens to prefill now, and which logits they bring."""
+        chunk = min(sequence.remaining, budget)
+        if not sequence.owes_prompt_logprobs:
+            return chunk, Wanted.LAST
+        reported = len(sequence.prompt_logprobs)
+        if sequence.computed < reported:  # recomputed after a preemption: these rows were seen
+            return min(chunk, reported - sequence.computed), Wanted.NONE
+        return min(chunk, forced_rows), Wanted.ALL
+
+    def _work(self, sequence: Sequence, chunk: int, wanted: Wanted) -> Work:
+        start, end = sequence.computed, sequence.computed + chunk
+        whole = end == len(sequence.tokens)
+        samples = whole and sequence.may_grow
+        if wanted is Wanted.LAST and not samples:
+            wanted = Wanted.NONE
+        self._charge(sequence, end, samples)
+        sequence.last_step = self._step
+        blocks = sequence.blocks if whole else sequence.blocks[: self._blocks_for(end)]
+        return Work(sequence, Piece(sequence.tokens[start:end], start, blocks, wanted), samples)
+
+    def _charge(self, sequence: Sequence, end: int, samples: bool) -> None:
+        """Charge each prompt token once: neither recomputing it nor finding it cached makes a difference to turns."""
+        reached = min(end, sequence.prompt_length)
+        inputs = max(0, reached - sequence.charged)
+        sequence.charged += inputs
+        self._meter.charge(sequence.tenant, inputs=inputs, outputs=int(samples))
+
+    def _admit(self, sequence: Sequence) -> bool:
+        """Move a waiting sequence among the running with blocks for all its tokens, if there is room."""
+        if len(self.running) >= self._max_running:
+            return False
+        lent: list[int] = []
+        if not sequence.owes_prompt_logprobs:  # a forced pass needs every row, so it computes every row
+            lent = self._prefix.match(sequence.tenant, sequence.tokens[:-1])
+        need = self._blocks_for(len(sequence.tokens)) - len(lent)
+        own = self._pool.allocate(need) if self._secured(need + self._headroom()) else None
+        if own is None:
+            self._pool.release(lent)
+            return False
+        self.waiting.leave(sequence)
+        sequence.blocks = lent + own
+        sequence.computed = len(lent) * self._block_tokens
+        self.running[sequence.request_id] = sequence
+        return True
+
+    def _make_place(self) -> None:
+        """Let the least served waiting tenant in where others, served more, hold more than an equal share."""
+        tenant = min(self.waiting.tenants, key=lambda t: (self._meter.served(t), self.waiting.head(t).arrival))
+        need = self._blocks_for(len(self.waiting.head(tenant).tokens))
+        slot_share = max(1, self._max_running // self._meter.active)
+        block_share = self._pool.total // self._meter.active
+        held = self._running_by_tenant()
+        mine = held.pop(tenant, [])
+        if len(mine) >= slot_share or _blocks_of(mine) + need > block_share:
+            return
+        held = {other: sequences for other, sequences in held.items() if self._served_more(other, tenant)}
+        while held:
+            no_slot = len(self.running) >= self._max_running
+            no_blocks = not self._secured(need + self._headroom())
+            greedy = {
+                other: sequences
+                for other, sequences in held.items()
+                if (no_slot and len(sequences) > slot_share) or (no_blocks and _blocks_of(sequences) > block_share)
+            }
+            if not (no_slot or no_blocks):
+                self._admit(self.waiting.head(tenant))  # now, before those displaced can come back
+                return
+            if not greedy:
+                return
+            victim = self._youngest_of_most_served(s for sequences in greedy.values() for s in sequences)
+            held[victim.tenant].remove(victim)
+            self._preempt(victim)
+
+    def _served_more(self, tenant: str, other: str) -> bool:
+        return self._meter.served(tenant) > self._meter.served(other)
+
+    def _running_by_tenant(self) -> dict[str, list[Sequence]]:
+        by_tenant: dict[str, list[Sequence]] = {}
+        for sequence in self.running.values():
+            by_tenant.setdefault(sequence.tenant, []).append(sequence)
+        return by_tenant
+
+    def _youngest_of_most_served(self, sequences: Iterable[Sequence]) -> Sequence:
+        candidates = list(sequences)
+        tenant = self._meter.most_served({s.tenant for s in candidates})
+        return max((s for s in candidates if s.tenant == tenant), key=lambda s: s.arrival)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        del self.running[sequence.request_id]
+        self._vacate(sequence, keep_prefix=True)
+        self.waiting.return_first(sequence)
+        self.preemptions += 1
+
+    def _vacate(self, sequence: Sequence, *, keep_prefix: bool) -> None:
+        if keep_prefix:
+            self._offer(sequence)
+        self._pool.release(sequence.blocks)
+        sequence.blocks = []
+        sequence.computed = 0
+
+    def _offer(self, sequence: Sequence) -> None:
+        full = sequence.computed // self._block_tokens
+        if full:
+            self._prefix.offer(sequence.tenant, sequence.tokens[: full * self._block_tokens], sequence.blocks[:full])
+
+    def _secured(self, blocks: int) -> bool:
+        """Whether so many blocks are free, after the prefix cache gave up what it must."""
+        if self._pool.free < blocks:
+            self._prefix.evict(blocks - self._pool.free)
+        return self._pool.free >= blocks
+
+    def _headroom(self) -> int:
+        return min(len(self.running), self._pool.total // _HEADROOM)
+
+    def _blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self._block_tokens)
+
+
+def _blocks_of(sequences: Iterable[Sequence]) -> int:
+    return sum(len(sequence.blocks) for sequence in sequences)

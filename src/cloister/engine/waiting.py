@@ -1,0 +1,81 @@
+"""Requests that wait for a place, one line per tenant.
+
+The room keeps lines and their limits; whose turn it is, is the scheduler's affair.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import OrderedDict, deque
+from collections.abc import KeysView
+
+from cloister.engine.sequence import Sequence
+from cloister.errors import QueueFull
+
+_MAX_RETRY_S = 60
+
+
+class WaitingRoom:
+    """First come, first served within a tenant; any sequence can leave at any time in O(1)."""
+
+    def __init__(self, limit: int, limit_per_tenant: int) -> None:
+        self._limit = limit
+        self._limit_per_tenant = limit_per_tenant
+        self._lines: dict[str, OrderedDict[int, Sequence]] = {}
+        self._count = 0
+        self._departures: deque[float] = deque(maxlen=64)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, sequence: Sequence) -> bool:
+        return sequence.request_id in self._lines.get(sequence.tenant, ())
+
+    @property
+    def tenants(self) -> KeysView[str]:
+        """The tenants that have somebody waiting."""
+        return self._lines.keys()
+
+    def head(self, tenant: str) -> Sequence:
+        """Who is next of this tenant's."""
+        return next(iter(self._lines[tenant].values()))
+
+    def enter(self, sequence: Sequence) -> None:
+        """Join the end of the tenant's line, or raise QueueFull."""
+        if self._count >= self._limit:
+            raise QueueFull(f"{self._count} requests wait already.", retry_after=self._retry_after(self._count))
+        mine = len(self._lines.get(sequence.tenant, ()))
+        if mine >= self._limit_per_tenant:
+            raise QueueFull(f"{mine} of your requests wait already.", retry_after=self._retry_after(mine))
+        self._line(sequence.tenant)[sequence.request_id] = sequence
+        self._count += 1
+
+    def return_first(self, sequence: Sequence) -> None:
+        """Take back, at the front and whatever the limits, a sequence that lost its place."""
+        line = self._line(sequence.tenant)
+        line[sequence.request_id] = sequence
+        line.move_to_end(sequence.request_id, last=False)
+        self._count += 1
+
+    def leave(self, sequence: Sequence) -> None:
+        """Out of the line: for a place among the running, or for good."""
+        line = self._lines[sequence.tenant]
+        del line[sequence.request_id]
+        if not line:
+            del self._lines[sequence.tenant]
+        self._count -= 1
+
+    def note_departure(self) -> None:
+        """A request ended: the pace of these is what `retry_after` is guessed from."""
+        self._departures.append(time.monotonic())
+
+    def _line(self, tenant: str) -> OrderedDict[int, Sequence]:
+        return self._lines.setdefault(tenant, OrderedDict())
+
+    def _retry_after(self, ahead: int) -> int:
+        """Seconds until about half of those ahead have gone, at the pace of late."""
+        if len(self._departures) < 2:
+            return 1
+        pace = len(self._departures) / max(time.monotonic() - self._departures[0], 1e-3)
+        return max(1, min(_MAX_RETRY_S, math.ceil(ahead / 2 / pace)))

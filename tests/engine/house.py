@@ -1,0 +1,71 @@
+"""What the engine's tests share: an engine over the fake runner, and the answers it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from cloister.config import EngineSettings
+from cloister.engine.engine import Engine
+from cloister.engine.prefix import PrefixCache
+from cloister.messages.generation import Accepted, Failed, SamplingParams, Submit, TokenLogprob, Tokens
+from tests.engine.fake_runner import FakeRunner
+
+
+@dataclass
+class Answer:
+    """Everything one request was sent."""
+
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: tuple[TokenLogprob, ...] | None = None
+    finish: str | None = None
+    failed: Failed | None = None
+
+    def take(self, message: Tokens | Failed) -> None:
+        assert self.finish is None and self.failed is None, "a message after the last"
+        if isinstance(message, Failed):
+            self.failed = message
+            return
+        self.tokens += message.tokens
+        self.logprobs += message.logprobs or ()
+        if message.prompt_logprobs is not None:
+            assert self.prompt_logprobs is None and len(self.tokens) <= 1, "prompt logprobs come once, and first"
+            self.prompt_logprobs = message.prompt_logprobs
+        self.finish = message.finish
+
+
+def make_engine(runner: FakeRunner | None = None, prefix: PrefixCache | None = None, **settings: int) -> Engine:
+    return Engine(runner or FakeRunner(), EngineSettings(**settings), prefix)  # type: ignore[arg-type]
+
+
+def request(number: int, prompt: Iterable[int], tenant: str = "a", **params: object) -> Submit:
+    params.setdefault("max_tokens", 8)
+    return Submit(number, tenant, tuple(prompt), SamplingParams(**params))  # type: ignore[arg-type]
+
+
+def drain(engine: Engine, answers: dict[int, Answer] | None = None, limit: int = 20_000) -> dict[int, Answer]:
+    """Step until there is no work."""
+    answers = {} if answers is None else answers
+    for _ in range(limit):
+        if not engine.has_work:
+            return answers
+        for message in engine.step():
+            answers.setdefault(message.request_id, Answer()).take(message)
+    raise AssertionError("the engine does not come to an end")
+
+
+def answers_to(engine: Engine, requests: Iterable[Submit]) -> dict[int, Answer]:
+    """Submit all at once and wait for all."""
+    for submit in requests:
+        assert engine.submit(submit) == Accepted(submit.request_id)
+    answers = drain(engine)
+    stats = engine.stats()
+    assert stats.running == stats.waiting == 0
+    return answers
+
+
+def alone(submit: Submit, **runner: int) -> Answer:
+    """What a request gives by itself in an engine with room for everything."""
+    engine = make_engine(FakeRunner(num_blocks=4096, **runner), chunk_tokens=4096)
+    return answers_to(engine, [submit])[submit.request_id]

@@ -1,0 +1,51 @@
+from cloister.engine.fairness import ServiceMeter
+
+
+def test_outputs_weigh_twice_inputs():
+    meter = ServiceMeter()
+    meter.arrive("a")
+    meter.charge("a", inputs=10, outputs=3)
+    assert meter.served("a") == 16
+
+
+def test_a_newcomer_starts_at_the_least_served():
+    meter = ServiceMeter()
+    for tenant in ("a", "b"):
+        meter.arrive(tenant)
+    meter.charge("a", inputs=100)
+    meter.charge("b", inputs=40)
+    meter.arrive("c")
+    assert meter.served("c") == meter.served("b") > 0
+
+
+def test_leaving_does_not_wipe_a_debt_and_idling_saves_up_nothing():
+    meter = ServiceMeter()
+    for tenant in ("greedy", "modest"):
+        meter.arrive(tenant)
+    meter.charge("greedy", inputs=1000)
+    meter.leave("greedy")
+    meter.charge("modest", inputs=10)
+    meter.arrive("greedy")
+    assert meter.served("greedy") == 1000
+    meter.leave("modest")
+    meter.charge("greedy", inputs=500)
+    meter.arrive("modest")
+    assert meter.served("modest") == 1500
+
+
+def test_tenants_that_never_return_are_forgotten():
+    meter = ServiceMeter()
+    meter.arrive("stays")
+    meter.charge("stays", inputs=10**6)
+    for number in range(5000):
+        meter.arrive(f"t{number}")
+        meter.leave(f"t{number}")
+    assert len(meter._served) < 200
+
+
+def test_most_served():
+    meter = ServiceMeter()
+    for tenant, inputs in (("a", 1), ("b", 5), ("c", 3)):
+        meter.arrive(tenant)
+        meter.charge(tenant, inputs=inputs)
+    assert meter.most_served(["a", "b", "c"]) == "b"

@@ -1,0 +1,216 @@
+"""Turns: nobody starves, nothing leaks, and it always comes to an end."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from cloister.messages.generation import Accepted, Failed
+from tests.engine.fake_runner import FakeRunner
+from tests.engine.house import Answer, alone, make_engine, request
+from tests.engine.shared_blocks import SharedBlocks
+
+
+def steps_until_token(engine, number: int, limit: int) -> int:
+    for step in range(1, limit + 1):
+        if any(m.request_id == number and m.tokens for m in engine.step()):
+            return step
+    raise AssertionError(f"no token of request {number} within {limit} steps")
+
+
+@pytest.mark.parametrize(
+    ("blocks", "settings"),
+    [
+        pytest.param(2000, {"max_running": 32, "chunk_tokens": 64}, id="slots are full"),
+        pytest.param(80, {"max_running": 64, "chunk_tokens": 64}, id="the pool is full"),
+        pytest.param(2000, {"max_running": 64, "chunk_tokens": 16}, id="the budget is full"),
+        pytest.param(2000, {"max_running": 8, "chunk_tokens": 2}, id="hardly any budget"),
+    ],
+)
+def test_a_newcomer_is_served_soon_whatever_another_has_piled_up(blocks, settings):
+    engine = make_engine(FakeRunner(num_blocks=blocks), **settings)
+    for number in range(40):
+        engine.submit(request(number, [number % 32] * 20, "greedy", max_tokens=200))
+    for _ in range(60):
+        engine.step()
+    engine.submit(request(99, [1, 2, 3, 4], "newcomer"))
+    assert steps_until_token(engine, 99, 20) <= 20
+
+
+def test_a_newcomer_stays_and_finishes_soon():
+    engine = make_engine(FakeRunner(num_blocks=80), max_running=16, chunk_tokens=32)
+    for number in range(40):
+        engine.submit(request(number, [number % 32] * 20, "greedy", max_tokens=200))
+    for _ in range(60):
+        engine.step()
+    engine.submit(request(99, [1, 2, 3, 4], "newcomer", max_tokens=30))
+    for _ in range(60):
+        if any(m.request_id == 99 and m.finish for m in engine.step()):
+            return
+    raise AssertionError("the newcomer was let in but not kept")
+
+
+def test_with_one_slot_a_newcomer_is_next():
+    engine = make_engine(FakeRunner(num_blocks=2000), max_running=1)
+    for number in range(20):
+        engine.submit(request(number, [1] * 5, "greedy", max_tokens=10))
+    engine.step()
+    engine.submit(request(99, [1], "newcomer", max_tokens=10))
+    assert steps_until_token(engine, 99, 15)
+
+
+def test_an_endless_stream_of_small_requests_does_not_starve_a_big_one():
+    engine = make_engine(FakeRunner(num_blocks=32), max_running=8, chunk_tokens=32)
+    number = 0
+    for step in range(200):
+        while engine.stats().waiting < 4:
+            number += 1
+            engine.submit(request(number, [2] * 8, f"small{number % 3}", max_tokens=12))
+        if step == 20:
+            engine.submit(request(10**6, [3] * 100, "big", max_tokens=4))
+        if any(m.request_id == 10**6 for m in engine.step()):
+            return
+    raise AssertionError("the big request starved")
+
+
+def test_service_is_shared_equally_between_unequal_demands():
+    engine = make_engine(FakeRunner(num_blocks=4000), max_running=8, chunk_tokens=64)
+    tenant_of: dict[int, str] = {}
+    waiting = {"one": 0, "many": 0}
+    served = {"one": 0, "many": 0}
+    for _ in range(300):
+        for tenant, load in (("one", 8), ("many", 60)):
+            while waiting[tenant] < load:
+                number = len(tenant_of)
+                tenant_of[number] = tenant
+                waiting[tenant] += 1
+                engine.submit(request(number, [1] * 8, tenant, max_tokens=20))
+        for message in engine.step():
+            served[tenant_of[message.request_id]] += len(message.tokens)
+            waiting[tenant_of[message.request_id]] -= message.finish is not None
+    assert 0.75 < served["one"] / served["many"] < 1.33
+
+
+def test_within_a_tenant_first_come_first_served():
+    engine = make_engine(FakeRunner(num_blocks=2000), max_running=2)
+    for number in range(6):
+        engine.submit(request(number, [1] * 4, max_tokens=3))
+    finished = []
+    while engine.has_work:
+        finished += [m.request_id for m in engine.step() if m.finish]
+    assert finished == sorted(finished)
+
+
+def test_decoding_goes_on_while_a_long_prompt_is_prefilled():
+    engine = make_engine(FakeRunner(num_blocks=2000, max_context=2000), chunk_tokens=16)
+    engine.submit(request(1, [1, 2], "a", max_tokens=1000))
+    engine.step()
+    engine.submit(request(2, [1] * 800, "b", max_tokens=2))
+    for _ in range(40):
+        assert any(m.request_id == 1 for m in engine.step())
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Random arrivals, cancellations and failures over a small pool, with and without prefix reuse."""
+
+    @initialize(
+        blocks=st.integers(10, 40),
+        chunk=st.sampled_from([1, 2, 3, 7, 64]),
+        max_running=st.sampled_from([1, 2, 5, 64]),
+        reuse=st.booleans(),
+    )
+    def start(self, blocks, chunk, max_running, reuse):
+        self.blocks = blocks
+        self.prefix = SharedBlocks() if reuse else None
+        self.runner = FakeRunner(num_blocks=blocks, max_context=40)
+        self.engine = make_engine(
+            self.runner, self.prefix, chunk_tokens=chunk, max_running=max_running, max_waiting_per_tenant=6
+        )
+        self.requests = {}
+        self.answers: dict[int, Answer] = {}
+        self.number = 0
+
+    @rule(
+        tenant=st.sampled_from("abcd"),
+        length=st.integers(1, 39),
+        kind=st.integers(0, 2),
+        max_tokens=st.integers(0, 30),
+        seed=st.integers(0, 3),
+        forced=st.booleans(),
+    )
+    def submit(self, tenant, length, kind, max_tokens, seed, forced):
+        self.number += 1
+        prompt = [(kind * 7 + i * 3) % 32 for i in range(length)]
+        submit = request(
+            self.number, prompt, tenant, max_tokens=max_tokens, seed=seed, prompt_logprobs=1 if forced else None
+        )
+        answer = self.engine.submit(submit)
+        if isinstance(answer, Accepted):
+            self.requests[self.number] = submit
+            self.answers[self.number] = Answer()
+        else:
+            assert isinstance(answer, Failed) and answer.code == "queue_full"
+
+    @rule(steps=st.integers(1, 12))
+    def step(self, steps):
+        for _ in range(steps):
+            for message in self.engine.step():
+                self.answers[message.request_id].take(message)
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data())
+    def cancel(self, data):
+        number = data.draw(st.sampled_from(sorted(self.requests)))
+        message = self.engine.cancel(number)
+        if message is not None:
+            self.answers[number].take(message)
+
+    @rule()
+    def fail_a_step(self):
+        self.runner.fail_next = RuntimeError()
+        if self.engine.has_work:
+            self.step(1)
+        self.runner.fail_next = None
+
+    @invariant()
+    def every_reference_has_a_holder(self):
+        if not hasattr(self, "engine"):
+            return
+        scheduler, pool = self.engine._scheduler, self.engine._pool
+        held = [0] * self.blocks
+        for sequence in scheduler.running.values():
+            for block in sequence.blocks:
+                held[block] += 1
+        for block in self.prefix.kept.values() if self.prefix else ():
+            held[block] += 1
+        assert [pool.references(block) for block in range(self.blocks)] == held
+        assert pool.free == held.count(0)
+        assert len(scheduler.running) + len(scheduler.waiting) == len(self.engine._sequences)
+        waiting = [s for s in self.engine._sequences.values() if s.request_id not in scheduler.running]
+        assert all(s in scheduler.waiting and not s.blocks for s in waiting)
+
+    def teardown(self):
+        if not hasattr(self, "engine"):
+            return
+        work = sum(len(r.prompt) + r.params.max_tokens for r in self.requests.values())
+        for _ in range(200 + 60 * work):
+            if not self.engine.has_work:
+                break
+            self.step(1)
+        assert not self.engine.has_work, "the engine does not come to an end"
+        kept = len(self.prefix.kept) if self.prefix else 0
+        assert self.engine.stats().blocks_free + kept == self.blocks
+        for number, answer in self.answers.items():
+            whole = alone(self.requests[number], max_context=40)
+            if answer.failed or answer.finish == "cancelled":
+                assert answer.tokens == whole.tokens[: len(answer.tokens)]
+            else:
+                assert answer == whole
+
+
+TestEngineMachine = EngineMachine.TestCase
+TestEngineMachine.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
