@@ -8,7 +8,7 @@ from pathlib import Path
 from cloister.bench.report import Percentiles, RunReport
 from cloister.errors import SetupError
 
-PANELS = ("output tokens/s", "time to first token, ms", "between tokens, ms")
+PANELS = ("output tokens/s", "first token, ms (p50, shaded to p95)", "between tokens, ms (p50, shaded to p95)")
 
 
 def plot_runs(series: Mapping[str, list[RunReport]], path: Path, title: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -109,7 +110,7 @@ async def _measure_all(
         for count in users:
             total = count * (load.warmup + load.requests_per_user)
             task = progress.add_task(f"{count} user{'s' if count > 1 else ''}", total=total)
-            runs.append(await measure(address, api_key, model, load, count, lambda task=task: progress.advance(task)))
+            runs.append(await measure(address, api_key, model, load, count, partial(progress.advance, task)))
     return BenchReport(
         runs=runs,
         url=str(address),
@@ -148,7 +149,7 @@ def _table(report: BenchReport) -> Table:
         caption=f"{report.input_tokens} tokens in, {report.output_tokens} out; latencies in ms, p50 / p95 / p99",
     )
     for column in ("users", "output tokens/s", "first token", "between tokens", "errors"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for run in report.runs:
         errors = f"{run.errors} ({_kinds([run])})" if run.errors else "0"
         if run.short_answers:
@@ -159,7 +160,10 @@ def _table(report: BenchReport) -> Table:
 
 
 def _three(latency: Percentiles) -> str:
-    return " / ".join("-" if each is None else f"{each:.1f}" for each in (latency.p50, latency.p95, latency.p99))
+    return " / ".join(
+        "-" if each is None else f"{each:.{0 if each >= 100 else 1}f}"
+        for each in (latency.p50, latency.p95, latency.p99)
+    )
 
 
 def _kinds(runs: list[RunReport]) -> str:

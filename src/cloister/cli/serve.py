@@ -97,7 +97,7 @@ async def _serve(settings: Settings) -> None:
     with console.status(f"Loading {folder.name}…"):
         from cloister.gateway.app import create_app
 
-        tokenizer = Tokenizer(folder.path)
+        tokenizer = Tokenizer(folder)
         backend = await ServiceHandle.start(folder, settings.engine)
     try:
         app = create_app(backend, tokenizer, folder.name, settings.gateway, int(time()))
@@ -115,7 +115,9 @@ async def _serve(settings: Settings) -> None:
 def _say_ready(console: Console, url: str, model: str, facts: str, settings: Settings, seconds: float) -> None:
     key = "$CLOISTER_API_KEY" if settings.gateway.keys_file else DEVELOPMENT_KEY
     body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
-    console.print(f"[bold green]Cloister[/] serves [bold]{model}[/] ({facts}); ready in {seconds:.1f} s")
+    console.print(
+        f"[bold green]Cloister[/] serves [bold]{model}[/] ({facts}); ready in {seconds:.1f} s", soft_wrap=True
+    )
     console.print(f"  page  {url}/\n  API   {url}/v1\n", soft_wrap=True)
     if settings.gateway.keys_file is None:
         console.print(
