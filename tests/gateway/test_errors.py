@@ -170,6 +170,7 @@ async def test_unknown_model_path_and_method(http: httpx.AsyncClient) -> None:
     }  # fmt: skip
     assert (await http.get("/v1/nothing")).status_code == 404
     assert error_of(await http.get("/v1/nothing"))["code"] == "not_found"
+    assert (await http.post(f"{CHAT}/", json=chat_body())).status_code == 404, "no redirects"
     response = await http.get(CHAT)
     assert response.status_code == 405 and response.headers["allow"] == "POST"
     assert error_of(response)["code"] == "method_not_allowed"

@@ -45,6 +45,7 @@ def create_app(backend: Backend, tokenizer: Tokenizer, model: str, settings: Gat
         # FastAPI's own pages load scripts from a CDN.
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
     )
     app.state.front = Front(backend, tokenizer, prompts, model, created, settings, load_keys(settings), metrics)
     app.add_middleware(Guard, metrics=metrics)

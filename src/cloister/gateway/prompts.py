@@ -89,5 +89,7 @@ class PromptReader:
 
     async def _run(self, read: Callable[[], list[int]], *, long: bool) -> list[int]:
         if not long:
+            # Many short prompts in one request are as long as one long one: let others in between.
+            await asyncio.sleep(0)
             return read()
         return await asyncio.get_running_loop().run_in_executor(self._thread, read)

@@ -34,6 +34,9 @@ async def serve(app: FastAPI, settings: GatewaySettings, on_ready: Callable[[str
         log_config=None,
         access_log=False,
         server_header=False,
+        # A proxy on this machine may say for whom it speaks; nobody else, and no environment variable, may widen that.
+        proxy_headers=True,
+        forwarded_allow_ips="127.0.0.1,::1",
         timeout_graceful_shutdown=_GRACE_S,
     )
     await _Server(config, lambda: on_ready(_url(settings, listener))).serve(sockets=[listener])
