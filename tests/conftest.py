@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.served import running_server
 
 if TYPE_CHECKING:
     from cloister.models.source import ModelFolder
@@ -27,3 +30,10 @@ def smollm_folder() -> ModelFolder:
     from cloister.models.source import find_model
 
     return find_model(None)
+
+
+@pytest.fixture(scope="session")
+def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`cloister serve` with the default model, one for all tests that only talk to it; its base URL."""
+    with running_server(tmp_path_factory.mktemp("served") / "log") as server:
+        yield server.url()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -53,7 +55,7 @@ class Story:
 def random_chunks(draw: st.DataObject, total: int) -> list[tuple[int, int]]:
     cuts = sorted(set(draw.draw(st.lists(st.integers(1, max(1, total - 1)), max_size=6))) - {total})
     edges = [0, *[cut for cut in cuts if cut < total], total]
-    return list(zip(edges, edges[1:], strict=False))
+    return list(itertools.pairwise(edges))
 
 
 shapes = st.sampled_from([(1, 1, 16), (6, 2, 16), (9, 3, 64), (4, 4, 32), (16, 1, 16), (2, 1, 80), (2, 2, 256)])

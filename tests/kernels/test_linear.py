@@ -48,7 +48,9 @@ def test_gate(kernels: Kernels, gate: str) -> None:
 
 @quick
 @given(rows=st.integers(2, 80), columns=st.integers(1, 100), k=st.integers(1, 200), data=st.data())
-def test_a_row_is_the_same_in_any_company(kernels: Kernels, rows: int, columns: int, k: int, data: st.DataObject) -> None:
+def test_a_row_is_the_same_in_any_company(
+    kernels: Kernels, rows: int, columns: int, k: int, data: st.DataObject
+) -> None:
     draw = torch.Generator().manual_seed(rows * columns + k)
     x, packed = torch.randn(rows, k, generator=draw), kernels.pack(torch.randn(columns, k, generator=draw))
     together = kernels.linear(x, packed)

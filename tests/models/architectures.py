@@ -52,7 +52,9 @@ def random_model(config: PretrainedConfig, seed: int = 0) -> Any:
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     for parameter in model.parameters():
-        parameter.data.normal_(0, 0.15) if parameter.dim() > 1 else parameter.data.add_(torch.randn_like(parameter) * 0.05)
+        parameter.data.normal_(0, 0.15) if parameter.dim() > 1 else parameter.data.add_(
+            torch.randn_like(parameter) * 0.05
+        )
     return model
 
 

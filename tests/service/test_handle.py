@@ -23,7 +23,9 @@ GREEDY = SamplingParams(max_tokens=12, temperature=0)
 ENDLESS = SamplingParams(max_tokens=400, temperature=0)
 
 
-async def answer(service: ServiceHandle, prompt: tuple[int, ...] = PROMPT, params: SamplingParams = GREEDY) -> list[int]:
+async def answer(
+    service: ServiceHandle, prompt: tuple[int, ...] = PROMPT, params: SamplingParams = GREEDY
+) -> list[int]:
     stream = await service.generate("tenant", prompt, params)
     return [token async for part in stream for token in part.tokens]
 
@@ -74,7 +76,9 @@ async def test_being_cancelled_while_queueing_leaves_nothing(service: ServiceHan
 async def test_refusals_keep_their_type(service: ServiceHandle, tiny_folder: ModelFolder) -> None:
     with pytest.raises(PromptTooLong):
         await service.generate("tenant", tuple([1] * 600), GREEDY)
-    small = EngineSettings(dtype="fp32", kv_cache_mib=1, threads=1, max_waiting=1, max_waiting_per_tenant=1, max_running=1)
+    small = EngineSettings(
+        dtype="fp32", kv_cache_mib=1, threads=1, max_waiting=1, max_waiting_per_tenant=1, max_running=1
+    )
     narrow = await ServiceHandle.start(tiny_folder, small)
     try:
         with pytest.raises(QueueFull) as full:

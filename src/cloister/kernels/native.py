@@ -40,7 +40,16 @@ def load_library(threads: int, *, tiles: bool = True) -> ctypes.CDLL:
     library.cloister_rotate_and_store.argtypes = [*([c_void_p] * 3), *([c_int] * 6), *([c_void_p] * 5), c_int]
     library.cloister_before_attention.argtypes = [*([c_void_p] * 3), c_int, *([c_void_p] * 5)]
     library.cloister_after_attention.argtypes = [*([c_void_p] * 3), c_int, c_void_p]
-    for name in ("attention", "rms_norm", "linear", "pack", "embed", "rotate_and_store", "before_attention", "after_attention"):
+    for name in (
+        "attention",
+        "rms_norm",
+        "linear",
+        "pack",
+        "embed",
+        "rotate_and_store",
+        "before_attention",
+        "after_attention",
+    ):
         getattr(library, f"cloister_{name}").restype = None
     if library.cloister_start(threads or os.cpu_count() or 1) < 1:
         if not tiles:
@@ -168,9 +177,7 @@ class NativeKernels(Kernels):
         known = self._structs.get(id(packed))
         if known is None:
             bias = None if packed.bias is None else packed.bias.data_ptr()
-            made = PackedStruct(
-                packed.data.data_ptr(), bias, packed.columns, packed.k, GATES[packed.gate], self._bf16
-            )
+            made = PackedStruct(packed.data.data_ptr(), bias, packed.columns, packed.k, GATES[packed.gate], self._bf16)
             known = self._structs[id(packed)] = (packed, made)
         return known[1]
 
@@ -186,7 +193,11 @@ class NativeKernels(Kernels):
         for norm, width in zip(norms, (hidden, shape.dim, shape.dim, hidden), strict=True):
             if norm is not None and (norm.dtype != torch.float32 or len(norm) != width or width % LANES):
                 raise ModelUnsupported(f"A norm of {len(norm)} values does not suit the native kernels.")
-        if shape.dim % LANES or shape.dim > MAX_DIM or layer.qkv.columns != (shape.heads + 2 * shape.kv_heads) * shape.dim:
+        if (
+            shape.dim % LANES
+            or shape.dim > MAX_DIM
+            or layer.qkv.columns != (shape.heads + 2 * shape.kv_heads) * shape.dim
+        ):
             raise ModelUnsupported(f"Heads of {shape.dim} do not suit the native kernels.")
         pointers = [None if norm is None else norm.data_ptr() for norm in norms]
         parts = (self._struct(part) for part in (layer.qkv, layer.out, layer.gate_up, layer.down))

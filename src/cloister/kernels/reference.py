@@ -70,8 +70,8 @@ class ReferenceKernels(Kernels):
     ) -> torch.Tensor:
         shape = layer.shape
         projected = self.linear(self.rms_norm(x, layer.attention_norm, shape.epsilon), layer.qkv)
-        split = projected.view(len(x), -1, shape.dim)
-        q, keys, values = split.split([shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
+        heads = projected.view(len(x), -1, shape.dim)
+        q, keys, values = torch.split(heads, [shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
         if layer.q_norm is not None and layer.k_norm is not None:
             q, keys = self.rms_norm(q, layer.q_norm, shape.epsilon), self.rms_norm(keys, layer.k_norm, shape.epsilon)
         self.store(_rotated(keys, angles), values, layer.index, batch, cache)

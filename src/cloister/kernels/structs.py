@@ -38,6 +38,9 @@ class AttentionStruct(Structure):
     _fields_: ClassVar = [
         *((name, c_void_p) for name in ("q", "out", "lse", "keys", "values", "tables")),
         *((name, c_void_p) for name in ("sequence", "position", "tile_row", "tile_rows")),
-        *((name, c_int) for name in ("tiles", "heads", "kv_heads", "dim", "q_stride", "table_stride", "window", "bf16")),
+        *(
+            (name, c_int)
+            for name in ("tiles", "heads", "kv_heads", "dim", "q_stride", "table_stride", "window", "bf16")
+        ),
         ("scale", c_float),
     ]

@@ -100,7 +100,7 @@ class Tokens(Struct, frozen=True, tag="tokens", forbid_unknown_fields=True):
 
 
 class Failed(Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
-    """Service → front: the request ended in an error. `code` is a CloisterError code; the text holds no user content."""
+    """Service → front: the request ended in an error. `code` is a CloisterError code; no user content in it."""
 
     request_id: RequestId
     code: Name

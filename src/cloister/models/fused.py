@@ -107,10 +107,12 @@ class _Source:
         try:
             return self.weights[name]
         except KeyError:
-            raise ModelCorrupt(f"The model's weights lack '{name}'.", hint="Fetch or convert the model again.") from None
+            raise ModelCorrupt(
+                f"The model's weights lack '{name}'.", hint="Fetch or convert the model again."
+            ) from None
 
     def optional(self, name: str) -> torch.Tensor | None:
-        return self.weights[name] if name in self.weights else None
+        return self.weights.get(name)
 
     def norm(self, name: str) -> torch.Tensor:
         return self.tensor(name).float().contiguous()

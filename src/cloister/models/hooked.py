@@ -32,7 +32,9 @@ class PackedLinear(nn.Module):
     def __init__(self, linear: nn.Linear, kernels: Kernels) -> None:
         super().__init__()
         self._kernels = kernels
-        self._packed: Packed = kernels.pack(linear.weight.detach(), None if linear.bias is None else linear.bias.detach())
+        self._packed: Packed = kernels.pack(
+            linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, x.shape[-1])
@@ -72,11 +74,13 @@ class HookedDecoder(Decoder):
             out = self._model.base_model(input_ids=tokens[None], position_ids=positions[None], use_cache=False)
         finally:
             self._step = None
-        return out.last_hidden_state[0, : batch.rows]
+        hidden: torch.Tensor = out.last_hidden_state[0, : batch.rows]
+        return hidden
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._head(hidden)
+        logits: torch.Tensor = self._head(hidden)
+        return logits
 
     def _attend(
         self,
@@ -104,8 +108,7 @@ class HookedDecoder(Decoder):
 
 
 def _loaded(config: PretrainedConfig, weights: Mapping[str, torch.Tensor]) -> Any:
-    with torch.device("cpu"):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
     model.eval().requires_grad_(False)
     state = {name: tensor.float() for name, tensor in weights.items()}
     missing, unexpected = model.load_state_dict(state, strict=False, assign=True)

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -210,7 +211,8 @@ class ServiceHandle(Backend):
         if self._writer:
             self._writer.close()
             self._writer = None
-        for future in (*self._accepting.values(), *self._stats):
+        futures: list[asyncio.Future[Any]] = [*self._accepting.values(), *self._stats]
+        for future in futures:
             if not future.done():
                 future.set_exception(reason)
         for events in self._open.values():

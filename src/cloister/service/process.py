@@ -40,7 +40,9 @@ def serve(front: socket.socket) -> None:
         front.sendall(encode_frame((StartFailed(reason.code, reason.message, reason.hint),)))
         return
     except Exception as wrong:
-        front.sendall(encode_frame((StartFailed("internal_error", f"The service cannot start: {where_raised(wrong)}."),)))
+        front.sendall(
+            encode_frame((StartFailed("internal_error", f"The service cannot start: {where_raised(wrong)}."),))
+        )
         return
     front.sendall(encode_frame((ready,)))
     _loop(front, reader, engine, messages)

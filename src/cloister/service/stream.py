@@ -64,7 +64,9 @@ def raised(event: Failed | CloisterError) -> CloisterError:
 
 def _joined(first: Tokens, second: Tokens) -> Tokens:
     """Two messages that wait together are read as one."""
-    logprobs = None if first.logprobs is None and second.logprobs is None else (first.logprobs or ()) + (second.logprobs or ())
+    logprobs = (
+        None if first.logprobs is None and second.logprobs is None else (first.logprobs or ()) + (second.logprobs or ())
+    )
     return Tokens(
         request_id=first.request_id,
         tokens=first.tokens + second.tokens,

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from cloister.config import EngineSettings
+from cloister.engine.engine import Engine
+from cloister.engine.model_runner import ModelRunner
+from cloister.kernels.choose import choose_kernels
+from cloister.messages.generation import Failed, SamplingParams, Submit, TokenLogprob
+from cloister.models.decoder import Decoder
+from cloister.models.load import load_decoder
+from cloister.models.source import ModelFolder
+from cloister.models.weights import open_weights
+
+Decoders = Callable[[str], Decoder]
+
+
+@pytest.fixture(scope="session")
+def decoders(smollm_folder: ModelFolder) -> Decoders:
+    """The default model in either precision, loaded once."""
+    loaded: dict[str, Decoder] = {}
+
+    def decoder(dtype: str) -> Decoder:
+        if dtype not in loaded:
+            kernels = choose_kernels(EngineSettings(dtype=dtype))  # type: ignore[arg-type]
+            loaded[dtype] = load_decoder(smollm_folder, open_weights(smollm_folder), kernels)
+        return loaded[dtype]
+
+    torch.set_num_threads(1)
+    return decoder
+
+
+class Answer:
+    """What one request got: tokens and, where asked for, logprobs."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
+        self.prompt_logprobs: list[TokenLogprob] = []
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Answer) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class House:
+    """An engine over the default model, run until everyone has an answer."""
+
+    def __init__(self, decoder: Decoder, **settings: int) -> None:
+        chosen = EngineSettings(**settings)  # type: ignore[arg-type]
+        self.engine = Engine(ModelRunner(decoder, chosen), chosen)
+
+    def answers(self, requests: list[tuple[tuple[int, ...], SamplingParams]]) -> list[Answer]:
+        given = [Answer() for _ in requests]
+        for number, (prompt, params) in enumerate(requests):
+            verdict = self.engine.submit(Submit(number, f"tenant-{number % 3}", prompt, params))
+            assert not isinstance(verdict, Failed), verdict.message
+        while self.engine.has_work:
+            for message in self.engine.step():
+                assert not isinstance(message, Failed), message.message
+                answer = given[message.request_id]
+                answer.tokens += message.tokens
+                answer.logprobs += message.logprobs or ()
+                answer.prompt_logprobs += message.prompt_logprobs or ()
+        stats = self.engine.stats()
+        assert stats.blocks_free == stats.blocks_total
+        return given

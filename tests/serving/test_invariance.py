@@ -1,0 +1,70 @@
+"""Neighbours leave no trace: tokens and logprobs of a request are its own, bit for bit, on the real model."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from cloister.messages.generation import SamplingParams
+from cloister.models.source import ModelFolder
+from cloister.models.tokenizer import Tokenizer
+from tests.serving.conftest import Answer, Decoders, House
+from tests.serving.prompts import make_prompts
+
+GREEDY = SamplingParams(max_tokens=20, temperature=0, logprobs=3)
+SEEDED = SamplingParams(max_tokens=20, temperature=0.9, top_p=0.95, seed=11, logprobs=0)
+CHUNKS = (5, 64, 512)
+
+
+def neighbours(tokenizer: Tokenizer, count: int, seed: int) -> list[tuple[tuple[int, ...], SamplingParams]]:
+    draw = random.Random(seed)
+    return [
+        (
+            tuple(tokenizer.encode(text)),
+            SamplingParams(
+                max_tokens=draw.randint(1, 24),
+                temperature=draw.choice((0.0, 0.7, 1.3)),
+                top_k=draw.choice((0, 5, 40)),
+                presence_penalty=draw.choice((0.0, 0.5)),
+                seed=draw.randint(0, 999),
+                logprobs=draw.choice((None, 2)),
+            ),
+        )
+        for text in make_prompts(count, seed)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+def test_alone_or_in_company(
+    smollm_folder: ModelFolder, decoders: Decoders, dtype: str, params: SamplingParams
+) -> None:
+    tokenizer = Tokenizer(smollm_folder)
+    prompt = tuple(tokenizer.encode(make_prompts(40, seed=3)[-1] * 2))
+    alone = House(decoders(dtype)).answers([(prompt, params)])[0]
+    assert len(alone.tokens) == len(alone.logprobs) == 20
+    for company in (0, 7, 31):
+        for chunk in CHUNKS:
+            requests = neighbours(tokenizer, company, seed=company + chunk)
+            place = company // 2
+            requests.insert(place, (prompt, params))
+            house = House(decoders(dtype), chunk_tokens=chunk, kv_cache_mib=16 if company > 7 else 64)
+            assert house.answers(requests)[place] == alone, (company, chunk)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_a_replay_gives_what_decoding_gave(
+    smollm_folder: ModelFolder, decoders: Decoders, dtype: str, chunk: int
+) -> None:
+    """The answer's tokens, forced in one pass over prompt and answer, have the logprobs they were decoded with."""
+    tokenizer = Tokenizer(smollm_folder)
+    prompt = tuple(tokenizer.encode(make_prompts(12, seed=9)[-1]))
+    decoded: Answer = House(decoders(dtype)).answers([(prompt, GREEDY)])[0]
+    forced = SamplingParams(max_tokens=0, prompt_logprobs=GREEDY.logprobs)
+    replay = House(decoders(dtype), chunk_tokens=chunk).answers([((*prompt, *decoded.tokens), forced)])[0]
+    assert replay.prompt_logprobs[len(prompt) - 1 :] == decoded.logprobs

@@ -1,0 +1,112 @@
+"""The whole house, through the official client: what a newcomer does after `make serve`."""
+
+from __future__ import annotations
+
+import openai
+import pytest
+
+pytestmark = pytest.mark.slow
+
+QUESTION = [{"role": "user", "content": "What is the capital of France? Answer in one short sentence."}]
+
+
+@pytest.fixture
+def client(real_server: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{real_server}/v1", api_key="cloister-dev", max_retries=0)
+
+
+@pytest.fixture
+def model(client: openai.OpenAI) -> str:
+    return client.models.list().data[0].id
+
+
+def test_chat_answers(client: openai.OpenAI, model: str) -> None:
+    answer = client.chat.completions.create(model=model, messages=QUESTION, temperature=0, max_tokens=24)
+    assert "Paris" in answer.choices[0].message.content
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+
+
+def test_streamed_text_is_the_text(client: openai.OpenAI, model: str) -> None:
+    given = {"model": model, "messages": QUESTION, "temperature": 0, "max_tokens": 24}
+    whole = client.chat.completions.create(**given).choices[0].message.content
+    chunks = list(client.chat.completions.create(**given, stream=True, stream_options={"include_usage": True}))
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == whole
+    assert sum(bool(c.choices and c.choices[0].delta.content) for c in chunks) > 3
+    assert chunks[-1].usage.completion_tokens > 3 and not chunks[-1].choices
+
+
+def test_logprobs_rank_the_chosen_token_first_when_greedy(client: openai.OpenAI, model: str) -> None:
+    answer = client.chat.completions.create(
+        model=model, messages=QUESTION, temperature=0, max_tokens=5, logprobs=True, top_logprobs=3
+    )
+    for token in answer.choices[0].logprobs.content:
+        assert token.top_logprobs[0].token == token.token
+        assert token.top_logprobs[0].logprob == token.logprob <= 0
+        assert len(token.top_logprobs) == 3
+
+
+def test_two_choices_differ_and_a_seed_repeats_them(client: openai.OpenAI, model: str) -> None:
+    def choices(seed: int) -> list[str]:
+        answer = client.chat.completions.create(
+            model=model, messages=[{"role": "user", "content": "Tell me a story."}], n=2, seed=seed, max_tokens=24
+        )
+        return [choice.message.content for choice in answer.choices]
+
+    first = choices(7)
+    assert first[0] != first[1]
+    assert choices(7) == first
+    assert choices(8) != first
+
+
+def test_stop_ends_the_text_before_the_stop_string(client: openai.OpenAI, model: str) -> None:
+    whole = client.completions.create(model=model, prompt="A, B, C, D,", max_tokens=24, temperature=0).choices[0]
+    stop = whole.text[4:8]
+    cut = client.completions.create(model=model, prompt="A, B, C, D,", max_tokens=24, temperature=0, stop=[stop])
+    assert cut.choices[0].text == whole.text[: whole.text.index(stop)]
+    assert cut.choices[0].finish_reason == "stop"
+
+
+def test_text_and_tokens_are_the_same_prompt(client: openai.OpenAI, model: str, real_server: str) -> None:
+    echoed = client.completions.create(model=model, prompt="The sky is", max_tokens=0, echo=True, logprobs=0)
+    assert echoed.choices[0].text == "The sky is"
+    assert echoed.choices[0].logprobs.token_logprobs[0] is None
+    assert all(value <= 0 for value in echoed.choices[0].logprobs.token_logprobs[1:])
+
+
+def test_a_replay_over_http_gives_the_same_logprobs(client: openai.OpenAI, model: str) -> None:
+    prompt = list(range(400, 440))
+    body = {"return_token_ids": False}
+    answer = client.completions.create(
+        model=model, prompt=prompt, max_tokens=12, temperature=0, logprobs=0, echo=True, extra_body=body
+    )
+    again = client.completions.create(
+        model=model, prompt=prompt, max_tokens=12, temperature=0, logprobs=0, echo=True, extra_body=body
+    )
+    assert answer.choices[0].logprobs == again.choices[0].logprobs
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "code"),
+    [
+        ({"model": "nope"}, openai.NotFoundError, "model_not_found"),
+        (
+            {"messages": [{"role": "user", "content": "word " * 9000}]},
+            openai.BadRequestError,
+            "context_length_exceeded",
+        ),
+        ({"temperature": "hot"}, openai.BadRequestError, None),
+        ({"extra_body": {"protection": "mpc"}}, openai.BadRequestError, "protection_unavailable"),
+    ],
+)
+def test_mistakes_are_clear_errors(
+    client: openai.OpenAI, model: str, changed: dict[str, object], error: type[openai.APIStatusError], code: str | None
+) -> None:
+    with pytest.raises(error) as raised:
+        client.chat.completions.create(**{"model": model, "messages": QUESTION, "max_tokens": 4, **changed})
+    assert code is None or raised.value.code == code
+
+
+def test_a_wrong_key_is_refused(real_server: str) -> None:
+    with pytest.raises(openai.AuthenticationError):
+        openai.OpenAI(base_url=f"{real_server}/v1", api_key="wrong", max_retries=0).models.list()
