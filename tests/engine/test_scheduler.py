@@ -103,6 +103,24 @@ def test_within_a_tenant_first_come_first_served():
     assert finished == sorted(finished)
 
 
+def test_who_loses_a_place_comes_back_before_those_who_wait_even_if_the_line_is_full():
+    engine = make_engine(FakeRunner(num_blocks=16), max_waiting_per_tenant=4)
+    for number in range(2):
+        engine.submit(request(number, [number] * 20, max_tokens=30))
+    engine.step()
+    for number in range(2, 6):
+        engine.submit(request(number, [number] * 20, max_tokens=30))
+    first_token: list[int] = []
+    finished: list[int] = []
+    while engine.has_work:
+        for message in engine.step():
+            if message.request_id not in first_token:
+                first_token.append(message.request_id)
+            finished += [message.request_id] if message.finish else []
+    assert engine.stats().preemptions > 0
+    assert first_token == finished == [0, 1, 2, 3, 4, 5]
+
+
 def test_decoding_goes_on_while_a_long_prompt_is_prefilled():
     engine = make_engine(FakeRunner(num_blocks=2000, max_context=2000), chunk_tokens=16)
     engine.submit(request(1, [1, 2], "a", max_tokens=1000))

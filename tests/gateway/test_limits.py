@@ -50,10 +50,12 @@ def test_a_chunked_upload_is_cut_off_too(url: str, backend: FakeBackend) -> None
     assert not backend.submitted
 
 
-def test_an_endless_upload_ends(url: str) -> None:
+@pytest.mark.parametrize("name", ["localhost", "attacker.example"])
+@pytest.mark.parametrize("key", [KEY["Authorization"], "Bearer wrong"])
+def test_an_endless_upload_ends(url: str, name: str, key: str) -> None:
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=20) as peer:
-        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nAuthorization: {KEY['Authorization']}\r\n"
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: {name}\r\nAuthorization: {key}\r\n"
         peer.sendall((head + "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n").encode())
         with pytest.raises(OSError):
             while True:
@@ -101,7 +103,7 @@ def test_a_client_that_reads_nothing_does_not_outlive_the_deadline(hasty: FastAP
     with served(hasty) as url:
         host, port = url.removeprefix("http://").split(":")
         body = json.dumps(chat_body(stream=True)).encode()
-        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nAuthorization: {KEY['Authorization']}\r\n"
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {KEY['Authorization']}\r\n"
         with socket.create_connection((host, int(port))) as peer:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             peer.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)

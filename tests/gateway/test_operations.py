@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import httpx
+import pytest
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -69,5 +70,19 @@ async def test_from_another_machine_metrics_need_a_key(app: FastAPI) -> None:
         ("10.0.0.9", {"Authorization": "Bearer no"}, 401),
         ("10.0.0.9", KEY, 200),
     ):
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app, client=(peer, 1)), base_url="http://x") as http:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app, client=(peer, 1)), base_url="http://localhost"
+        ) as http:
             assert (await http.get("/metrics", headers=headers)).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("localhost:8000", 200), ("127.0.0.1", 200), ("[::1]:8000", 200), ("attacker.example:8000", 403), ("[::2]", 403)],
+)
+async def test_a_rebound_name_does_not_reach_the_development_server(
+    http: httpx.AsyncClient, host: str, status: int
+) -> None:
+    answer = await http.get("/v1/models", headers={"Host": host})
+    assert answer.status_code == status
+    assert status == 200 or answer.json()["error"]["code"] == "foreign_host"

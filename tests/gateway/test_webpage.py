@@ -54,5 +54,5 @@ async def test_what_the_page_is_told(http: httpx.AsyncClient, backend: FakeBacke
     keys = tmp_path / "keys.toml"
     keys.write_text(f"[keys]\n{key_line(new_key(), 'alice')}")
     app = create_app(backend, ByteTokenizer(), MODEL, GatewaySettings(keys_file=keys), created=1)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as other:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as other:
         assert (await other.get("/api/page")).json()["development_key"] is None

@@ -48,7 +48,7 @@ def create_app(backend: Backend, tokenizer: Tokenizer, model: str, settings: Gat
         redirect_slashes=False,
     )
     app.state.front = Front(backend, tokenizer, prompts, model, created, settings, load_keys(settings), metrics)
-    app.add_middleware(Guard, metrics=metrics)
+    app.add_middleware(Guard, metrics=metrics, local_only=settings.keys_file is None)
     app.add_exception_handler(CloisterError, handle_cloister_error)
     app.add_exception_handler(HTTPException, handle_http_error)
     for part in (chat, completions, models, operations):

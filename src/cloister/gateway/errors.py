@@ -53,6 +53,12 @@ class BodyTimeout(InvalidRequest):
     code = "body_timeout"
 
 
+class ForeignHost(CloisterError):
+    """The request names a host that is not this machine, where only this machine may ask."""
+
+    code = "foreign_host"
+
+
 class UnsupportedMedia(InvalidRequest):
     """The request's body is not JSON."""
 
@@ -66,6 +72,7 @@ _STATUS: tuple[tuple[type[CloisterError], int, str], ...] = (
     (UnsupportedMedia, 415, "invalid_request_error"),
     (InvalidRequest, 400, "invalid_request_error"),
     (Unauthorized, 401, "invalid_request_error"),
+    (ForeignHost, 403, "invalid_request_error"),
     (ModelNotFound, 404, "invalid_request_error"),
     (QueueFull, 429, "rate_limit_error"),
     (RequestTimeout, 504, "timeout_error"),
@@ -97,9 +104,6 @@ def error_response(error: Exception) -> Response:
         headers["Retry-After"] = str(max(1, math.ceil(getattr(error, "retry_after", 1))))
     elif status == 503:
         headers["Retry-After"] = str(_UNAVAILABLE_RETRY_S)
-    elif status in (408, 413):
-        # The rest of the body may still be on its way; nobody will read it.
-        headers["Connection"] = "close"
     return Response(msgspec.json.encode(reply), status, headers, "application/json")
 
 

@@ -5,20 +5,25 @@ It sees routes and statuses, never bodies. Pure ASGI: it stands on the path of e
 
 from __future__ import annotations
 
+import re
 import secrets
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cloister.gateway.errors import error_response, log_unexpected
+from cloister.gateway.errors import ForeignHost, error_response, log_unexpected
+from cloister.gateway.keys import is_loopback
 from cloister.gateway.metrics import Metrics
+
+_PORT = re.compile(r":\d+$")
 
 
 class Guard:
     """Wraps the whole application."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, *, local_only: bool) -> None:
         self._app = app
         self._metrics = metrics
+        self._local_only = local_only
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -26,22 +31,45 @@ class Guard:
             return
         identity = (b"x-request-id", f"req_{secrets.token_hex(12)}".encode())
         status: int | None = None
+        unread = any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
+
+        async def watched() -> Message:
+            nonlocal unread
+            message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body"):
+                unread = False
+            return message
 
         async def guarded(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), identity]
+                if unread:  # answered before its body came: without this the server would read it to no end
+                    message["headers"].append((b"connection", b"close"))
             await send(message)
 
         try:
-            await self._app(scope, receive, guarded)
+            if self._local_only and not _names_this_machine(scope):
+                raise ForeignHost(
+                    "With the development key this server answers to localhost only.",
+                    hint="Use 127.0.0.1 in the URL, or serve with a keys file.",
+                )
+            await self._app(scope, watched, guarded)
+        except ForeignHost as refusal:
+            await error_response(refusal)(scope, watched, guarded)
         except Exception as error:
             log_unexpected(error)
             if status is None:
-                await error_response(error)(scope, receive, guarded)
+                await error_response(error)(scope, watched, guarded)
         finally:
             self._metrics.answered(_route(scope), f"{status // 100}xx" if status else "disconnected")
+
+
+def _names_this_machine(scope: Scope) -> bool:
+    """Whether the Host header is a loopback name: a web page that rebinds its own name to 127.0.0.1 sends another."""
+    hosts = [value for name, value in scope["headers"] if name == b"host"]
+    return all(is_loopback(_PORT.sub("", host.decode("latin-1")).strip("[]")) for host in hosts)
 
 
 def _route(scope: Scope) -> str:

@@ -108,7 +108,9 @@ class Tokenizer:
     @staticmethod
     def _ids(backend: tokenizers.Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
         try:
-            ids: list[int] = backend.encode(text, add_special_tokens=add_special_tokens).ids
+            # As a batch of one: unlike `encode` it lets other threads run, and a long text takes a while.
+            [encoded] = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+            ids: list[int] = encoded.ids
         except (UnicodeEncodeError, TypeError):
             raise InvalidRequest("The text is not valid Unicode: it holds half a surrogate pair.") from None
         return ids
