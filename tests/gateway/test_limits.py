@@ -46,7 +46,6 @@ def test_a_chunked_upload_is_cut_off_too(url: str, backend: FakeBackend) -> None
 
     response = httpx.post(f"{url}{CHAT}", content=endless(), headers={**KEY, **JSON})
     assert response.status_code == 413
-    assert response.headers["connection"] == "close"
     assert not backend.submitted
 
 
