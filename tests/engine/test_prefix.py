@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from tests.engine.fake_runner import FakeRunner
-from tests.engine.house import alone, answers_to, make_engine, request
+from tests.engine.house import alone, answers_to, drain, make_engine, request
 from tests.engine.shared_blocks import SharedBlocks
 
 PREFIX = list(range(20))
@@ -63,6 +63,20 @@ def test_a_full_cache_gives_way_and_answers_stay_right():
     assert answers == {r.request_id: alone(r) for r in requests}
     assert cache.lent > 0 and engine.stats().preemptions > 0
     assert engine.stats().blocks_free + len(cache.kept) == 14
+
+
+def test_blocks_lent_to_one_who_must_wait_go_back():
+    cache = SharedBlocks()
+    engine = make_engine(FakeRunner(num_blocks=16), cache, chunk_tokens=64)
+    answers_to(engine, [request(1, PREFIX, "a", max_tokens=1)])
+    engine.submit(request(2, [9] * 30, "a", max_tokens=10))
+    engine.step()
+    engine.submit(request(3, [*PREFIX, *range(14)], "a", max_tokens=2))
+    engine.step()
+    assert cache.lent > 0 and engine.stats().waiting == 1
+    assert all(engine._pool.references(block) == 1 for (_, tokens), block in cache.kept.items() if tokens[0] == 0)
+    drain(engine)
+    assert engine.stats().blocks_free + len(cache.kept) == 16
 
 
 def test_hits_do_not_change_turns():

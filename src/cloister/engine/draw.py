@@ -1,10 +1,12 @@
-"""The random stream: one number for (seed, output index), and for nothing else.
+"""The random stream, one number for (seed, output index) and for nothing else; and the index it points to.
 
 Counter-based, so a draw does not depend on the batch, on preemption or on how often it is repeated. Not a secret: it
 serves reproducibility, never cryptography.
 """
 
 from __future__ import annotations
+
+import torch
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -20,3 +22,11 @@ def _mix(z: int) -> int:
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
     return z ^ (z >> 31)
+
+
+def draw(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    """The index in each row of integer weights at which the cumulative sum passes the part u of the total."""
+    cumulative = weights.cumsum(-1)
+    total = cumulative[:, -1:]
+    mark = (u.unsqueeze(-1) * total.double()).long().minimum(total - 1)
+    return torch.searchsorted(cumulative, mark, right=True).squeeze(-1)

@@ -11,24 +11,28 @@ from collections.abc import Sequence
 
 import torch
 
-from cloister.engine.weights import SCALE, integer, relative
+from cloister.engine.ranking import best
+from cloister.engine.weights import SCALE, group_size, integer, relative
 from cloister.messages.generation import TokenLogprob
 
-_ID_BITS = 32
-_ID_MASK = (1 << _ID_BITS) - 1
 
-
-def measure(rows: torch.Tensor, chosen: torch.Tensor, count: int) -> torch.Tensor:
-    """What `report` needs of each padded row, on the device, as float64: [rows, 3 + 2·count].
+def measure(rows: torch.Tensor, at: torch.Tensor, chosen: torch.Tensor, count: int) -> torch.Tensor:
+    """What `report` needs of each of the padded rows `at`, on the device, as float64: [len(at), 3 + 2·count].
 
     Columns: the chosen token's logit, the maximum, the sum of weights, then ids and logits of the `count` best.
     """
+    size = group_size(rows)
+    groups = [slice(first, first + size) for first in range(0, len(at), size)]
+    return torch.cat([_measure(rows[at[group]], chosen[group], count) for group in groups])
+
+
+def _measure(rows: torch.Tensor, chosen: torch.Tensor, count: int) -> torch.Tensor:
     maximum = rows.amax(-1, keepdim=True)
     total = integer(relative(rows, maximum)).sum(-1, keepdim=True)
     columns = [rows.gather(1, chosen.unsqueeze(-1)), maximum, total]
     if count:
-        best = _best(rows, count)
-        columns += [best, rows.gather(1, best)]
+        ids = best(rows, count)
+        columns += [ids, rows.gather(1, ids)]
     return torch.cat([column.double() for column in columns], dim=-1)
 
 
@@ -37,20 +41,8 @@ def report(measured: Sequence[float], count: int) -> TokenLogprob:
     chosen, maximum, total = measured[:3]
     log_total = math.log(total / SCALE) if total > 0 else math.nan  # only where the logits were NaN themselves
     widest = (len(measured) - 3) // 2
-    best = zip(measured[3 : 3 + count], measured[3 + widest : 3 + widest + count], strict=True)
+    ids, logits = measured[3 : 3 + count], measured[3 + widest : 3 + widest + count]
     return TokenLogprob(
         logprob=chosen - maximum - log_total,
-        top=tuple((int(token), logit - maximum - log_total) for token, logit in best),
+        top=tuple((int(token), logit - maximum - log_total) for token, logit in zip(ids, logits, strict=True)),
     )
-
-
-def _best(rows: torch.Tensor, count: int) -> torch.Tensor:
-    """Ids of the `count` greatest logits, best first, the lower id first among equals.
-
-    Logit and id are packed in one integer, because topk leaves open which of equal floats it takes.
-    """
-    bits = (rows + 0.0).view(torch.int32)  # +0.0: the two zeros are equal
-    ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long()
-    from_last = _ID_MASK - torch.arange(rows.shape[-1], device=rows.device)
-    packed = (ordered << _ID_BITS) | from_last
-    return _ID_MASK - (packed.topk(count).values & _ID_MASK)

@@ -2,7 +2,8 @@
 
 Order of operations for each row: repetition, frequency and presence penalties; logit_bias; then the greatest logit if
 greedy (temperature 0), else temperature; top-k; top-p of what is left; min-p; and a draw by the inverse of the
-cumulative distribution in order of token id at u(seed, output index). Logprobs are of the logits before all of that.
+cumulative distribution at u(seed, output index): in order of rank where a filter is on, else in order of token id,
+which is the same distribution without a sort. Logprobs are of the logits before all of that.
 
 A row's token and logprobs depend on its own logits, tokens and parameters, bit for bit: every operation is either
 elementwise or exact (comparisons, integer sums). One synchronisation with the device per call.
@@ -15,12 +16,13 @@ from dataclasses import dataclass
 
 import torch
 
-from cloister.engine import filters, logprobs
-from cloister.engine.draw import uniform
+from cloister.engine import logprobs
+from cloister.engine.draw import draw, uniform
+from cloister.engine.filters import Limits, draw_filtered, filters
 from cloister.engine.penalties import Adjustments, adjusts
 from cloister.engine.sequence import Sequence
-from cloister.engine.weights import argmax, integer, padded, relative
-from cloister.messages.generation import SamplingParams, TokenLogprob
+from cloister.engine.weights import argmax, group_size, integer, padded, relative
+from cloister.messages.generation import TokenLogprob
 
 GREEDY_BELOW = 1e-5
 """Temperatures under this are 0: dividing by them leaves nothing but the maximum anyway."""
@@ -78,7 +80,7 @@ class Sampler:
             )
         )
         widest = min(max(counts), self._vocabulary)
-        measured = logprobs.measure(rows[torch.tensor(where, dtype=torch.int64, device=device)], wanted, widest)
+        measured = logprobs.measure(rows, torch.tensor(where, dtype=torch.int64, device=device), wanted, widest)
         flat: list[float] = torch.cat((tokens.double(), measured.flatten())).tolist()
 
         width = measured.shape[1]
@@ -110,16 +112,12 @@ class Sampler:
         return tokens
 
     def _draw(self, rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
-        params = [sequence.params for sequence in sequences]
-        device = rows.device
-        temperature = torch.tensor([p.temperature for p in params], dtype=torch.float32, device=device).unsqueeze(-1)
-        probabilities = relative(rows, rows.amax(-1, keepdim=True), temperature)
-        weights = _filtered(integer(probabilities), probabilities, params, self._vocabulary)
-        cumulative = weights.cumsum(-1)
-        total = cumulative[:, -1:]
-        u = torch.tensor([uniform(s.params.seed, s.outputs) for s in sequences], dtype=torch.float64, device=device)
-        mark = (u.unsqueeze(-1) * total.double()).long().minimum(total - 1)
-        return torch.searchsorted(cumulative, mark, right=True).squeeze(-1).clamp_(max=self._vocabulary - 1)
+        size = group_size(rows)
+        parts = [
+            _draw_group(rows[first : first + size], sequences[first : first + size])
+            for first in range(0, len(sequences), size)
+        ]
+        return torch.cat(parts).clamp_(max=self._vocabulary - 1)
 
 
 def _adjusted(rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
@@ -137,23 +135,20 @@ def _adjusted(rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
     return rows
 
 
-def _filtered(
-    weights: torch.Tensor, probabilities: torch.Tensor, params: list[SamplingParams], vocabulary: int
-) -> torch.Tensor:
-    """The weights after each filter, which computes only the rows that asked for it."""
-    by_k = [i for i, p in enumerate(params) if 0 < p.top_k < vocabulary]
-    by_p = [i for i, p in enumerate(params) if p.top_p < 1.0]
-    by_min = [i for i, p in enumerate(params) if p.min_p > 0.0]
-    device = weights.device
-    if by_k:
-        rows, k = torch.tensor(by_k, device=device), torch.tensor([params[i].top_k for i in by_k], device=device)
-        weights[rows] = filters.keep_top_k(weights[rows], probabilities[rows], k)
-    if by_p:
-        rows = torch.tensor(by_p, device=device)
-        p = torch.tensor([params[i].top_p for i in by_p], dtype=torch.float64, device=device)
-        weights[rows] = filters.keep_top_p(weights[rows], probabilities[rows], p)
-    if by_min:
-        rows = torch.tensor(by_min, device=device)
-        p = torch.tensor([params[i].min_p for i in by_min], dtype=torch.float32, device=device)
-        weights[rows] = filters.keep_min_p(weights[rows], probabilities[rows], p)
-    return weights
+def _draw_group(rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+    """A random token for each row: over the whole vocabulary in order of id, or over what filters leave."""
+    params, device = [sequence.params for sequence in sequences], rows.device
+    temperature = torch.tensor([p.temperature for p in params], dtype=torch.float32, device=device).unsqueeze(-1)
+    probabilities = relative(rows, rows.amax(-1, keepdim=True), temperature)
+    weights = integer(probabilities)
+    u = torch.tensor([uniform(s.params.seed, s.outputs) for s in sequences], dtype=torch.float64, device=device)
+
+    filtered = [i for i, p in enumerate(params) if filters(p)]
+    limits = Limits.of([params[i] for i in filtered], rows.shape[-1], device)
+    if len(filtered) == len(params):
+        return draw_filtered(probabilities, weights, limits, u)
+    tokens = draw(weights, u)
+    if filtered:
+        index = torch.tensor(filtered, dtype=torch.int64, device=device)
+        tokens[index] = draw_filtered(probabilities[index], weights[index], limits, u[index])
+    return tokens

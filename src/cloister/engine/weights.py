@@ -14,6 +14,7 @@ from __future__ import annotations
 import torch
 
 LANES = 128
+_ROWS_IN_CACHE = 4
 SCALE = 2.0**44
 """Weight of a row's maximum. 2**18 tokens of full weight still fit 63 bits; 2**-44 is far below fp32's own error."""
 
@@ -49,3 +50,8 @@ def relative(rows: torch.Tensor, maximum: torch.Tensor, temperature: torch.Tenso
 def integer(probabilities: torch.Tensor) -> torch.Tensor:
     """The weights: relative probabilities in units of 2**-44, as int64."""
     return (probabilities * SCALE).long()
+
+
+def group_size(rows: torch.Tensor) -> int:
+    """How many rows to take at a time: all, but on a CPU so few that what is made of them stays in a core's cache."""
+    return _ROWS_IN_CACHE if rows.device.type == "cpu" else max(1, len(rows))
