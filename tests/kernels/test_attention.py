@@ -58,7 +58,9 @@ def random_chunks(draw: st.DataObject, total: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(edges))
 
 
-shapes = st.sampled_from([(1, 1, 16), (6, 2, 16), (9, 3, 64), (4, 4, 32), (16, 1, 16), (2, 1, 80), (2, 2, 256)])
+shapes = st.sampled_from(
+    [(1, 1, 16), (6, 2, 16), (9, 3, 64), (4, 4, 32), (16, 1, 16), (40, 1, 16), (2, 1, 80), (2, 2, 256)]
+)
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

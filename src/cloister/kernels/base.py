@@ -7,6 +7,7 @@ product are rounded once, sums stay in fp32).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -120,3 +121,12 @@ class Kernels(ABC):
     @abstractmethod
     def after_attention(self, layer: Layer, x: torch.Tensor, attended: torch.Tensor) -> None:
         """Output projection and MLP, each added to the residual stream x in place."""
+
+    def run_layers(
+        self, layers: Sequence[Layer], x: torch.Tensor, angles: Angles, batch: Batch, cache: KVCache
+    ) -> None:
+        """All layers over the residual stream x, in place."""
+        for layer in layers:
+            q = self.before_attention(layer, x, angles, batch, cache)
+            attended = self.attention(q, layer.index, batch, cache, layer.shape.scale, layer.shape.window)
+            self.after_attention(layer, x, attended)

@@ -39,6 +39,11 @@ class KVCache:
         self._keys = _zeros(*size, shape.dim, BLOCK_TOKENS, dtype=dtype)
         self._values = _zeros(*size, BLOCK_TOKENS, shape.dim, dtype=dtype)
 
+    @property
+    def bytes_per_layer(self) -> int:
+        """How far one layer's keys (or values) lie from the next's."""
+        return self._keys.stride(0) * self.dtype.itemsize
+
     def keys(self, layer: int) -> torch.Tensor:
         """[block, kv head, dim, 16]"""
         return self._keys[layer]

@@ -43,19 +43,18 @@ static inline void store_bf16(uint16_t *p, lanes v) {
 }
 
 /* Horizontal sums and maxima, always by the same tree. */
+#define FOLD(v, distance) \
+    __builtin_shufflevector(v, v, (0 + distance) % 16, (1 + distance) % 16, (2 + distance) % 16, (3 + distance) % 16, \
+                            (4 + distance) % 16, (5 + distance) % 16, (6 + distance) % 16, (7 + distance) % 16, \
+                            (8 + distance) % 16, (9 + distance) % 16, (10 + distance) % 16, (11 + distance) % 16, \
+                            (12 + distance) % 16, (13 + distance) % 16, (14 + distance) % 16, (15 + distance) % 16)
 static inline float sum(lanes v) {
-    float a[16];
-    store(a, v);
-    for (int step = 8; step; step >>= 1)
-        for (int i = 0; i < step; i++) a[i] += a[i + step];
-    return a[0];
+    v += FOLD(v, 8), v += FOLD(v, 4), v += FOLD(v, 2), v += FOLD(v, 1);
+    return v[0];
 }
 static inline float maximum(lanes v) {
-    float a[16];
-    store(a, v);
-    for (int step = 8; step; step >>= 1)
-        for (int i = 0; i < step; i++) a[i] = a[i] > a[i + step] ? a[i] : a[i + step];
-    return a[0];
+    v = larger(v, FOLD(v, 8)), v = larger(v, FOLD(v, 4)), v = larger(v, FOLD(v, 2)), v = larger(v, FOLD(v, 1));
+    return v[0];
 }
 
 /* e^x to about one unit in the last place (Cephes' reduction and polynomial); 0 below the smallest normal float. */
@@ -77,4 +76,3 @@ static inline lanes exponential(lanes x) {
     ints exponent = __builtin_convertvector(n, ints) << 23;
     return pick(under, all(0.0f), (lanes)((ints)p + exponent));
 }
-static inline float exponential1(float x) { return exponential(all(x))[0]; }

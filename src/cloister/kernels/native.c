@@ -22,31 +22,41 @@ API const char *cloister_bf16_with(void) { return BF16_WITH; }
 /* How many members the team has, or -1 where the kernel refuses the tile registers this build needs. */
 API int cloister_start(int members) { return allow_tiles() ? -1 : team_start(members); }
 
+struct pack {
+    const void *weight;
+    void *packed;
+    int bf16, columns, k, padded;
+};
+
+static inline size_t bf16_place(int i, int c) { return (size_t)(i / 32) * 1024 + c / 16 * 512 + i % 32 / 2 * 32 + c % 16 * 2 + i % 2; }
+
+static void pack_panel(const void *given, int panel, int member) {
+    const struct pack *job = given;
+    size_t base = (size_t)panel * job->padded * PANEL;
+    memset((char *)job->packed + base * (job->bf16 ? 2 : 4), 0, (size_t)job->padded * PANEL * (job->bf16 ? 2 : 4));
+    for (int c = 0; c < PANEL && panel * PANEL + c < job->columns; c++) {
+        size_t row = (size_t)(panel * PANEL + c) * job->k;
+        if (job->bf16)
+            for (int i = 0; i < job->k; i++) ((uint16_t *)job->packed)[base + bf16_place(i, c)] = ((const uint16_t *)job->weight)[row + i];
+        else
+            for (int i = 0; i < job->k; i++) ((float *)job->packed)[base + (size_t)i * PANEL + c] = ((const float *)job->weight)[row + i];
+    }
+}
+
 API void cloister_pack(const void *weight, int bf16, int columns, int k, void *packed) {
-    int panels = up_to(columns, PANEL) / PANEL, padded = bf16 ? up_to(k, KBLOCK) : k;
-    for (int panel = 0; panel < panels; panel++)
-        for (int c = 0; c < PANEL; c++) {
-            int column = panel * PANEL + c;
-            for (int i = 0; i < padded; i++) {
-                int real = column < columns && i < k;
-                size_t at = (size_t)column * k + i, base = (size_t)panel * padded * PANEL;
-                if (bf16) {
-                    size_t to = base + (size_t)(i / 32) * 1024 + c / 16 * 512 + i % 32 / 2 * 32 + c % 16 * 2 + i % 2;
-                    ((uint16_t *)packed)[to] = real ? ((const uint16_t *)weight)[at] : 0;
-                } else ((float *)packed)[base + (size_t)i * PANEL + c] = real ? ((const float *)weight)[at] : 0;
-            }
-        }
+    struct pack job = {weight, packed, bf16, columns, k, bf16 ? up_to(k, KBLOCK) : k};
+    share_out(pack_panel, &job, up_to(columns, PANEL) / PANEL);
 }
 
 /* Rows of the packed matrix: the embedding of token ids from the one copy that is also the output layer. */
 API void cloister_embed(const void *packed, int bf16, int k, const int64_t *ids, int rows, float *out) {
     int padded = bf16 ? up_to(k, KBLOCK) : k;
     for (int r = 0; r < rows; r++) {
-        size_t c = (size_t)ids[r] % PANEL, base = (size_t)ids[r] / PANEL * padded * PANEL;
+        int c = (int)(ids[r] % PANEL);
+        size_t base = (size_t)ids[r] / PANEL * padded * PANEL;
         for (int i = 0; i < k; i++) {
             if (bf16) {
-                size_t at = base + (size_t)(i / 32) * 1024 + c / 16 * 512 + i % 32 / 2 * 32 + c % 16 * 2 + i % 2;
-                uint32_t u = (uint32_t)((const uint16_t *)packed)[at] << 16;
+                uint32_t u = (uint32_t)((const uint16_t *)packed)[base + bf16_place(i, c)] << 16;
                 memcpy(out + (size_t)r * k + i, &u, 4);
             } else out[(size_t)r * k + i] = ((const float *)packed)[base + (size_t)i * PANEL + c];
         }
@@ -151,8 +161,8 @@ API void cloister_attention(const struct attention *job) { share_out(attend, job
 struct layer {
     const float *attention_norm, *q_norm, *k_norm, *mlp_norm;
     struct packed qkv, out, gate_up, down;
-    int hidden, heads, kv_heads, dim, rotary;
-    float epsilon;
+    int index, hidden, heads, kv_heads, dim, rotary, window;
+    float epsilon, scale;
 };
 
 struct workspace {
@@ -179,4 +189,20 @@ API void cloister_after_attention(const struct layer *layer, const struct worksp
     cloister_rms_norm(x, layer->hidden, rows, 1, layer->hidden, layer->mlp_norm, layer->epsilon, space->normed, layer->hidden);
     cloister_linear(space->normed, rows, &layer->gate_up, layer->gate_up.epilogue, space->gated, layer->gate_up.columns / 2, space->tiles);
     cloister_linear(space->gated, rows, &layer->down, ADD, x, layer->hidden, space->tiles);
+}
+
+/* All layers in one call, each reading and writing its own part of the cache. `job` holds what is the same for all. */
+API void cloister_run_layers(const struct layer *const *layers, int count, const struct workspace *space, float *x, int rows,
+                             const float *cosine, const float *sine, const int64_t *slot, const struct attention *same,
+                             size_t cache_bytes_per_layer) {
+    struct attention job = *same;
+    for (int i = 0; i < count; i++) {
+        const struct layer *layer = layers[i];
+        size_t offset = cache_bytes_per_layer * layer->index;
+        job.keys = (const char *)same->keys + offset, job.values = (const char *)same->values + offset;
+        job.scale = layer->scale, job.window = layer->window;
+        cloister_before_attention(layer, space, x, rows, cosine, sine, slot, (void *)job.keys, (void *)job.values);
+        cloister_attention(&job);
+        cloister_after_attention(layer, space, x, rows, job.out);
+    }
 }

@@ -5,57 +5,30 @@ Pointers go to C only from tensors this module has checked for dtype, contiguity
 
 from __future__ import annotations
 
-import ctypes
-import os
-from ctypes import byref, c_float, c_int, c_void_p
+from collections.abc import Sequence
+from ctypes import POINTER, Array, byref, pointer
+from typing import Any
 
 import torch
 
-from cloister.errors import ModelUnsupported, SetupError
+from cloister.errors import ModelUnsupported
 from cloister.kernels.base import Angles, Gate, Kernels, Layer, Packed
 from cloister.kernels.batch import Batch
-from cloister.kernels.build import build_library
 from cloister.kernels.cache import KVCache
+from cloister.kernels.library import load_library
 from cloister.kernels.structs import AttentionStruct, LayerStruct, PackedStruct, WorkspaceStruct
 
 PANEL = 32
 LANES = 16
 MAX_DIM = 256
+MAX_QUERIES = 128
 PLAIN, ADD = 0, 1
+Pointer = POINTER(LayerStruct)
 GATES: dict[Gate | None, int] = {None: PLAIN, "silu": 2, "gelu_tanh": 3}
 
 
 def _up_to(n: int, step: int) -> int:
     return -(-n // step) * step
-
-
-def load_library(threads: int, *, tiles: bool = True) -> ctypes.CDLL:
-    """The library with its team of threads running; falls back to plain vectors where the kernel forbids AMX."""
-    library = ctypes.CDLL(str(build_library(tiles=tiles)))
-    library.cloister_bf16_with.restype = ctypes.c_char_p
-    library.cloister_rms_norm.argtypes = [c_void_p, *([c_int] * 4), c_void_p, c_float, c_void_p, c_int]
-    library.cloister_linear.argtypes = [c_void_p, c_int, c_void_p, c_int, c_void_p, c_int, c_void_p]
-    library.cloister_pack.argtypes = [c_void_p, c_int, c_int, c_int, c_void_p]
-    library.cloister_embed.argtypes = [c_void_p, c_int, c_int, c_void_p, c_int, c_void_p]
-    library.cloister_rotate_and_store.argtypes = [*([c_void_p] * 3), *([c_int] * 6), *([c_void_p] * 5), c_int]
-    library.cloister_before_attention.argtypes = [*([c_void_p] * 3), c_int, *([c_void_p] * 5)]
-    library.cloister_after_attention.argtypes = [*([c_void_p] * 3), c_int, c_void_p]
-    for name in (
-        "attention",
-        "rms_norm",
-        "linear",
-        "pack",
-        "embed",
-        "rotate_and_store",
-        "before_attention",
-        "after_attention",
-    ):
-        getattr(library, f"cloister_{name}").restype = None
-    if library.cloister_start(threads or os.cpu_count() or 1) < 1:
-        if not tiles:
-            raise SetupError("The native kernels cannot start their threads.", hint="Start with --kernels reference.")
-        return load_library(threads, tiles=False)
-    return library
 
 
 class NativeKernels(Kernels):
@@ -70,7 +43,8 @@ class NativeKernels(Kernels):
         self._space = WorkspaceStruct()
         self._buffers: dict[str, torch.Tensor] = {}
         self._attention = AttentionStruct()
-        self._attention_batch: Batch | None = None
+        self._prepared: tuple[Batch, KVCache] | None = None
+        self._stacks: dict[int, tuple[Sequence[Layer], Array[Any]]] = {}
         self.name = f"native-{self._library.cloister_bf16_with().decode()}"
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None, gate: Gate | None = None) -> Packed:
@@ -122,7 +96,7 @@ class NativeKernels(Kernels):
         rows, kv_heads, dim = keys.shape
         width = kv_heads * dim
         both = torch.cat((keys.reshape(rows, width), values.reshape(rows, width)), dim=1).float().contiguous()
-        self._check_cache(cache, kv_heads, dim, batch, rows)
+        self._prepare(batch, cache, rows, dim)
         start = both.data_ptr()
         into = (cache.keys(layer).data_ptr(), cache.values(layer).data_ptr(), self._bf16)
         slots = batch.slots.data_ptr()
@@ -136,17 +110,8 @@ class NativeKernels(Kernels):
         rows, heads, dim = q.shape
         if q.stride()[1:] != (dim, 1) or q.dtype != torch.float32:
             q = q.float().contiguous()
-        job = self._attention
-        if self._attention_batch is not batch:
-            self._check_cache(cache, cache.shape.kv_heads, dim, batch, rows)
-            if heads % cache.shape.kv_heads or dim % LANES or dim > MAX_DIM:
-                raise ModelUnsupported(f"Attention with {heads} heads of {dim} is not supported by the native kernels.")
-            job.tables, job.table_stride = batch.tables.data_ptr(), batch.tables.shape[1]
-            job.sequence, job.position = batch.sequence.data_ptr(), batch.positions.data_ptr()
-            job.tile_row, job.tile_rows = batch.tile_row.data_ptr(), batch.tile_rows.data_ptr()
-            job.tiles, job.heads, job.kv_heads, job.dim = len(batch.tile_row), heads, cache.shape.kv_heads, dim
-            job.bf16 = self._bf16
-            self._attention_batch = batch
+        self._prepare(batch, cache, rows, dim)
+        job = self._attention_over(heads)
         out = self._buffer("attended", rows, heads * dim)
         job.q, job.q_stride, job.out = q.data_ptr(), q.stride(0), out.data_ptr()
         job.keys, job.values = cache.keys(layer).data_ptr(), cache.values(layer).data_ptr()
@@ -158,6 +123,7 @@ class NativeKernels(Kernels):
         self, layer: Layer, x: torch.Tensor, angles: Angles, batch: Batch, cache: KVCache
     ) -> torch.Tensor:
         shape, rows = layer.shape, len(x)
+        self._prepare(batch, cache, rows, shape.dim)
         struct = self._layer(layer)
         self._grow(layer, rows)
         cosine, sine = angles.cosine.data_ptr(), angles.sine.data_ptr()
@@ -171,6 +137,23 @@ class NativeKernels(Kernels):
     def after_attention(self, layer: Layer, x: torch.Tensor, attended: torch.Tensor) -> None:
         self._library.cloister_after_attention(
             byref(self._layer(layer)), byref(self._space), x.data_ptr(), len(x), attended.data_ptr()
+        )
+
+    def run_layers(
+        self, layers: Sequence[Layer], x: torch.Tensor, angles: Angles, batch: Batch, cache: KVCache
+    ) -> None:
+        shape, rows = layers[0].shape, len(x)
+        self._prepare(batch, cache, rows, shape.dim)
+        self._grow(layers[0], rows)
+        job = self._attention_over(shape.heads)
+        job.q, job.q_stride = self._space.qkv, layers[0].qkv.columns
+        job.out = self._buffer("attended", rows, shape.heads * shape.dim).data_ptr()
+        job.keys, job.values = cache.keys(0).data_ptr(), cache.values(0).data_ptr()
+        stack = self._stack(layers)
+        cosine, sine = angles.cosine.data_ptr(), angles.sine.data_ptr()
+        self._library.cloister_run_layers(
+            *(stack, len(stack), byref(self._space), x.data_ptr(), rows, cosine, sine),
+            *(batch.slots.data_ptr(), byref(job), cache.bytes_per_layer),
         )
 
     def _struct(self, packed: Packed) -> PackedStruct:
@@ -187,6 +170,17 @@ class NativeKernels(Kernels):
             known = self._layers[id(layer)] = (layer, self._described(layer))
         return known[1]
 
+    def _stack(self, layers: Sequence[Layer]) -> Array[Any]:
+        """Pointers to the layers' structures; the layers of one model have the same shapes."""
+        known = self._stacks.get(id(layers))
+        if known is None:
+            widths = {(layer.qkv.columns, layer.qkv.k, layer.out.k, layer.gate_up.width) for layer in layers}
+            if len(widths) > 1:
+                raise ModelUnsupported("The model's layers differ in shape.")
+            pointers = (Pointer * len(layers))(*(pointer(self._layer(layer)) for layer in layers))
+            known = self._stacks[id(layers)] = (layers, pointers)
+        return known[1]
+
     def _described(self, layer: Layer) -> LayerStruct:
         shape, hidden = layer.shape, layer.qkv.k
         norms = (layer.attention_norm, layer.q_norm, layer.k_norm, layer.mlp_norm)
@@ -201,8 +195,8 @@ class NativeKernels(Kernels):
             raise ModelUnsupported(f"Heads of {shape.dim} do not suit the native kernels.")
         pointers = [None if norm is None else norm.data_ptr() for norm in norms]
         parts = (self._struct(part) for part in (layer.qkv, layer.out, layer.gate_up, layer.down))
-        numbers = (hidden, shape.heads, shape.kv_heads, shape.dim, shape.rotary, shape.epsilon)
-        return LayerStruct(*pointers, *parts, *numbers)
+        sizes = (layer.index, hidden, shape.heads, shape.kv_heads, shape.dim, shape.rotary, shape.window)
+        return LayerStruct(*pointers, *parts, *sizes, shape.epsilon, shape.scale)
 
     def _grow(self, layer: Layer, rows: int) -> None:
         space, inner = self._space, layer.gate_up.width
@@ -224,11 +218,32 @@ class NativeKernels(Kernels):
             return None
         return self._buffer("tiles", _up_to(rows, LANES), _up_to(k, PANEL) // 2).data_ptr()
 
-    def _check_cache(self, cache: KVCache, kv_heads: int, dim: int, batch: Batch, rows: int) -> None:
-        if cache.dtype != self.dtype or (cache.shape.kv_heads, cache.shape.dim) != (kv_heads, dim):
+    def _prepare(self, batch: Batch, cache: KVCache, rows: int, dim: int) -> None:
+        """Check once per batch that no row can reach outside the cache, and describe the batch to C."""
+        if self._prepared is not None and self._prepared[0] is batch and self._prepared[1] is cache:
+            return
+        if cache.dtype != self.dtype or cache.shape.dim != dim:
             raise ValueError("the cache has another precision or shape than the kernels")
+        if dim % LANES or dim > MAX_DIM:
+            raise ModelUnsupported(f"Heads of {dim} do not suit the native kernels.")
         if rows != batch.rows or int(batch.tables.max()) >= cache.blocks or int(batch.tables.min()) < 0:
             raise IndexError("a row or block is outside the batch or the cache")
+        job = self._attention
+        job.tables, job.table_stride = batch.tables.data_ptr(), batch.tables.shape[1]
+        job.sequence, job.position = batch.sequence.data_ptr(), batch.positions.data_ptr()
+        job.tile_row, job.tile_rows = batch.tile_row.data_ptr(), batch.tile_rows.data_ptr()
+        job.tiles, job.kv_heads, job.dim, job.bf16 = len(batch.tile_row), cache.shape.kv_heads, dim, self._bf16
+        self._prepared = (batch, cache)
+
+    def _attention_over(self, heads: int) -> AttentionStruct:
+        """The structure of the prepared batch, for so many query heads."""
+        job = self._attention
+        assert self._prepared is not None
+        queries = int(self._prepared[0].tile_rows.max()) * (heads // job.kv_heads)
+        if heads % job.kv_heads or queries > MAX_QUERIES:
+            raise ModelUnsupported(f"{heads} heads over {job.kv_heads} are not supported by the native kernels.")
+        job.heads = heads
+        return job
 
 
 def _checked(x: torch.Tensor, k: int) -> torch.Tensor:

@@ -21,8 +21,8 @@ class LayerStruct(Structure):
     _fields_: ClassVar = [
         *((name, c_void_p) for name in ("attention_norm", "q_norm", "k_norm", "mlp_norm")),
         *((name, PackedStruct) for name in ("qkv", "out", "gate_up", "down")),
-        *((name, c_int) for name in ("hidden", "heads", "kv_heads", "dim", "rotary")),
-        ("epsilon", c_float),
+        *((name, c_int) for name in ("index", "hidden", "heads", "kv_heads", "dim", "rotary", "window")),
+        *((name, c_float) for name in ("epsilon", "scale")),
     ]
 
 

@@ -20,7 +20,7 @@
 #endif
 
 #define MAX_MEMBERS 256
-#define SPINS 400
+#define SPINS 4000 /* some 60 µs: longer than the pause between two jobs of a step, shorter than that between steps */
 #define OPEN (1u << 31)
 
 typedef void (*item_fn)(const void *job, int item, int member);

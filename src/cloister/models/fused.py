@@ -55,10 +55,7 @@ class FusedDecoder(Decoder):
     def hidden(self, batch: Batch, cache: KVCache) -> torch.Tensor:
         kernels, angles = self.kernels, self._rotary.at(batch.positions)
         x = kernels.embed(self._embedding, batch.tokens)
-        for layer in self._layers:
-            q = kernels.before_attention(layer, x, angles, batch, cache)
-            attended = kernels.attention(q, layer.index, batch, cache, layer.shape.scale, layer.shape.window)
-            kernels.after_attention(layer, x, attended)
+        kernels.run_layers(self._layers, x, angles, batch, cache)
         return x
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
