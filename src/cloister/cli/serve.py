@@ -5,6 +5,7 @@ The parts are built elsewhere; this file only joins them and says how it goes. N
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Annotated
@@ -86,19 +87,26 @@ async def _serve(settings: Settings) -> None:
         from cloister.gateway.keys import load_keys
 
         load_keys(settings.gateway)  # a wrong keys file should not cost the time to load a model
-        from cloister.gateway.server import serve as serve_http
         from cloister.hardening import forbid_core_dumps, hide_tracebacks
         from cloister.models.source import find_model
-        from cloister.models.tokenizer import Tokenizer
         from cloister.service.handle import ServiceHandle
     folder = find_model(settings.model)
     forbid_core_dumps()
     hide_tracebacks()
     with console.status(f"Loading {folder.name}…"):
-        from cloister.gateway.app import create_app
+        loading = asyncio.create_task(ServiceHandle.start(folder, settings.engine))
+        await asyncio.sleep(0)  # the service's process loads the model while this one imports the rest
+        try:
+            from cloister.gateway.app import create_app
+            from cloister.gateway.server import serve as serve_http
+            from cloister.models.tokenizer import Tokenizer
 
-        tokenizer = Tokenizer(folder)
-        backend = await ServiceHandle.start(folder, settings.engine)
+            tokenizer = Tokenizer(folder)
+        except BaseException:
+            loading.cancel()
+            await asyncio.gather(loading, return_exceptions=True)
+            raise
+        backend = await loading
     try:
         app = create_app(backend, tokenizer, folder.name, settings.gateway, int(time()))
         facts = f"{settings.engine.dtype}, {backend.ready.kernels} kernels, context {backend.ready.max_context}"
