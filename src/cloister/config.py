@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Dtype = Literal["bf16", "fp32"]
+WeightFormat = Literal["as-dtype", "int8"]
 KernelChoice = Literal["auto", "native", "reference"]
 
 DEVELOPMENT_KEY = "cloister-dev"
@@ -29,6 +30,7 @@ class EngineSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     dtype: Dtype = "bf16"
+    weights: WeightFormat = Field(default="as-dtype", description="int8: half the memory, a slightly different model")
     kernels: KernelChoice = "auto"
     threads: int = Field(default=0, ge=0, description="compute threads; 0 means every core")
     block_tokens: Literal[16] = 16

@@ -22,13 +22,17 @@ GATE_ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A linear layer's weight in the kernels' own layout. With a gate, the layer gives act(x·G) × (x·U)."""
+    """A linear layer's weight in the kernels' own layout. With a gate, the layer gives act(x·G) × (x·U).
+
+    An int8 weight stands for itself times the scale of its column.
+    """
 
     data: torch.Tensor
     columns: int
     k: int
     bias: torch.Tensor | None = None
     gate: Gate | None = None
+    scale: torch.Tensor | None = None
 
     @property
     def width(self) -> int:
@@ -71,6 +75,13 @@ class Angles:
 
     cosine: torch.Tensor
     sine: torch.Tensor
+
+
+def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The weight as int8 and a scale for each of its rows; a row's largest magnitude becomes 127."""
+    weight = weight.float()
+    scale = (weight.abs().amax(1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
+    return (weight / scale[:, None]).round().to(torch.int8), scale
 
 
 def interleave_gate(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:

@@ -19,13 +19,15 @@ DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 def choose_kernels(settings: EngineSettings) -> Kernels:
     """The native kernels; the reference where they were asked for, or where no compiler is and `auto` allows it."""
-    dtype = DTYPES[settings.dtype]
+    dtype, int8 = DTYPES[settings.dtype], settings.weights == "int8"
+    if int8 and settings.dtype != "bf16":
+        raise SetupError("int8 weights are computed in bf16.", hint="Leave out --dtype fp32 or --weights int8.")
     if settings.kernels == "reference":
-        return ReferenceKernels(dtype)
+        return ReferenceKernels(dtype, int8=int8)
     try:
-        return NativeKernels(dtype, settings.threads)
+        return NativeKernels(dtype, settings.threads, int8=int8)
     except SetupError as reason:
         if settings.kernels == "native":
             raise
         log.warning("Serving with the slow reference kernels. %s", reason)
-        return ReferenceKernels(dtype)
+        return ReferenceKernels(dtype, int8=int8)

@@ -12,7 +12,7 @@ from cloister.kernels.build import build_library
 
 SIGNATURES: dict[str, list[Any]] = {
     "pack": [c_void_p, c_int, c_int, c_int, c_void_p],
-    "embed": [c_void_p, c_int, c_int, c_void_p, c_int, c_void_p],
+    "embed": [c_void_p, c_void_p, c_int, c_void_p],
     "linear": [c_void_p, c_int, c_void_p, c_int, c_void_p, c_int, c_void_p],
     "rms_norm": [c_void_p, *([c_int] * 4), c_void_p, c_float, c_void_p, c_int],
     "rotate_and_store": [*([c_void_p] * 3), *([c_int] * 6), *([c_void_p] * 5), c_int],

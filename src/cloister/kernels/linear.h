@@ -3,7 +3,9 @@
  * Batch invariance by construction: an output element is one chain of accumulations over k = 0, 1, 2 … whatever the
  * number of rows, the tiling or the member that computes it. Padding adds exact zeros at the end of the chain.
  *
- * fp32 panel: [k][32].   bf16 panel: [k/32][2 tiles][16 pairs of k][16 columns][2], the layout of an AMX tile; without
+ * int8 weights are bf16 ones with a scale per column: a panel is widened (exactly) as it is used.
+ *
+ * fp32 panel: [k][32].   bf16 and int8 panel: [k/32][2 tiles][16 pairs of k][16 columns][2], the layout of an AMX tile; without
  * AMX the same panel is read as pairs in the upper and lower halves of 32-bit lanes. */
 #pragma once
 #include "lanes.h"
@@ -17,15 +19,16 @@
 #define ROWS 16    /* rows of one AMX tile */
 #define AHEAD 4096 /* bytes between the weights being used and those being fetched */
 
+enum format { FP32 = 0, BF16 = 1, INT8 = 2 };
 enum epilogue { PLAIN = 0, ADD = 1, GATED_SILU = 2, GATED_GELU = 3 };
 
 struct linear {
     const float *x; /* rows × k */
     const uint16_t *tiles; /* x as bf16 tiles [rows/16][k/32][16][32] */
     const void *packed;
-    const float *bias; /* per packed column, or NULL */
+    const float *bias, *scale; /* per packed column, or NULL */
     float *out;
-    int rows, k, columns, out_stride, epilogue;
+    int rows, k, columns, out_stride, epilogue, format;
 };
 
 static inline int up_to(int n, int step) { return (n + step - 1) / step * step; }
@@ -39,6 +42,7 @@ static inline lanes gelu_tanh(lanes g) {
 /* A row of one panel leaves: bias, then plain, added to what is there (the residual), or gate × up in halves. */
 static inline void leave(const struct linear *job, int row, int panel, lanes left, lanes right) {
     int column = panel * PANEL, gated = job->epilogue >= GATED_SILU;
+    if (job->scale) left *= load(job->scale + column), right *= load(job->scale + column + WIDTH);
     if (job->bias) left += load(job->bias + column), right += load(job->bias + column + WIDTH);
     if (gated) left = (job->epilogue == GATED_SILU ? silu(left) : gelu_tanh(left)) * right;
     float *out = job->out + (size_t)row * job->out_stride + (gated ? column / 2 : column);
@@ -81,6 +85,28 @@ static void fp32_panel(const void *given, int index, int member) {
     for (; row < job->rows; row++) fp32_rows_1(job, panel, row, index);
 }
 
+/* The panel's weights as bf16: in place, or widened from int8 into this thread's scratch. */
+static const uint16_t *bf16_weights(const struct linear *job, int index, int blocks) {
+    static _Thread_local uint16_t *scratch;
+    static _Thread_local size_t room;
+    size_t size = (size_t)blocks * KBLOCK * PANEL;
+    if (job->format == BF16) return (const uint16_t *)job->packed + index * size;
+    if (room < size) {
+        free(scratch);
+        scratch = aligned_alloc(64, size * 2);
+        if (!scratch) abort();
+        room = size;
+    }
+    const int8_t *panel = (const int8_t *)job->packed + index * size;
+    for (size_t i = 0; i < size; i++) {
+        float value = panel[i];
+        uint32_t u;
+        memcpy(&u, &value, 4);
+        scratch[i] = (uint16_t)(u >> 16);
+    }
+    return scratch;
+}
+
 #if defined(__AMX_BF16__)
 static void configure_tiles(void) {
     struct {
@@ -96,7 +122,7 @@ static void configure_tiles(void) {
 static void bf16_panel(const void *given, int index, int member) {
     const struct linear *job = given;
     int blocks = up_to(job->k, KBLOCK) / KBLOCK;
-    const uint16_t *panel = (const uint16_t *)job->packed + (size_t)index * blocks * KBLOCK * PANEL;
+    const uint16_t *panel = bf16_weights(job, index, blocks);
     float out[4][16 * 16] __attribute__((aligned(64)));
     configure_tiles();
     for (int row = 0; row < job->rows; row += 2 * ROWS) {
@@ -161,7 +187,7 @@ BF16_ROWS(1)
 static void bf16_panel(const void *given, int index, int member) {
     const struct linear *job = given;
     int blocks = up_to(job->k, KBLOCK) / KBLOCK, row = 0;
-    const uint16_t *panel = (const uint16_t *)job->packed + (size_t)index * blocks * KBLOCK * PANEL;
+    const uint16_t *panel = bf16_weights(job, index, blocks);
     for (; row + 4 <= job->rows; row += 4) bf16_rows_4(job, panel, blocks, row, index);
     for (; row < job->rows; row++) bf16_rows_1(job, panel, blocks, row, index);
 }

@@ -22,59 +22,65 @@ API const char *cloister_bf16_with(void) { return BF16_WITH; }
 /* How many members the team has, or -1 where the kernel refuses the tile registers this build needs. */
 API int cloister_start(int members) { return allow_tiles() ? -1 : team_start(members); }
 
-struct pack {
-    const void *weight;
-    void *packed;
-    int bf16, columns, k, padded;
-};
+static const int ITEM_BYTES[] = {[FP32] = 4, [BF16] = 2, [INT8] = 1};
 
-static inline size_t bf16_place(int i, int c) { return (size_t)(i / 32) * 1024 + c / 16 * 512 + i % 32 / 2 * 32 + c % 16 * 2 + i % 2; }
+/* Where element i of column c stands in its panel. */
+static inline size_t place(int format, int i, int c) {
+    if (format == FP32) return (size_t)i * PANEL + c;
+    return (size_t)(i / 32) * 1024 + c / 16 * 512 + i % 32 / 2 * 32 + c % 16 * 2 + i % 2;
+}
+
+struct pack {
+    const char *weight;
+    char *packed;
+    int format, columns, k, padded;
+};
 
 static void pack_panel(const void *given, int panel, int member) {
     const struct pack *job = given;
-    size_t base = (size_t)panel * job->padded * PANEL;
-    memset((char *)job->packed + base * (job->bf16 ? 2 : 4), 0, (size_t)job->padded * PANEL * (job->bf16 ? 2 : 4));
+    size_t item = ITEM_BYTES[job->format], size = (size_t)job->padded * PANEL * item;
+    char *to = job->packed + panel * size;
+    memset(to, 0, size);
     for (int c = 0; c < PANEL && panel * PANEL + c < job->columns; c++) {
-        size_t row = (size_t)(panel * PANEL + c) * job->k;
-        if (job->bf16)
-            for (int i = 0; i < job->k; i++) ((uint16_t *)job->packed)[base + bf16_place(i, c)] = ((const uint16_t *)job->weight)[row + i];
-        else
-            for (int i = 0; i < job->k; i++) ((float *)job->packed)[base + (size_t)i * PANEL + c] = ((const float *)job->weight)[row + i];
+        const char *row = job->weight + (size_t)(panel * PANEL + c) * job->k * item;
+        for (int i = 0; i < job->k; i++) memcpy(to + place(job->format, i, c) * item, row + i * item, item);
     }
 }
 
-API void cloister_pack(const void *weight, int bf16, int columns, int k, void *packed) {
-    struct pack job = {weight, packed, bf16, columns, k, bf16 ? up_to(k, KBLOCK) : k};
+API void cloister_pack(const void *weight, int format, int columns, int k, void *packed) {
+    struct pack job = {weight, packed, format, columns, k, format == FP32 ? k : up_to(k, KBLOCK)};
     share_out(pack_panel, &job, up_to(columns, PANEL) / PANEL);
-}
-
-/* Rows of the packed matrix: the embedding of token ids from the one copy that is also the output layer. */
-API void cloister_embed(const void *packed, int bf16, int k, const int64_t *ids, int rows, float *out) {
-    int padded = bf16 ? up_to(k, KBLOCK) : k;
-    for (int r = 0; r < rows; r++) {
-        int c = (int)(ids[r] % PANEL);
-        size_t base = (size_t)ids[r] / PANEL * padded * PANEL;
-        for (int i = 0; i < k; i++) {
-            if (bf16) {
-                uint32_t u = (uint32_t)((const uint16_t *)packed)[base + bf16_place(i, c)] << 16;
-                memcpy(out + (size_t)r * k + i, &u, 4);
-            } else out[(size_t)r * k + i] = ((const float *)packed)[base + (size_t)i * PANEL + c];
-        }
-    }
 }
 
 struct packed {
     const void *data;
-    const float *bias;
-    int columns, k, epilogue, bf16;
+    const float *bias, *scale;
+    int columns, k, epilogue, format;
 };
+
+/* Rows of the packed matrix: the embedding of token ids from the one copy that is also the output layer. */
+API void cloister_embed(const struct packed *w, const int64_t *ids, int rows, float *out) {
+    int padded = w->format == FP32 ? w->k : up_to(w->k, KBLOCK);
+    for (int r = 0; r < rows; r++) {
+        int c = (int)(ids[r] % PANEL);
+        size_t base = (size_t)(ids[r] / PANEL) * padded * PANEL;
+        for (int i = 0; i < w->k; i++) {
+            size_t at = base + place(w->format, i, c);
+            uint32_t half = w->format == BF16 ? (uint32_t)((const uint16_t *)w->data)[at] << 16 : 0;
+            float value;
+            if (w->format == BF16) memcpy(&value, &half, 4);
+            else value = w->format == FP32 ? ((const float *)w->data)[at] : ((const int8_t *)w->data)[at] * w->scale[ids[r]];
+            out[(size_t)r * w->k + i] = value;
+        }
+    }
+}
 
 /* `tiles` is scratch for up_to(rows, 16) × up_to(k, 32) bf16 values, unused in fp32. */
 API void cloister_linear(const float *x, int rows, const struct packed *w, int epilogue, float *out, int out_stride,
                          uint16_t *tiles) {
-    struct linear job = {x, tiles, w->data, w->bias, out, rows, w->k, w->columns, out_stride, epilogue};
-    if (w->bf16) share_out(tile_rows, &job, up_to(rows, ROWS) / ROWS);
-    share_out(w->bf16 ? bf16_panel : fp32_panel, &job, up_to(w->columns, PANEL) / PANEL);
+    struct linear job = {x, tiles, w->data, w->bias, w->scale, out, rows, w->k, w->columns, out_stride, epilogue, w->format};
+    if (w->format != FP32) share_out(tile_rows, &job, up_to(rows, ROWS) / ROWS);
+    share_out(w->format == FP32 ? fp32_panel : bf16_panel, &job, up_to(w->columns, PANEL) / PANEL);
 }
 
 struct norm {
@@ -181,7 +187,7 @@ API void cloister_before_attention(const struct layer *layer, const struct works
         cloister_rms_norm(k, stride, rows, layer->kv_heads, layer->dim, layer->k_norm, layer->epsilon, k, stride);
     }
     cloister_rotate_and_store(q, k, v, stride, rows, layer->heads, layer->kv_heads, layer->dim, layer->rotary, cosine, sine,
-                              slot, keys, values, layer->qkv.bf16);
+                              slot, keys, values, layer->qkv.format != FP32);
 }
 
 API void cloister_after_attention(const struct layer *layer, const struct workspace *space, float *x, int rows, const float *attended) {

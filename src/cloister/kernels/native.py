@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from cloister.errors import ModelUnsupported
-from cloister.kernels.base import Angles, Gate, Kernels, Layer, Packed
+from cloister.kernels.base import Angles, Gate, Kernels, Layer, Packed, quantised
 from cloister.kernels.batch import Batch
 from cloister.kernels.cache import KVCache
 from cloister.kernels.library import load_library
@@ -22,6 +22,7 @@ PANEL = 32
 LANES = 16
 MAX_DIM = 256
 MAX_QUERIES = 128
+FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 PLAIN, ADD = 0, 1
 Pointer = POINTER(LayerStruct)
 GATES: dict[Gate | None, int] = {None: PLAIN, "silu": 2, "gelu_tanh": 3}
@@ -34,8 +35,9 @@ def _up_to(n: int, step: int) -> int:
 class NativeKernels(Kernels):
     """Calls into native.c. One caller at a time: the team of threads works on one job at once."""
 
-    def __init__(self, dtype: torch.dtype, threads: int = 0, *, tiles: bool = True) -> None:
+    def __init__(self, dtype: torch.dtype, threads: int = 0, *, tiles: bool = True, int8: bool = False) -> None:
         self.dtype = dtype
+        self._int8 = int8
         self._library = load_library(threads, tiles=tiles)
         self._bf16 = int(dtype == torch.bfloat16)
         self._structs: dict[int, tuple[Packed, PackedStruct]] = {}
@@ -45,26 +47,28 @@ class NativeKernels(Kernels):
         self._attention = AttentionStruct()
         self._prepared: tuple[Batch, KVCache] | None = None
         self._stacks: dict[int, tuple[Sequence[Layer], Array[Any]]] = {}
-        self.name = f"native-{self._library.cloister_bf16_with().decode()}"
+        self.name = f"native-{self._library.cloister_bf16_with().decode()}" + ("-int8" if int8 else "")
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None, gate: Gate | None = None) -> Packed:
         columns, k = weight.shape
         if gate and columns % PANEL:
             raise ModelUnsupported(f"A gated layer of {columns} columns is not a multiple of {PANEL}.")
-        weight = weight.to(self.dtype).contiguous()
-        data = torch.empty(_up_to(columns, PANEL) * (_up_to(k, PANEL) if self._bf16 else k), dtype=self.dtype)
-        self._library.cloister_pack(weight.data_ptr(), self._bf16, columns, k, data.data_ptr())
-        if bias is not None:
-            bias = torch.nn.functional.pad(bias.float(), (0, _up_to(columns, PANEL) - columns)).contiguous()
-        return Packed(data, columns, k, bias, gate)
+        scale = None
+        if self._int8:
+            weight, scale = quantised(weight)
+        else:
+            weight = weight.to(self.dtype)
+        weight = weight.contiguous()
+        width = _up_to(columns, PANEL)
+        data = torch.empty(width * (_up_to(k, PANEL) if self._bf16 else k), dtype=weight.dtype)
+        self._library.cloister_pack(weight.data_ptr(), FORMATS[weight.dtype], columns, k, data.data_ptr())
+        return Packed(data, columns, k, _padded(bias, width), gate, _padded(scale, width))
 
     def embed(self, packed: Packed, tokens: torch.Tensor) -> torch.Tensor:
         out = torch.empty(len(tokens), packed.k)
         if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < packed.columns:
             raise IndexError("a token id is outside the vocabulary")
-        self._library.cloister_embed(
-            packed.data.data_ptr(), self._bf16, packed.k, tokens.data_ptr(), len(tokens), out.data_ptr()
-        )
+        self._library.cloister_embed(byref(self._struct(packed)), tokens.data_ptr(), len(tokens), out.data_ptr())
         return out
 
     def linear(self, x: torch.Tensor, packed: Packed, add_to: torch.Tensor | None = None) -> torch.Tensor:
@@ -159,8 +163,9 @@ class NativeKernels(Kernels):
     def _struct(self, packed: Packed) -> PackedStruct:
         known = self._structs.get(id(packed))
         if known is None:
-            bias = None if packed.bias is None else packed.bias.data_ptr()
-            made = PackedStruct(packed.data.data_ptr(), bias, packed.columns, packed.k, GATES[packed.gate], self._bf16)
+            bias, scale = (None if each is None else each.data_ptr() for each in (packed.bias, packed.scale))
+            sizes = (packed.columns, packed.k, GATES[packed.gate], FORMATS[packed.data.dtype])
+            made = PackedStruct(packed.data.data_ptr(), bias, scale, *sizes)
             known = self._structs[id(packed)] = (packed, made)
         return known[1]
 
@@ -244,6 +249,11 @@ class NativeKernels(Kernels):
             raise ModelUnsupported(f"{heads} heads over {job.kv_heads} are not supported by the native kernels.")
         job.heads = heads
         return job
+
+
+def _padded(values: torch.Tensor | None, width: int) -> torch.Tensor | None:
+    """One float for each packed column, zeros beyond the real ones."""
+    return None if values is None else torch.nn.functional.pad(values.float(), (0, width - len(values))).contiguous()
 
 
 def _checked(x: torch.Tensor, k: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from cloister.kernels.base import GATE_ROWS, Angles, Gate, Kernels, Layer, Packed
+from cloister.kernels.base import GATE_ROWS, Angles, Gate, Kernels, Layer, Packed, quantised
 from cloister.kernels.batch import BLOCK_TOKENS, Batch
 from cloister.kernels.cache import KVCache
 
@@ -18,21 +18,26 @@ class ReferenceKernels(Kernels):
 
     name = "reference"
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, dtype: torch.dtype, *, int8: bool = False) -> None:
         self.dtype = dtype
+        self._int8 = int8
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None, gate: Gate | None = None) -> Packed:
         columns, k = weight.shape
-        return Packed(weight.to(self.dtype).contiguous(), columns, k, None if bias is None else bias.float(), gate)
+        data, scale = quantised(weight) if self._int8 else (weight.to(self.dtype).contiguous(), None)
+        return Packed(data, columns, k, None if bias is None else bias.float(), gate, scale)
 
     def embed(self, packed: Packed, tokens: torch.Tensor) -> torch.Tensor:
-        return packed.data[tokens].float()
+        rows = packed.data[tokens].float()
+        return rows if packed.scale is None else rows * packed.scale[tokens, None]
 
     def linear(self, x: torch.Tensor, packed: Packed, add_to: torch.Tensor | None = None) -> torch.Tensor:
         weight = packed.data.float()
         rounded = x.to(self.dtype).float()
-        rows = [functional.linear(row, weight, packed.bias) for row in rounded]
+        rows = [functional.linear(row, weight) for row in rounded]
         out = torch.stack(rows) if rows else x.new_zeros(0, packed.columns)
+        out = out if packed.scale is None else out * packed.scale
+        out = out if packed.bias is None else out + packed.bias
         if packed.gate:
             halves = out.view(len(out), -1, 2, GATE_ROWS)
             gate, up = (halves[:, :, side].reshape(len(out), -1) for side in (0, 1))

@@ -10,8 +10,8 @@ class PackedStruct(Structure):
     """struct packed"""
 
     _fields_: ClassVar = [
-        *((name, c_void_p) for name in ("data", "bias")),
-        *((name, c_int) for name in ("columns", "k", "epilogue", "bf16")),
+        *((name, c_void_p) for name in ("data", "bias", "scale")),
+        *((name, c_int) for name in ("columns", "k", "epilogue", "format")),
     ]
 
 
