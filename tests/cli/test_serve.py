@@ -1,45 +1,18 @@
-import os
-import re
-import signal
 import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from cloister.models.source import ModelFolder
 from tests.cli.conftest import Run
-
-
-class Server:
-    """`cloister serve` as a user starts it; its standard error goes to a file."""
-
-    def __init__(self, log: Path, *arguments: str) -> None:
-        self._log = log
-        command = [sys.executable, "-m", "cloister", "serve", "--port", "0", *arguments]
-        with log.open("wb") as output:
-            self.process = subprocess.Popen(command, stderr=output, env={**os.environ, "COLUMNS": "200"})
-
-    def said(self) -> str:
-        return self._log.read_text()
-
-    def url(self) -> str:
-        while (found := re.search(r"API +(http://\S+)/v1", self.said())) is None:
-            assert self.process.poll() is None, self.said()
-            time.sleep(0.1)
-        return found[1]
+from tests.served import Server, running_server
 
 
 @pytest.fixture
 def server(tmp_path: Path, smollm_folder: ModelFolder) -> Iterator[Server]:
-    server = Server(tmp_path / "log", "--threads", "1", "--kv-cache-mib", "64")
-    yield server
-    server.process.kill()
-    server.process.wait()
+    with running_server(tmp_path / "log", "--threads", "1", "--kv-cache-mib", "64") as server:
+        yield server
 
 
 @pytest.mark.slow
@@ -52,11 +25,10 @@ def test_serve_answers_chat_and_leaves_nothing_behind(server: Server, run: Run) 
     measured = run("bench", "serve", "--url", url, "--users", "2", "--requests-per-user", "1", "--output-tokens", "4")
     assert measured.exit_code == 0, measured.output
 
-    children = psutil.Process(server.process.pid).children(recursive=True)
-    server.process.send_signal(signal.SIGINT)
-    assert server.process.wait(30) == 0
+    children = server.children()
+    assert server.stop() == 0
     assert not [child for child in children if child.is_running()]
-    said = server.said()
+    said = server.said
     assert "ready in" in said and "development key" in said and said.rstrip().endswith("Stopped.")
     assert "France" not in said and "Traceback" not in said
 
@@ -82,4 +54,4 @@ def test_a_taken_port_is_said_so(tmp_path: Path, smollm_folder: ModelFolder) -> 
         taken.listen()
         server = Server(tmp_path / "log", "--kv-cache-mib", "64", "--port", str(taken.getsockname()[1]))
         assert server.process.wait(120) == 2
-    assert "Cannot listen" in server.said() and "Traceback" not in server.said()
+    assert "Cannot listen" in server.said and "Traceback" not in server.said

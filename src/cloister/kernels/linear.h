@@ -134,7 +134,7 @@ static void bf16_panel(const void *given, int index, int member) {
         _tile_zero(2);
         _tile_zero(3);
         for (int b = 0; b < blocks; b++, w += 1024, upper += 512, lower += 512) {
-            for (int line = 0; line < 2048; line += 64) __builtin_prefetch((const char *)w + AHEAD + line, 0, 2);
+            for (int line = 0; row == 0 && line < 2048; line += 64) __builtin_prefetch((const char *)w + AHEAD + line, 0, 2);
             _tile_loadd(6, w, 64);
             _tile_loadd(7, w + 512, 64);
             _tile_loadd(4, upper, 64);
