@@ -62,3 +62,8 @@ def test_values_out_of_bounds_do_not_decode(message: dict[str, object]) -> None:
     body = msgspec.msgpack.encode((message,))
     with pytest.raises(ProtocolError):
         FrameReader(ToService).feed(len(body).to_bytes(4, "little") + body)
+
+
+def test_a_printed_message_says_nothing_of_its_content() -> None:
+    shown = repr(Submit(7, "some-tenant", (123456, 234567), SamplingParams()))
+    assert "7" in shown and not any(secret in shown for secret in ("123456", "234567", "some-tenant"))

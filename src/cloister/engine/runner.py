@@ -21,7 +21,7 @@ class Wanted(Enum):
     ALL = "all"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Piece:
     """Consecutive tokens of one sequence, to be computed in one step: a prefill chunk, or one decoded token.
 

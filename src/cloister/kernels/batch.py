@@ -15,7 +15,7 @@ BLOCK_TOKENS = 16
 QUERIES_PER_TILE = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Run:
     """Consecutive positions of one sequence: its tokens, the first one's position, and its block table."""
 
@@ -24,7 +24,7 @@ class Run:
     blocks: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Batch:
     """One step's rows. Tiles are groups of neighbouring rows of one sequence that share a pass over its cache."""
 

@@ -42,7 +42,16 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
     stop_tokens: Annotated[tuple[TokenId, ...], Meta(max_length=256)] = ()
 
 
-class Submit(Struct, frozen=True, tag="submit", forbid_unknown_fields=True):
+class _Discreet:
+    """Shows which request a message is of, never what it says: a message may be printed by a failing line of code."""
+
+    request_id: int
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(request_id={self.request_id})"
+
+
+class Submit(_Discreet, Struct, frozen=True, tag="submit", forbid_unknown_fields=True):
     """Front → service: generate from these tokens. `tenant` is for fairness and, later, for cache visibility."""
 
     request_id: RequestId
@@ -85,7 +94,7 @@ class Accepted(Struct, frozen=True, tag="accepted", forbid_unknown_fields=True):
     request_id: RequestId
 
 
-class Tokens(Struct, frozen=True, tag="tokens", forbid_unknown_fields=True):
+class Tokens(_Discreet, Struct, frozen=True, tag="tokens", forbid_unknown_fields=True):
     """Service → front: new tokens of one request, in order. `finish` is set on the last message, which may be empty.
 
     A stop token is part of `tokens` (the front hides it). `prompt_logprobs` comes once, before or with the first
