@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = ["Ġ t", "h e", "Ġt he"]
@@ -52,16 +52,21 @@ def small_gguf(tmp_path: Path, small_llama: LlamaForCausalLM) -> Path:
     return path
 
 
-def write_gguf(path: Path, model: LlamaForCausalLM, *, drop: str | None = None, rope_scaling: bool = False) -> None:
+def write_gguf(path: Path, model: PreTrainedModel, *, drop: str | None = None, rope_scaling: bool = False) -> None:
+    """As llama.cpp's converter writes it: its own names, and q and k permuted for Llama alone."""
     config = model.config
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name("tiny llama")
+    architecture = config.model_type
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_name(f"tiny {architecture}")
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
+    if architecture == "qwen3":
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(10000.0)
     writer.add_rope_dimension_count(config.hidden_size // config.num_attention_heads)
@@ -76,8 +81,10 @@ def write_gguf(path: Path, model: LlamaForCausalLM, *, drop: str | None = None, 
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_chat_template(TEMPLATE)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    if architecture != "llama":
+        heads = {}
     for name, tensor in model.state_dict().items():
         if name == drop:
             continue
@@ -85,7 +92,7 @@ def write_gguf(path: Path, model: LlamaForCausalLM, *, drop: str | None = None, 
         for projection, count in heads.items():
             if projection in name:
                 values = _permuted(values, count)
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), np.ascontiguousarray(values))
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), np.ascontiguousarray(values))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaForCausalLM, Qwen2Config, Qwen3Config
 
 from cloister.errors import ModelCorrupt, ModelUnsupported, SetupError
 from cloister.models.source import find_model
 from cloister.models.tokenizer import Tokenizer
 from cloister.models.weights import open_weights
-from tests.models.conftest import write_gguf
+from tests.models.architectures import random_model
+from tests.models.conftest import VOCABULARY, write_gguf
 
 CONVERT = "import sys; from cloister.models.source import find_model; print(find_model(sys.argv[1]).path)"
 STOP_MIDWAY = """
@@ -45,6 +46,29 @@ def test_a_gguf_becomes_the_weights_it_was_written_from(
         assert torch.equal(weights[name], original[name]), name
     assert folder.name == "tiny-llama"
     assert cache in folder.path.parents
+
+
+@pytest.mark.parametrize("kind", [Qwen2Config, Qwen3Config])
+def test_other_architectures_take_the_same_road(
+    cache: Path, tmp_path: Path, kind: type[Qwen2Config] | type[Qwen3Config]
+) -> None:
+    config = kind(
+        vocab_size=len(VOCABULARY),
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=128,
+        tie_word_embeddings=False,
+    )
+    model = random_model(config).to(torch.bfloat16)
+    write_gguf(tmp_path / "tiny-other.gguf", model)
+    weights = open_weights(find_model(str(tmp_path / "tiny-other.gguf")))
+    assert {name: weights[name].tolist() for name in weights} == {
+        name: tensor.tolist() for name, tensor in model.state_dict().items()
+    }
 
 
 def test_transformers_loads_the_converted_folder_to_the_same_logits(
