@@ -49,6 +49,8 @@ class GgufFile:
         with self._unsupported_if_it_fails("its configuration cannot be read"):
             config: PreTrainedConfig = AutoConfig.from_pretrained(str(self.path.parent), gguf_file=self.path.name)
         config.dtype = torch.bfloat16
+        if (head := self._field(f"{self.architecture}.attention.key_length")) and hasattr(config, "head_dim"):
+            config.head_dim = int(head)  # transformers' map knows it for some architectures only
         config.__dict__.pop("_model_name_or_path", None)
         return config
 
