@@ -24,6 +24,10 @@ def test_a_newcomer_chats_looks_at_the_panel_and_stops(browser: Browser, real_se
         panel = page.get_by_role("complementary", name="What the provider sees")
         expect(panel.locator(".verdict")).to_have_text("Everything.")
 
+        page.get_by_role("button", name="Settings").click()
+        page.get_by_label("Temperature").fill("0")  # greedy: what the model answers is known, and long enough
+        page.keyboard.press("Escape")
+
         message.fill("Explain in two sentences why the sky is blue.")
         page.keyboard.press("Enter")
         expect(panel.locator("[data-role=user] pre")).to_have_text("Explain in two sentences why the sky is blue.")
@@ -34,7 +38,7 @@ def test_a_newcomer_chats_looks_at_the_panel_and_stops(browser: Browser, real_se
         expect(page.locator("#status")).to_contain_text("prompt ")
         page.screenshot(path=artifacts / "real-server.png")
 
-        message.fill("Count from one to a thousand, one number per line.")
+        message.fill("Write a long story about a lighthouse keeper.")
         page.keyboard.press("Enter")
         expect(page.locator(".exchange").nth(1).locator(".pieces span").nth(3)).to_be_attached(timeout=60_000)
         page.keyboard.press("Escape")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import not_a_server_error
+from schemathesis.schemas import BaseSchema
 
 from tests.served import running_server
 
@@ -15,7 +17,7 @@ HEADERS = {"Authorization": "Bearer cloister-dev"}
 
 
 @pytest.fixture(scope="module")
-def live_schema(tmp_path_factory: pytest.TempPathFactory) -> object:
+def live_schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSchema]:
     """A short context keeps the answers to valid requests short."""
     log: Path = tmp_path_factory.mktemp("fuzz") / "log"
     with running_server(log, "--max-context", "64", "--kv-cache-mib", "64") as server:
@@ -23,18 +25,24 @@ def live_schema(tmp_path_factory: pytest.TempPathFactory) -> object:
         assert "Traceback" not in server.said
 
 
-schema = schemathesis.pytest.from_fixture("live_schema")
-
-
 @pytest.mark.slow
-@schema.parametrize()
-@settings(
-    max_examples=40,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=(Phase.explicit, Phase.generate),
-    suppress_health_check=list(HealthCheck),
-)
-def test_no_request_is_answered_with_a_500(case: schemathesis.Case) -> None:
-    case.call_and_validate(headers=HEADERS, checks=[not_a_server_error])
+def test_no_request_is_answered_with_a_500(live_schema: BaseSchema) -> None:
+    attacked = 0
+    for found in live_schema.get_all_operations():
+        operation = found.ok()
+
+        @settings(
+            max_examples=40,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            phases=(Phase.generate,),
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy())
+        def attack(case: schemathesis.Case) -> None:
+            case.call_and_validate(headers=HEADERS, checks=[not_a_server_error])
+
+        attack()
+        attacked += 1
+    assert attacked >= 6
