@@ -32,7 +32,7 @@ class Engine:
         prefix = prefix or NoReuse()
         prefix.attach(self._pool, runner.block_tokens)
         self._scheduler = Scheduler(settings, self._pool, runner.block_tokens, prefix)
-        self._sampler = Sampler(runner.vocabulary)
+        self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
         self._sequences: dict[int, Sequence] = {}
         self._arrivals = 0
         self._steps = self._prompt_tokens = self._output_tokens = 0

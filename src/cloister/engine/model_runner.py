@@ -26,6 +26,7 @@ class ModelRunner(Runner):
         self._decoder = decoder
         self.vocabulary = decoder.vocabulary
         self.max_context = decoder.max_context
+        self.draw_rows = decoder.kernels.draw_rows
         dtype = decoder.kernels.dtype
         self.num_blocks = settings.kv_cache_mib * 2**20 // decoder.cache_shape.block_bytes(dtype)
         if self.num_blocks < 1:

@@ -12,6 +12,8 @@ from enum import Enum
 
 import torch
 
+from cloister.kernels.base import DrawRows
+
 
 class Wanted(Enum):
     """The rows of a piece whose logits are wanted."""
@@ -41,6 +43,8 @@ class Runner(ABC):
     max_context: int
     block_tokens: int
     num_blocks: int
+    draw_rows: DrawRows | None = None
+    """The kernels' own way to draw a token from each row of logits, where they have one."""
 
     @abstractmethod
     def forward(self, pieces: Sequence[Piece]) -> torch.Tensor:

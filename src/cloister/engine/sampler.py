@@ -22,6 +22,7 @@ from cloister.engine.filters import Limits, draw_filtered, filters
 from cloister.engine.penalties import Adjustments, adjusts
 from cloister.engine.sequence import Sequence
 from cloister.engine.weights import argmax, group_size, integer, padded, relative
+from cloister.kernels.base import DrawRows, Draws
 from cloister.messages.generation import TokenLogprob
 
 GREEDY_BELOW = 1e-5
@@ -49,8 +50,9 @@ class Sampled:
 class Sampler:
     """Chooses tokens. Holds nothing but the vocabulary's size: all state is the sequences' own."""
 
-    def __init__(self, vocabulary: int) -> None:
+    def __init__(self, vocabulary: int, draw_rows: DrawRows | None = None) -> None:
         self._vocabulary = vocabulary
+        self._draw_rows = draw_rows
 
     def sample(
         self, logits: torch.Tensor, sequences: list[Sequence], at: list[int], forced: Rows[Forced] = ()
@@ -112,12 +114,25 @@ class Sampler:
         return tokens
 
     def _draw(self, rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+        if self._draw_rows is not None:
+            return self._draw_rows(rows, _how_to_draw(sequences, rows.shape[-1])).clamp_(max=self._vocabulary - 1)
         size = group_size(rows)
         parts = [
             _draw_group(rows[first : first + size], sequences[first : first + size])
             for first in range(0, len(sequences), size)
         ]
         return torch.cat(parts).clamp_(max=self._vocabulary - 1)
+
+
+def _how_to_draw(sequences: list[Sequence], width: int) -> Draws:
+    params = [sequence.params for sequence in sequences]
+    return Draws(
+        temperature=[p.temperature for p in params],
+        top_k=[p.top_k or width for p in params],
+        top_p=[p.top_p for p in params],
+        min_p=[p.min_p for p in params],
+        u=[uniform(sequence.params.seed, sequence.outputs) for sequence in sequences],
+    )
 
 
 def _adjusted(rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:

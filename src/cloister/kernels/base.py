@@ -7,7 +7,7 @@ product are rounded once, sums stay in fp32).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -77,6 +77,20 @@ class Angles:
     sine: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """How to draw one token from each row: top_k is the row's width where it is off, top_p 1, min_p 0."""
+
+    temperature: list[float]
+    top_k: list[int]
+    top_p: list[float]
+    min_p: list[float]
+    u: list[float]
+
+
+DrawRows = Callable[[torch.Tensor, Draws], torch.Tensor]
+
+
 def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The weight as int8 and a scale for each of its rows; a row's largest magnitude becomes 127."""
     weight = weight.float()
@@ -96,6 +110,11 @@ class Kernels(ABC):
 
     name: str
     dtype: torch.dtype
+
+    @property
+    def draw_rows(self) -> DrawRows | None:
+        """A way to draw a token from each row of logits, where these kernels have one of their own."""
+        return None
 
     @abstractmethod
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None, gate: Gate | None = None) -> Packed:

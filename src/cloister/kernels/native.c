@@ -3,6 +3,7 @@
  * Every function computes each row by itself, in one fixed order of operations: see linear.h and attention.h.
  * Shapes and bounds are checked in Python (native.py); nothing here allocates but the scratch for bf16 rows. */
 #include "attention.h"
+#include "draw.h"
 #include "lanes.h"
 #include "linear.h"
 #include "team.h"
@@ -212,3 +213,5 @@ API void cloister_run_layers(const struct layer *const *layers, int count, const
         cloister_after_attention(layer, space, x, rows, job.out);
     }
 }
+
+API void cloister_draw(const struct draw *job) { share_out(draw_row, job, job->rows); }

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from cloister.errors import ModelUnsupported
-from cloister.kernels.base import Angles, Gate, Kernels, Layer, Packed, quantised
+from cloister.kernels.base import Angles, DrawRows, Draws, Gate, Kernels, Layer, Packed, quantised
 from cloister.kernels.batch import Batch
 from cloister.kernels.cache import KVCache
 from cloister.kernels.library import load_library
-from cloister.kernels.structs import AttentionStruct, LayerStruct, PackedStruct, WorkspaceStruct
+from cloister.kernels.structs import AttentionStruct, DrawStruct, LayerStruct, PackedStruct, WorkspaceStruct
 
 PANEL = 32
 LANES = 16
@@ -38,7 +38,7 @@ class NativeKernels(Kernels):
     def __init__(self, dtype: torch.dtype, threads: int = 0, *, tiles: bool = True, int8: bool = False) -> None:
         self.dtype = dtype
         self._int8 = int8
-        self._library = load_library(threads, tiles=tiles)
+        self._library, self._members = load_library(threads, tiles=tiles)
         self._bf16 = int(dtype == torch.bfloat16)
         self._structs: dict[int, tuple[Packed, PackedStruct]] = {}
         self._layers: dict[int, tuple[Layer, LayerStruct]] = {}
@@ -159,6 +159,29 @@ class NativeKernels(Kernels):
             *(stack, len(stack), byref(self._space), x.data_ptr(), rows, cosine, sine),
             *(batch.slots.data_ptr(), byref(job), cache.bytes_per_layer),
         )
+
+    @property
+    def draw_rows(self) -> DrawRows:
+        return self.draw
+
+    def draw(self, rows: torch.Tensor, how: Draws) -> torch.Tensor:
+        """A token for each row of logits, whose width is a multiple of the lanes: see draw.h."""
+        count, width = rows.shape
+        if rows.dtype != torch.float32 or not rows.is_contiguous() or width % LANES:
+            raise ValueError("logits to draw from must be contiguous rows of whole vectors")
+        numbers = [torch.tensor(values, dtype=torch.float32) for values in (how.temperature, how.min_p)]
+        numbers += [torch.tensor(values, dtype=torch.float64) for values in (how.top_p, how.u)]
+        numbers.append(torch.tensor(how.top_k, dtype=torch.int64).clamp(1, width))
+        tokens = torch.empty(count, dtype=torch.int64)
+        if any(len(each) != count for each in numbers):
+            raise ValueError("one set of parameters is needed for each row")
+        scratch = (
+            self._buffer("probabilities", self._members, width),
+            self._buffer("ranked", self._members, 2 * width),
+        )
+        pointers = (each.data_ptr() for each in (rows, *numbers, tokens, *scratch))
+        self._library.cloister_draw(byref(DrawStruct(*pointers, count, width)))
+        return tokens
 
     def _struct(self, packed: Packed) -> PackedStruct:
         known = self._structs.get(id(packed))

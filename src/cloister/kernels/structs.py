@@ -44,3 +44,13 @@ class AttentionStruct(Structure):
         ),
         ("scale", c_float),
     ]
+
+
+class DrawStruct(Structure):
+    """struct draw"""
+
+    _fields_: ClassVar = [
+        *((name, c_void_p) for name in ("logits", "temperature", "min_p", "top_p", "u", "top_k", "token")),
+        *((name, c_void_p) for name in ("probabilities", "ranked")),
+        *((name, c_int) for name in ("rows", "width")),
+    ]
