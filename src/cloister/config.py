@@ -30,7 +30,7 @@ class EngineSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     dtype: Dtype = "bf16"
-    weights: WeightFormat = Field(default="as-dtype", description="int8: half the memory, a slightly different model")
+    weights: WeightFormat = Field(default="as-dtype", description="int8: weights take half the memory")
     kernels: KernelChoice = "auto"
     threads: int = Field(default=0, ge=0, description="compute threads; 0 means every core")
     block_tokens: Literal[16] = 16

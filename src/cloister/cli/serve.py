@@ -41,7 +41,7 @@ def serve(
     ] = None,
     dtype: Annotated[Dtype, typer.Option(help="Precision of weights and arithmetic.")] = _ENGINE.dtype,
     weights: Annotated[
-        WeightFormat, typer.Option(help="int8: half the memory to read, for a slightly different model.")
+        WeightFormat, typer.Option(help="int8: weights take half the memory; slower, and the model differs slightly.")
     ] = _ENGINE.weights,
     keys: Annotated[
         Path | None,
