@@ -88,6 +88,20 @@ def test_equals_transformers_and_leaves_no_trace(name: str, dtype: torch.dtype) 
                 assert same, (kind, kernels.name, chunks)
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma"])
+def test_weights_stored_in_bf16_serve_in_fp32(name: str) -> None:
+    config = CONFIGS[name]
+    model = random_model(config)
+    stored = {key: tensor.bfloat16() for key, tensor in model.state_dict().items()}
+    model.load_state_dict({key: tensor.float() for key, tensor in stored.items()})
+    tokens = list(range(20))
+    with torch.inference_mode():
+        expected = model(torch.tensor([tokens])).logits[0]
+    for kind in decoders(config):
+        decoder = kind(config, stored, ReferenceKernels(torch.float32), 512)
+        assert (whole(decoder, tokens) - expected).abs().max() < 1e-4, kind
+
+
 class NoisyNeighbours(ReferenceKernels):
     """Breaks the promise on purpose: a row's product depends on how many rows there are."""
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, PretrainedConfig
+from transformers.initialization import no_init_weights
 
 from cloister.errors import ModelCorrupt, ModelUnsupported
 from cloister.kernels.base import Kernels, Packed
@@ -58,6 +59,7 @@ class HookedDecoder(Decoder):
         self._model = _loaded(copy.deepcopy(config), weights)
         self._model.set_attn_implementation(hook)
         _pack_linears(self._model, kernels)
+        self._model.float()  # what is left: norms, embeddings
         self._head = self._model.get_output_embeddings()
         heads = int(config.num_attention_heads)
         kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
@@ -108,10 +110,11 @@ class HookedDecoder(Decoder):
 
 
 def _loaded(config: PretrainedConfig, weights: Mapping[str, torch.Tensor]) -> Any:
-    model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
+    """The model on the weights as they are: nothing is initialised, copied or widened yet."""
+    with no_init_weights():
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
     model.eval().requires_grad_(False)
-    state = {name: tensor.float() for name, tensor in weights.items()}
-    missing, unexpected = model.load_state_dict(state, strict=False, assign=True)
+    missing, unexpected = model.load_state_dict(dict(weights), strict=False, assign=True)
     model.tie_weights()
     tied = set(getattr(model, "_tied_weights_keys", None) or ()) if config.tie_word_embeddings else set()
     if lost := set(missing) - tied:
