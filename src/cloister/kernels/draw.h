@@ -61,13 +61,14 @@ static int by_rank(const float *p, uint64_t *ranked, int width, int64_t k, doubl
         uint32_t bucket = bits_of(p[i]) >> BUCKET_SHIFT;
         count[bucket]++, mass[bucket] += weight_of(p[i]);
     }
-    /* With top-k the mass that top-p is a part of is only known once the k best are: then all of them are sorted. */
+    /* How far down the filters can reach. With top-k, top-p is a part of the k best tokens' mass: then all k are ranked,
+     * also those that min-p leaves out. */
     int64_t goal = (int64_t)__builtin_ceil(top_p * (double)total), seen = 0, heard = 0;
     int last = BUCKETS - 1, place[BUCKETS], unlikely = min_p > 0.0f ? (int)(bits_of(min_p) >> BUCKET_SHIFT) : -1;
     for (;; last--) {
         place[last] = (int)seen;
         seen += count[last], heard += mass[last];
-        if (last == 0 || seen >= k || (k >= width && heard >= goal) || (seen && last <= unlikely)) break;
+        if (last == 0 || seen >= k || (k >= width && (heard >= goal || (seen && last <= unlikely)))) break;
     }
     for (int i = 0; i < width; i++) {
         uint32_t bits = bits_of(p[i]), bucket = bits >> BUCKET_SHIFT;

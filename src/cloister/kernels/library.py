@@ -24,16 +24,15 @@ SIGNATURES: dict[str, list[Any]] = {
 }
 
 
-def load_library(threads: int, *, tiles: bool = True) -> tuple[ctypes.CDLL, int]:
-    """The library and its team's size, the team started; without AMX where the operating system forbids it."""
+def load_library(threads: int, *, tiles: bool = True) -> ctypes.CDLL:
+    """The library, its team started; without AMX tiles where the operating system forbids them."""
     library = ctypes.CDLL(str(build_library(tiles=tiles)))
     library.cloister_bf16_with.restype = ctypes.c_char_p
     for name, types in SIGNATURES.items():
         function = getattr(library, f"cloister_{name}")
         function.argtypes, function.restype = types, None
-    members: int = library.cloister_start(threads or os.cpu_count() or 1)
-    if members >= 1:
-        return library, members
+    if library.cloister_start(threads or os.cpu_count() or 1) >= 1:
+        return library
     if not tiles:
         raise SetupError("The native kernels cannot start their threads.", hint="Start with --kernels reference.")
     return load_library(threads, tiles=False)

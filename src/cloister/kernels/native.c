@@ -214,4 +214,7 @@ API void cloister_run_layers(const struct layer *const *layers, int count, const
     }
 }
 
+/* How many members may be at work at once: the scratch of cloister_draw has a part for each. */
+API int cloister_members(void) { return team.members; }
+
 API void cloister_draw(const struct draw *job) { share_out(draw_row, job, job->rows); }

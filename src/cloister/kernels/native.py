@@ -38,7 +38,7 @@ class NativeKernels(Kernels):
     def __init__(self, dtype: torch.dtype, threads: int = 0, *, tiles: bool = True, int8: bool = False) -> None:
         self.dtype = dtype
         self._int8 = int8
-        self._library, self._members = load_library(threads, tiles=tiles)
+        self._library = load_library(threads, tiles=tiles)
         self._bf16 = int(dtype == torch.bfloat16)
         self._structs: dict[int, tuple[Packed, PackedStruct]] = {}
         self._layers: dict[int, tuple[Layer, LayerStruct]] = {}
@@ -175,10 +175,8 @@ class NativeKernels(Kernels):
         tokens = torch.empty(count, dtype=torch.int64)
         if any(len(each) != count for each in numbers):
             raise ValueError("one set of parameters is needed for each row")
-        scratch = (
-            self._buffer("probabilities", self._members, width),
-            self._buffer("ranked", self._members, 2 * width),
-        )
+        members = self._library.cloister_members()  # another instance may have made the team larger
+        scratch = (self._buffer("probabilities", members, width), self._buffer("ranked", members, 2 * width))
         pointers = (each.data_ptr() for each in (rows, *numbers, tokens, *scratch))
         self._library.cloister_draw(byref(DrawStruct(*pointers, count, width)))
         return tokens
