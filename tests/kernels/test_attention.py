@@ -101,6 +101,14 @@ def test_large_scores_do_not_overflow(kernels: Kernels) -> None:
     torch.testing.assert_close(out.double(), story.expected(0), rtol=1e-3, atol=1e-3)
 
 
+def test_what_another_sequence_left_in_a_block_is_never_read(kernels: Kernels) -> None:
+    """Even values that are not numbers leave no trace: a weight of zero times one of them would."""
+    clean, reused = (Story(kernels, [21], 6, 2, 16, 5) for _ in range(2))
+    for layer in (reused.cache.keys(0), reused.cache.values(0)):
+        layer.fill_(torch.nan)
+    assert torch.equal(reused.step([(0, 0, 21)]), clean.step([(0, 0, 21)]))
+
+
 def test_blocks_outside_the_cache_never_reach_c(native: Kernels) -> None:
     story = Story(native, [20], 2, 1, 16, 0)
     story.tables[0][1] = BLOCKS

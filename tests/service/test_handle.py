@@ -61,6 +61,7 @@ async def test_leaving_frees_what_was_held(service: ServiceHandle) -> None:
         await stream.aclose()
     stats = await asyncio.wait_for(drained(service), 20)
     assert stats.blocks_free == stats.blocks_total
+    assert stats.output_tokens < ENDLESS.max_tokens  # they did not just run to their ends, unheard
 
 
 async def test_being_cancelled_while_queueing_leaves_nothing(service: ServiceHandle) -> None:
@@ -71,6 +72,7 @@ async def test_being_cancelled_while_queueing_leaves_nothing(service: ServiceHan
     await asyncio.gather(*tasks, return_exceptions=True)
     stats = await asyncio.wait_for(drained(service), 20)
     assert stats.blocks_free == stats.blocks_total
+    assert stats.output_tokens < ENDLESS.max_tokens
 
 
 async def test_refusals_keep_their_type(service: ServiceHandle, tiny_folder: ModelFolder) -> None:
