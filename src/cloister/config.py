@@ -1,4 +1,7 @@
-"""The one typed settings object. Nothing else in the project reads the environment or a configuration file."""
+"""The one typed settings object.
+
+The environment is read here (where the cache folder is) and by the command line's own options, nowhere else.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ nothing of HTTP, text, keys or levels of protection, and it is called from one t
 from __future__ import annotations
 
 import logging
-import traceback
 
 from cloister.config import EngineSettings
 from cloister.engine.batch import Work
@@ -18,6 +17,7 @@ from cloister.engine.sampler import Forced, Sampled, Sampler
 from cloister.engine.scheduler import Scheduler
 from cloister.engine.sequence import Sequence
 from cloister.errors import CloisterError, InvalidRequest, PromptTooLong, QueueFull, ServiceUnavailable
+from cloister.hardening import where_raised
 from cloister.messages.generation import Accepted, Failed, Stats, Submit, TokenLogprob, Tokens
 
 log = logging.getLogger(__name__)
@@ -75,8 +75,7 @@ class Engine:
         try:
             sampled = self._compute(batch)
         except Exception as error:
-            # Frames only: an exception's own words might hold a value it was given.
-            log.error("A step failed: %s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
+            log.error("A step failed: %s.", where_raised(error))
             return [self._fail(work.sequence, error) for work in batch]
         return self._apply(batch, sampled)
 

@@ -24,6 +24,7 @@ from cloister.errors import (
     ServiceUnavailable,
     Unauthorized,
 )
+from cloister.hardening import where_raised
 
 _log = logging.getLogger(__name__)
 
@@ -140,9 +141,4 @@ def invalid_from(wrong: ValidationError) -> InvalidRequest:
 
 def log_unexpected(error: BaseException) -> None:
     """Log an exception's type and the place it was raised at: all that may be said of one."""
-    place = "unknown place"
-    trace = error.__traceback__
-    while trace is not None:
-        place = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    _log.error("Unexpected %s at %s", type(error).__name__, place)
+    _log.error("Unexpected %s.", where_raised(error))
