@@ -15,13 +15,54 @@ BLOCK_TOKENS = 16
 QUERIES_PER_TILE = 16
 
 
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """Where a span lives that this process does not hold: a slot of a vault, behind a link."""
+
+    link: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a sequence's positions fall into segments, each in blocks of its own, and how it is rotated.
+
+    Positions count the tokens this process holds: 0 .. public-1 are the public span, public .. prompt-1 the private
+    one, those from `prompt` on the generated tokens. With `remote` the private span is in a vault and counts nothing
+    here. Attention is computed over each segment by itself and merged (Petridish, Theorem 1), in every process and at
+    every level alike, so that the levels agree bit for bit.
+
+    Prompt tokens are rotated by their place in the whole prompt. Generated token t is rotated by origin + t; a query
+    of it that looks at the prompt is turned on by `turn`, the rest of the way to its place after the prompt. A service
+    that starts at origin 0 and holds nothing of the prompt needs neither number: it does not learn the length.
+    """
+
+    prompt: int
+    public: int = 0
+    origin: int = 0
+    turn: int = 0
+    remote: Remote | None = None
+
+    def blocks(self, positions: int) -> int:
+        """How many blocks hold the first so many positions."""
+        bounds = (0, self.public, self.prompt)
+        ends = (self.public, self.prompt, positions)
+        lengths = (min(end, positions) - start for start, end in zip(bounds, ends, strict=True))
+        return sum(-(-max(0, length) // BLOCK_TOKENS) for length in lengths)
+
+
+WHOLE = Layout(prompt=2**30)
+"""All one segment: a prompt without end."""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Run:
-    """Consecutive positions of one sequence: its tokens, the first one's position, and its block table."""
+    """Consecutive positions of one sequence: its tokens, the first one's position, its block table and its layout."""
 
     tokens: Sequence[int]
     start: int
     blocks: Sequence[int]
+    layout: Layout = WHOLE
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-VERSION = 1
+VERSION = 2
 
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -51,13 +51,32 @@ class _Discreet:
         return f"{type(self).__name__}(request_id={self.request_id})"
 
 
+class Partition(Struct, frozen=True, forbid_unknown_fields=True):
+    """The private span of a prompt is in a vault: on which link, in which slot, and where the answer stands.
+
+    `first` is the answer's first token, which the vault chose. `origin` and `turn`: see kernels.batch.Layout.
+    """
+
+    link: Annotated[int, Meta(ge=0, le=2**31 - 1)]
+    slot: Annotated[int, Meta(ge=0, le=1023)]
+    first: TokenId
+    origin: Annotated[int, Meta(ge=0)] = 0
+    turn: Annotated[int, Meta(ge=0)] = 0
+
+
 class Submit(_Discreet, Struct, frozen=True, tag="submit", forbid_unknown_fields=True):
-    """Front → service: generate from these tokens. `tenant` is for fairness and, later, for cache visibility."""
+    """Front → service: generate from these tokens. `tenant` is for fairness and, later, for cache visibility.
+
+    The first `public` tokens are a segment of their own. With a `partition` the prompt holds those alone, and may be
+    empty: the rest is in a vault.
+    """
 
     request_id: RequestId
     tenant: Name
-    prompt: Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=1_048_576)]
+    prompt: Annotated[tuple[TokenId, ...], Meta(max_length=1_048_576)]
     params: SamplingParams
+    public: Annotated[int, Meta(ge=0)] = 0
+    partition: Partition | None = None
 
 
 class Cancel(Struct, frozen=True, tag="cancel", forbid_unknown_fields=True):
@@ -89,9 +108,10 @@ class Ready(Struct, frozen=True, tag="ready", forbid_unknown_fields=True):
 
 
 class Accepted(Struct, frozen=True, tag="accepted", forbid_unknown_fields=True):
-    """Service → front: the request is queued."""
+    """Service → front: the request is queued. `prompt_tokens` where somebody else than the front read the prompt."""
 
     request_id: RequestId
+    prompt_tokens: int = 0
 
 
 class Tokens(_Discreet, Struct, frozen=True, tag="tokens", forbid_unknown_fields=True):

@@ -1,0 +1,65 @@
+"""What the controller and the service say to each other. The service hears of tokens and links, never of text."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Ready, RequestId, Stats, Submit, Tokens
+from cloister.messages.lifecycle import StartFailed
+
+LinkId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+class AttachLink(Struct, frozen=True, tag="attach_link", forbid_unknown_fields=True):
+    """Controller → service, with two descriptors (question, answer): a vault that may be asked from now on."""
+
+    link: LinkId
+
+
+class DetachLink(Struct, frozen=True, tag="detach_link", forbid_unknown_fields=True):
+    """Controller → service: that vault is gone. Requests that still need it fail."""
+
+    link: LinkId
+
+
+class Pause(Struct, frozen=True, tag="pause", forbid_unknown_fields=True):
+    """Controller → service: after the step under way, leave the cores to a vault and say Paused."""
+
+
+class Resume(Struct, frozen=True, tag="resume", forbid_unknown_fields=True):
+    """Controller → service: compute again, one step at least before the next Pause counts."""
+
+
+class Paused(Struct, frozen=True, tag="paused", forbid_unknown_fields=True):
+    """Service → controller: no step until Resume."""
+
+
+class AskView(Struct, frozen=True, tag="ask_view", forbid_unknown_fields=True):
+    """Controller → service: say what you have received of this request (for the page's "What the provider sees")."""
+
+    request_id: RequestId
+
+
+class View(Struct, frozen=True, tag="view", forbid_unknown_fields=True):
+    """Service → controller: what this process has received and made of one request.
+
+    Numbers and tokens it really holds: the prompt's tokens it was given (at `partitioned`: the public ones), how many
+    queries went to the vault and how many contributions came back, in rows and bytes. The contributions themselves
+    stay here: whoever carries them out of the node can solve for the prompt.
+    """
+
+    request_id: RequestId
+    known: bool
+    prompt: tuple[int, ...] = ()
+    output: tuple[int, ...] = ()
+    asked_rows: int = 0
+    asked_bytes: int = 0
+    answered_rows: int = 0
+    answered_bytes: int = 0
+    layers: int = 0
+
+
+ToSealedService = Submit | Cancel | AskStats | AttachLink | DetachLink | Pause | Resume | AskView
+FromSealedService = Ready | StartFailed | Accepted | Tokens | Failed | Stats | Paused | View
