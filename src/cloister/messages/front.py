@@ -19,6 +19,7 @@ from cloister.messages.generation import (
     Tokens,
     _Discreet,
 )
+from cloister.messages.lifecycle import Path, StartFailed
 from cloister.messages.prompts import PromptBytes
 from cloister.messages.service import AskView, View
 from cloister.messages.vault import VaultLevel
@@ -47,6 +48,23 @@ class EndSession(Struct, frozen=True, tag="end_session", forbid_unknown_fields=T
 
     tenant: Name
     session: Name
+    group: Annotated[str, Meta(max_length=256)] = ""
+
+
+class StartGateway(Struct, frozen=True, tag="start_gateway", forbid_unknown_fields=True):
+    """Controller → gateway, first: its settings as their own JSON, and the model whose tokenizer it needs."""
+
+    version: int
+    settings: Annotated[bytes, Meta(max_length=65536)]
+    name: Name
+    path: Path
+    created: int
+
+
+class Listening(Struct, frozen=True, tag="listening", forbid_unknown_fields=True):
+    """Gateway → controller, once: where users reach it."""
+
+    url: Annotated[str, Meta(max_length=1024)]
 
 
 class Serving(Struct, frozen=True, tag="serving", forbid_unknown_fields=True):
@@ -62,5 +80,5 @@ class Serving(Struct, frozen=True, tag="serving", forbid_unknown_fields=True):
     missing_layers: tuple[str, ...] = ()
 
 
-FromGateway = Submit | Ask | Cancel | AskStats | AskView | EndSession
-ToGateway = Serving | Accepted | Tokens | Failed | Stats | View
+FromGateway = Listening | StartFailed | Submit | Ask | Cancel | AskStats | AskView | EndSession
+ToGateway = StartGateway | Serving | Accepted | Tokens | Failed | Stats | View

@@ -148,6 +148,7 @@ class Stats(Struct, frozen=True, tag="stats", forbid_unknown_fields=True):
     prompt_tokens: int = 0
     output_tokens: int = 0
     preemptions: int = 0
+    vaults: int = 0
 
 
 ToService = Submit | Cancel | AskStats

@@ -1,29 +1,65 @@
-"""What a front process may ask of whatever computes."""
+"""What the gateway may ask of whatever computes. The controller (over a socket) is one; tests have smaller ones."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
 
-from cloister.messages.generation import Ready, SamplingParams, Stats, Tokens
+from cloister.messages.front import Serving
+from cloister.messages.generation import SamplingParams, Stats, Tokens
+from cloister.messages.service import View
+from cloister.messages.vault import VaultLevel
+
+
+@dataclass(frozen=True)
+class OpenJob:
+    """A prompt the service itself may read: all its tokens. The first `public` of them are a segment of their own."""
+
+    prompt: tuple[int, ...] = field(repr=False)
+    public: int = 0
+
+
+@dataclass(frozen=True)
+class VaultJob:
+    """A prompt for a vault alone: the bytes of messages.prompts.write_prompt, opaque to whoever carries them.
+
+    Requests of one tenant (or of one trust `group`) with one `session` share a vault. With `keep` it waits for the
+    session's next request; without, it ends with the last one under way. A request that names no session gets a
+    random one, without `keep`.
+    """
+
+    level: VaultLevel
+    session: str
+    keep: bool
+    prompt: bytes = field(repr=False)
+    group: str = ""
+
+
+class AnswerStream(AsyncGenerator[Tokens, None]):
+    """The tokens of one request as they come; the last has `finish` set.
+
+    `request_id` is what `Backend.view` wants; `prompt_tokens` is how long the prompt was for whoever tokenised it.
+    """
+
+    request_id: int
+    prompt_tokens: int
 
 
 class Backend(ABC):
-    """Computes tokens from tokens. The service process is one; tests have smaller ones."""
+    """Computes tokens from prompts."""
 
     @property
     @abstractmethod
-    def ready(self) -> Ready:
-        """What the service said of itself at start (context length, vocabulary…)."""
+    def ready(self) -> Serving:
+        """What is served, and at which levels (context length, vocabulary…)."""
 
     @abstractmethod
-    async def generate(
-        self, tenant: str, prompt: tuple[int, ...], params: SamplingParams
-    ) -> AsyncGenerator[Tokens, None]:
-        """Return once the request is queued, with its stream of tokens; the last has `finish` set.
+    async def generate(self, tenant: str, job: OpenJob | VaultJob, params: SamplingParams) -> AnswerStream:
+        """Return once the prompt is read and queued, with its stream of tokens.
 
-        Raises QueueFull, PromptTooLong, ServiceUnavailable… (from here or from the stream). Closing the stream
-        (`aclose`) before its end cancels the request and frees what it held.
+        Raises QueueFull, PromptTooLong, InvalidRequest, ServiceUnavailable, VaultLost… (from here or from the
+        stream). Closing the stream (`aclose`) before its end cancels the request and frees what it held.
         """
 
     @abstractmethod
@@ -31,5 +67,13 @@ class Backend(ABC):
         """Totals for /metrics and tests."""
 
     @abstractmethod
+    async def view(self, request_id: int) -> View:
+        """What the service process has received and made of one request; `known` is False if nothing (any more)."""
+
+    @abstractmethod
+    async def end_session(self, tenant: str, session: str, group: str = "") -> None:
+        """Forget this session now: its vault is ended, and with it its memory. Unknown sessions are ignored."""
+
+    @abstractmethod
     async def close(self) -> None:
-        """End the service and wait for it."""
+        """Leave; requests under way end."""

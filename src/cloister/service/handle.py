@@ -33,7 +33,6 @@ from cloister.messages.generation import (
 )
 from cloister.messages.lifecycle import AnyFromService, Start, StartFailed
 from cloister.models.source import ModelFolder
-from cloister.service.base import Backend
 from cloister.service.stream import Event, TokenStream, raised
 
 log = logging.getLogger(__name__)
@@ -42,7 +41,7 @@ RECEIVE_BYTES = 1 << 20
 SECONDS_BETWEEN_RESTARTS = (0.0, 0.5, 1.0, 2.0, 5.0)
 
 
-class ServiceHandle(Backend):
+class ServiceHandle:
     """Talks to the service over a socket pair that only the two processes hold."""
 
     def __init__(self, folder: ModelFolder, settings: EngineSettings) -> None:
@@ -91,7 +90,7 @@ class ServiceHandle(Backend):
         except BaseException:
             self._abandon(request_id)
             raise
-        return TokenStream(events, lambda: self._abandon(request_id))
+        return TokenStream(request_id, len(prompt), events, lambda: self._abandon(request_id))
 
     async def stats(self) -> Stats:
         answer: asyncio.Future[Stats] = asyncio.get_running_loop().create_future()

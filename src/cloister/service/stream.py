@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from cloister.errors import CloisterError, error_from_code
 from cloister.messages.generation import Failed, Tokens
+from cloister.service.base import AnswerStream
 
 Event = Tokens | Failed | CloisterError
 
 
-class TokenStream(AsyncGenerator[Tokens, None]):
+class TokenStream(AnswerStream):
     """Closing it before its end cancels the request, also when nothing was read yet."""
 
-    def __init__(self, events: asyncio.Queue[Event], on_leave: Callable[[], None]) -> None:
+    def __init__(
+        self, request_id: int, prompt_tokens: int, events: asyncio.Queue[Event], on_leave: Callable[[], None]
+    ) -> None:
+        self.request_id = request_id
+        self.prompt_tokens = prompt_tokens
         self._events = events
         self._on_leave = on_leave
         self._ended = False
