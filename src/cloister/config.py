@@ -43,6 +43,22 @@ class EngineSettings(BaseModel):
     max_context: int = Field(default=0, ge=0, description="0 means what the model allows")
     max_waiting: int = Field(default=1024, ge=1, description="requests that may wait before QueueFull")
     max_waiting_per_tenant: int = Field(default=512, ge=1)
+    vault_kv_mib: int = Field(default=256, ge=1, description="memory for one vault's KV cache; taken as it fills")
+    link_deadline_ms: int = Field(default=2000, ge=1, description="how long a step waits for a vault's answer")
+
+
+class ControllerSettings(BaseModel):
+    """How the controller keeps vaults and how patient it is."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    allow_degraded_sandbox: bool = Field(default=False, description="serve although the kernel lacks a sandbox layer")
+    spare_vaults: int = Field(default=2, ge=0, description="fresh vaults kept waiting for new sessions")
+    max_vaults: int = Field(default=64, ge=1, description="sessions that have a vault at once")
+    session_idle_s: float = Field(default=600.0, gt=0, description="how long a kept session waits for its next request")
+    vault_ready_s: float = Field(default=10.0, gt=0, description="how long a new vault may take to seal itself")
+    vault_deadline_s: float = Field(default=30.0, gt=0, description="how long a vault may hold the floor")
+    service_deadline_s: float = Field(default=60.0, gt=0, description="how long the service may take to make way")
 
 
 class GatewaySettings(BaseModel):
@@ -64,4 +80,5 @@ class Settings(BaseModel):
 
     model: str | None = None
     engine: EngineSettings = EngineSettings()
+    controller: ControllerSettings = ControllerSettings()
     gateway: GatewaySettings = GatewaySettings()
