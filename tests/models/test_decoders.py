@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 import torch
@@ -20,7 +20,10 @@ from cloister.models import fused
 from cloister.models.decoder import Decoder
 from cloister.models.fused import FusedDecoder
 from cloister.models.hooked import HookedDecoder
+from cloister.models.parts import RawParts
 from tests.models.architectures import CONFIGS, GPT2, GROUPED, VOCABULARY, random_model
+
+DecoderKind = type[FusedDecoder] | type[HookedDecoder]
 
 TOKENS = 70
 CHUNKS = ((7, 16, 1, 30, 1, 15), (1,) * TOKENS, (64, 6))
@@ -35,8 +38,13 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def decoders(config: PretrainedConfig) -> list[type[FusedDecoder] | type[HookedDecoder]]:
+def decoders(config: PretrainedConfig) -> list[DecoderKind]:
     return [FusedDecoder, HookedDecoder] if fused.suits(config) else [HookedDecoder]
+
+
+def built(kind: DecoderKind, config: PretrainedConfig, weights: Mapping[str, torch.Tensor]) -> Decoder:
+    kernels = ReferenceKernels(torch.float32)
+    return kind(config, RawParts(weights, kernels), kernels, 512)
 
 
 def kernels_under_test(dtype: torch.dtype) -> list[Kernels]:
@@ -79,7 +87,7 @@ def test_equals_transformers_and_leaves_no_trace(name: str, dtype: torch.dtype) 
         expected = model(tokens[None]).logits[0]
     for kernels in kernels_under_test(dtype):
         for kind in decoders(config):
-            decoder = kind(config, weights, kernels, 512)
+            decoder = kind(config, RawParts(weights, kernels), kernels, 512)
             logits = whole(decoder, tokens.tolist())
             tolerance = 1e-4 if dtype == torch.float32 else 0.5
             assert (logits - expected).abs().max() < tolerance, (kind, kernels.name)
@@ -98,7 +106,7 @@ def test_weights_stored_in_bf16_serve_in_fp32(name: str) -> None:
     with torch.inference_mode():
         expected = model(torch.tensor([tokens])).logits[0]
     for kind in decoders(config):
-        decoder = kind(config, stored, ReferenceKernels(torch.float32), 512)
+        decoder = built(kind, config, stored)
         assert (whole(decoder, tokens) - expected).abs().max() < 1e-4, kind
 
 
@@ -112,13 +120,14 @@ class NoisyNeighbours(ReferenceKernels):
 def test_the_invariance_check_can_fail() -> None:
     config = CONFIGS["llama"]
     tokens = list(range(TOKENS))
-    decoder = FusedDecoder(config, dict(random_model(config).state_dict()), NoisyNeighbours(torch.float32), 512)
+    kernels = NoisyNeighbours(torch.float32)
+    decoder = FusedDecoder(config, RawParts(random_model(config).state_dict(), kernels), kernels, 512)
     assert not torch.equal(in_company(decoder, tokens, (7, 16, 1, 30, 1, 15), 3), whole(decoder, tokens))
 
 
 def test_matrices_outside_linear_layers_are_refused() -> None:
     with pytest.raises(ModelUnsupported, match="outside a linear layer"):
-        HookedDecoder(GPT2, dict(random_model(GPT2).state_dict()), ReferenceKernels(torch.float32), 512)
+        built(HookedDecoder, GPT2, random_model(GPT2).state_dict())
 
 
 def test_angles_that_depend_on_neighbours_are_refused() -> None:
@@ -126,12 +135,12 @@ def test_angles_that_depend_on_neighbours_are_refused() -> None:
     weights = dict(random_model(config).state_dict())
     for kind in (FusedDecoder, HookedDecoder):
         with pytest.raises(ModelUnsupported, match="dynamic"):
-            kind(config, weights, ReferenceKernels(torch.float32), 512)
+            built(kind, config, weights)
 
 
 @pytest.mark.parametrize("kind", [FusedDecoder, HookedDecoder])
-def test_a_missing_weight_is_named(kind: type[FusedDecoder]) -> None:
+def test_a_missing_weight_is_named(kind: DecoderKind) -> None:
     weights = dict(random_model(CONFIGS["qwen2"]).state_dict())
     del weights["model.layers.1.mlp.down_proj.weight"]
     with pytest.raises(ModelCorrupt, match=r"layers\.1\.mlp\.down_proj"):
-        kind(CONFIGS["qwen2"], weights, ReferenceKernels(torch.float32), 512)
+        built(kind, CONFIGS["qwen2"], weights)

@@ -11,9 +11,8 @@ from cloister.engine.model_runner import ModelRunner
 from cloister.kernels.choose import choose_kernels
 from cloister.messages.generation import Failed, SamplingParams, Submit, TokenLogprob
 from cloister.models.decoder import Decoder
-from cloister.models.load import load_decoder
+from cloister.models.load import load_from_files
 from cloister.models.source import ModelFolder
-from cloister.models.weights import open_weights
 
 Decoders = Callable[[str], Decoder]
 
@@ -26,7 +25,7 @@ def decoders(smollm_folder: ModelFolder) -> Decoders:
     def decoder(dtype: str) -> Decoder:
         if dtype not in loaded:
             kernels = choose_kernels(EngineSettings(dtype=dtype))  # type: ignore[arg-type]
-            loaded[dtype] = load_decoder(smollm_folder, open_weights(smollm_folder), kernels)
+            loaded[dtype] = load_from_files(smollm_folder, kernels)
         return loaded[dtype]
 
     torch.set_num_threads(1)

@@ -9,7 +9,8 @@ stands last: no request's row is ever in that tail.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,11 +18,12 @@ from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, PretrainedConfig
 from transformers.initialization import no_init_weights
 
-from cloister.errors import ModelCorrupt, ModelUnsupported
+from cloister.errors import ModelUnsupported
 from cloister.kernels.base import Kernels, Packed
 from cloister.kernels.batch import Batch
 from cloister.kernels.cache import CacheShape, KVCache
 from cloister.models.decoder import Decoder
+from cloister.models.parts import Parts, lacking
 from cloister.models.rotary import check_rotary
 
 UNSUPPORTED_ATTENTION = ("softcap", "s_aux", "sinks")
@@ -30,12 +32,10 @@ UNSUPPORTED_ATTENTION = ("softcap", "s_aux", "sinks")
 class PackedLinear(nn.Module):
     """nn.Linear on the kernels; leading dimensions are flattened into rows."""
 
-    def __init__(self, linear: nn.Linear, kernels: Kernels) -> None:
+    def __init__(self, packed: Packed, kernels: Kernels) -> None:
         super().__init__()
         self._kernels = kernels
-        self._packed: Packed = kernels.pack(
-            linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
-        )
+        self._packed = packed
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, x.shape[-1])
@@ -45,9 +45,7 @@ class PackedLinear(nn.Module):
 class HookedDecoder(Decoder):
     """A transformers model whose attention and products are ours."""
 
-    def __init__(
-        self, config: PretrainedConfig, weights: Mapping[str, torch.Tensor], kernels: Kernels, max_context: int
-    ) -> None:
+    def __init__(self, config: PretrainedConfig, parts: Parts, kernels: Kernels, max_context: int) -> None:
         check_rotary(config)
         self.kernels = kernels
         self.max_context = max_context
@@ -56,10 +54,8 @@ class HookedDecoder(Decoder):
         hook = f"cloister-{id(self)}"
         AttentionInterface.register(hook, self._attend)
         AttentionMaskInterface.register(hook, lambda *_, **__: None)
-        self._model = _loaded(copy.deepcopy(config), weights)
+        self._model = _assembled(copy.deepcopy(config), parts, kernels)
         self._model.set_attn_implementation(hook)
-        _pack_linears(self._model, kernels)
-        self._model.float()  # what is left: norms, embeddings
         self._head = self._model.get_output_embeddings()
         heads = int(config.num_attention_heads)
         kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
@@ -109,27 +105,72 @@ class HookedDecoder(Decoder):
         return torch.cat((attended, spare)).view(1, batch.rows + 1, q.shape[1], -1), None
 
 
-def _loaded(config: PretrainedConfig, weights: Mapping[str, torch.Tensor]) -> Any:
-    """The model on the weights as they are: nothing is initialised, copied or widened yet."""
-    with no_init_weights():
+def _assembled(config: PretrainedConfig, parts: Parts, kernels: Kernels) -> Any:
+    """The model on its parts: products for its linear layers, tensors for what is left (norms, embeddings)."""
+    with no_init_weights(), _parameters_without_memory():
         model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
     model.eval().requires_grad_(False)
-    missing, unexpected = model.load_state_dict(dict(weights), strict=False, assign=True)
     model.tie_weights()
-    tied = set(getattr(model, "_tied_weights_keys", None) or ()) if config.tie_word_embeddings else set()
-    if lost := set(missing) - tied:
-        raise ModelCorrupt(f"The model's weights lack '{min(lost)}'.", hint="Fetch or convert the model again.")
-    if unexpected:
-        raise ModelUnsupported(f"The model's weights hold '{min(unexpected)}', which its architecture does not know.")
-    return model
+    stored = _stored_names(model, parts)
+    _check_matrices(model)
+    for path, module in list(model.named_modules()):
+        if isinstance(module, nn.Linear):
+            packed = parts.joined(stored[f"{path}.weight"].removesuffix(".weight"))
+            _check(path, module, packed)
+            model.set_submodule(path, PackedLinear(packed, kernels))
+            continue
+        for name, parameter in list(module.named_parameters(path, recurse=False)):
+            found = parts.tensor(stored[name])
+            if found.shape != parameter.shape:
+                raise lacking(name)
+            setattr(module, name.rpartition(".")[2], nn.Parameter(found, requires_grad=False))
+    kept = set(model.state_dict()) - {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    for name in kept:
+        model.get_buffer(name).copy_(parts.tensor(name))
+    if unknown := parts.leftover() - set(stored):
+        raise ModelUnsupported(f"The model's weights hold '{min(unknown)}', which its architecture does not know.")
+    return model.float()
 
 
-def _pack_linears(model: nn.Module, kernels: Kernels) -> None:
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, nn.Linear):
-                setattr(parent, name, PackedLinear(child, kernels))
-    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+@contextmanager
+def _parameters_without_memory() -> Iterator[None]:
+    """Modules made here have shapes for parameters and real buffers: the parameters' values come as parts."""
+    register = nn.Module.register_parameter
+
+    def register_shape(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and not parameter.is_meta:
+            parameter = nn.Parameter(parameter.detach().to("meta"), requires_grad=False)
+        register(module, name, parameter)
+
+    nn.Module.register_parameter = register_shape  # type: ignore[assignment, method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+def _stored_names(model: nn.Module, parts: Parts) -> dict[str, str]:
+    """For every parameter, the name it is stored under: tied ones share the first of their names that exists."""
+    shared: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        shared.setdefault(id(parameter), []).append(name)
+    stored = {}
+    for names in shared.values():
+        stored.update(dict.fromkeys(names, next(filter(parts.has, names), names[0])))
+    return stored
+
+
+def _check(path: str, linear: nn.Linear, packed: Packed) -> None:
+    if (packed.columns, packed.k) != (linear.out_features, linear.in_features):
+        raise lacking(f"{path}.weight")
+    if linear.bias is not None and packed.bias is None:
+        raise lacking(f"{path}.bias")
+    if linear.bias is None and packed.bias is not None:
+        raise ModelUnsupported(f"The model's weights hold '{path}.bias', which its architecture does not know.")
+
+
+def _check_matrices(model: nn.Module) -> None:
+    known = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding | nn.Linear)}
     for name, parameter in model.named_parameters():
-        if parameter.dim() > 1 and id(parameter) not in embeddings:
+        if parameter.dim() > 1 and id(parameter) not in known:
             raise ModelUnsupported(f"'{name}' is a matrix outside a linear layer; this architecture is not served yet.")

@@ -1,10 +1,10 @@
-"""From a model's folder and its weights to a decoder: the fused one for the Llama family, else the hooked one."""
+"""From a model's configuration and its parts to a decoder: the fused one for the Llama family, else the hooked one.
+
+Of the folder only config.json is read; the weights are the parts' affair.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import torch
 from transformers import AutoConfig
 
 from cloister.errors import ModelUnsupported
@@ -12,12 +12,12 @@ from cloister.kernels.base import Kernels
 from cloister.models import fused
 from cloister.models.decoder import Decoder
 from cloister.models.fused import FusedDecoder
+from cloister.models.parts import Parts, RawParts
 from cloister.models.source import ModelFolder
+from cloister.models.weights import open_weights
 
 
-def load_decoder(
-    folder: ModelFolder, weights: Mapping[str, torch.Tensor], kernels: Kernels, max_context: int = 0
-) -> Decoder:
+def load_decoder(folder: ModelFolder, parts: Parts, kernels: Kernels, max_context: int = 0) -> Decoder:
     """The folder's model on these kernels; `max_context` 0 means what the model allows."""
     try:
         config = AutoConfig.from_pretrained(folder.path, trust_remote_code=False)
@@ -27,7 +27,12 @@ def load_decoder(
     longest = int(getattr(config, "max_position_embeddings", 0) or 2048)
     context = min(max_context, longest) if max_context else longest
     if fused.suits(config):
-        return FusedDecoder(config, weights, kernels, context)
+        return FusedDecoder(config, parts, kernels, context)
     from cloister.models.hooked import HookedDecoder  # imports the whole of transformers' modelling: seconds
 
-    return HookedDecoder(config, weights, kernels, context)
+    return HookedDecoder(config, parts, kernels, context)
+
+
+def load_from_files(folder: ModelFolder, kernels: Kernels, max_context: int = 0) -> Decoder:
+    """The same with parts packed here and now, in this process's own memory."""
+    return load_decoder(folder, RawParts(open_weights(folder), kernels), kernels, max_context)

@@ -19,9 +19,8 @@ from cloister.kernels.choose import choose_kernels
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Submit
 from cloister.messages.lifecycle import AnyToService, Start, StartFailed
-from cloister.models.load import load_decoder
+from cloister.models.load import load_from_files
 from cloister.models.source import open_folder
-from cloister.models.weights import open_weights
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +63,7 @@ def _build(start: object) -> tuple[Engine, Ready]:
     settings = EngineSettings.model_validate_json(start.settings)
     kernels = choose_kernels(settings)
     folder = open_folder(Path(start.path), start.name)
-    decoder = load_decoder(folder, open_weights(folder), kernels, settings.max_context)
+    decoder = load_from_files(folder, kernels, settings.max_context)
     runner = ModelRunner(decoder, settings)
     engine = Engine(runner, settings)
     ready = Ready(

@@ -1,0 +1,77 @@
+"""One copy of the weights for all processes: packed by a short-lived process into a memory file, then sealed.
+
+The controller never looks inside: it makes the file, waits for the packer, and makes sure that nothing can change it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from dataclasses import dataclass
+
+import msgspec
+
+from cloister.config import EngineSettings
+from cloister.errors import CloisterError, SetupError, error_from_code
+from cloister.messages.generation import VERSION
+from cloister.messages.lifecycle import Start, StartFailed
+from cloister.models.memory_file import check_sealed, create_memory_file, reopen_read_only, seal
+from cloister.models.source import ModelFolder
+
+PACKER = "cloister.models.pack_weights"
+
+
+@dataclass(frozen=True, slots=True)
+class SealedWeights:
+    """A read-only descriptor of a file that nobody can change any more."""
+
+    fd: int
+    bytes: int
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+async def seal_weights(folder: ModelFolder, settings: EngineSettings) -> SealedWeights:
+    """The model's weights, packed for the kernels of these settings."""
+    writable = create_memory_file("cloister-weights")
+    try:
+        await _pack(folder, settings, writable)
+        seal(writable)
+        fd = reopen_read_only(writable)
+    finally:
+        os.close(writable)
+    check_sealed(fd)
+    return SealedWeights(fd, os.fstat(fd).st_size)
+
+
+async def _pack(folder: ModelFolder, settings: EngineSettings, fd: int) -> None:
+    start = Start(VERSION, folder.name, str(folder.path), settings.model_dump_json().encode())
+    command = (sys.executable, "-m", PACKER, str(fd))
+    packer = await asyncio.create_subprocess_exec(*command, pass_fds=[fd], stdin=PIPE, stdout=PIPE)
+    try:
+        said, _ = await packer.communicate(msgspec.json.encode(start))
+    finally:
+        await _end(packer)
+    if packer.returncode or not os.fstat(fd).st_size:
+        raise _why(said, packer.returncode)
+
+
+async def _end(packer: Process) -> None:
+    """Whatever happened, even our own cancellation: no packer stays behind with a writable descriptor."""
+    if packer.returncode is None:
+        packer.kill()
+        await packer.wait()
+
+
+def _why(said: bytes, status: int | None) -> CloisterError:
+    try:
+        reason = msgspec.json.decode(said, type=StartFailed)
+    except msgspec.MsgspecError:
+        return SetupError(
+            f"The process that packs the weights ended with status {status}.",
+            hint="Perhaps memory ran out: the weights must fit into it once.",
+        )
+    return error_from_code(reason.code, reason.message, hint=reason.hint)

@@ -1,0 +1,61 @@
+"""A file that lives in memory alone and can be sealed: then no one, not even its maker, can change or resize it.
+
+Knows nothing of what the file holds. Imports no torch, so that the controller can use it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+
+from cloister.errors import SetupError
+
+SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+_NOEXEC_SEAL = 0x0008  # MFD_NOEXEC_SEAL, Linux 6.3
+
+
+def create_memory_file(name: str) -> int:
+    """An empty file that can be sealed and, where the kernel knows how, never executed. Not inherited by children."""
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        try:
+            return os.memfd_create(name, flags | _NOEXEC_SEAL)
+        except OSError as unknown:
+            if unknown.errno != errno.EINVAL:
+                raise
+            return os.memfd_create(name, flags)
+    except OSError as failure:
+        raise SetupError(
+            f"A memory file cannot be made: {failure.strerror}.", hint="Cloister needs Linux with memfd_create."
+        ) from failure
+
+
+def seal(fd: int) -> None:
+    """Forbid writing, growing, shrinking and further seals, and make sure that it is so."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+    except OSError as failure:
+        raise SetupError(
+            f"A memory file cannot be sealed: {failure.strerror}.",
+            hint="A process that still maps it for writing keeps it open; end it and start again.",
+        ) from failure
+    check_sealed(fd)
+
+
+def check_sealed(fd: int) -> None:
+    """Raise SetupError unless the file can never change again."""
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError as failure:
+        raise SetupError("A descriptor that should be a sealed memory file is none.") from failure
+    if seals & SEALS != SEALS:
+        raise SetupError("A memory file is not sealed: its content could still change.")
+
+
+def reopen_read_only(fd: int) -> int:
+    """Another descriptor of the same file that cannot write, seals or not. Older kernels map only such a one."""
+    try:
+        return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as failure:
+        raise SetupError(f"A memory file cannot be reopened: {failure.strerror}.", hint="Mount /proc.") from failure

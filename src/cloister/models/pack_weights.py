@@ -1,0 +1,63 @@
+"""The packer: `python -m cloister.models.pack_weights FD` packs a model's weights into the file FD and ends.
+
+It reads one `Start` as JSON from standard input and, where it cannot do its work, writes one `StartFailed` as JSON to
+standard output. It sees a model and settings, never a prompt; it seals nothing: that is the work of whoever asked.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from cloister.config import EngineSettings
+from cloister.errors import CloisterError, ProtocolError, SetupError
+from cloister.hardening import die_with_parent, where_raised
+from cloister.messages.generation import VERSION
+from cloister.messages.lifecycle import Start, StartFailed
+
+
+def pack_weights(start: Start, fd: int) -> int:
+    """Write the model's parts to the file; its length."""
+    if start.version != VERSION:
+        raise ProtocolError("The packer was started by a controller of another version.")
+    # Loading torch and transformers takes seconds: who only imports this module does not pay for it.
+    from cloister.kernels.choose import choose_kernels
+    from cloister.models.load import load_decoder
+    from cloister.models.parts import RawParts
+    from cloister.models.sealed import PartsWriter
+    from cloister.models.source import open_folder
+    from cloister.models.weights import open_weights
+
+    settings = EngineSettings.model_validate_json(start.settings)
+    kernels = choose_kernels(settings)
+    folder = open_folder(Path(start.path), start.name)
+    writer = PartsWriter(RawParts(open_weights(folder), kernels), kernels, fd)
+    load_decoder(folder, writer, kernels, settings.max_context)
+    return writer.finish()
+
+
+def main() -> None:
+    die_with_parent()
+    try:
+        pack_weights(msgspec.json.decode(sys.stdin.buffer.read(), type=Start), int(sys.argv[1]))
+    except CloisterError as reason:
+        _fail(StartFailed(reason.code, reason.message, reason.hint))
+    except (OSError, MemoryError) as failure:
+        _fail(StartFailed(SetupError.code, f"The weights cannot be packed: {where_raised(failure)}.", _ROOM))
+    except Exception as wrong:
+        _fail(StartFailed("internal_error", f"The weights cannot be packed: {where_raised(wrong)}."))
+
+
+_ROOM = "The weights must fit into memory once: make room, or choose a smaller model or --weights int8."
+
+
+def _fail(reason: StartFailed) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(reason))
+    sys.stdout.flush()
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+"""Parts in a sealed memory file: packed once, mapped read-only by every process, copied by none.
+
+The file is a header of 64 bytes (magic, version, place, length and SHA-256 of the index), the tensors' bytes, and the
+index: JSON, from names to dtypes, shapes and offsets. It belongs to one kind of kernels and one start of the server;
+it is no exchange format. Tensors are views of the mapping, and a write through one ends the process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import mmap
+import os
+import struct
+import weakref
+from dataclasses import replace
+from math import prod
+from typing import Annotated
+
+import msgspec
+import torch
+from msgspec import Meta
+
+from cloister.errors import ModelCorrupt, SetupError
+from cloister.kernels.base import Gate, Kernels, Packed
+from cloister.models.memory_file import check_sealed
+from cloister.models.parts import Parts, lacking
+
+MAGIC = b"CLOISTER"
+VERSION = 1
+HEADER = struct.Struct("<8sIIQQ32s")
+ALIGNMENT = 64
+PAGE = mmap.PAGESIZE
+MAX_INDEX_BYTES = 64 * 1024 * 1024
+
+_DTYPES = {
+    **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
+    **{"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8},
+    **{"U8": torch.uint8, "BOOL": torch.bool},
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+_Size = Annotated[int, Meta(ge=0, le=2**48)]
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where one tensor lies; the offset counts from the file's first byte."""
+
+    dtype: str
+    shape: tuple[_Size, ...]
+    offset: _Size
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * _DTYPES[self.dtype].itemsize
+
+
+class Product(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the tensors of one packed product lie."""
+
+    data: Entry
+    columns: _Size
+    k: _Size
+    bias: Entry | None = None
+    gate: Gate | None = None
+    scale: Entry | None = None
+
+
+class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All of a model's parts, and the layout they were packed in."""
+
+    layout: str
+    tensors: dict[str, Entry]
+    products: dict[str, Product]
+
+
+def layout_of(kernels: Kernels) -> str:
+    """Kernels of the same layout can use each other's packed weights."""
+    return f"{kernels.name}/{_NAMES[kernels.dtype]}"
+
+
+class PartsWriter(Parts):
+    """Passes a decoder's wishes to other parts and writes what it gets to a file.
+
+    The decoder receives shapes without content: it is built only to learn what it asks for, so that no part is held in
+    memory once it is written.
+    """
+
+    def __init__(self, source: Parts, kernels: Kernels, fd: int) -> None:
+        self._source = source
+        self._fd = fd
+        self._end = HEADER.size
+        self._index = Index(layout_of(kernels), {}, {})
+
+    def has(self, name: str) -> bool:
+        return self._source.has(name)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        found = self._source.tensor(name)
+        if name not in self._index.tensors:
+            self._index.tensors[name] = self._write(found)
+        return found.to("meta")
+
+    def joined(self, *layers: str) -> Packed:
+        return self._product(_key(*layers), self._source.joined(*layers))
+
+    def gated(self, gate: str, up: str, act: Gate) -> Packed:
+        return self._product(_key(gate, up), self._source.gated(gate, up, act))
+
+    def leftover(self) -> set[str]:
+        return self._source.leftover()
+
+    def finish(self) -> int:
+        """Write index and header; the file's length."""
+        index = msgspec.json.encode(self._index)
+        start, length = self._end, len(index)
+        self._put(index, start)
+        os.ftruncate(self._fd, -(-(start + length) // PAGE) * PAGE)
+        # Last of all: a file that was abandoned half-way has no magic.
+        self._put(HEADER.pack(MAGIC, VERSION, 0, start, length, hashlib.sha256(index).digest()), 0)
+        return os.fstat(self._fd).st_size
+
+    def _product(self, key: str, packed: Packed) -> Packed:
+        known = self._index.products.get(key)
+        if known is None:
+            bias, scale = (None if each is None else self._write(each) for each in (packed.bias, packed.scale))
+            known = Product(self._write(packed.data), packed.columns, packed.k, bias, packed.gate, scale)
+            self._index.products[key] = known
+        elif known.gate != packed.gate:
+            raise ValueError("the same layers are asked for with a gate and without")
+        return replace(packed, data=packed.data.to("meta"), bias=_shape(packed.bias), scale=_shape(packed.scale))
+
+    def _write(self, tensor: torch.Tensor) -> Entry:
+        content = tensor.detach().contiguous().flatten().view(torch.uint8).numpy()
+        alignment = PAGE if content.nbytes >= PAGE else ALIGNMENT
+        start = -(-self._end // alignment) * alignment
+        self._put(content.data, start)
+        self._end = start + content.nbytes
+        return Entry(_NAMES[tensor.dtype], tuple(tensor.shape), start)
+
+    def _put(self, content: memoryview | bytes, offset: int) -> None:
+        rest = memoryview(content)
+        while rest:  # one call writes 2 GiB at most
+            written = os.pwrite(self._fd, rest, offset)
+            rest, offset = rest[written:], offset + written
+
+
+class SealedParts(Parts):
+    """Parts as views of a sealed file. The descriptor may be closed afterwards: the mapping does not need it."""
+
+    def __init__(self, fd: int, kernels: Kernels) -> None:
+        check_sealed(fd)
+        self.bytes = os.fstat(fd).st_size
+        self._index = _read_index(fd, self.bytes)
+        if self._index.layout != layout_of(kernels):
+            raise SetupError(
+                f"The weights are packed for {self._index.layout}, and these kernels are {layout_of(kernels)}.",
+                hint="Start the server again: every process must choose the same kernels.",
+            )
+        self._memory = _mapped(fd, self.bytes)
+        self._asked: set[str] = set()
+
+    def has(self, name: str) -> bool:
+        return name in self._index.tensors or name in self._index.products
+
+    def tensor(self, name: str) -> torch.Tensor:
+        entry = self._index.tensors.get(name)
+        if entry is None:
+            raise lacking(name)
+        self._asked.add(name)
+        return self._view(entry)
+
+    def joined(self, *layers: str) -> Packed:
+        return self._product(_key(*layers), None)
+
+    def gated(self, gate: str, up: str, act: Gate) -> Packed:
+        return self._product(_key(gate, up), act)
+
+    def leftover(self) -> set[str]:
+        return (set(self._index.tensors) | set(self._index.products)) - self._asked
+
+    def _product(self, key: str, gate: Gate | None) -> Packed:
+        found = self._index.products.get(key)
+        if found is None or found.gate != gate:
+            raise lacking(key)
+        self._asked.add(key)
+        bias, scale = (None if each is None else self._view(each) for each in (found.bias, found.scale))
+        return Packed(self._view(found.data), found.columns, found.k, bias, found.gate, scale)
+
+    def _view(self, entry: Entry) -> torch.Tensor:
+        flat = self._memory[entry.offset : entry.offset + entry.bytes]
+        return flat.view(_DTYPES[entry.dtype]).view(entry.shape)
+
+
+def _shape(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tensor is None else tensor.to("meta")
+
+
+def _key(*layers: str) -> str:
+    return " ".join(f"{layer}.weight" for layer in layers)
+
+
+def _read_index(fd: int, size: int) -> Index:
+    start = os.pread(fd, HEADER.size, 0)
+    if len(start) < HEADER.size:
+        raise _corrupt("it is too short")
+    magic, version, reserved, offset, length, digest = HEADER.unpack(start)
+    if (magic, version, reserved) != (MAGIC, VERSION, 0):
+        raise _corrupt("it was not written whole, or by another version")
+    if length > MAX_INDEX_BYTES or offset < HEADER.size or offset + length > size:
+        raise _corrupt("its index lies outside")
+    encoded = os.pread(fd, length, offset)
+    if hashlib.sha256(encoded).digest() != digest:
+        raise _corrupt("its index has changed")
+    try:
+        index = msgspec.json.decode(encoded, type=Index)
+    except msgspec.MsgspecError as wrong:
+        raise _corrupt("its index does not decode") from wrong
+    for entry in index.tensors.values():
+        _check_entry(entry, offset)
+    for product in index.products.values():
+        for part in (product.data, product.bias, product.scale):
+            if part is not None:
+                _check_entry(part, offset)
+        floats = [part for part in (product.bias, product.scale) if part is not None]
+        # Layouts pad: a packed weight may be larger than its matrix, never smaller.
+        if prod(product.data.shape) < product.columns * product.k or any(
+            part.dtype != "F32" or prod(part.shape) < product.columns for part in floats
+        ):
+            raise _corrupt("a product is smaller than it says")
+    return index
+
+
+def _check_entry(entry: Entry, end: int) -> None:
+    """The tensor must lie aligned between header and index."""
+    if entry.dtype not in _DTYPES:
+        raise _corrupt("it holds a tensor of an unknown type")
+    if entry.offset < HEADER.size or entry.offset % ALIGNMENT or entry.offset + entry.bytes > end:
+        raise _corrupt("a tensor lies outside")
+
+
+def _mapped(fd: int, size: int) -> torch.Tensor:
+    """The file's bytes, read-only and shared; unmapped when the last view is gone.
+
+    Not with Python's own mmap, which keeps a descriptor open and would close that number when it dies, whoever has it
+    by then.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *([ctypes.c_int] * 3), ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    address = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        raise SetupError(f"The weights cannot be mapped: {os.strerror(ctypes.get_errno())}.")
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(memory, libc.munmap, address, size).atexit = False
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def _corrupt(why: str) -> ModelCorrupt:
+    return ModelCorrupt(f"The sealed weights cannot be used: {why}.", hint="Start the server again.")
