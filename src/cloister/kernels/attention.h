@@ -1,8 +1,11 @@
 /* Causal attention over a paged cache, one query at a time in exact arithmetic order.
  *
  * A cache block holds 16 positions of every KV head: keys as [head][dim][16], values as [head][16][dim]. A query walks
- * the blocks of its sequence in order with a running maximum and sum (the online softmax), so its result depends on
- * its own keys alone: not on the batch, the chunking, or whether it is decoded or replayed. */
+ * the blocks of a segment in order with a running maximum and sum (the online softmax), so its result depends on its
+ * own keys alone: not on the batch, the chunking, or whether it is decoded or replayed. What it finds in a segment is
+ * a part: the attention A over it, the largest score m, and the sum γ of the exponentials relative to m. Parts of
+ * several segments, wherever they were computed, are merged as Petridish's Theorem 1 says with the shift of its §4.2.
+ * The functions that fix the order of arithmetic are not inlined: every process runs the same instructions. */
 #pragma once
 #include "lanes.h"
 #include "team.h"
@@ -11,16 +14,29 @@
 #define MAX_DIM 256
 #define GROUP 4        /* query vectors that take a key or value from the cache together */
 #define MAX_QUERIES 128 /* query vectors (rows × heads of a group) that share one pass over a KV head's blocks */
+#define SEGMENTS 3      /* public, private, generated */
+#define EXACT static __attribute__((noinline))
+
+struct segment {
+    int32_t first;  /* where its blocks begin in the strip's table */
+    int32_t length; /* positions it holds at most */
+    int32_t shift;  /* a row's position plus this is its place counted from the segment's start */
+    int32_t turned; /* whether queries are turned on by the strip's angles before they look here */
+};
 
 struct attention {
-    const float *q; /* [row][head][dim] at q_stride */
+    const float *q; /* [row][head][dim] at q_stride, rotated */
     float *out;     /* [row][head][dim] */
-    float *lse;     /* [row][head]: log-sum-exp of the scores, or NULL */
     const void *keys, *values;
-    const int32_t *tables; /* [sequence][table_stride]: block numbers */
-    const int32_t *sequence, *position; /* per row */
-    const int32_t *tile_row, *tile_rows; /* per tile: rows of one sequence, ascending positions */
-    int tiles, heads, kv_heads, dim, q_stride, table_stride, window, bf16;
+    const int32_t *tables; /* [strip][table_stride]: block numbers */
+    const int32_t *strip, *position; /* per row */
+    const int32_t *tile_row, *tile_rows; /* per tile: rows of one strip, ascending positions */
+    const struct segment *segments; /* [strip][SEGMENTS]; the last of them that counts is the rows' own */
+    const int32_t *counts; /* per strip */
+    const float *turn_cosine, *turn_sine; /* [strip][rotary] */
+    const int32_t *remote; /* per row: its place among the rows with a part elsewhere, or -1; NULL if there are none */
+    float *parts; /* [remote row][2][head][dim + 2]: what such a row finds here, before and after the part elsewhere */
+    int tiles, heads, kv_heads, dim, q_stride, table_stride, window, bf16, rotary;
     float scale;
 };
 
@@ -97,54 +113,131 @@ static void see_block_4(struct cursor *c, const float (*q)[MAX_DIM], const float
 typedef void (*see_fn)(struct cursor *, const float (*)[MAX_DIM], const float *, const float *, int, const ints *, int);
 static const see_fn SEE_BLOCK[GROUP + 1] = {0, see_block_1, see_block_2, see_block_3, see_block_4};
 
-/* One item: one tile of rows of one sequence, one KV head with all the query heads that share it. */
-static void attend(const void *given, int item, int member) {
-    const struct attention *job = given;
-    int tile = item / job->kv_heads, kv = item % job->kv_heads, group = job->heads / job->kv_heads, dim = job->dim;
-    int first = job->tile_row[tile], rows = job->tile_rows[tile], queries = rows * group;
-    const int32_t *table = job->tables + (size_t)job->sequence[first] * job->table_stride;
+/* Rotates a head's first `rotary` values, halves against each other. */
+EXACT void turn(float *x, const float *cosine, const float *sine, int rotary) {
+    int half = rotary / 2;
+    for (int i = 0; i < half; i++) {
+        float a = x[i], b = x[i + half];
+        x[i] = a * cosine[i] - b * sine[i];
+        x[i + half] = b * cosine[i + half] + a * sine[i + half];
+    }
+}
+
+struct pages {
+    const void *keys, *values;
+    const int32_t *blocks;
+    int kv_heads, dim, length, window, bf16;
+};
+
+/* `queries` queries, at ascending places, look at one KV head of one segment. */
+EXACT void see_segment(const struct pages *pages, int kv, const float (*q)[MAX_DIM], const int32_t *place, int queries,
+                       struct cursor *cursors) {
     float wide_keys[MAX_DIM * BLOCK] __attribute__((aligned(64))), wide_values[MAX_DIM * BLOCK] __attribute__((aligned(64)));
-    float q[MAX_QUERIES][MAX_DIM] __attribute__((aligned(64)));
-    struct cursor cursors[MAX_QUERIES];
+    int dim = pages->dim, window = pages->window;
     for (int i = 0; i < queries; i++) {
-        int row = first + i / group, head = kv * group + i % group;
-        for (int d = 0; d < dim; d++) q[i][d] = job->q[(size_t)row * job->q_stride + head * dim + d] * job->scale;
         for (int d = 0; d < dim / WIDTH; d++) cursors[i].acc[d] = all(0.0f);
         cursors[i].total = all(0.0f), cursors[i].top = MINUS_INFINITY;
     }
-    int last = job->position[first + rows - 1];
-    int from = job->window && job->position[first] >= job->window ? (job->position[first] - job->window + 1) / BLOCK : 0;
+    int last = place[queries - 1] < pages->length ? place[queries - 1] : pages->length - 1;
+    int from = window && place[0] >= window ? (place[0] - window + 1) / BLOCK : 0;
     size_t head_size = (size_t)BLOCK * dim;
     for (int b = from; b <= last / BLOCK; b++) {
-        size_t at = ((size_t)table[b] * job->kv_heads + kv) * head_size;
-        const float *keys = (const float *)job->keys + at, *values = (const float *)job->values + at;
+        size_t at = ((size_t)pages->blocks[b] * pages->kv_heads + kv) * head_size;
+        const float *keys = (const float *)pages->keys + at, *values = (const float *)pages->values + at;
         if (b < last / BLOCK) {
-            size_t size = job->bf16 ? 2 : 4, next = ((size_t)table[b + 1] * job->kv_heads + kv) * head_size * size;
-            fetch_ahead((const char *)job->keys + next, head_size * size);
-            fetch_ahead((const char *)job->values + next, head_size * size);
+            size_t size = pages->bf16 ? 2 : 4, next = ((size_t)pages->blocks[b + 1] * pages->kv_heads + kv) * head_size * size;
+            fetch_ahead((const char *)pages->keys + next, head_size * size);
+            fetch_ahead((const char *)pages->values + next, head_size * size);
         }
-        if (job->bf16) {
-            widen((const uint16_t *)job->keys + at, wide_keys, (int)head_size), keys = wide_keys;
-            widen((const uint16_t *)job->values + at, wide_values, (int)head_size), values = wide_values;
+        if (pages->bf16) {
+            widen((const uint16_t *)pages->keys + at, wide_keys, (int)head_size), keys = wide_keys;
+            widen((const uint16_t *)pages->values + at, wide_values, (int)head_size), values = wide_values;
         }
         ints where = LANE + b * BLOCK;
         for (int i = 0; i < queries; i += GROUP) {
             int count = queries - i < GROUP ? queries - i : GROUP, seen = 0;
             ints hidden[GROUP];
             for (int n = 0; n < count; n++) {
-                int position = job->position[first + (i + n) / group], start = job->window ? position - job->window + 1 : 0;
-                hidden[n] = (where > position) | (where < start);
-                seen |= b * BLOCK <= position && b * BLOCK + BLOCK > start;
+                int end = place[i + n] < pages->length ? place[i + n] : pages->length - 1;
+                int start = window ? place[i + n] - window + 1 : 0;
+                hidden[n] = (where > end) | (where < start);
+                seen |= b * BLOCK <= end && b * BLOCK + BLOCK > start;
             }
             int filled = last - b * BLOCK + 1 < BLOCK ? last - b * BLOCK + 1 : BLOCK;
             if (seen) SEE_BLOCK[count](cursors + i, q + i, keys, values, dim, hidden, filled);
         }
     }
+}
+
+/* What a cursor found, as a part: dim floats of A, then m and γ. Nothing seen: zeros and γ = 0. */
+EXACT void leave_part(const struct cursor *cursor, int dim, float *part) {
+    float total = sum(cursor->total);
+    for (int d = 0; d < dim / WIDTH; d++) store(part + d * WIDTH, total > 0 ? cursor->acc[d] / total : all(0.0f));
+    part[dim] = total > 0 ? cursor->top : 0.0f, part[dim + 1] = total;
+}
+
+/* Theorem 1 over any number of parts, in the order given. One that saw all there is to see is the result itself. */
+EXACT void merge_parts(const float *const *parts, int count, int dim, float *out) {
+    int seen = 0, only = 0;
+    float top = MINUS_INFINITY, total = 0.0f, weight[SEGMENTS];
+    for (int i = 0; i < count; i++)
+        if (parts[i][dim + 1] > 0) seen++, only = i, top = parts[i][dim] > top ? parts[i][dim] : top;
+    if (seen <= 1) {
+        memcpy(out, parts[only], sizeof(float) * dim);
+        return;
+    }
+    for (int i = 0; i < count; i++) {
+        weight[i] = parts[i][dim + 1] > 0 ? parts[i][dim + 1] * exponential(all(parts[i][dim] - top))[0] : 0.0f;
+        total += weight[i];
+    }
+    for (int d = 0; d < dim; d += WIDTH) {
+        lanes sum = all(0.0f);
+        for (int i = 0; i < count; i++) sum += load(parts[i] + d) * (weight[i] / total);
+        store(out + d, sum);
+    }
+}
+
+#define PART (MAX_DIM + WIDTH) /* floats of a part on the stack */
+
+/* One item: one tile of rows of one strip, one KV head with all the query heads that share it. */
+static void attend(const void *given, int item, int member) {
+    const struct attention *job = given;
+    int tile = item / job->kv_heads, kv = item % job->kv_heads, group = job->heads / job->kv_heads, dim = job->dim;
+    int first = job->tile_row[tile], rows = job->tile_rows[tile], queries = rows * group, strip = job->strip[first];
+    int count = job->counts[strip];
+    float q[MAX_QUERIES][MAX_DIM] __attribute__((aligned(64)));
+    float found[SEGMENTS][MAX_QUERIES][PART] __attribute__((aligned(64)));
+    struct cursor cursors[MAX_QUERIES];
+    int32_t place[MAX_QUERIES];
+    for (int s = 0; s < count; s++) {
+        const struct segment *segment = job->segments + (size_t)strip * SEGMENTS + s;
+        struct pages pages = {job->keys, job->values, job->tables + (size_t)strip * job->table_stride + segment->first,
+                              job->kv_heads, dim, segment->length, job->window, job->bf16};
+        for (int i = 0; i < queries; i++) {
+            int row = first + i / group, head = kv * group + i % group;
+            memcpy(q[i], job->q + (size_t)row * job->q_stride + head * dim, sizeof(float) * dim);
+            if (segment->turned)
+                turn(q[i], job->turn_cosine + (size_t)strip * job->rotary, job->turn_sine + (size_t)strip * job->rotary, job->rotary);
+            for (int d = 0; d < dim; d++) q[i][d] *= job->scale;
+            place[i] = job->position[row] + segment->shift;
+        }
+        see_segment(&pages, kv, q, place, queries, cursors);
+        for (int i = 0; i < queries; i++) leave_part(cursors + i, dim, found[s][i]);
+    }
     for (int i = 0; i < queries; i++) {
-        int row = first + i / group, head = kv * group + i % group;
-        float total = sum(cursors[i].total);
-        float *out = job->out + ((size_t)row * job->heads + head) * dim;
-        for (int d = 0; d < dim / WIDTH; d++) store(out + d * WIDTH, cursors[i].acc[d] / total);
-        if (job->lse) job->lse[(size_t)row * job->heads + head] = cursors[i].top + __builtin_logf(total);
+        int row = first + i / group, head = kv * group + i % group, remote = job->remote ? job->remote[row] : -1;
+        const float *parts[SEGMENTS];
+        for (int s = 0; s < count; s++) parts[s] = found[s][i];
+        if (remote < 0) {
+            merge_parts(parts, count, dim, job->out + ((size_t)row * job->heads + head) * dim);
+            continue;
+        }
+        /* The rows' own segment comes after the part elsewhere, a public span before it. */
+        for (int side = 0; side < 2; side++) {
+            float *to = job->parts + (((size_t)remote * 2 + side) * job->heads + head) * (dim + 2);
+            const float *from = side ? parts[count - 1] : count > 1 ? parts[0] : NULL;
+            if (from) memcpy(to, from, sizeof(float) * (dim + 2));
+            else memset(to, 0, sizeof(float) * (dim + 2));
+        }
     }
 }

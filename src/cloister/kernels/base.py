@@ -9,12 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 
-from cloister.kernels.batch import Batch
+from cloister.kernels.batch import Batch, RemoteRows
 from cloister.kernels.cache import KVCache
+from cloister.kernels.structs import AskingStruct
 
 Gate = Literal["silu", "gelu_tanh"]
 GATE_ROWS = 16
@@ -71,10 +72,12 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Angles:
-    """Cosines and sines of the rows' positions, [rows, rotary]."""
+    """Cosines and sines of the rows' positions, [rows, rotary], and of the strips' turns, [strips, rotary]."""
 
     cosine: torch.Tensor
     sine: torch.Tensor
+    turn_cosine: torch.Tensor
+    turn_sine: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +108,33 @@ def interleave_gate(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return torch.cat(pairs, dim=1).reshape(-1, k)
 
 
+class Asks(Protocol):
+    """Carries questions to vaults: what the kernels need of the link's service side."""
+
+    def begin(self, remotes: Sequence[RemoteRows]) -> AskingStruct:
+        """The structure through which one step's rows ask."""
+
+
+PHASES = ("query", "key_value", "output_attention", "waiting", "merge", "rest")
+"""Where a partitioned step's time goes (Petridish, Figure 7)."""
+
+
 class Kernels(ABC):
     """What a decoder needs computed."""
 
     name: str
     dtype: torch.dtype
+    asks: Asks | None = None
+    """How rows reach parts of their prompts that are in vaults; None where these kernels cannot."""
+
+    def start_team(self, threads: int) -> int:
+        """Start the threads that compute, where there are any (0 asks for one a core); how many compute now."""
+        return 1
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Time spent so far in each phase of the layers; empty where it is not measured."""
+        return {}
 
     @property
     def draw_rows(self) -> DrawRows | None:
@@ -138,9 +163,19 @@ class Kernels(ABC):
 
     @abstractmethod
     def attention(
-        self, q: torch.Tensor, layer: int, batch: Batch, cache: KVCache, scale: float, window: int = 0
+        self,
+        q: torch.Tensor,
+        layer: int,
+        batch: Batch,
+        cache: KVCache,
+        scale: float,
+        window: int = 0,
+        angles: Angles | None = None,
     ) -> torch.Tensor:
-        """Causal attention of q [rows, heads, dim] over each row's own sequence: [rows, heads × dim]."""
+        """Causal attention of q [rows, heads, dim] over each row's own segments, merged: [rows, heads × dim].
+
+        `angles` may be left out where no strip is turned.
+        """
 
     @abstractmethod
     def before_attention(
@@ -158,5 +193,5 @@ class Kernels(ABC):
         """All layers over the residual stream x, in place."""
         for layer in layers:
             q = self.before_attention(layer, x, angles, batch, cache)
-            attended = self.attention(q, layer.index, batch, cache, layer.shape.scale, layer.shape.window)
+            attended = self.attention(q, layer.index, batch, cache, layer.shape.scale, layer.shape.window, angles)
             self.after_attention(layer, x, attended)

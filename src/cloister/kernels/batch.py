@@ -5,7 +5,7 @@ Rows of several sequences stand in one flat list; a row knows its sequence only 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,43 +66,129 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class RemoteRows:
+    """The rows that need one vault: their places in the batch, and for each its slot and how many tokens precede it."""
+
+    link: int
+    rows: torch.Tensor
+    asks: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Batch:
-    """One step's rows. Tiles are groups of neighbouring rows of one sequence that share a pass over its cache."""
+    """One step's rows. A strip is the rows of one run in one segment; tiles are neighbouring rows of one strip, which
+    share a pass over the cache. `segments` is [strip, 3, (first block, length, shift, turned)]: see attention.h."""
 
     rows: int
     tokens: torch.Tensor
     positions: torch.Tensor
     slots: torch.Tensor
-    sequence: torch.Tensor
+    strip: torch.Tensor
     tables: torch.Tensor
+    segments: torch.Tensor
+    counts: torch.Tensor
+    turns: torch.Tensor
     tile_row: torch.Tensor
     tile_rows: torch.Tensor
+    remotes: tuple[RemoteRows, ...] = ()
+
+
+SEGMENTS = 3
+ENDLESS = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class _Strip:
+    run: Run
+    first: int
+    end: int
+    position: int
+    """The first row's rotary position."""
+    block: int
+    """Where its own segment's blocks begin in the table."""
+    within: int
+    """The first row's place in its own segment."""
+    segments: tuple[tuple[int, int, int, int], ...]
+    turn: int = 0
+
+
+def _strips(run: Run) -> Iterator[_Strip]:
+    layout, start, end = run.layout, run.start, run.start + len(run.tokens)
+    public, prompt = layout.public, layout.prompt
+    after_public = -(-public // BLOCK_TOKENS)
+    if start < public:
+        yield _Strip(run, start, min(end, public), start, 0, start, ((0, ENDLESS, 0, 0),))
+    if end > public and start < prompt:
+        first = max(start, public)
+        seen = ((0, public, 0, 0),) if public else ()
+        own = (after_public, ENDLESS, -public, 0)
+        yield _Strip(run, first, min(end, prompt), first, after_public, first - public, (*seen, own))
+    if end > prompt:
+        first = max(start, prompt)
+        turned = int(layout.turn != 0)
+        parts = []
+        if public:
+            parts.append((0, public, layout.turn, turned))
+        if prompt > public:
+            parts.append((after_public, prompt - public, layout.turn - public, turned))
+        block = layout.blocks(prompt)
+        parts.append((block, ENDLESS, -layout.origin, 0))
+        within = first - prompt
+        yield _Strip(run, first, end, layout.origin + within, block, within, tuple(parts), layout.turn)
 
 
 def lay_out(runs: Sequence[Run], queries_per_row: int) -> Batch:
     """The batch for these runs; `queries_per_row` is how many query heads share one KV head."""
-    lengths = np.array([len(run.tokens) for run in runs], dtype=np.int64)
-    starts = np.array([run.start for run in runs], dtype=np.int64)
+    strips = [strip for run in runs for strip in _strips(run)]
+    lengths = np.array([strip.end - strip.first for strip in strips], dtype=np.int64)
     rows = int(lengths.sum())
     offsets = np.cumsum(lengths) - lengths
-    sequence = np.repeat(np.arange(len(runs), dtype=np.int32), lengths)
-    within = np.arange(rows, dtype=np.int64) - offsets[sequence]
-    positions = within + starts[sequence]
-    tables = np.zeros((len(runs), max(len(run.blocks) for run in runs)), dtype=np.int32)
-    for index, run in enumerate(runs):
-        tables[index, : len(run.blocks)] = run.blocks
-    blocks = tables[sequence, positions // BLOCK_TOKENS]
+    strip_of = np.repeat(np.arange(len(strips), dtype=np.int32), lengths)
+    step = np.arange(rows, dtype=np.int64) - offsets[strip_of]
+    positions = step + np.array([strip.position for strip in strips])[strip_of]
+    within = step + np.array([strip.within for strip in strips])[strip_of]
+    tables = np.zeros((len(strips), max(len(strip.run.blocks) for strip in strips)), dtype=np.int32)
+    segments = np.zeros((len(strips), SEGMENTS, 4), dtype=np.int32)
+    for index, strip in enumerate(strips):
+        tables[index, : len(strip.run.blocks)] = strip.run.blocks
+        segments[index, : len(strip.segments)] = strip.segments
+    own = np.array([strip.block for strip in strips])[strip_of] + within // BLOCK_TOKENS
+    if rows and int(own.max()) >= tables.shape[1]:
+        raise IndexError("a run has fewer blocks than its layout needs")
+    blocks = tables[strip_of, own]
     tile = max(1, QUERIES_PER_TILE // queries_per_row)
-    tile_row = np.flatnonzero(within % tile == 0).astype(np.int32)
+    tile_row = np.flatnonzero(step % tile == 0).astype(np.int32)
     tile_rows = np.diff(np.append(tile_row, rows)).astype(np.int32)
     tokens = np.fromiter((token for run in runs for token in run.tokens), dtype=np.int64, count=rows)
     return Batch(
         rows=rows,
         tokens=torch.from_numpy(tokens),
         positions=torch.from_numpy(positions.astype(np.int32)),
-        slots=torch.from_numpy(blocks.astype(np.int64) * BLOCK_TOKENS + positions % BLOCK_TOKENS),
-        sequence=torch.from_numpy(sequence),
+        slots=torch.from_numpy(blocks.astype(np.int64) * BLOCK_TOKENS + within % BLOCK_TOKENS),
+        strip=torch.from_numpy(strip_of),
         tables=torch.from_numpy(tables),
+        segments=torch.from_numpy(segments),
+        counts=torch.tensor([len(strip.segments) for strip in strips], dtype=torch.int32),
+        turns=torch.tensor([strip.turn for strip in strips], dtype=torch.int64),
         tile_row=torch.from_numpy(tile_row),
         tile_rows=torch.from_numpy(tile_rows),
+        remotes=_remote_rows(strips, offsets.tolist()),
+    )
+
+
+def _remote_rows(strips: Sequence[_Strip], offsets: Sequence[int]) -> tuple[RemoteRows, ...]:
+    by_link: dict[int, list[tuple[int, int, int]]] = {}
+    for strip, offset in zip(strips, offsets, strict=True):
+        remote, prompt = strip.run.layout.remote, strip.run.layout.prompt
+        if remote is not None and strip.first >= prompt:
+            asks = by_link.setdefault(remote.link, [])
+            count = strip.end - strip.first
+            asks += [(offset + i, remote.slot, strip.first - prompt + i) for i in range(count)]
+    return tuple(
+        RemoteRows(
+            link,
+            torch.tensor([row for row, _, _ in asks], dtype=torch.int32),
+            torch.tensor([ask for _, *ask in asks], dtype=torch.int32),
+        )
+        for link, asks in by_link.items()
     )

@@ -19,7 +19,7 @@ from pathlib import Path
 from cloister.config import cache_folder
 from cloister.errors import SetupError
 
-SOURCES = ("native.c", "linear.h", "attention.h", "draw.h", "lanes.h", "team.h")
+SOURCES = ("native.c", "linear.h", "attention.h", "link.h", "draw.h", "lanes.h", "team.h")
 FLAGS = (
     *("-O3", "-march=native", "-std=gnu11", "-ffp-contract=fast", "-fno-math-errno"),
     *("-fPIC", "-shared", "-fvisibility=hidden", "-pthread"),

@@ -16,10 +16,10 @@ SIGNATURES: dict[str, list[Any]] = {
     "linear": [c_void_p, c_int, c_void_p, c_int, c_void_p, c_int, c_void_p],
     "rms_norm": [c_void_p, *([c_int] * 4), c_void_p, c_float, c_void_p, c_int],
     "rotate_and_store": [*([c_void_p] * 3), *([c_int] * 6), *([c_void_p] * 5), c_int],
-    "attention": [c_void_p],
+    "attention": [c_void_p, c_void_p, c_int],
     "before_attention": [*([c_void_p] * 3), c_int, *([c_void_p] * 5)],
     "after_attention": [*([c_void_p] * 3), c_int, c_void_p],
-    "run_layers": [c_void_p, c_int, c_void_p, c_void_p, c_int, *([c_void_p] * 4), c_size_t],
+    "run_layers": [c_void_p, c_int, c_void_p, c_void_p, c_int, *([c_void_p] * 4), c_size_t, c_void_p, c_void_p],
     "draw": [c_void_p],
 }
 
@@ -31,6 +31,7 @@ def load_library(threads: int, *, tiles: bool = True) -> ctypes.CDLL:
     for name, types in SIGNATURES.items():
         function = getattr(library, f"cloister_{name}")
         function.argtypes, function.restype = types, None
+    library.cloister_answer.argtypes = [c_void_p]
     if library.cloister_start(threads or os.cpu_count() or 1) >= 1:
         return library
     if not tiles:

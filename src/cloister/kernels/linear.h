@@ -28,7 +28,7 @@ struct linear {
     const void *packed;
     const float *bias, *scale; /* per packed column, or NULL */
     float *out;
-    int rows, k, columns, out_stride, epilogue, format;
+    int rows, k, columns, out_stride, epilogue, format, first_panel;
 };
 
 static inline int up_to(int n, int step) { return (n + step - 1) / step * step; }
@@ -76,8 +76,9 @@ FP32_ROWS(8)
 FP32_ROWS(4)
 FP32_ROWS(1)
 
-static void fp32_panel(const void *given, int index, int member) {
+static void fp32_panel(const void *given, int item, int member) {
     const struct linear *job = given;
+    int index = job->first_panel + item;
     const float *panel = (const float *)job->packed + (size_t)index * job->k * PANEL;
     int row = 0;
     for (; row + 8 <= job->rows; row += 8) fp32_rows_8(job, panel, row, index);
@@ -119,9 +120,9 @@ static void configure_tiles(void) {
 }
 
 /* Tiles 0–3 accumulate two row tiles × two column tiles; 4, 5 hold rows of x; 6, 7 weights. */
-static void bf16_panel(const void *given, int index, int member) {
+static void bf16_panel(const void *given, int item, int member) {
     const struct linear *job = given;
-    int blocks = up_to(job->k, KBLOCK) / KBLOCK;
+    int index = job->first_panel + item, blocks = up_to(job->k, KBLOCK) / KBLOCK;
     const uint16_t *panel = bf16_weights(job, index, blocks);
     float out[4][16 * 16] __attribute__((aligned(64)));
     configure_tiles();
@@ -184,9 +185,9 @@ static void bf16_panel(const void *given, int index, int member) {
 BF16_ROWS(4)
 BF16_ROWS(1)
 
-static void bf16_panel(const void *given, int index, int member) {
+static void bf16_panel(const void *given, int item, int member) {
     const struct linear *job = given;
-    int blocks = up_to(job->k, KBLOCK) / KBLOCK, row = 0;
+    int index = job->first_panel + item, blocks = up_to(job->k, KBLOCK) / KBLOCK, row = 0;
     const uint16_t *panel = bf16_weights(job, index, blocks);
     for (; row + 4 <= job->rows; row += 4) bf16_rows_4(job, panel, blocks, row, index);
     for (; row < job->rows; row++) bf16_rows_1(job, panel, blocks, row, index);

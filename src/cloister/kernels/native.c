@@ -6,6 +6,7 @@
 #include "draw.h"
 #include "lanes.h"
 #include "linear.h"
+#include "link.h"
 #include "team.h"
 
 #define API __attribute__((visibility("default")))
@@ -76,12 +77,17 @@ API void cloister_embed(const struct packed *w, const int64_t *ids, int rows, fl
     }
 }
 
+static void panels(struct linear *job, int from, int to) {
+    job->first_panel = from;
+    share_out(job->format == FP32 ? fp32_panel : bf16_panel, job, to - from);
+}
+
 /* `tiles` is scratch for up_to(rows, 16) × up_to(k, 32) bf16 values, unused in fp32. */
 API void cloister_linear(const float *x, int rows, const struct packed *w, int epilogue, float *out, int out_stride,
                          uint16_t *tiles) {
-    struct linear job = {x, tiles, w->data, w->bias, w->scale, out, rows, w->k, w->columns, out_stride, epilogue, w->format};
+    struct linear job = {x, tiles, w->data, w->bias, w->scale, out, rows, w->k, w->columns, out_stride, epilogue, w->format, 0};
     if (w->format != FP32) share_out(tile_rows, &job, up_to(rows, ROWS) / ROWS);
-    share_out(w->format == FP32 ? fp32_panel : bf16_panel, &job, up_to(w->columns, PANEL) / PANEL);
+    panels(&job, 0, up_to(w->columns, PANEL) / PANEL);
 }
 
 struct norm {
@@ -122,15 +128,6 @@ struct rotate {
     int rows, heads, kv_heads, dim, rotary, stride, bf16;
 };
 
-static inline void turn(float *x, const float *cosine, const float *sine, int rotary) {
-    int half = rotary / 2;
-    for (int i = 0; i < half; i++) {
-        float a = x[i], b = x[i + half];
-        x[i] = a * cosine[i] - b * sine[i];
-        x[i + half] = b * cosine[i + half] + a * sine[i + half];
-    }
-}
-
 static void rotate_rows(const void *given, int item, int member) {
     const struct rotate *job = given;
     for (int row = item * ROWS; row < (item + 1) * ROWS && row < job->rows; row++) {
@@ -162,7 +159,12 @@ API void cloister_rotate_and_store(float *q, float *k, const float *v, int strid
     share_out(rotate_rows, &job, up_to(rows, ROWS) / ROWS);
 }
 
-API void cloister_attention(const struct attention *job) { share_out(attend, job, job->tiles * job->kv_heads); }
+/* Attention of all rows; `asking` (or NULL) names the vaults that hold a part of some rows' prompts. */
+API void cloister_attention(const struct attention *job, struct asking *asking, int layer) {
+    if (asking) ask(job, asking, layer);
+    share_out(attend, job, job->tiles * job->kv_heads);
+    if (asking) await_all(asking), take_answers(job, asking);
+}
 
 /* One decoder layer of the Llama family, on either side of its attention. */
 struct layer {
@@ -177,18 +179,61 @@ struct workspace {
     uint16_t *tiles;
 };
 
+static void norm_heads(const struct layer *layer, float *x, int stride, int rows, int heads, const float *weight) {
+    if (weight) cloister_rms_norm(x, stride, rows, heads, layer->dim, weight, layer->epsilon, x, stride);
+}
+
 API void cloister_before_attention(const struct layer *layer, const struct workspace *space, const float *x, int rows,
                                    const float *cosine, const float *sine, const int64_t *slot, void *keys, void *values) {
     int queries = layer->heads * layer->dim, width = layer->kv_heads * layer->dim, stride = queries + 2 * width;
     float *q = space->qkv, *k = q + queries, *v = k + width;
     cloister_rms_norm(x, layer->hidden, rows, 1, layer->hidden, layer->attention_norm, layer->epsilon, space->normed, layer->hidden);
     cloister_linear(space->normed, rows, &layer->qkv, PLAIN, space->qkv, stride, space->tiles);
-    if (layer->q_norm) {
-        cloister_rms_norm(q, stride, rows, layer->heads, layer->dim, layer->q_norm, layer->epsilon, q, stride);
-        cloister_rms_norm(k, stride, rows, layer->kv_heads, layer->dim, layer->k_norm, layer->epsilon, k, stride);
-    }
+    norm_heads(layer, q, stride, rows, layer->heads, layer->q_norm);
+    norm_heads(layer, k, stride, rows, layer->kv_heads, layer->k_norm);
     cloister_rotate_and_store(q, k, v, stride, rows, layer->heads, layer->kv_heads, layer->dim, layer->rotary, cosine, sine,
                               slot, keys, values, layer->qkv.format != FP32);
+}
+
+/* Where a step's time goes, in the order of the paper's Figure 7. */
+enum phase { QUERY, KEY_VALUE, OUTPUT_ATTENTION, WAITING, MERGE, REST, PHASES };
+
+static uint64_t spent(uint64_t *phases, enum phase phase, uint64_t since) {
+    uint64_t now = now_ns();
+    phases[phase] += now - since;
+    return now;
+}
+
+/* A layer whose rows have parts in vaults: Q first, so that the vaults work while K, V and the attention over what is
+ * here are computed (Petridish §5). Column by column the products are those of the layer above. */
+static void partitioned_attention(const struct layer *layer, const struct workspace *space, const float *x, int rows,
+                                  const float *cosine, const float *sine, const int64_t *slot,
+                                  const struct attention *job, struct asking *asking, uint64_t *phases) {
+    int queries = layer->heads * layer->dim, width = layer->kv_heads * layer->dim, stride = queries + 2 * width;
+    int bf16 = layer->qkv.format != FP32, cut = queries / PANEL, end = up_to(stride, PANEL) / PANEL;
+    float *q = space->qkv, *k = q + queries, *v = k + width;
+    const struct packed *w = &layer->qkv;
+    struct linear product = {space->normed, space->tiles, w->data, w->bias, w->scale, q, rows, w->k, w->columns, stride, PLAIN, w->format, 0};
+    uint64_t clock = now_ns();
+    if (queries % PANEL) cut = end;
+    cloister_rms_norm(x, layer->hidden, rows, 1, layer->hidden, layer->attention_norm, layer->epsilon, space->normed, layer->hidden);
+    if (w->format != FP32) share_out(tile_rows, &product, up_to(rows, ROWS) / ROWS);
+    panels(&product, 0, cut);
+    norm_heads(layer, q, stride, rows, layer->heads, layer->q_norm);
+    cloister_rotate_and_store(q, k, v, stride, rows, layer->heads, 0, layer->dim, layer->rotary, cosine, sine, slot, NULL, NULL, bf16);
+    ask(job, asking, layer->index);
+    clock = spent(phases, QUERY, clock);
+    if (cut < end) panels(&product, cut, end);
+    norm_heads(layer, k, stride, rows, layer->kv_heads, layer->k_norm);
+    cloister_rotate_and_store(q, k, v, stride, rows, 0, layer->kv_heads, layer->dim, layer->rotary, cosine, sine, slot,
+                              (void *)job->keys, (void *)job->values, bf16);
+    clock = spent(phases, KEY_VALUE, clock);
+    share_out(attend, job, job->tiles * job->kv_heads);
+    clock = spent(phases, OUTPUT_ATTENTION, clock);
+    await_all(asking);
+    clock = spent(phases, WAITING, clock);
+    take_answers(job, asking);
+    spent(phases, MERGE, clock);
 }
 
 API void cloister_after_attention(const struct layer *layer, const struct workspace *space, float *x, int rows, const float *attended) {
@@ -201,17 +246,34 @@ API void cloister_after_attention(const struct layer *layer, const struct worksp
 /* All layers in one call, each reading and writing its own part of the cache. `job` holds what is the same for all. */
 API void cloister_run_layers(const struct layer *const *layers, int count, const struct workspace *space, float *x, int rows,
                              const float *cosine, const float *sine, const int64_t *slot, const struct attention *same,
-                             size_t cache_bytes_per_layer) {
+                             size_t cache_bytes_per_layer, struct asking *asking, uint64_t *phases) {
     struct attention job = *same;
     for (int i = 0; i < count; i++) {
         const struct layer *layer = layers[i];
         size_t offset = cache_bytes_per_layer * layer->index;
         job.keys = (const char *)same->keys + offset, job.values = (const char *)same->values + offset;
         job.scale = layer->scale, job.window = layer->window;
-        cloister_before_attention(layer, space, x, rows, cosine, sine, slot, (void *)job.keys, (void *)job.values);
-        cloister_attention(&job);
+        if (asking) {
+            partitioned_attention(layer, space, x, rows, cosine, sine, slot, &job, asking, phases);
+        } else {
+            cloister_before_attention(layer, space, x, rows, cosine, sine, slot, (void *)job.keys, (void *)job.values);
+            cloister_attention(&job, NULL, layer->index);
+        }
+        uint64_t clock = now_ns();
         cloister_after_attention(layer, space, x, rows, job.out);
+        spent(phases, REST, clock);
     }
+}
+
+/* Starts the thread that answers a vault's link; 0 if it runs. */
+API int cloister_answer(struct answering *self) {
+    pthread_t thread;
+    pthread_attr_t attr;
+    pthread_attr_init(&attr);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    int failed = pthread_create(&thread, &attr, answer_loop, self);
+    pthread_attr_destroy(&attr);
+    return failed;
 }
 
 /* How many members may be at work at once: the scratch of cloister_draw has a part for each. */

@@ -5,18 +5,26 @@ Pointers go to C only from tensors this module has checked for dtype, contiguity
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from ctypes import POINTER, Array, byref, pointer
+from ctypes import CDLL, POINTER, Array, byref, c_uint64, pointer
 from typing import Any
 
 import torch
 
 from cloister.errors import ModelUnsupported
-from cloister.kernels.base import Angles, DrawRows, Draws, Gate, Kernels, Layer, Packed, quantised
+from cloister.kernels.base import PHASES, Angles, DrawRows, Draws, Gate, Kernels, Layer, Packed, quantised
 from cloister.kernels.batch import Batch
 from cloister.kernels.cache import KVCache
 from cloister.kernels.library import load_library
-from cloister.kernels.structs import AttentionStruct, DrawStruct, LayerStruct, PackedStruct, WorkspaceStruct
+from cloister.kernels.structs import (
+    AskingStruct,
+    AttentionStruct,
+    DrawStruct,
+    LayerStruct,
+    PackedStruct,
+    WorkspaceStruct,
+)
 
 PANEL = 32
 LANES = 16
@@ -46,6 +54,9 @@ class NativeKernels(Kernels):
         self._buffers: dict[str, torch.Tensor] = {}
         self._attention = AttentionStruct()
         self._prepared: tuple[Batch, KVCache] | None = None
+        self._asked: AskingStruct | None = None
+        self._remote = torch.empty(0, dtype=torch.int32)
+        self._phases = (c_uint64 * len(PHASES))()
         self._stacks: dict[int, tuple[Sequence[Layer], Array[Any]]] = {}
         self.name = f"native-{self._library.cloister_bf16_with().decode()}" + ("-int8" if int8 else "")
 
@@ -108,19 +119,38 @@ class NativeKernels(Kernels):
             start, start, start + 4 * width, 2 * width, rows, 0, kv_heads, dim, 0, None, None, slots, *into
         )
 
+    def start_team(self, threads: int) -> int:
+        return int(self._library.cloister_start(threads or os.cpu_count() or 1))
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        return {name: ns / 1e9 for name, ns in zip(PHASES, self._phases, strict=True)}
+
+    @property
+    def library(self) -> CDLL:
+        """For whoever answers a link with these kernels."""
+        return self._library
+
     def attention(
-        self, q: torch.Tensor, layer: int, batch: Batch, cache: KVCache, scale: float, window: int = 0
+        self,
+        q: torch.Tensor,
+        layer: int,
+        batch: Batch,
+        cache: KVCache,
+        scale: float,
+        window: int = 0,
+        angles: Angles | None = None,
     ) -> torch.Tensor:
         rows, heads, dim = q.shape
         if q.stride()[1:] != (dim, 1) or q.dtype != torch.float32:
             q = q.float().contiguous()
         self._prepare(batch, cache, rows, dim)
-        job = self._attention_over(heads)
+        job = self._attention_over(heads, angles)
         out = self._buffer("attended", rows, heads * dim)
         job.q, job.q_stride, job.out = q.data_ptr(), q.stride(0), out.data_ptr()
         job.keys, job.values = cache.keys(layer).data_ptr(), cache.values(layer).data_ptr()
         job.scale, job.window = scale, window
-        self._library.cloister_attention(byref(job))
+        self._library.cloister_attention(byref(job), self._asking(), layer)
         return out
 
     def before_attention(
@@ -149,7 +179,7 @@ class NativeKernels(Kernels):
         shape, rows = layers[0].shape, len(x)
         self._prepare(batch, cache, rows, shape.dim)
         self._grow(layers[0], rows)
-        job = self._attention_over(shape.heads)
+        job = self._attention_over(shape.heads, angles)
         job.q, job.q_stride = self._space.qkv, layers[0].qkv.columns
         job.out = self._buffer("attended", rows, shape.heads * shape.dim).data_ptr()
         job.keys, job.values = cache.keys(0).data_ptr(), cache.values(0).data_ptr()
@@ -157,7 +187,7 @@ class NativeKernels(Kernels):
         cosine, sine = angles.cosine.data_ptr(), angles.sine.data_ptr()
         self._library.cloister_run_layers(
             *(stack, len(stack), byref(self._space), x.data_ptr(), rows, cosine, sine),
-            *(batch.slots.data_ptr(), byref(job), cache.bytes_per_layer),
+            *(batch.slots.data_ptr(), byref(job), cache.bytes_per_layer, self._asking(), self._phases),
         )
 
     @property
@@ -256,19 +286,46 @@ class NativeKernels(Kernels):
             raise IndexError("a row or block is outside the batch or the cache")
         job = self._attention
         job.tables, job.table_stride = batch.tables.data_ptr(), batch.tables.shape[1]
-        job.sequence, job.position = batch.sequence.data_ptr(), batch.positions.data_ptr()
+        job.strip, job.position = batch.strip.data_ptr(), batch.positions.data_ptr()
         job.tile_row, job.tile_rows = batch.tile_row.data_ptr(), batch.tile_rows.data_ptr()
+        job.segments, job.counts = batch.segments.data_ptr(), batch.counts.data_ptr()
         job.tiles, job.kv_heads, job.dim, job.bf16 = len(batch.tile_row), cache.shape.kv_heads, dim, self._bf16
         self._prepared = (batch, cache)
+        self._asked = self._ask_for(batch)
 
-    def _attention_over(self, heads: int) -> AttentionStruct:
+    def _ask_for(self, batch: Batch) -> AskingStruct | None:
+        """Where rows of the batch have parts in vaults: which they are, and the way to ask."""
+        self._attention.remote = self._attention.parts = None
+        if not batch.remotes:
+            return None
+        if self.asks is None:
+            raise ValueError("rows of the batch need a vault and there is no link")
+        self._remote = torch.full((batch.rows,), -1, dtype=torch.int32)
+        rows = torch.cat([remote.rows for remote in batch.remotes])
+        self._remote[rows.long()] = torch.arange(len(rows), dtype=torch.int32)
+        self._attention.remote = self._remote.data_ptr()
+        return self.asks.begin(batch.remotes)
+
+    def _asking(self) -> Any:
+        return None if self._asked is None else byref(self._asked)
+
+    def _attention_over(self, heads: int, angles: Angles | None) -> AttentionStruct:
         """The structure of the prepared batch, for so many query heads."""
         job = self._attention
         assert self._prepared is not None
-        queries = int(self._prepared[0].tile_rows.max()) * (heads // job.kv_heads)
+        batch = self._prepared[0]
+        queries = int(batch.tile_rows.max()) * (heads // job.kv_heads)
         if heads % job.kv_heads or queries > MAX_QUERIES:
             raise ModelUnsupported(f"{heads} heads over {job.kv_heads} are not supported by the native kernels.")
         job.heads = heads
+        if angles is not None:
+            job.turn_cosine, job.turn_sine = angles.turn_cosine.data_ptr(), angles.turn_sine.data_ptr()
+            job.rotary = angles.turn_cosine.shape[1]
+        elif bool(batch.turns.any()):
+            raise ValueError("a strip is turned and no angles are given")
+        if batch.remotes:
+            asking = sum(len(remote.rows) for remote in batch.remotes)
+            job.parts = self._buffer("parts", asking * 2, heads * (job.dim + 2)).data_ptr()
         return job
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
+from cloister.attention.partition import Part, merged, part_of
 from cloister.kernels.base import GATE_ROWS, Angles, Gate, Kernels, Layer, Packed, quantised
 from cloister.kernels.batch import BLOCK_TOKENS, Batch
 from cloister.kernels.cache import KVCache
@@ -54,21 +55,18 @@ class ReferenceKernels(Kernels):
         cache.values(layer)[blocks, :, lanes] = values.to(cache.dtype)
 
     def attention(
-        self, q: torch.Tensor, layer: int, batch: Batch, cache: KVCache, scale: float, window: int = 0
+        self,
+        q: torch.Tensor,
+        layer: int,
+        batch: Batch,
+        cache: KVCache,
+        scale: float,
+        window: int = 0,
+        angles: Angles | None = None,
     ) -> torch.Tensor:
-        rows, heads, dim = q.shape
-        kv_heads = cache.shape.kv_heads
-        out = torch.empty(rows, heads * dim)
-        for row in range(rows):
-            position = int(batch.positions[row])
-            table = batch.tables[int(batch.sequence[row])][: position // BLOCK_TOKENS + 1].long()
-            keys = cache.keys(layer)[table].float().permute(1, 0, 3, 2).reshape(kv_heads, -1, dim)
-            values = cache.values(layer)[table].float().permute(1, 0, 2, 3).reshape(kv_heads, -1, dim)
-            seen = slice(max(0, position - window + 1) if window else 0, position + 1)
-            grouped = q[row].view(kv_heads, heads // kv_heads, dim)
-            scores = (grouped * scale) @ keys[:, seen].transpose(1, 2)
-            out[row] = (torch.softmax(scores, dim=-1) @ values[:, seen]).reshape(-1)
-        return out
+        if batch.remotes:
+            raise ValueError("the reference kernels reach no vault")
+        return torch.stack([_attend(q[row], row, layer, batch, cache, scale, window, angles) for row in range(len(q))])
 
     def before_attention(
         self, layer: Layer, x: torch.Tensor, angles: Angles, batch: Batch, cache: KVCache
@@ -86,6 +84,42 @@ class ReferenceKernels(Kernels):
         self.linear(attended, layer.out, add_to=x)
         gated = self.linear(self.rms_norm(x, layer.mlp_norm, layer.shape.epsilon), layer.gate_up)
         self.linear(gated, layer.down, add_to=x)
+
+
+def _attend(
+    q: torch.Tensor,
+    row: int,
+    layer: int,
+    batch: Batch,
+    cache: KVCache,
+    scale: float,
+    window: int,
+    angles: Angles | None,
+) -> torch.Tensor:
+    """One row over its segments: a part of each, merged by Theorem 1 of Petridish."""
+    strip, position = int(batch.strip[row]), int(batch.positions[row])
+    heads, dim = q.shape
+    kv_heads = cache.shape.kv_heads
+    parts: list[Part] = []
+    for first, length, shift, turned in batch.segments[strip, : int(batch.counts[strip])].tolist():
+        place = position + shift
+        end = min(place + 1, length)
+        table = batch.tables[strip, first : first + -(-end // BLOCK_TOKENS)].long()
+        keys = cache.keys(layer)[table].float().permute(1, 0, 3, 2).reshape(kv_heads, -1, dim)
+        values = cache.values(layer)[table].float().permute(1, 0, 2, 3).reshape(kv_heads, -1, dim)
+        seen = slice(max(0, place - window + 1) if window else 0, end)
+        query = q
+        if turned:
+            assert angles is not None
+            query = _turned(q, angles.turn_cosine[strip], angles.turn_sine[strip])
+        grouped = query.view(kv_heads, heads // kv_heads, dim) * scale
+        parts.append(part_of(grouped, keys[:, seen], values[:, seen]))
+    return merged(parts).reshape(-1)
+
+
+def _turned(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    none = cosine.new_empty(0, 0)
+    return _rotated(heads[None], Angles(cosine[None], sine[None], none, none))[0]
 
 
 def _rotated(heads: torch.Tensor, angles: Angles) -> torch.Tensor:

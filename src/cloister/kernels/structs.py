@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ctypes import Structure, c_float, c_int, c_void_p
+from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import ClassVar
 
 
@@ -36,13 +36,50 @@ class AttentionStruct(Structure):
     """struct attention"""
 
     _fields_: ClassVar = [
-        *((name, c_void_p) for name in ("q", "out", "lse", "keys", "values", "tables")),
-        *((name, c_void_p) for name in ("sequence", "position", "tile_row", "tile_rows")),
-        *(
-            (name, c_int)
-            for name in ("tiles", "heads", "kv_heads", "dim", "q_stride", "table_stride", "window", "bf16")
-        ),
+        *((name, c_void_p) for name in ("q", "out", "keys", "values", "tables", "strip", "position")),
+        *((name, c_void_p) for name in ("tile_row", "tile_rows", "segments", "counts")),
+        *((name, c_void_p) for name in ("turn_cosine", "turn_sine", "remote", "parts")),
+        *((name, c_int) for name in ("tiles", "heads", "kv_heads", "dim", "q_stride", "table_stride")),
+        *((name, c_int) for name in ("window", "bf16", "rotary")),
         ("scale", c_float),
+    ]
+
+
+class AskedStruct(Structure):
+    """struct asked"""
+
+    _fields_: ClassVar = [
+        *((name, c_void_p) for name in ("question", "reply", "row", "ask")),
+        *((name, c_uint32) for name in ("number", "rows", "capacity", "verdict")),
+        ("patience_ns", c_uint64),
+    ]
+
+
+class AskingStruct(Structure):
+    """struct asking"""
+
+    _fields_: ClassVar = [("links", POINTER(POINTER(AskedStruct))), ("count", c_int), ("asked_ns", c_uint64)]
+
+
+class SlotStruct(Structure):
+    """struct slot"""
+
+    _fields_: ClassVar = [
+        *((name, c_int32) for name in ("exposed", "length", "ahead", "turned")),
+        *((name, c_void_p) for name in ("blocks", "cosine", "sine")),
+    ]
+
+
+class AnsweringStruct(Structure):
+    """struct answering"""
+
+    _fields_: ClassVar = [
+        *((name, c_void_p) for name in ("question", "reply", "slots", "keys", "values")),
+        ("cache_bytes_per_layer", c_size_t),
+        *((name, c_void_p) for name in ("scale", "window")),
+        *((name, c_int) for name in ("slot_count", "heads", "kv_heads", "dim", "layers", "capacity", "rotary", "bf16")),
+        ("event", c_int),
+        *((name, c_uint32) for name in ("number", "verdict")),
     ]
 
 

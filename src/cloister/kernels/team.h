@@ -56,7 +56,8 @@ static void *helper(void *number) {
         unsigned now;
         while ((now = atomic_load_explicit(&team.round, memory_order_acquire)) == seen) {
             if (++spins < SPINS) {
-                RELAX();
+                if (spins % 32) RELAX();
+                else sched_yield(); /* a vault that was asked may wait for this core */
                 continue;
             }
             atomic_fetch_add(&team.asleep, 1);

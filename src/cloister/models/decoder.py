@@ -22,6 +22,20 @@ class Decoder(ABC):
     queries_per_kv_head: int
     vocabulary: int
     max_context: int
+    relative: bool = False
+    """Whether generated tokens may be rotated from 0 on, wherever the prompt ends (see kernels.batch.Layout)."""
+    scales: list[float]
+    windows: list[int]
+    """Of every layer's attention: what scores are multiplied by, and how far back it looks (0: to the beginning)."""
+
+    @property
+    def heads(self) -> int:
+        """Query heads of a layer."""
+        return self.queries_per_kv_head * self.cache_shape.kv_heads
+
+    def turn(self, distance: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines that carry a rotated query so many positions further; empty where nothing turns."""
+        return torch.empty(0), torch.empty(0)
 
     @abstractmethod
     def hidden(self, batch: Batch, cache: KVCache) -> torch.Tensor:

@@ -52,12 +52,18 @@ class FusedDecoder(Decoder):
         shape = self._layers[0].shape
         self.cache_shape = CacheShape(len(self._layers), shape.kv_heads, shape.dim)
         self.queries_per_kv_head = shape.heads // shape.kv_heads
+        self.scales = [layer.shape.scale for layer in self._layers]
+        self.windows = [layer.shape.window for layer in self._layers]
 
     def hidden(self, batch: Batch, cache: KVCache) -> torch.Tensor:
         kernels, angles = self.kernels, self._rotary.at(batch.positions, batch.turns)
         x = kernels.embed(self._embedding, batch.tokens)
         kernels.run_layers(self._layers, x, angles, batch, cache)
         return x
+
+    def turn(self, distance: int) -> tuple[torch.Tensor, torch.Tensor]:
+        cosine, sine = self._rotary.turn(torch.tensor([distance]))
+        return cosine[0], sine[0]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.kernels.linear(self.kernels.rms_norm(hidden, self._norm, self._epsilon), self._head)

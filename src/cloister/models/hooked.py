@@ -62,6 +62,8 @@ class HookedDecoder(Decoder):
         dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
         self.cache_shape = CacheShape(int(config.num_hidden_layers), kv_heads, dim)
         self.queries_per_kv_head = heads // kv_heads
+        # The model tells these with its first step.
+        self.scales, self.windows = [0.0] * self.cache_shape.layers, [0] * self.cache_shape.layers
 
     @torch.inference_mode()
     def hidden(self, batch: Batch, cache: KVCache) -> torch.Tensor:
@@ -100,6 +102,7 @@ class HookedDecoder(Decoder):
         q, k, v = (tensor[0].transpose(0, 1)[: batch.rows] for tensor in (query, key, value))
         self.kernels.store(k, v, layer, batch, cache)
         scale = q.shape[-1] ** -0.5 if scaling is None else scaling
+        self.scales[layer], self.windows[layer] = scale, sliding_window or 0
         attended = self.kernels.attention(q.contiguous(), layer, batch, cache, scale, sliding_window or 0)
         spare = attended.new_zeros(1, attended.shape[1])
         return torch.cat((attended, spare)).view(1, batch.rows + 1, q.shape[1], -1), None

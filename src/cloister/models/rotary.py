@@ -39,16 +39,24 @@ class Rotary:
             frequencies, scaling = ROPE_INIT_FUNCTIONS[kind](config)
         angles = torch.arange(max_context)[:, None].float() * frequencies.float()
         both_halves = torch.cat((angles, angles), dim=-1)
-        self._cosine, self._sine = both_halves.cos() * scaling, both_halves.sin() * scaling
+        cosine, sine = both_halves.cos(), both_halves.sin()
+        self._cosine, self._sine = cosine * scaling, sine * scaling
+        # A turn goes on from a position that was scaled already.
+        self._turn_cosine, self._turn_sine = (cosine, sine) if scaling != 1.0 else (self._cosine, self._sine)
 
     @property
     def width(self) -> int:
         """How many of a head's dimensions turn."""
         return self._cosine.shape[1]
 
-    def at(self, positions: torch.Tensor) -> Angles:
-        """The angles of these positions, one row each."""
-        return Angles(self._cosine[positions], self._sine[positions])
+    def at(self, positions: torch.Tensor, turns: torch.Tensor) -> Angles:
+        """The angles of the rows' positions and of the strips' turns."""
+        turned = self.turn(turns)
+        return Angles(self._cosine[positions], self._sine[positions], *turned)
+
+    def turn(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines that carry a rotated vector so many positions further."""
+        return self._turn_cosine[positions], self._turn_sine[positions]
 
 
 def _default_frequencies(theta: float, dim: int) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""Attention over a sequence in parts: the mathematics of Secure Partitioned Decoding, plain and slow."""
