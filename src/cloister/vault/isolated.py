@@ -1,0 +1,63 @@
+"""Prompts at the level `isolated`: this vault generates the whole answer itself, with the engine of the service.
+
+The service hears nothing of such a request. The engine's blocks are the vault's: it shares them with the prompts that
+are exposed to the link and with the session's memory.
+"""
+
+from __future__ import annotations
+
+from cloister.config import EngineSettings
+from cloister.engine.engine import Engine
+from cloister.engine.runner import Runner
+from cloister.errors import error_from_code
+from cloister.messages.generation import Failed, Submit, Tokens
+from cloister.vault.memory import SessionMemory
+
+DECODE_STEP_TOKENS = 64
+"""What a decode step weighs, in prefilled tokens: it reads all weights, as a small chunk does."""
+
+
+class Isolated:
+    """An engine within the vault; its requests are batched together."""
+
+    def __init__(self, runner: Runner, settings: EngineSettings, memory: SessionMemory) -> None:
+        self._engine = Engine(runner, settings, memory)
+        self._chunk = settings.chunk_tokens
+        self._unanswered: dict[int, int] = {}
+        self._open: set[int] = set()
+
+    def __contains__(self, request_id: int) -> bool:
+        return request_id in self._open
+
+    def add(self, request: Submit) -> None:
+        """Queue a request, or raise why it cannot be served."""
+        verdict = self._engine.submit(request)
+        if isinstance(verdict, Failed):
+            raise error_from_code(verdict.code, verdict.message, retry_after=verdict.retry_after)
+        self._open.add(request.request_id)
+        self._unanswered[request.request_id] = len(request.prompt)
+
+    def drop(self, request_id: int) -> None:
+        """End a request in whatever state it is; one that is not here ended already."""
+        self._engine.cancel(request_id)
+        self._forget(request_id)
+
+    @property
+    def next_tokens(self) -> int:
+        """About how much the next step computes, in prefilled tokens."""
+        if not self._open:
+            return 0
+        return max(DECODE_STEP_TOKENS, min(self._chunk, sum(self._unanswered.values())))
+
+    def work(self) -> list[Tokens | Failed]:
+        """One step for all; the messages that come of it."""
+        messages = self._engine.step()
+        for message in messages:
+            self._unanswered.pop(message.request_id, None)
+            if isinstance(message, Failed) or message.finish is not None:
+                self._forget(message.request_id)
+        return messages
+
+    def _forget(self, request_id: int) -> None:
+        self._open.discard(request_id)
+        self._unanswered.pop(request_id, None)

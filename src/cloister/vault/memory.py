@@ -1,0 +1,134 @@
+"""What a session's vault remembers of its past prompts: the blocks that hold their keys and values.
+
+Only prompts computed here are kept: at `partitioned` the keys of an answer live at the service and are computed by the
+next turn's prefill. The memory knows tokens and blocks; it computes nothing and knows no requests. To the engine that
+serves `isolated` it is the prefix cache; tenants do not matter, for a vault has one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cloister.engine.blocks import BlockPool
+from cloister.engine.prefix import PrefixCache
+from cloister.kernels.batch import BLOCK_TOKENS, Layout
+
+Tokens = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """Blocks that hold the first `computed` positions of a prompt. The caller releases them like its own."""
+
+    blocks: list[int]
+    computed: int
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class _Past:
+    tokens: Tokens
+    public: int
+    blocks: tuple[int, ...]
+
+    @property
+    def first_segment(self) -> int:
+        return self.public or len(self.tokens)
+
+
+class SessionMemory(PrefixCache):
+    """Past prompts, the least recently used first, under references of their own in the pool."""
+
+    def __init__(self) -> None:
+        self.pool = BlockPool(0)
+        self._past: deque[_Past] = deque()
+
+    def attach(self, pool: BlockPool, block_tokens: int) -> None:
+        self.pool = pool
+
+    @property
+    def prompts(self) -> int:
+        """How many are remembered."""
+        return len(self._past)
+
+    def recall(self, tokens: Sequence[int], public: int) -> Recalled:
+        """The whole blocks of the longest remembered beginning of this prompt, its last token excepted.
+
+        The last token is always computed: its row brings the logits.
+        """
+        wanted = np.asarray(tokens[:-1], dtype=np.int64)
+        longest, best = 0, None
+        for past in self._past:
+            if (reusable := _reusable(past, wanted, public)) > longest:
+                longest, best = reusable, past
+        if best is None:
+            return Recalled([], 0)
+        self._past.remove(best)
+        self._past.append(best)
+        blocks = list(best.blocks[: Layout(prompt=len(tokens), public=public).blocks(longest)])
+        self.pool.retain(blocks)
+        return Recalled(blocks, longest)
+
+    def keep(self, tokens: Sequence[int], public: int, blocks: Sequence[int]) -> None:
+        """Remember a prompt whose keys and values these blocks hold; older ones that it begins with are let go."""
+        length = _whole(len(tokens), public)
+        if not length:
+            return
+        new = np.asarray(tokens[:length], dtype=np.int64)
+        held = tuple(blocks[: Layout(prompt=len(tokens), public=public).blocks(length)])
+        self.pool.retain(held)
+        for past in [past for past in self._past if past.public == public and _begins(new, past.tokens)]:
+            self._let_go(past)
+        self._past.append(_Past(new, public, held))
+
+    def make_room(self, count: int) -> bool:
+        """Whether `count` blocks are free, after letting go of what was not used for longest."""
+        while self.pool.free < count and self._past:
+            self._let_go(self._past[0])
+        return self.pool.free >= count
+
+    def match(self, tenant: str, tokens: Sequence[int]) -> list[int]:
+        return self.recall([*tokens, -1], public=0).blocks
+
+    def offer(self, tenant: str, tokens: Sequence[int], blocks: Sequence[int]) -> None:
+        self.keep(tokens, 0, blocks)
+
+    def evict(self, count: int) -> None:
+        self.make_room(self.pool.free + count)
+
+    def _let_go(self, past: _Past) -> None:
+        self._past.remove(past)
+        self.pool.release(past.blocks)
+
+
+def _reusable(past: _Past, wanted: Tokens, public: int) -> int:
+    """How many positions of the past prompt may be used again.
+
+    Where the two are split into segments alike, all whole blocks of what they have in common. Where they are not, only
+    those of both first segments: a later segment's keys are rounded by the split (kernels.batch.Layout).
+    """
+    common = _common(past.tokens, wanted)
+    if past.public == public:
+        return _whole(common, public)
+    return _whole(min(common, past.first_segment, public or common), 0)
+
+
+def _whole(length: int, public: int) -> int:
+    """How many of the first positions lie in blocks that are never written again: full ones, and all public ones."""
+    if length < public:
+        return length // BLOCK_TOKENS * BLOCK_TOKENS
+    return public + (length - public) // BLOCK_TOKENS * BLOCK_TOKENS
+
+
+def _common(one: Tokens, other: Tokens) -> int:
+    shorter = min(len(one), len(other))
+    differs = one[:shorter] != other[:shorter]
+    return int(differs.argmax()) if differs.any() else shorter
+
+
+def _begins(whole: Tokens, beginning: Tokens) -> bool:
+    return _common(whole, beginning) == len(beginning)

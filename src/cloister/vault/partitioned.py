@@ -1,0 +1,136 @@
+"""Prompts at the level `partitioned`: prefilled here up to the first token, then exposed to the link.
+
+From then on the service decodes and asks this vault, layer by layer, for the attention over the private span
+(Petridish §4.1, Theorem 1). Public blocks are never exposed: the service holds those keys itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Rows
+from typing import Protocol
+
+from cloister.engine.sequence import Sequence
+from cloister.errors import PromptTooLong, QueueFull
+from cloister.kernels.batch import BLOCK_TOKENS
+from cloister.messages.generation import Submit
+from cloister.messages.vault import First
+from cloister.vault.memory import SessionMemory
+from cloister.vault.prefill import Prefill
+
+
+class Exposing(Protocol):
+    """What is asked of the link's answering side."""
+
+    slots: int
+
+    def expose(self, slot: int, blocks: Rows[int], *, length: int, start: int, turn: int) -> None:
+        """Answer for these blocks' first `length` positions, the first of them at `start` in the whole prompt."""
+
+    def withdraw(self, slot: int) -> None:
+        """Answer no more for this slot."""
+
+
+class Partitioned:
+    """First come, first served: one prompt at a time, a chunk at a time."""
+
+    def __init__(
+        self, prefill: Prefill, memory: SessionMemory, answerer: Exposing, *, chunk: int, context: int, relative: bool
+    ) -> None:
+        self._prefill = prefill
+        self._memory = memory
+        self._answerer = answerer
+        self._chunk = chunk
+        self._context = context
+        self._relative = relative
+        self._waiting: dict[int, Sequence] = {}
+        self._exposed: dict[int, tuple[Sequence, int]] = {}
+        self._slots = list(range(answerer.slots - 1, -1, -1))
+
+    def __contains__(self, request_id: int) -> bool:
+        return request_id in self._waiting or request_id in self._exposed
+
+    def add(self, request: Submit) -> None:
+        """Queue a prompt, or raise why it cannot be served."""
+        sequence = Sequence.of(request, arrival=0, max_context=self._context, relative=self._relative)
+        total = self._memory.pool.total
+        if sequence.layout.blocks(sequence.prompt_length) > total:
+            raise PromptTooLong(
+                f"The prompt has {sequence.prompt_length} tokens; a vault holds {total * BLOCK_TOKENS} at most.",
+                param="prompt",
+                hint="Shorten the prompt, or start the server with more --vault-kv-mib.",
+            )
+        if len(self._waiting) + len(self._exposed) >= self._answerer.slots:
+            raise QueueFull(f"{self._answerer.slots} requests of this session are under way already.")
+        self._waiting[request.request_id] = sequence
+
+    def drop(self, request_id: int) -> None:
+        """End a request in whatever state it is; one that is not here ended already."""
+        if (waiting := self._waiting.pop(request_id, None)) is not None:
+            self._memory.pool.release(waiting.blocks)
+        elif (exposed := self._exposed.pop(request_id, None)) is not None:
+            sequence, slot = exposed
+            self._answerer.withdraw(slot)
+            self._slots.append(slot)
+            self._memory.pool.release(sequence.blocks)
+
+    @property
+    def next_request(self) -> int | None:
+        """Whose chunk `work` would compute; None where nobody waits, or who does must wait for blocks."""
+        for request_id, sequence in self._waiting.items():
+            return request_id if self._has_blocks(sequence) else None
+        return None
+
+    @property
+    def next_tokens(self) -> int:
+        """How many tokens `work` would compute."""
+        request_id = self.next_request
+        return 0 if request_id is None else min(self._chunk, self._waiting[request_id].remaining)
+
+    def work(self, request_id: int) -> First | None:
+        """Compute one chunk of this prompt; with its last, the answer's first token."""
+        sequence = self._waiting[request_id]
+        hidden = self._prefill.compute(sequence, self._chunk)
+        if sequence.computed < sequence.prompt_length:
+            return None
+        prompt, layout = tuple(sequence.tokens), sequence.layout
+        logprob = self._prefill.choose_first(sequence, hidden)
+        self._memory.keep(prompt, layout.public, sequence.blocks)
+        slot = self._expose(sequence)
+        if sequence.finish is not None:
+            self.drop(request_id)
+        return First(
+            request_id=request_id,
+            token=sequence.tokens[-1],
+            slot=slot,
+            origin=layout.origin,
+            # Who holds nothing of the prompt has no use for the turn, which tells the prompt's length.
+            turn=layout.turn if layout.public else 0,
+            max_tokens=sequence.limit - sequence.prompt_length,
+            public=prompt[: layout.public],
+            logprob=logprob,
+            finish=sequence.finish,
+        )
+
+    def _has_blocks(self, sequence: Sequence) -> bool:
+        """Whether the prompt has its blocks, lent and own: all at once, so that nobody waits half computed."""
+        if sequence.blocks:
+            return True
+        layout, pool = sequence.layout, self._memory.pool
+        lent = self._memory.recall(sequence.tokens, layout.public)
+        need = layout.blocks(sequence.prompt_length) - len(lent.blocks)
+        own = pool.allocate(need) if self._memory.make_room(need) else None
+        if own is None:
+            pool.release(lent.blocks)
+            return False
+        sequence.blocks, sequence.computed = lent.blocks + own, lent.computed
+        return True
+
+    def _expose(self, sequence: Sequence) -> int:
+        """Let the service ask for the private span."""
+        layout, slot = sequence.layout, self._slots.pop()
+        private = sequence.blocks[layout.blocks(layout.public) :]
+        length = layout.prompt - layout.public
+        self._answerer.expose(slot, private, length=length, start=layout.public, turn=layout.turn)
+        del self._waiting[sequence.request_id]
+        self._exposed[sequence.request_id] = (sequence, slot)
+        return slot

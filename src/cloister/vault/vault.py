@@ -1,0 +1,168 @@
+"""The vault's loop: take what is confided, ask for the floor, compute a piece, say what came of it.
+
+One thread of Python, which sleeps while the service decodes: questions on the link are answered by a thread of C. It
+prints nothing, and ends when the controller hangs up or when the service breaks the rules of the link.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from typing import Protocol
+
+import msgspec
+
+from cloister.config import EngineSettings
+from cloister.engine.model_runner import ModelRunner
+from cloister.errors import CloisterError, ProtocolError, QueueFull
+from cloister.kernels.cache import KVCache
+from cloister.messages.frames import FrameReader, encode_frame
+from cloister.messages.generation import VERSION, Cancel, Failed
+from cloister.messages.vault import (
+    Confide,
+    FloorDone,
+    LinkBroken,
+    Release,
+    TakeFloor,
+    ToVault,
+    Understood,
+    VaultReady,
+    WantFloor,
+)
+from cloister.models.decoder import Decoder
+from cloister.models.reading import PromptReading
+from cloister.vault.isolated import Isolated
+from cloister.vault.memory import SessionMemory
+from cloister.vault.partitioned import Exposing, Partitioned
+from cloister.vault.prefill import Prefill
+from cloister.vault.reading import Reader
+
+RECEIVE_BYTES = 1 << 20
+
+FromController = Confide | Release | Cancel | TakeFloor
+
+
+class Answering(Exposing, Protocol):
+    """The link's answering side, with its loop running."""
+
+    def fileno(self) -> int:
+        """Readable once the loop has ended."""
+
+    def verdict(self) -> str:
+        """Why it ended."""
+
+
+class VaultRunner(ModelRunner):
+    """The vault's own runner: its cache is also what the link answers from."""
+
+    def __init__(self, decoder: Decoder, settings: EngineSettings) -> None:
+        super().__init__(decoder, settings.model_copy(update={"kv_cache_mib": settings.vault_kv_mib}))
+
+    @property
+    def cache(self) -> KVCache:
+        """Keys and values of all blocks, reserved here and now, touched when written."""
+        return self._cache
+
+
+class Vault:
+    """One session's prompts, at whatever level each of them is served."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        reading: PromptReading,
+        settings: EngineSettings,
+        runner: VaultRunner,
+        answerer: Answering,
+    ) -> None:
+        self._answerer = answerer
+        self._reader = Reader(reading, decoder.vocabulary, decoder.max_context)
+        self.memory = SessionMemory()
+        self._isolated = Isolated(runner, settings, self.memory)
+        self._partitioned = Partitioned(
+            Prefill(decoder, runner.cache),
+            self.memory,
+            answerer,
+            chunk=settings.chunk_tokens,
+            context=decoder.max_context,
+            relative=runner.relative,
+        )
+        self._wants_floor = False
+
+    def run(self, control: socket.socket) -> None:
+        """Serve until the controller hangs up or the link breaks."""
+        control.sendall(encode_frame((VaultReady(VERSION),)))
+        frames: FrameReader[FromController] = FrameReader(ToVault)
+        poll = select.poll()
+        poll.register(control, select.POLLIN)
+        poll.register(self._answerer.fileno(), select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poll.poll()}
+            if self._answerer.fileno() in ready:
+                control.sendall(encode_frame((LinkBroken(self._answerer.verdict()),)))
+                return
+            data = control.recv(RECEIVE_BYTES)
+            if not data:
+                return
+            if replies := self.hear(frames.feed(data)):
+                control.sendall(encode_frame(tuple(replies)))
+
+    def hear(self, messages: list[FromController]) -> list[msgspec.Struct]:
+        """Do what the messages ask; what to say in reply, and that the floor is wanted if it is."""
+        replies = [reply for message in messages for reply in self._do(message)]
+        return replies + self._ask_for_floor()
+
+    def _do(self, message: FromController) -> list[msgspec.Struct]:
+        match message:
+            case Confide():
+                return [self._take(message)]
+            case Cancel(request_id=request_id) | Release(request_id=request_id):
+                self._partitioned.drop(request_id)
+                self._isolated.drop(request_id)
+                return []
+            case TakeFloor():
+                if not self._wants_floor:
+                    raise ProtocolError("The floor was given to a vault that did not ask for it.")
+                self._wants_floor = False
+                return [*self._work(), FloorDone()]
+
+    def _take(self, confided: Confide) -> Understood | Failed:
+        request_id = confided.request_id
+        if request_id in self._partitioned or request_id in self._isolated:
+            raise ProtocolError("A request of this id is under way.")
+        try:
+            request = self._reader.read(confided)
+            (self._partitioned if confided.level == "partitioned" else self._isolated).add(request)
+        except MemoryError:
+            raise
+        except Exception as error:
+            return _failed(request_id, error)
+        return Understood(request_id, len(request.prompt))
+
+    def _ask_for_floor(self) -> list[msgspec.Struct]:
+        tokens = self._partitioned.next_tokens or self._isolated.next_tokens
+        if self._wants_floor or not tokens:
+            return []
+        self._wants_floor = True
+        return [WantFloor(tokens)]
+
+    def _work(self) -> list[msgspec.Struct]:
+        """One piece: a chunk of a prompt, or a step of the answers generated here."""
+        request_id = self._partitioned.next_request
+        if request_id is None:
+            return list(self._isolated.work()) if self._isolated.next_tokens else []
+        try:
+            first = self._partitioned.work(request_id)
+        except MemoryError:
+            raise
+        except Exception as error:
+            self._partitioned.drop(request_id)
+            return [_failed(request_id, error)]
+        return [] if first is None else [first]
+
+
+def _failed(request_id: int, error: Exception) -> Failed:
+    """The error in our own words: libraries put their input into theirs."""
+    if not isinstance(error, CloisterError):
+        error = CloisterError(f"The computation failed ({type(error).__name__}).", hint="Try again.")
+    return Failed(request_id, error.code, str(error), error.retry_after if isinstance(error, QueueFull) else 0)

@@ -1,0 +1,197 @@
+"""What the vault's tests share: small decoders, a tokenizer of bytes, a fake answerer, and a talk with a vault."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+
+from cloister.config import EngineSettings
+from cloister.engine.engine import Engine
+from cloister.engine.model_runner import ModelRunner
+from cloister.kernels.batch import Batch
+from cloister.kernels.cache import KVCache
+from cloister.kernels.choose import choose_kernels
+from cloister.messages.generation import Cancel, Failed, SamplingParams, Submit, TokenLogprob, Tokens
+from cloister.messages.prompts import Prompt, TextPrompt, write_prompt
+from cloister.messages.vault import Confide, First, FloorDone, Release, TakeFloor, VaultLevel, WantFloor
+from cloister.models.decoder import Decoder
+from cloister.models.fused import FusedDecoder
+from cloister.models.parts import RawParts
+from cloister.models.reading import PromptReading
+from cloister.vault.vault import Vault, VaultRunner
+from tests.models.architectures import CONFIGS, VOCABULARY, random_model
+
+SETTINGS = EngineSettings(dtype="fp32", threads=1, kv_cache_mib=2, vault_kv_mib=2, chunk_tokens=32)
+
+
+def small_decoder(name: str, settings: EngineSettings = SETTINGS) -> Decoder:
+    kernels = choose_kernels(settings)
+    config = CONFIGS[name]
+    return FusedDecoder(config, RawParts(dict(random_model(config).state_dict()), kernels), kernels, 512)
+
+
+class CountingDecoder(Decoder):
+    """Counts the rows it computes; `fail_next` is raised instead of computing once."""
+
+    def __init__(self, inner: Decoder) -> None:
+        self.__dict__.update(inner.__dict__)
+        self._inner = inner
+        self.rows = 0
+        self.fail_next: Exception | None = None
+
+    def hidden(self, batch: Batch, cache: KVCache) -> torch.Tensor:
+        if (error := self.fail_next) is not None:
+            self.fail_next = None
+            raise error
+        self.rows += batch.rows
+        return self._inner.hidden(batch, cache)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._inner.logits(hidden)
+
+
+class ByteTokenizer:
+    """One token a byte; a chat is its messages' contents, one after the other."""
+
+    vocabulary = VOCABULARY
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        return list(text.encode())
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([token]) if token < 256 else b""
+
+    def render_chat(self, messages: list[dict[str, Any]]) -> list[int]:
+        return [token for message in messages for token in self.encode(message["content"])]
+
+    def render_chat_beside(
+        self, messages: list[dict[str, Any]], twin: list[dict[str, Any]]
+    ) -> tuple[list[int], list[int]]:
+        mine, other = self.render_chat(messages), self.render_chat(twin)
+        same = next(
+            (i for i, (a, b) in enumerate(zip(mine, other, strict=False)) if a != b), min(map(len, (mine, other)))
+        )
+        return mine, mine[:same]
+
+
+@dataclass
+class Exposed:
+    blocks: tuple[int, ...]
+    length: int
+    start: int
+    turn: int
+
+
+class FakeAnswerer:
+    """Notes what is exposed; nobody asks it anything."""
+
+    def __init__(self, slots: int = 1024) -> None:
+        self.slots = slots
+        self.exposed: dict[int, Exposed] = {}
+        self.code = ""
+        self._ended, self._end = os.pipe()
+
+    def expose(self, slot: int, blocks: Any, *, length: int, start: int, turn: int) -> None:
+        assert slot not in self.exposed and 0 <= slot < self.slots
+        self.exposed[slot] = Exposed(tuple(blocks), length, start, turn)
+
+    def withdraw(self, slot: int) -> None:
+        del self.exposed[slot]
+
+    def fileno(self) -> int:
+        return self._ended
+
+    def verdict(self) -> str:
+        return self.code
+
+    def break_with(self, code: str) -> None:
+        self.code = code
+        os.write(self._end, b"!")
+
+    def close(self) -> None:
+        os.close(self._ended)
+        os.close(self._end)
+
+
+class Room:
+    """A vault and a controller who gives it the floor whenever it asks."""
+
+    def __init__(
+        self, decoder: Decoder, settings: EngineSettings = SETTINGS, answerer: FakeAnswerer | None = None
+    ) -> None:
+        self.answerer = answerer or FakeAnswerer()
+        self.decoder = CountingDecoder(decoder)
+        self.runner = VaultRunner(self.decoder, settings)
+        reading = PromptReading(ByteTokenizer(), decoder.vocabulary, decoder.max_context)
+        self.vault = Vault(self.decoder, reading, settings, self.runner, self.answerer)
+        self.memory = self.vault.memory
+        self.pool = self.memory.pool
+        self.said: list[Any] = []
+
+    def confide(
+        self, number: int, prompt: Prompt | str | bytes, level: VaultLevel = "partitioned", **params: Any
+    ) -> Any:
+        """Hand in a prompt; the vault's first word about it."""
+        if isinstance(prompt, str):
+            prompt = TextPrompt(prompt)
+        data = prompt if isinstance(prompt, bytes) else write_prompt(prompt)
+        params = {"temperature": 0.0, "max_tokens": 8, **params}
+        return self.say(Confide(number, level, data, SamplingParams(**params)))[0]
+
+    def say(self, message: Any) -> list[Any]:
+        replies = self.vault.hear([message])
+        self.said += replies
+        return replies
+
+    @property
+    def wants_floor(self) -> bool:
+        floor = [m for m in self.said if isinstance(m, WantFloor | FloorDone)]
+        return bool(floor) and isinstance(floor[-1], WantFloor)
+
+    def serve(self) -> None:
+        """Give the floor until it is not wanted any more."""
+        while self.wants_floor:
+            self.say(TakeFloor())
+
+    def first(self, number: int) -> First:
+        [found] = [m for m in self.said if isinstance(m, First) and m.request_id == number]
+        return found
+
+    def answer(self, number: int) -> list[int]:
+        return [token for m in self.said if isinstance(m, Tokens) and m.request_id == number for token in m.tokens]
+
+    def release(self, number: int) -> None:
+        self.say(Release(number))
+
+    def cancel(self, number: int) -> None:
+        self.say(Cancel(number))
+
+    def forget(self) -> None:
+        """Drop the session's memory."""
+        self.memory.make_room(self.pool.total)
+
+
+def engine_answer(
+    decoder: Decoder, prompt: tuple[int, ...], public: int = 0, **params: Any
+) -> tuple[list[int], list[TokenLogprob]]:
+    """What an engine outside any vault says to the same prompt, everything in one chunk."""
+    settings = SETTINGS.model_copy(update={"chunk_tokens": 512})
+    engine = Engine(ModelRunner(decoder, settings), settings)
+    sampling = SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **params})
+    assert not isinstance(engine.submit(Submit(1, "t", prompt, sampling, public=public)), Failed)
+    tokens: list[int] = []
+    logprobs: list[TokenLogprob] = []
+    while engine.has_work:
+        for message in engine.step():
+            assert isinstance(message, Tokens)
+            tokens += message.tokens
+            logprobs += message.logprobs or ()
+    return tokens, logprobs
+
+
+def kinds(messages: list[msgspec.Struct]) -> list[str]:
+    return [type(message).__name__ for message in messages]

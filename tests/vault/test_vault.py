@@ -1,0 +1,420 @@
+"""A vault, spoken to as the controller does: the engine's own answers, the floor's rules, and nothing left behind."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from cloister.errors import ProtocolError
+from cloister.messages.frames import FrameReader, encode_frame
+from cloister.messages.generation import VERSION, Failed, SamplingParams, Tokens
+from cloister.messages.prompts import ChatPrompt, TextPrompt, TokenPrompt, Turn, write_prompt
+from cloister.messages.vault import (
+    Confide,
+    First,
+    FloorDone,
+    FromVault,
+    LinkBroken,
+    TakeFloor,
+    Understood,
+    VaultReady,
+    WantFloor,
+)
+from cloister.models.decoder import Decoder
+from tests.vault.house import SETTINGS, Exposed, FakeAnswerer, Room, engine_answer, kinds
+
+WORDS = "The quick brown fox jumps over the lazy dog, and then it does so again and again until night falls. "
+TAGGED = "You are a helpful assistant.<confidential> My name is on no list</confidential> and so on"
+
+PARAMS = {
+    "greedy": {},
+    "seeded": {"temperature": 0.9, "seed": 11},
+    "filtered": {"temperature": 1.3, "top_p": 0.8, "top_k": 40, "min_p": 0.01, "seed": 5},
+    "logprobs": {"logprobs": 4, "temperature": 0.7, "seed": 3},
+    "biased": {"logit_bias": {7: 30.0, 9: -50.0}},
+    "penalised": {"presence_penalty": 1.5, "frequency_penalty": -0.5},
+}
+
+
+@pytest.mark.parametrize("chunk", [1, 16, 37, 512])
+@pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
+def test_the_first_token_is_the_engines(decoder: Decoder, answerer: FakeAnswerer, params, chunk):
+    room = Room(decoder, SETTINGS.model_copy(update={"chunk_tokens": chunk}), answerer)
+    assert room.confide(1, WORDS, **params) == Understood(1, len(WORDS))
+    room.serve()
+    [token, *_], logprobs = engine_answer(decoder, tuple(WORDS.encode()), **params)
+    first = room.first(1)
+    assert (first.token, first.max_tokens, first.finish) == (token, 8, None)
+    assert first.logprob == (logprobs[0] if logprobs else None)
+    assert room.decoder.rows == len(WORDS)
+
+
+@pytest.mark.parametrize("level", ["partitioned", "isolated"])
+def test_a_public_span_changes_nothing_of_the_engines_answer(decoder: Decoder, answerer: FakeAnswerer, level):
+    room = Room(decoder, answerer=answerer)
+    text = TAGGED.replace("<confidential>", "").replace("</confidential>", "").encode()
+    public = TAGGED.index("<")
+    room.confide(1, TAGGED, level, temperature=0.8, seed=2, logprobs=2)
+    room.serve()
+    tokens, logprobs = engine_answer(decoder, tuple(text), public, temperature=0.8, seed=2, logprobs=2)
+    if level == "partitioned":
+        first = room.first(1)
+        assert (first.token, first.logprob) == (tokens[0], logprobs[0])
+        assert first.public == tuple(text[:public])
+    else:
+        assert room.answer(1) == tokens
+
+
+@pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
+def test_isolated_answers_are_the_engines_from_first_to_last(decoder: Decoder, answerer: FakeAnswerer, params):
+    room = Room(decoder, answerer=answerer)
+    for number in range(3):
+        assert isinstance(room.confide(number, WORDS[number:], "isolated", max_tokens=12, **params), Understood)
+    room.serve()
+    for number in range(3):
+        prompt = tuple(WORDS[number:].encode())
+        assert room.answer(number) == engine_answer(decoder, prompt, max_tokens=12, **params)[0]
+        assert [m.finish for m in room.said if isinstance(m, Tokens) and m.request_id == number][-1] == "length"
+    assert answerer.exposed == {}
+    room.forget()
+    assert room.pool.free == room.pool.total
+
+
+def test_a_repetition_penalty_works_where_the_prompt_is(llama: Decoder, room: Room):
+    room.confide(1, WORDS, "isolated", repetition_penalty=1.7)
+    room.serve()
+    assert room.answer(1) == engine_answer(llama, tuple(WORDS.encode()), repetition_penalty=1.7)[0]
+    refused = room.confide(2, WORDS, repetition_penalty=1.7)
+    assert isinstance(refused, Failed) and refused.code == "invalid_request" and "repetition" in refused.message
+
+
+def test_only_the_private_span_is_exposed(room: Room, answerer: FakeAnswerer):
+    room.confide(1, TAGGED)
+    room.serve()
+    first, public = room.first(1), TAGGED.index("<")
+    length = len(TAGGED) - len("<confidential></confidential>")
+    [(slot, exposed)] = answerer.exposed.items()
+    assert first.slot == slot
+    assert exposed == Exposed(exposed.blocks, length - public, public, exposed.turn)
+    assert len(exposed.blocks) == -(-(length - public) // 16) and first.origin + exposed.turn == length
+    assert first.turn == exposed.turn
+
+
+def test_the_length_of_a_prompt_that_is_all_private_is_not_told(room: Room, answerer: FakeAnswerer):
+    if not room.runner.relative:
+        pytest.skip("this decoder's positions are absolute")
+    firsts = []
+    for number, text in enumerate((WORDS, WORDS[:40])):
+        room.confide(number, text)
+        room.serve()
+        firsts.append(room.first(number))
+    assert {(first.origin, first.turn, first.public) for first in firsts} == {(0, 0, ())}
+    assert [exposed.turn for exposed in answerer.exposed.values()] == [len(WORDS), 40]
+
+
+def test_the_next_turn_computes_only_what_is_new_and_says_the_same(decoder: Decoder, answerer: FakeAnswerer):
+    room, turns = Room(decoder, answerer=answerer), [WORDS, WORDS * 2, WORDS * 2 + "x", WORDS * 2]
+    rows = []
+    for number, text in enumerate(turns):
+        before = room.decoder.rows
+        room.confide(number, text, temperature=0.9, seed=number, logprobs=3)
+        room.serve()
+        rows.append(room.decoder.rows - before)
+        token, logprob = (
+            each[0] for each in engine_answer(decoder, tuple(text.encode()), temperature=0.9, seed=number, logprobs=3)
+        )
+        assert (room.first(number).token, room.first(number).logprob) == (token, logprob)
+    length = len(WORDS)
+    assert rows == [length, 2 * length - length // 16 * 16, 2 * length + 1 - 2 * length // 16 * 16, rows[3]]
+    assert 1 <= rows[3] <= 16
+
+
+def test_turns_with_the_same_public_span_share_it(decoder: Decoder, answerer: FakeAnswerer):
+    room = Room(decoder, answerer=answerer)
+    public = "You are a helpful assistant, and patient."
+    for number, text in enumerate(("first question", "second question")):
+        before = room.decoder.rows
+        room.confide(number, f"{public}<confidential>{text}</confidential>")
+        room.serve()
+        assert room.decoder.rows - before == len(text) + (0 if number else len(public))
+        assert room.first(number).token == engine_answer(decoder, tuple((public + text).encode()), len(public))[0][0]
+
+
+def test_levels_of_one_session_remember_for_each_other(llama: Decoder, room: Room):
+    room.confide(1, WORDS)
+    room.serve()
+    before = room.decoder.rows
+    room.confide(2, WORDS + "!", "isolated", max_tokens=5)
+    room.serve()
+    assert room.decoder.rows - before == len(WORDS) + 1 - len(WORDS) // 16 * 16 + 4
+    assert room.answer(2) == engine_answer(llama, tuple((WORDS + "!").encode()), max_tokens=5)[0]
+
+
+def test_when_the_pool_is_full_the_oldest_memory_goes_and_the_living_stay(llama: Decoder, answerer: FakeAnswerer):
+    settings = SETTINGS.model_copy(update={"vault_kv_mib": 1, "chunk_tokens": 512})
+    room = Room(llama, settings, answerer)
+    blocks = room.pool.total
+    for number in range(2 * blocks * 16 // 400):
+        room.confide(number, f"{number:03d}" + WORDS * 4)
+        room.serve()
+        if number:
+            room.release(number)
+        living = answerer.exposed[room.first(0).slot].blocks
+        assert all(room.pool.references(block) > 0 for block in living)
+    before = room.decoder.rows
+    room.confide(500, "000" + WORDS * 4)
+    room.serve()
+    assert room.first(500).token == room.first(0).token and room.decoder.rows > before
+    room.release(0)
+    room.release(500)
+    room.forget()
+    assert room.pool.free == blocks and answerer.exposed == {}
+
+
+def test_a_prompt_waits_for_blocks_without_asking_for_the_floor(llama: Decoder, answerer: FakeAnswerer):
+    room = Room(llama, SETTINGS.model_copy(update={"vault_kv_mib": 1}), answerer)
+    each = 400
+    fitting = room.pool.total // (each // 16)
+    for number in range(fitting + 1):
+        assert isinstance(room.confide(number, chr(65 + number) * each), Understood)
+    room.serve()
+    assert len(answerer.exposed) == fitting and not room.wants_floor
+    room.release(0)
+    assert room.wants_floor
+    room.serve()
+    assert room.first(fitting).token == engine_answer(llama, (65 + fitting,) * each)[0][0]
+
+
+def test_the_floor_is_asked_for_once_and_given_back(room: Room):
+    assert kinds(room.vault.hear([confide(1, WORDS), confide(2, WORDS[:20])])) == [
+        "Understood",
+        "Understood",
+        "WantFloor",
+    ]
+    talk = []
+    while (replies := room.vault.hear([TakeFloor()])) and len(talk) < 10:
+        talk.append(kinds(replies))
+        if not isinstance(replies[-1], WantFloor):
+            break
+    chunks = -(-len(WORDS) // SETTINGS.chunk_tokens)
+    assert talk == [
+        *([["FloorDone", "WantFloor"]] * (chunks - 1)),
+        ["First", "FloorDone", "WantFloor"],
+        ["First", "FloorDone"],
+    ]
+
+
+def test_the_floor_is_asked_for_in_the_size_of_the_work(room: Room):
+    room.confide(1, WORDS[:40])
+    room.serve()
+    room.confide(2, WORDS[:10], "isolated", max_tokens=3)
+    room.serve()
+    assert [m.tokens for m in room.said if isinstance(m, WantFloor)] == [32, 8, 64, 64, 64]
+
+
+def test_a_floor_given_unasked_ends_the_vault(room: Room):
+    with pytest.raises(ProtocolError):
+        room.say(TakeFloor())
+
+
+def test_an_id_under_way_cannot_come_again(room: Room):
+    room.confide(1, WORDS)
+    with pytest.raises(ProtocolError):
+        room.confide(1, WORDS)
+    room.serve()
+    with pytest.raises(ProtocolError):
+        room.confide(1, WORDS, "isolated")
+    room.release(1)
+    assert isinstance(room.confide(1, WORDS), Understood)
+
+
+BAD = {
+    "not msgpack": (b"\xc1 secret", {}, "protocol_error"),
+    "another shape": (b"\x81\xa4type\xa6secret", {}, "protocol_error"),
+    "an empty text": (write_prompt(TextPrompt("")), {}, "invalid_request"),
+    "no token": (write_prompt(TokenPrompt(())), {}, "invalid_request"),
+    "an unknown token": (write_prompt(TokenPrompt((5, 301))), {}, "invalid_request"),
+    "an open tag": (write_prompt(TextPrompt("a<confidential>secret")), {}, "invalid_request"),
+    "too long": (write_prompt(TextPrompt("secret" * 400)), {}, "context_length_exceeded"),
+    "no room for a token": (write_prompt(TokenPrompt((1,) * 512)), {}, "context_length_exceeded"),
+    "an unknown bias": (write_prompt(TextPrompt("secret")), {"logit_bias": {301: 1.0}}, "invalid_request"),
+    "logprobs of the prompt": (write_prompt(TextPrompt("secret")), {"prompt_logprobs": 1}, "invalid_request"),
+    "no token wanted": (write_prompt(TextPrompt("secret")), {"max_tokens": 0}, "invalid_request"),
+    "half a surrogate": (write_prompt(ChatPrompt((Turn("user", "a"),))) + b"\x00", {}, "protocol_error"),
+}
+
+
+@pytest.mark.parametrize("level", ["partitioned", "isolated"])
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+def test_a_bad_prompt_fails_with_a_code_and_without_a_word_of_it(room: Room, bad, level):
+    data, params, code = bad
+    failed = room.confide(1, data, level, **params)
+    assert isinstance(failed, Failed) and failed.code == code
+    assert "secret" not in failed.message and not room.wants_floor
+    assert isinstance(room.confide(1, WORDS, level), Understood)
+    room.serve()
+    assert kinds(room.said).count("Failed") == 1
+
+
+def test_the_answer_ends_where_the_context_ends(llama: Decoder, room: Room):
+    prompt = TokenPrompt((3,) * 507)
+    room.confide(1, prompt, max_tokens=10_000)
+    room.confide(2, prompt, "isolated", max_tokens=10_000)
+    room.serve()
+    assert room.first(1).max_tokens == 5
+    assert room.answer(2) == engine_answer(llama, prompt.tokens, max_tokens=10_000)[0] and len(room.answer(2)) == 5
+
+
+def test_a_prompt_larger_than_the_vault_is_refused(llama: Decoder, answerer: FakeAnswerer):
+    room = Room(llama, SETTINGS.model_copy(update={"vault_kv_mib": 1}), answerer)
+    total = room.pool.total
+    assert total * 16 > 512  # so the context would refuse first; hold most of the pool back
+    room.memory.pool.total = 4
+    failed = room.confide(1, WORDS)
+    assert isinstance(failed, Failed) and failed.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("params", [{"max_tokens": 1}, {"stop": True}], ids=["length", "stop"])
+def test_an_answer_of_one_token_leaves_nothing_behind(llama: Decoder, room: Room, answerer: FakeAnswerer, params):
+    [token, *_], _ = engine_answer(llama, tuple(WORDS.encode()))
+    if params.pop("stop", False):
+        params = {"stop_tokens": (token,)}
+    room.confide(1, WORDS, **params)
+    room.serve()
+    assert room.first(1).finish == ("stop" if "stop_tokens" in params else "length")
+    assert answerer.exposed == {}
+    room.release(1)
+    room.forget()
+    assert room.pool.free == room.pool.total
+
+
+@pytest.mark.parametrize("level", ["partitioned", "isolated"])
+@pytest.mark.parametrize("turns", [0, 1, 2, 4, 6, 9])
+def test_cancel_at_every_stage_frees_everything(llama: Decoder, room: Room, answerer: FakeAnswerer, level, turns):
+    room.confide(1, WORDS, level)
+    room.confide(2, "z" + WORDS, level)
+    for _ in range(turns):
+        if room.wants_floor:
+            room.say(TakeFloor())
+    room.cancel(1)
+    room.cancel(1)
+    said = len(room.said)
+    room.serve()
+    assert not [m for m in room.said[said:] if getattr(m, "request_id", 2) == 1]
+    expected = engine_answer(llama, tuple(("z" + WORDS).encode()))[0]
+    if level == "partitioned":
+        assert room.first(2).token == expected[0] and len(answerer.exposed) == 1
+    else:
+        assert room.answer(2) == expected
+    room.release(2)
+    room.forget()
+    assert room.pool.free == room.pool.total and answerer.exposed == {}
+
+
+def test_a_floor_that_nobody_needs_any_more_is_given_back_at_once(room: Room):
+    room.confide(1, WORDS)
+    room.cancel(1)
+    assert kinds(room.say(TakeFloor())) == ["FloorDone"]
+
+
+def test_choices_of_one_prompt_share_its_blocks(room: Room, answerer: FakeAnswerer):
+    for number in range(4):
+        room.confide(number, WORDS, temperature=1.0, seed=number)
+    room.serve()
+    shared = len(WORDS) // 16
+    assert len({exposed.blocks[:shared] for exposed in answerer.exposed.values()}) == 1
+    assert room.decoder.rows == len(WORDS) + 3 * (len(WORDS) - shared * 16)
+    assert len({room.first(number).slot for number in range(4)}) == 4
+
+
+def test_slots_run_out_with_an_error_and_are_used_again(llama: Decoder):
+    room = Room(llama, answerer=FakeAnswerer(slots=2))
+    for number in range(2):
+        room.confide(number, WORDS)
+    room.serve()
+    full = room.confide(2, WORDS)
+    assert isinstance(full, Failed) and full.code == "queue_full" and full.retry_after >= 1
+    room.release(0)
+    room.confide(3, WORDS)
+    room.serve()
+    assert room.first(3).slot == room.first(0).slot
+    room.answerer.close()
+
+
+@pytest.mark.parametrize("level", ["partitioned", "isolated"])
+def test_a_failing_computation_fails_its_request_alone(llama: Decoder, room: Room, level):
+    room.confide(1, WORDS, level)
+    room.decoder.fail_next = RuntimeError("secret words")
+    room.serve()
+    [failed] = [m for m in room.said if isinstance(m, Failed)]
+    assert (failed.request_id, failed.code) == (1, "internal_error") and "secret" not in failed.message
+    room.confide(2, WORDS)
+    room.serve()
+    assert room.first(2).token == engine_answer(llama, tuple(WORDS.encode()))[0][0]
+    room.release(2)
+    room.forget()
+    assert room.pool.free == room.pool.total
+
+
+def test_running_out_of_memory_ends_the_vault(room: Room):
+    room.confide(1, WORDS)
+    room.decoder.fail_next = MemoryError()
+    with pytest.raises(MemoryError):
+        room.serve()
+
+
+class Wire:
+    """A vault running on a socket, as in its process."""
+
+    def __init__(self, room: Room) -> None:
+        self.ours, theirs = socket.socketpair()
+        self.ours.settimeout(30)
+        self._theirs = theirs
+        self._frames: FrameReader = FrameReader(FromVault)
+        self._pending: list = []
+        self.thread = threading.Thread(target=self._run, args=(room,), daemon=True)
+        self.thread.start()
+
+    def _run(self, room: Room) -> None:
+        with self._theirs:
+            room.vault.run(self._theirs)
+
+    def send(self, *messages) -> None:
+        self.ours.sendall(encode_frame(messages))
+
+    def hear(self):
+        while not self._pending:
+            data = self.ours.recv(1 << 16)
+            assert data, "the vault hung up"
+            self._pending = self._frames.feed(data)
+        return self._pending.pop(0)
+
+
+def confide(number: int, text: str, **params) -> Confide:
+    return Confide(number, "partitioned", write_prompt(TextPrompt(text)), SamplingParams(temperature=0.0, **params))
+
+
+def test_a_whole_request_over_the_wire_until_the_controller_hangs_up(llama: Decoder, room: Room):
+    wire = Wire(room)
+    assert wire.hear() == VaultReady(VERSION)
+    wire.send(confide(7, WORDS[:30]))
+    assert wire.hear() == Understood(7, 30)
+    assert wire.hear() == WantFloor(30)
+    wire.send(TakeFloor())
+    first = wire.hear()
+    assert isinstance(first, First) and first.token == engine_answer(llama, tuple(WORDS[:30].encode()))[0][0]
+    assert wire.hear() == FloorDone()
+    wire.ours.close()
+    wire.thread.join(30)
+    assert not wire.thread.is_alive()
+
+
+def test_a_broken_link_ends_the_vault_with_its_code(room: Room, answerer: FakeAnswerer):
+    wire = Wire(room)
+    assert wire.hear() == VaultReady(VERSION)
+    answerer.break_with("link_malformed")
+    assert wire.hear() == LinkBroken("link_malformed")
+    wire.thread.join(30)
+    assert not wire.thread.is_alive()
