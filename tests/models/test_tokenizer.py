@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer
 
 from cloister.errors import InvalidRequest, ModelCorrupt, ModelUnsupported
+from cloister.models.chat_template import Rendered
 from cloister.models.source import ModelFolder
 from cloister.models.tokenizer import Tokenizer
 
@@ -271,3 +275,85 @@ def test_broken_folders_are_explained(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelUnsupported, match="no tokenizer"):
         Tokenizer(ModelFolder("test", tmp_path / "empty", {"model_type": "llama"}))
+
+
+SEALED = """
+import os, resource, sys
+from pathlib import Path
+from cloister.errors import InvalidRequest
+from cloister.messages.prompts import ChatPrompt, TextPrompt, Turn
+from cloister.models.reading import PromptReading
+from cloister.models.chat_template import Rendered
+from cloister.models.source import ModelFolder
+from cloister.models.tokenizer import Tokenizer
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+def work(tokenizer, reading):
+    for text in ("hello <confidential>world</confidential>", "🙂<confidential><|im_end|></confidential>", "word " * 99):
+        reading.read(TextPrompt(text))
+        tokens = reading.read(ChatPrompt((Turn("user", text),))).tokens
+        stream = tokenizer.stream()
+        text = stream.push(tokens) + stream.finish() + tokenizer.decode(tokens) + tokenizer.token_text(tokens[0])
+        assert "assistant" in text
+    try:
+        tokenizer.render_chat([{"role": "user", "content": 1}])
+    except InvalidRequest as refused:
+        assert "TypeError" in str(refused), refused
+
+tokenizer = Tokenizer(ModelFolder("test", Path(sys.argv[1]), {}))
+tokenizer.warm()
+assert {"_all_bytes", "_visible_bytes"} <= set(vars(tokenizer))
+reading = PromptReading(tokenizer, tokenizer.vocabulary, 2048)
+assert threads() == 1, "the parent started threads"
+os.environ.pop("TOKENIZERS_PARALLELISM") if sys.argv[2] == "scrubbed" else None
+child = os.fork()
+if child == 0:
+    code = 1
+    try:
+        # No descriptor is free: whoever opens a file or imports a module now fails, as in a sealed process.
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, most[1]))
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
+        modules = set(sys.modules)
+        work(tokenizer, reading)
+        assert set(sys.modules) == modules, set(sys.modules) - modules
+        resource.setrlimit(resource.RLIMIT_NOFILE, most)
+        assert threads() == 1, "the child started threads"
+        code = 0
+    finally:
+        if code:
+            resource.setrlimit(resource.RLIMIT_NOFILE, most)
+            import traceback; traceback.print_exc()
+        os._exit(code)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+work(tokenizer, reading)
+assert threads() == 1, "the parent started threads"
+"""
+
+
+@pytest.mark.parametrize("environment", ["inherited", "scrubbed"])
+def test_a_forked_child_needs_no_thread_and_no_file(smollm_folder: ModelFolder, environment: str) -> None:
+    clean = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
+    command = [sys.executable, "-c", SEALED, str(smollm_folder.path), environment]
+    ended = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_ids_do_not_depend_on_the_environment(smollm: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = [smollm.encode(text, add_special_tokens=True) for text in TEXTS]
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
+    assert alone == [smollm.encode(text, add_special_tokens=True) for text in TEXTS]
+
+
+def test_warming_a_model_whose_template_refuses_is_no_error(tmp_path: Path) -> None:
+    for template in ("", "{{ raise_exception('no') }}"):
+        Tokenizer(write_folder(tmp_path, sentencepiece_like(), template)).warm()
+
+
+def test_a_beginning_of_rendered_text_keeps_its_marks() -> None:
+    rendered = Rendered("ab|cd||e|f", "|")
+    assert [rendered.until(length).plain for length in range(7)] == ["", "a", "ab", "abc", "abcd", "abcde", "abcdef"]
+    assert rendered.until(3).text == "ab|c" and rendered.until(5).text == "ab|cd||e"
+    assert rendered.until(99) == rendered

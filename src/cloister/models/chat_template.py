@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Any, NoReturn
 
 import jinja2
+import jinja2.debug  # jinja2 would load it when a template fails: too late in a sealed process
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -40,6 +41,17 @@ class Rendered:
     def plain(self) -> str:
         return self.text.replace(self.mark, "")
 
+    def until(self, characters: int) -> Rendered:
+        """The beginning, so many characters of plain text long."""
+        pieces = []
+        for piece in self.text.split(self.mark):
+            if len(piece) >= characters:
+                pieces.append(piece[:characters])
+                break
+            pieces.append(piece)
+            characters -= len(piece)
+        return Rendered(self.mark.join(pieces), self.mark)
+
 
 class ChatTemplate:
     """One compiled template. `reserved` are the token names that are the template's alone; an assistant's earlier words
@@ -64,7 +76,7 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> Rendered:
         """The text of a chat, its people's words marked."""
-        mark = self._free_mark(messages)
+        mark = free_mark(chain([self._source], _strings(messages)))
         marked = [self._marked_message(message, mark) for message in messages]
         try:
             text = self._template.render(
@@ -83,15 +95,6 @@ class ChatTemplate:
             ) from None
         return Rendered(text, mark)
 
-    def _free_mark(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        used = set(self._source)
-        for text in _strings(messages):
-            used.update(text)
-        for code in chain(*_MARKS):
-            if chr(code) not in used:
-                return chr(code)
-        raise InvalidRequest("The messages hold every private-use character there is.", param="messages")
-
     def _marked_message(self, message: Mapping[str, Any], mark: str) -> dict[str, Any]:
         role = message.get("role")
         if not isinstance(role, str) or not _ROLE.fullmatch(role):
@@ -109,6 +112,15 @@ def _marked(text: str, pattern: re.Pattern[str], mark: str) -> str:
     start = len(text) - len(text.lstrip())
     broken = pattern.sub(lambda found: found[0][0] + mark + found[0][1:], words)
     return f"{text[:start]}{mark}{broken}{mark}{text[start + len(words) :]}"
+
+
+def free_mark(texts: Iterable[str]) -> str:
+    """A character that stands in none of the texts."""
+    used: set[str] = set().union(*texts)
+    for code in chain(*_MARKS):
+        if chr(code) not in used:
+            return chr(code)
+    raise InvalidRequest("The messages hold every private-use character there is.", param="messages")
 
 
 def any_of(names: Iterable[str]) -> re.Pattern[str]:

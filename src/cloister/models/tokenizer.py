@@ -1,13 +1,16 @@
 """Text to token ids and back, chats included, from a model's folder.
 
 Runs where requests arrive, so it needs only the `tokenizers` package; transformers is asked where a folder has no
-tokenizer.json. Knows nothing of requests.
+tokenizer.json. Never starts a thread, and after `warm` neither opens a file nor imports: it works in forked and sealed
+processes. Knows nothing of requests.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,9 +19,14 @@ import tokenizers
 
 from cloister.errors import CloisterError, InvalidRequest, ModelCorrupt, ModelUnsupported
 from cloister.models.chat_template import ChatTemplate, Rendered, any_of
+from cloister.models.confidential import shared_length
 from cloister.models.source import ModelFolder
 from cloister.models.stream import ByteStream, TextStream, WindowStream
 from cloister.models.token_bytes import byte_level_bytes, sentencepiece_bytes
+
+# One text at a time has no use for the package's pool of threads, and in a forked child the pool would hang.
+_POOL = "TOKENIZERS_PARALLELISM"
+os.environ.setdefault(_POOL, "false")
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
@@ -76,14 +84,47 @@ class Tokenizer:
 
     def render_chat(self, messages: list[dict[str, Any]]) -> list[int]:
         """The ids of a chat up to where the assistant's answer begins. No message's text can become a special token."""
+        return self._encode_rendered(self._render(messages))[0]
+
+    def render_chat_beside(
+        self, messages: list[dict[str, Any]], twin: list[dict[str, Any]]
+    ) -> tuple[list[int], list[int]]:
+        """The ids of a chat, and of the text with which both its rendering and its twin's begin.
+
+        The twin is the same chat with something else in place of its private parts. To compare what the template makes
+        of both finds where private text begins to matter, however the template trims, moves or looks at it.
+        """
+        ids, encode = self._encode_rendered(rendered := self._render(messages))
+        try:
+            other = self._render(twin).plain
+        except InvalidRequest:
+            other = ""  # the template decides by the private part whether it renders at all: nothing is public
+        return ids, encode(rendered.until(shared_length(rendered.plain, other)))
+
+    def warm(self) -> None:
+        """Compute now what is otherwise computed on first use: for a parent whose children will need it."""
+        for token in self.encode("a", add_special_tokens=True):
+            self.token_bytes(token)
+            self.stream().push([token])
+        if self._chat is not None:
+            with suppress(CloisterError):  # a template may refuse this chat
+                self._encode_in_pieces(self._chat.render([{"role": "user", "content": "a"}]))
+
+    def _render(self, messages: list[dict[str, Any]]) -> Rendered:
         if self._chat is None:
             raise InvalidRequest("This model has no chat template.", hint="Use /v1/completions with a raw prompt.")
-        rendered = self._chat.render(messages)
-        ids = self._ids(self._backend, rendered.plain, False)
+        return self._chat.render(messages)
+
+    def _encode_rendered(self, rendered: Rendered) -> tuple[list[int], Callable[[Rendered], list[int]]]:
+        """The ids, and the way they were found."""
+        ids = self._encode_whole(rendered)
         meant = [self._reserved[found[0]] for found in self._reserved_pattern.finditer(rendered.text)]
         if [token for token in ids if token in self._reserved_ids] == meant:
-            return ids
-        return self._encode_in_pieces(rendered)
+            return ids, self._encode_whole
+        return self._encode_in_pieces(rendered), self._encode_in_pieces
+
+    def _encode_whole(self, rendered: Rendered) -> list[int]:
+        return self._ids(self._backend, rendered.plain, False)
 
     def _encode_in_pieces(self, rendered: Rendered) -> list[int]:
         """Encode the template's token names as tokens and everything between as words, whatever it spells."""
@@ -108,8 +149,11 @@ class Tokenizer:
     @staticmethod
     def _ids(backend: tokenizers.Tokenizer, text: str, add_special_tokens: bool) -> list[int]:
         try:
-            # As a batch of one: unlike `encode` it lets other threads run, and a long text takes a while.
-            [encoded] = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+            if os.environ.get(_POOL) == "false":
+                # As a batch of one: unlike `encode` it lets other threads run, and a long text takes a while.
+                [encoded] = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+            else:
+                encoded = backend.encode(text, add_special_tokens=add_special_tokens)
             ids: list[int] = encoded.ids
         except (UnicodeEncodeError, TypeError):
             raise InvalidRequest("The text is not valid Unicode: it holds half a surrogate pair.") from None

@@ -1,0 +1,135 @@
+"""A prompt becomes tokens here, and the part of them that is public.
+
+The gateway reads prompts so at the level `open`, a vault at the others: the same code, so that all levels agree on
+every token and on where the private part begins. Knows nothing of processes, sessions or caches, and keeps no prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from jinja2 import TemplateError
+
+from cloister.errors import InvalidRequest, PromptTooLong
+from cloister.messages.prompts import ChatPrompt, Prompt, TextPrompt, Turn
+from cloister.models.chat_template import free_mark
+from cloister.models.confidential import Marked, parse_confidential, shared_length
+
+# Models' templates know three roles; OpenAI's newer name for the first is "developer".
+_ROLES = {"developer": "system"}
+
+
+class PromptTokenizer(Protocol):
+    """What reading asks of a tokenizer."""
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    def encode(self, text: str, /, add_special_tokens: bool = False) -> list[int]: ...
+
+    def token_bytes(self, token: int, /) -> bytes: ...
+
+    def render_chat(self, messages: list[dict[str, Any]], /) -> list[int]: ...
+
+    def render_chat_beside(
+        self, messages: list[dict[str, Any]], twin: list[dict[str, Any]], /
+    ) -> tuple[list[int], list[int]]: ...
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ReadPrompt:
+    """A prompt's tokens. The first `public` of them may live at the service; at least one never does.
+
+    Where something is tagged as confidential, everything untagged is public. But a token's keys and values depend on
+    all tokens before it (Petridish §4: attention is causal), so what follows a private token would tell about it:
+    only the tokens before the first private character count. Where nothing is tagged, nothing is public.
+
+    These tokens are the ones that the text before the first private character gives on its own. How a word is cut into
+    tokens can depend on what follows it; a token that the public text alone would not give stays private.
+    """
+
+    tokens: tuple[int, ...]
+    public: int
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+
+class PromptReading:
+    """Reads prompts for one model. Make it before forking: it looks at the whole vocabulary once."""
+
+    def __init__(self, tokenizer: PromptTokenizer, vocabulary: int, max_context: int) -> None:
+        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
+        self._context = max_context
+        self._longest_token = max(len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocabulary))
+
+    def read(self, prompt: Prompt) -> ReadPrompt:
+        """The prompt's tokens; InvalidRequest or PromptTooLong, without a word of it, if they cannot be had."""
+        if isinstance(prompt, ChatPrompt):
+            return self._chat(prompt.messages)
+        if isinstance(prompt, TextPrompt):
+            return self._text(prompt.text)
+        return self._checked(prompt.tokens, (), "prompt")
+
+    def _chat(self, turns: Sequence[Turn]) -> ReadPrompt:
+        """The conversation in the model's own template, up to where the assistant speaks next."""
+        contents = [parse_confidential(turn.content, param="messages") for turn in turns]
+        self._check_length(sum(len(content.text) for content in contents), "messages")
+        roles = [_ROLES.get(turn.role, turn.role) for turn in turns]
+        messages = _messages(roles, [content.text for content in contents])
+        try:
+            if all(content.first_private is None for content in contents):
+                tokens = self._tokenizer.render_chat(messages)
+                return self._checked(tokens, tokens if any(content.tagged for content in contents) else (), "messages")
+            tokens, public = self._tokenizer.render_chat_beside(messages, _messages(roles, _twins(contents)))
+        except TemplateError:
+            # This is how a template refuses an order of roles; what it says may quote the messages.
+            raise InvalidRequest(
+                "messages: The model's chat template does not accept this conversation.",
+                param="messages",
+                hint="Many models want one system message first, then user and assistant in turn.",
+            ) from None
+        return self._checked(tokens, public, "messages")
+
+    def _text(self, text: str) -> ReadPrompt:
+        """A raw text begins as the model's training texts did: with its begin-of-text token, if it has one."""
+        content = parse_confidential(text, param="prompt")
+        self._check_length(len(content.text), "prompt")
+        tokens = self._tokenizer.encode(content.text, add_special_tokens=True)
+        if not content.tagged:
+            return self._checked(tokens, (), "prompt")
+        if content.first_private is None:
+            return self._checked(tokens, tokens, "prompt")
+        before = content.text[: content.first_private]
+        return self._checked(tokens, self._tokenizer.encode(before, add_special_tokens=True), "prompt")
+
+    def _check_length(self, characters: int, param: str) -> None:
+        """Refuse what cannot fit, however well it is tokenised, before seconds are spent on tokenising it."""
+        least = -(-characters // self._longest_token)
+        if least > self._context:
+            raise PromptTooLong(
+                f"This model's context holds {self._context} tokens; the prompt has {least} or more.",
+                param=param,
+                hint="Shorten the prompt.",
+            )
+
+    def _checked(self, tokens: Sequence[int], public: Sequence[int], param: str) -> ReadPrompt:
+        """The tokens, of which those are public that begin the same way as `public`."""
+        if not tokens:
+            raise InvalidRequest(f"{param}: There is no token in it.", param=param)
+        if min(tokens) < 0 or max(tokens) >= self._vocabulary:
+            raise InvalidRequest(f"{param}: Token ids must be below {self._vocabulary}.", param=param)
+        return ReadPrompt(tuple(tokens), min(shared_length(tokens, public), len(tokens) - 1))
+
+
+def _messages(roles: Sequence[str], contents: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
+
+
+def _twins(contents: Sequence[Marked]) -> list[str]:
+    """The same words with nothing private in them. Where two renderings part, the private begins to matter."""
+    placeholder = free_mark(content.text for content in contents)
+    return [content.without_private(placeholder) for content in contents]
