@@ -26,6 +26,12 @@ class SetupError(CloisterError):
     code = "setup_error"
 
 
+class SandboxIncomplete(SetupError):
+    """The kernel lacks layers of the sandbox, and nobody allowed to do without them."""
+
+    code = "sandbox_incomplete"
+
+
 class ModelNotFound(CloisterError):
     """The model named does not exist here."""
 
@@ -94,6 +100,24 @@ class ServiceUnavailable(CloisterError):
     code = "service_unavailable"
 
 
+class VaultLost(ServiceUnavailable):
+    """The process that held a prompt ended, fell silent or broke the rules of its link. The request is lost with it."""
+
+    code = "vault_lost"
+
+    @classmethod
+    def because(cls, reason: str) -> VaultLost:
+        """The error for a link's verdict: vault_lost, vault_timeout or link_malformed."""
+        return cls(_LOST.get(reason, _LOST["vault_lost"]), hint="Send the request again.")
+
+
+_LOST = {
+    "vault_lost": "The process that held the prompt ended.",
+    "vault_timeout": "The process that held the prompt did not answer in time.",
+    "link_malformed": "The process that held the prompt answered what it must not.",
+}
+
+
 class ProtocolError(CloisterError):
     """A message between processes was malformed, oversized or of another version."""
 
@@ -110,7 +134,8 @@ def error_from_code(code: str, message: str, *, hint: str | None = None, retry_a
 _BY_CODE: dict[str, type[CloisterError]] = {
     kind.code: kind
     for kind in (
-        *(SetupError, ModelNotFound, ModelUnsupported, ModelCorrupt, InvalidRequest, PromptTooLong, LevelUnavailable),
-        *(Unauthorized, RequestTimeout, ServiceUnavailable, ProtocolError),
+        *(SetupError, SandboxIncomplete, ModelNotFound, ModelUnsupported, ModelCorrupt),
+        *(InvalidRequest, PromptTooLong, LevelUnavailable),
+        *(Unauthorized, RequestTimeout, ServiceUnavailable, VaultLost, ProtocolError),
     )
 }

@@ -1,0 +1,63 @@
+"""The layers of the sandbox by name, and the report of which hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cloister.errors import SandboxIncomplete
+
+
+class Layer(StrEnum):
+    USER_NAMESPACE = "user_namespace"
+    NETWORK_NAMESPACE = "network_namespace"
+    PID_NAMESPACE = "pid_namespace"
+    MOUNT_NAMESPACE = "mount_namespace"
+    IPC_NAMESPACE = "ipc_namespace"
+    UTS_NAMESPACE = "uts_namespace"
+    EMPTY_ROOT = "empty_root"
+    CAPABILITIES = "capabilities"
+    NO_NEW_PRIVS = "no_new_privs"
+    LANDLOCK = "landlock"
+    CLOSED_DESCRIPTORS = "closed_descriptors"
+    CLEAN_ENVIRONMENT = "clean_environment"
+    RLIMITS = "rlimits"
+    NOT_DUMPABLE = "not_dumpable"
+    DEATH_WITH_PARENT = "death_with_parent"
+    MEMORY_LOCK = "memory_lock"
+    NO_SWAP = "no_swap"
+    SECCOMP = "seccomp"
+
+
+NAMESPACES = frozenset(layer for layer in Layer if layer.endswith("_namespace"))
+BEST_EFFORT = frozenset({Layer.MEMORY_LOCK, Layer.NO_SWAP})
+"""An unprivileged user may not lock much memory: these are reported when missing, and never a reason to refuse."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Which layers hold, and which do not; both in the order of `Layer`."""
+
+    applied: tuple[Layer, ...]
+    missing: tuple[str, ...]
+
+    @classmethod
+    def of(cls, holding: Iterable[Layer]) -> Report:
+        held = frozenset(holding)
+        return cls(
+            applied=tuple(layer for layer in Layer if layer in held),
+            missing=tuple(layer.value for layer in Layer if layer not in held),
+        )
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """The missing layers without which a process must not serve."""
+        return tuple(name for name in self.missing if Layer(name) not in BEST_EFFORT)
+
+    def require(self, *, allow_degraded: bool) -> None:
+        if self.refused and not allow_degraded:
+            raise SandboxIncomplete(
+                f"This machine lacks layers of the sandbox: {', '.join(self.refused)}.",
+                hint="Enable them, or accept a weaker sandbox with --allow-degraded-sandbox.",
+            )
