@@ -1,19 +1,17 @@
-"""`cloister serve`: settings from the command line, then model, service process and HTTP edge, in that order.
-
-The parts are built elsewhere; this file only joins them and says how it goes. Nothing it prints comes from a request.
-"""
+"""`cloister serve`: settings from the command line, the model found, then this process becomes the controller."""
 
 from __future__ import annotations
 
-import asyncio
+import os
+import sys
 from pathlib import Path
-from time import perf_counter, time
-from typing import TYPE_CHECKING, Annotated
+from time import monotonic
+from typing import Annotated, NoReturn
 
 import typer
 
 from cloister.config import (
-    DEVELOPMENT_KEY,
+    ControllerSettings,
     Dtype,
     EngineSettings,
     GatewaySettings,
@@ -22,11 +20,10 @@ from cloister.config import (
     WeightFormat,
 )
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
+_CONTROLLER = ControllerSettings()
 _ENGINE = EngineSettings()
 _GATEWAY = GatewaySettings()
+_VAULTS = "Vaults"
 
 
 def serve(
@@ -59,6 +56,30 @@ def serve(
     request_timeout: Annotated[
         float, typer.Option(min=0.1, help="Seconds one request may take.")
     ] = _GATEWAY.request_timeout_s,
+    max_vaults: Annotated[
+        int, typer.Option(min=1, help="Sessions that have a vault at once.", rich_help_panel=_VAULTS)
+    ] = _CONTROLLER.max_vaults,
+    spare_vaults: Annotated[
+        int, typer.Option(min=0, help="Fresh vaults waiting for new sessions.", rich_help_panel=_VAULTS)
+    ] = _CONTROLLER.spare_vaults,
+    session_idle: Annotated[
+        float,
+        typer.Option(min=0.1, help="Seconds a named session waits for its next request.", rich_help_panel=_VAULTS),
+    ] = _CONTROLLER.session_idle_s,
+    vault_kv_mib: Annotated[
+        int, typer.Option(min=1, help="Memory for one vault's KV cache, taken as it fills.", rich_help_panel=_VAULTS)
+    ] = _ENGINE.vault_kv_mib,
+    link_deadline_ms: Annotated[
+        int, typer.Option(min=1, help="How long a step waits for a vault's answer.", rich_help_panel=_VAULTS)
+    ] = _ENGINE.link_deadline_ms,
+    allow_degraded_sandbox: Annotated[
+        bool,
+        typer.Option(
+            "--allow-degraded-sandbox",
+            help="Serve although this kernel lacks a layer of the sandbox.",
+            rich_help_panel=_VAULTS,
+        ),
+    ] = _CONTROLLER.allow_degraded_sandbox,
 ) -> None:
     """Serve a model through an OpenAI-compatible API and a chat page.
 
@@ -69,6 +90,8 @@ def serve(
       cloister serve --model ./my-model --dtype fp32 --port 9000
 
       cloister serve --host 0.0.0.0 --keys keys.toml    # see `cloister key new`
+
+      cloister serve --max-vaults 16 --session-idle 60
     """
     settings = Settings(
         model=model,
@@ -82,73 +105,43 @@ def serve(
             chunk_tokens=chunk_tokens,
             max_context=max_context,
             max_waiting=max_waiting,
+            vault_kv_mib=vault_kv_mib,
+            link_deadline_ms=link_deadline_ms,
+        ),
+        controller=ControllerSettings(
+            allow_degraded_sandbox=allow_degraded_sandbox,
+            spare_vaults=spare_vaults,
+            max_vaults=max_vaults,
+            session_idle_s=session_idle,
         ),
         gateway=GatewaySettings(host=host, port=port, keys_file=keys, request_timeout_s=request_timeout),
     )
-    import uvloop
-
-    uvloop.run(_serve(settings))
+    _become_controller(settings)
 
 
-async def _serve(settings: Settings) -> None:
+def _become_controller(settings: Settings) -> NoReturn:
+    """Find the model, which may take heavy imports to convert it; then replace this program by the controller.
+
+    The controller begins with nothing but its own code in memory, and with an allocator that wipes what it frees.
+    """
+    begun = monotonic()
     from rich.console import Console
 
-    console = Console(stderr=True, highlight=False)
-    begun = perf_counter()
-    with console.status("Starting…"):
-        from cloister.gateway.keys import load_keys
+    from cloister.gateway.keys import load_keys
+    from cloister.models.source import find_model
 
+    with Console(stderr=True, highlight=False).status("Starting…"):
         load_keys(settings.gateway)  # a wrong keys file should not cost the time to load a model
-        from cloister.hardening import forbid_core_dumps, hide_tracebacks
-        from cloister.models.source import find_model
-        from cloister.service.handle import ServiceHandle
-    folder = find_model(settings.model)
-    forbid_core_dumps()
-    hide_tracebacks()
-    with console.status(f"Loading {folder.name}…"):
-        loading = asyncio.create_task(ServiceHandle.start(folder, settings.engine))
-        await asyncio.sleep(0)  # the service's process loads the model while this one imports the rest
-        try:
-            from cloister.gateway.app import create_app
-            from cloister.gateway.server import serve as serve_http
-            from cloister.models.tokenizer import Tokenizer
+        folder = find_model(settings.model)
 
-            tokenizer = Tokenizer(folder)
-        except BaseException:
-            loading.cancel()
-            await asyncio.gather(loading, return_exceptions=True)
-            raise
-        backend = await loading
-    try:
-        app = create_app(backend, tokenizer, folder.name, settings.gateway, int(time()))
-        facts = f"{settings.engine.dtype}, {backend.ready.kernels} kernels, context {backend.ready.max_context}"
-        await serve_http(
-            app,
-            settings.gateway,
-            lambda url: _say_ready(console, url, folder.name, facts, settings, perf_counter() - begun),
-        )
-    finally:
-        await backend.close()
-    console.print("Stopped.")
+    import msgspec
 
+    from cloister.controller.child import WIPE_FREED_MEMORY
+    from cloister.messages.lifecycle import StartController
 
-def _say_ready(console: Console, url: str, model: str, facts: str, settings: Settings, seconds: float) -> None:
-    key = "$CLOISTER_API_KEY" if settings.gateway.keys_file else DEVELOPMENT_KEY
-    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
-    console.print(
-        f"[bold green]Cloister[/] serves [bold]{model}[/] ({facts}); ready in {seconds:.1f} s", soft_wrap=True
-    )
-    console.print(f"  page  {url}/\n  API   {url}/v1\n", soft_wrap=True)
-    if settings.gateway.keys_file is None:
-        console.print(
-            f"[yellow]Anyone on this machine may use it with the development key {key}.[/] "
-            "`cloister key new TENANT` makes real keys.\n",
-            soft_wrap=True,
-        )
-    console.print("Try it:  cloister chat" + ("" if url.endswith(":8000") else f" --url {url}"), soft_wrap=True)
-    for line in (
-        f"     or  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\",
-        f'           -H "Authorization: Bearer {key}" \\',
-        f"           -d '{body}'",
-    ):
-        console.print(line, markup=False, soft_wrap=True)
+    start = StartController(settings.model_dump_json(), folder.name, str(folder.path.absolute()), begun)
+    note = os.memfd_create("cloister-settings", 0)
+    os.write(note, msgspec.json.encode(start))
+    os.lseek(note, 0, os.SEEK_SET)
+    command = [sys.executable, "-m", "cloister.controller", str(note)]
+    os.execve(sys.executable, command, {**os.environ, **WIPE_FREED_MEMORY})

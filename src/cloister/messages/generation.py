@@ -138,7 +138,10 @@ class Failed(Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
 
 
 class Stats(Struct, frozen=True, tag="stats", forbid_unknown_fields=True):
-    """Service → front: totals over all tenants; nothing in it tells one tenant of another's cache hits."""
+    """Service → front: totals over all tenants; nothing in it tells one tenant of another's cache hits.
+
+    The controller adds what vaults counted, and says with `up` whether there is a service at all.
+    """
 
     running: int = 0
     waiting: int = 0
@@ -149,6 +152,7 @@ class Stats(Struct, frozen=True, tag="stats", forbid_unknown_fields=True):
     output_tokens: int = 0
     preemptions: int = 0
     vaults: int = 0
+    up: bool = True
 
 
 ToService = Submit | Cancel | AskStats

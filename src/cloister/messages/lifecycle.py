@@ -20,6 +20,15 @@ class Start(Struct, frozen=True, tag="start", forbid_unknown_fields=True):
     settings: Annotated[bytes, Meta(max_length=65536)]
 
 
+class StartController(Struct, frozen=True, forbid_unknown_fields=True):
+    """Command line → controller, as JSON in a memory file: all settings, the model found, and when it all began."""
+
+    settings: str
+    name: Name
+    path: Path
+    begun: float
+
+
 class StartFailed(Struct, frozen=True, tag="start_failed", forbid_unknown_fields=True):
     """Service → front, instead of Ready: why it cannot serve."""
 

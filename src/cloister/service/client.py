@@ -96,7 +96,10 @@ class ControllerClient(Backend):
         answer: asyncio.Future[Stats] = asyncio.get_running_loop().create_future()
         self.send(AskStats())
         self._stats.append(answer)
-        return await answer
+        stats = await answer
+        if not stats.up:
+            raise ServiceUnavailable("The service is restarting.", hint="Try again in a few seconds.")
+        return stats
 
     async def view(self, request_id: int) -> View:
         answer: asyncio.Future[View] = asyncio.get_running_loop().create_future()
@@ -173,6 +176,7 @@ class ControllerClient(Backend):
         for future in futures:
             if not future.done():
                 future.set_exception(reason)
+                future.exception()  # nobody may be waiting
         for events in self._open.values():
             events.put_nowait(reason)
         for waiting in (self._open, self._accepting, self._stats, self._views):

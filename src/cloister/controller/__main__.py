@@ -1,0 +1,83 @@
+"""Entry of the controller: `cloister serve` becomes `python -m cloister.controller FD`, in the same process.
+
+FD is a memory file with the settings. Nothing printed here comes from a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import msgspec
+from rich.console import Console
+
+from cloister.config import Settings
+from cloister.controller.process import Controller
+from cloister.controller.ready import say_ready
+from cloister.errors import CloisterError, SetupError
+from cloister.hardening import forbid_core_dumps, hide_tracebacks, where_raised
+from cloister.messages.lifecycle import StartController
+from cloister.models.source import ModelFolder
+
+
+def main() -> int:
+    """Serve until SIGINT or SIGTERM; the exit status."""
+    hide_tracebacks()
+    forbid_core_dumps()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a vault takes six descriptors
+    console = Console(stderr=True, highlight=False)
+    with open(int(sys.argv[1]), "rb") as file:
+        start = msgspec.json.decode(file.read(), type=StartController)
+    try:
+        # asyncio's own loop: uvloop keeps what it last received in a buffer that lives as long as the loop.
+        asyncio.run(_serve(start, console))
+    except CloisterError as reason:
+        console.print(f"[red]Error: {reason.message}[/]", soft_wrap=True)
+        if reason.hint:
+            console.print(reason.hint, markup=False, soft_wrap=True)
+        return 2 if isinstance(reason, SetupError) else 1
+    return 0
+
+
+async def _serve(start: StartController, console: Console) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_report)
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    settings = Settings.model_validate_json(start.settings)
+    controller = Controller(ModelFolder(start.name, Path(start.path), {}), settings)
+    starting = asyncio.create_task(controller.start())
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        with console.status(f"Loading {start.name}…"):
+            await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            say_ready(console, starting.result(), start.name, controller.serving, settings, monotonic() - start.begun)
+            await stopped
+    finally:
+        starting.cancel()
+        stopped.cancel()
+        await asyncio.gather(starting, stopped, return_exceptions=True)
+        await controller.close()
+    console.print("Stopped.")
+
+
+def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """asyncio would print what failed together with what it was given."""
+    error = context.get("exception")
+    logging.getLogger("cloister").error("The controller failed: %s.", where_raised(error) if error else "no exception")
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)  # threads that wait for dead children are of no interest any more

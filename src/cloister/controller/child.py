@@ -1,0 +1,61 @@
+"""Processes the controller answers for: how each is started, and how it is ended for certain."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+
+# What a child of ours may know of the environment: where things are, and in what language.
+_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR", "CC")
+_PASSED_ON_PREFIXES = ("CLOISTER_", "XDG_")
+
+# Freed memory is overwritten at once, so that what passed through does not linger: every allocation is malloc's, none
+# waits in a thread's cache, and free() fills what it takes back.
+WIPE_FREED_MEMORY = {
+    "PYTHONMALLOC": "malloc",
+    "GLIBC_TUNABLES": "glibc.malloc.perturb=165:glibc.malloc.tcache_count=0",
+}
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment for a child."""
+    passed = {k: v for k, v in os.environ.items() if k in _PASSED_ON or k.startswith(_PASSED_ON_PREFIXES)}
+    return {**passed, **more}
+
+
+def run_module(module: str, peer: socket.socket, **more_environment: str) -> subprocess.Popen[bytes]:
+    """`python -m module FD` with `peer` as its only open descriptor beside the standard ones; ours is closed."""
+    command = [sys.executable, "-m", module, str(peer.fileno())]
+    with peer:
+        return subprocess.Popen(
+            command, pass_fds=[peer.fileno()], stdin=subprocess.DEVNULL, env=environment(**more_environment)
+        )
+
+
+class Child:
+    """A process the nursery forked for us; its pidfd comes some time after the order, perhaps when nobody wants it."""
+
+    def __init__(self) -> None:
+        self.pid: int | None = None
+        self._pidfd: int | None = None
+        self._doomed = False
+
+    def born(self, pid: int, pidfd: int) -> None:
+        self.pid, self._pidfd = pid, pidfd
+        if self._doomed:
+            self.kill()
+
+    def kill(self, wait_s: float = 0.0) -> None:
+        """End it at once; its memory goes with it. Wait until that is so, but no longer than asked."""
+        self._doomed = True
+        if self._pidfd is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            select.select([self._pidfd], [], [], wait_s)
+            os.close(self._pidfd)
+            self._pidfd = None

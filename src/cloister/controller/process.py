@@ -1,0 +1,152 @@
+"""The house: which process is started when, and what happens when one ends.
+
+    weights (sealed once) → nursery → service and spare vaults → gateway opens its doors
+
+A service that ends is forked again; the vaults of living sessions stay. A nursery that ends takes all with it and is
+started again. When this process ends, however it does, the kernel ends all others (PDEATHSIG, pid namespaces).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from contextlib import suppress
+
+from cloister.config import Settings
+from cloister.controller.gateway import Gateway
+from cloister.controller.nursery import Nursery
+from cloister.controller.relay import Relay
+from cloister.controller.service import Service
+from cloister.controller.weights import SealedWeights, seal_weights
+from cloister.errors import CloisterError, SandboxIncomplete, ServiceUnavailable
+from cloister.link.shape import LinkShape
+from cloister.messages.front import Serving
+from cloister.messages.generation import VERSION, Ready
+from cloister.messages.nursery import Preloaded
+from cloister.models.source import ModelFolder
+
+log = logging.getLogger(__name__)
+
+SECONDS_BETWEEN_RESTARTS = (0.0, 0.5, 1.0, 2.0, 5.0)
+SERVICE_START_S = 120.0
+WAIT_FOR_THE_KILLED_S = 2.0
+
+
+class Controller:
+    """Owns every other process."""
+
+    def __init__(self, folder: ModelFolder, settings: Settings) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._weights: SealedWeights | None = None
+        self._nursery: Nursery | None = None
+        self._nursery_up = False
+        self._preloaded: Preloaded | None = None
+        self._service: Service | None = None
+        self._ready: Ready | None = None
+        self._relay = Relay(settings.controller, lambda: self.serving)
+        self._gateway = Gateway(self._relay, folder, settings.gateway)
+        self._broken = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def serving(self) -> Serving:
+        """What is served, and at which levels."""
+        if self._preloaded is None or self._ready is None:
+            raise ServiceUnavailable("The service is not up yet.")
+        facts, ready = self._preloaded, self._ready
+        return Serving(
+            VERSION,
+            ready.vocabulary,
+            ready.max_context,
+            ready.kv_blocks,
+            ready.block_tokens,
+            ready.kernels,
+            levels=("open", "partitioned", "isolated") if facts.partitionable else ("open", "isolated"),
+            missing_layers=facts.missing,
+        )
+
+    async def start(self) -> str:
+        """Start everything, in order; the URL of the open gateway."""
+        self._gateway.start()
+        self._weights = await seal_weights(self._folder, self._settings.engine)
+        await self._start_what_is_missing()
+        self._keeper = asyncio.create_task(self._keep())
+        return await self._gateway.serve(self.serving)
+
+    async def close(self) -> None:
+        """End everything: first those who ask, then those who compute."""
+        await self._gateway.close()
+        if self._keeper:
+            self._keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._keeper
+        self._relay.vaults.close(WAIT_FOR_THE_KILLED_S)
+        self._relay.sessions.end_all(WAIT_FOR_THE_KILLED_S)
+        if self._service:
+            self._service.close(WAIT_FOR_THE_KILLED_S)
+        if self._nursery:
+            await self._nursery.close()
+        if self._weights:
+            self._weights.close()
+
+    async def _start_what_is_missing(self) -> None:
+        nursery = self._nursery if self._nursery and self._nursery_up else await self._start_nursery()
+        if self._service is None:
+            service = Service(nursery, self._relay.from_service, self._service_ended)
+            try:
+                self._ready = await service.ready(SERVICE_START_S)
+            except BaseException:
+                service.close()
+                raise
+            self._service = service
+            self._relay.service_up(service)
+
+    async def _start_nursery(self) -> Nursery:
+        assert self._weights is not None
+        if self._nursery is not None:
+            await self._nursery.close()
+        self._nursery = nursery = Nursery(self._nursery_ended)
+        try:
+            facts = await nursery.start(self._folder.name, self._folder.path, self._settings, self._weights.fd)
+            if facts.missing and not self._settings.controller.allow_degraded_sandbox:
+                raise SandboxIncomplete(
+                    f"This machine lacks parts of the sandbox: {', '.join(facts.missing)}.",
+                    hint="--allow-degraded-sandbox serves without them.",
+                )
+        except BaseException:
+            await nursery.close()
+            raise
+        self._nursery_up, self._preloaded = True, facts
+        self._relay.vaults.open(nursery, LinkShape(facts.heads, facts.dim, facts.layers))
+        return nursery
+
+    def _service_ended(self) -> None:
+        log.warning("The service process ended; starting it again.")
+        self._service = None
+        self._relay.service_gone()
+        self._broken.set()
+
+    def _nursery_ended(self) -> None:
+        log.warning("The nursery ended, and all it forked; starting again.")
+        self._nursery_up = False
+        if self._service is not None:
+            self._service.close()
+            self._service = None
+        self._relay.service_gone()
+        self._relay.vaults.close()
+        self._relay.sessions.end_all()
+        self._broken.set()
+
+    async def _keep(self) -> None:
+        while True:
+            await self._broken.wait()
+            self._broken.clear()
+            for attempt in itertools.count():
+                await asyncio.sleep(SECONDS_BETWEEN_RESTARTS[min(attempt, len(SECONDS_BETWEEN_RESTARTS) - 1)])
+                try:
+                    await self._start_what_is_missing()
+                    break
+                except (CloisterError, OSError) as reason:
+                    log.error("It does not start: %s.", type(reason).__name__)

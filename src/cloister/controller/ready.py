@@ -1,0 +1,36 @@
+"""What the console says once everything runs: where, what, and how to try it."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from cloister.config import DEVELOPMENT_KEY, Settings
+from cloister.messages.front import Serving
+
+
+def say_ready(console: Console, url: str, model: str, serving: Serving, settings: Settings, seconds: float) -> None:
+    key = "$CLOISTER_API_KEY" if settings.gateway.keys_file else DEVELOPMENT_KEY
+    facts = f"{settings.engine.dtype}, {serving.kernels} kernels, context {serving.max_context}"
+    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
+    console.print(
+        f"[bold green]Cloister[/] serves [bold]{model}[/] ({facts}); ready in {seconds:.1f} s", soft_wrap=True
+    )
+    console.print(f"  page  {url}/\n  API   {url}/v1\n", soft_wrap=True)
+    if serving.missing_layers:
+        console.print(
+            f"[yellow]Degraded sandbox:[/] without {', '.join(serving.missing_layers)}. Users are told.\n",
+            soft_wrap=True,
+        )
+    if settings.gateway.keys_file is None:
+        console.print(
+            f"[yellow]Anyone on this machine may use it with the development key {key}.[/] "
+            "`cloister key new TENANT` makes real keys.\n",
+            soft_wrap=True,
+        )
+    console.print("Try it:  cloister chat" + ("" if url.endswith(":8000") else f" --url {url}"), soft_wrap=True)
+    for line in (
+        f"     or  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\",
+        f'           -H "Authorization: Bearer {key}" \\',
+        f"           -d '{body}'",
+    ):
+        console.print(line, markup=False, soft_wrap=True)

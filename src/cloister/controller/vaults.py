@@ -1,0 +1,142 @@
+"""Vault processes: one handle each, and a few fresh ones waiting so that a new session need not wait for a fork.
+
+A vault serves one session in its life and is then killed; nothing of it is used again. What is confided to it passes
+through as bytes, and is held back until it says that it is sealed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from cloister.controller.channel import Channel
+from cloister.controller.nursery import Nursery
+from cloister.errors import ProtocolError, ServiceUnavailable
+from cloister.link.memory import create_link
+from cloister.link.shape import LinkShape
+from cloister.messages.generation import VERSION
+from cloister.messages.vault import FromVault, VaultReady
+
+SECONDS_BEFORE_REPLACING_A_DEAD_SPARE = 1.0
+
+
+class Vault:
+    """`on_end` is called once if it ends, breaks the protocol or is given up, and not when its owner closes it."""
+
+    def __init__(
+        self,
+        number: int,
+        nursery: Nursery,
+        shape: LinkShape,
+        ready_s: float,
+        on_message: Callable[[Vault, msgspec.Struct], None],
+        on_end: Callable[[Vault], None],
+    ) -> None:
+        self.number = number
+        self.link = create_link(shape)
+        self.open = True
+        self.sealed = False
+        self._on_message = on_message
+        self._on_end = on_end
+        self._held_back: list[msgspec.Struct] = []
+        self._child, ours = nursery.spawn("vault", *self.link.vault_descriptors)
+        self._channel = Channel(ours, FromVault, self._receive, self.give_up)
+        self._patience = asyncio.get_running_loop().call_later(ready_s, self.give_up)
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid
+
+    def send(self, message: msgspec.Struct) -> None:
+        if self.sealed:
+            self._channel.send(message)
+        elif self.open:
+            self._held_back.append(message)
+
+    def give_up(self) -> None:
+        """It ended, or must: treat it as dead, and make it so."""
+        if self.open:
+            self.close()
+            self._on_end(self)
+
+    def close(self, wait_s: float = 0.0) -> None:
+        """Kill it. A service waiting for its answer is told at once that none will come."""
+        if not self.open:
+            return
+        self.open = False
+        self._patience.cancel()
+        self._channel.close()
+        self._child.kill(wait_s)
+        self._held_back.clear()
+        self.link.close()
+
+    def _receive(self, message: msgspec.Struct) -> None:
+        if self.sealed:
+            self._on_message(self, message)
+        elif isinstance(message, VaultReady) and message.version == VERSION:
+            self._patience.cancel()
+            self.sealed = True
+            for held in self._held_back:
+                self._channel.send(held)
+            self._held_back.clear()
+        else:
+            raise ProtocolError("A vault spoke before it was sealed.")
+
+
+class Vaults:
+    """Makes vaults, and keeps `spares` fresh ones while there is a nursery."""
+
+    def __init__(
+        self,
+        spares: int,
+        ready_s: float,
+        on_message: Callable[[Vault, msgspec.Struct], None],
+        on_end: Callable[[Vault], None],
+    ) -> None:
+        self._wanted = spares
+        self._ready_s = ready_s
+        self._on_message = on_message
+        self._on_end = on_end
+        self._numbers = itertools.count(1)
+        self._nursery: Nursery | None = None
+        self._shape: LinkShape | None = None
+        self._spares: deque[Vault] = deque()
+
+    def open(self, nursery: Nursery, shape: LinkShape) -> None:
+        """Begin to fork vaults from this nursery."""
+        self._nursery, self._shape = nursery, shape
+        self._refill()
+
+    def take(self) -> Vault:
+        """A fresh vault; another is made for the next who comes."""
+        vault = self._spares.popleft() if self._spares else self._fork()
+        asyncio.get_running_loop().call_soon(self._refill)
+        return vault
+
+    def close(self, wait_s: float = 0.0) -> None:
+        """No more vaults until `open`; the spare ones end."""
+        self._nursery = None
+        while self._spares:
+            self._spares.popleft().close(wait_s)
+
+    def _refill(self) -> None:
+        while self._nursery is not None and len(self._spares) < self._wanted:
+            self._spares.append(self._fork())
+
+    def _fork(self) -> Vault:
+        if self._nursery is None or self._shape is None:
+            raise ServiceUnavailable("The server is restarting.", hint="Try again in a few seconds.")
+        return Vault(
+            next(self._numbers), self._nursery, self._shape, self._ready_s, self._on_message, self._vault_ended
+        )
+
+    def _vault_ended(self, vault: Vault) -> None:
+        if vault in self._spares:
+            self._spares.remove(vault)
+            asyncio.get_running_loop().call_later(SECONDS_BEFORE_REPLACING_A_DEAD_SPARE, self._refill)
+        else:
+            self._on_end(vault)

@@ -1,0 +1,44 @@
+"""The gateway as a process: joins the controller's socket, the tokenizer and the application, and serves HTTP."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+
+from cloister.config import GatewaySettings
+from cloister.errors import CloisterError, ServiceUnavailable
+from cloister.gateway.app import create_app
+from cloister.gateway.server import serve as serve_http
+from cloister.hardening import where_raised
+from cloister.messages.front import Listening
+from cloister.messages.lifecycle import StartFailed
+from cloister.models.source import open_folder
+from cloister.models.tokenizer import Tokenizer
+from cloister.service.client import ControllerClient
+
+
+async def serve(controller: socket.socket) -> None:
+    """Serve until SIGTERM, or until the controller hangs up."""
+    client = await ControllerClient.connect(controller)
+    try:
+        await _serve(client)
+    except ServiceUnavailable:
+        pass  # the controller went away while we started
+    except CloisterError as reason:
+        client.send(StartFailed(reason.code, reason.message, reason.hint))
+    except Exception as wrong:
+        client.send(StartFailed("internal_error", f"The gateway cannot start: {where_raised(wrong)}."))
+    finally:
+        await client.close()
+
+
+async def _serve(client: ControllerClient) -> None:
+    start = await client.started
+    settings = GatewaySettings.model_validate_json(start.settings)
+    tokenizer = Tokenizer(open_folder(Path(start.path), start.name))
+    await client.serving
+    app = create_app(client, tokenizer, start.name, settings, start.created)
+    client.when_gone(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    await serve_http(app, settings, lambda url: client.send(Listening(url)))
