@@ -29,9 +29,16 @@ def app(backend: FakeBackend, settings: GatewaySettings) -> FastAPI:
 
 
 @pytest.fixture
-async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+def level() -> str | None:
+    """The level `http` asks for; a module that is to hold at every level parametrises it."""
+    return None
+
+
+@pytest.fixture
+async def http(app: FastAPI, level: str | None) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(app, client=("127.0.0.1", 5), raise_app_exceptions=True)
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=KEY) as client:
+    headers = KEY if level is None else {**KEY, "X-Cloister-Protection": level}
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers) as client:
         yield client
 
 

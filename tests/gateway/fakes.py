@@ -1,25 +1,38 @@
-"""A small fake backend and tokenizer: tokens are bytes, and the model says what it is told to."""
+"""A small fake backend and tokenizer: tokens are bytes, and the model says what it is told to.
+
+The fake reads prompts for vaults itself, with the same code; what it is told to forget it keeps nothing of.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import uvicorn
 from fastapi import FastAPI
 
 from cloister.config import DEVELOPMENT_KEY
-from cloister.messages.generation import Ready, SamplingParams, Stats, TokenLogprob, Tokens
-from cloister.service.base import Backend
+from cloister.errors import PromptTooLong
+from cloister.messages.front import Serving
+from cloister.messages.generation import SamplingParams, Stats, TokenLogprob, Tokens
+from cloister.messages.prompts import read_prompt
+from cloister.messages.service import View
+from cloister.models.reading import PromptReading
+from cloister.service.base import AnswerStream, Backend, OpenJob, VaultJob
 
 MODEL = "fake/echo-bytes"
 KEY = {"Authorization": f"Bearer {DEVELOPMENT_KEY}"}
 END = 256
 VOCABULARY = 257
 CONTEXT = 2048
+LEVELS = ("open", "partitioned", "isolated")
 
 
 class ByteStream:
@@ -64,14 +77,47 @@ class ByteTokenizer:
     def render_chat(self, messages: list[dict[str, Any]]) -> list[int]:
         return self.encode("".join(f"<{turn['role']}>{turn['content']}" for turn in messages) + "<assistant>")
 
+    def render_chat_beside(
+        self, messages: list[dict[str, Any]], twin: list[dict[str, Any]]
+    ) -> tuple[list[int], list[int]]:
+        ids, other = self.render_chat(messages), self.render_chat(twin)
+        return ids, ids[: len(os.path.commonprefix([ids, other]))]
+
     def stream(self) -> ByteStream:
         return ByteStream()
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """One request as the backend got it: who asked, the job itself, how, and the prompt's tokens."""
+
+    tenant: str
+    job: OpenJob | VaultJob
+    params: SamplingParams
+    prompt: tuple[int, ...]
+
+
+class FakeStream(AnswerStream):
+    """A stream over a generator."""
+
+    def __init__(self, request_id: int, prompt_tokens: int, tokens: AsyncGenerator[Tokens, None]) -> None:
+        self.request_id, self.prompt_tokens, self._tokens = request_id, prompt_tokens, tokens
+
+    async def asend(self, value: None) -> Tokens:
+        return await self._tokens.asend(value)
+
+    async def athrow(self, *error: Any) -> Tokens:
+        return await self._tokens.athrow(*error)
+
+    async def aclose(self) -> None:
+        await self._tokens.aclose()
 
 
 class FakeBackend(Backend):
     """Says `answer` (or one derived from the seed, when it is sampled), `step` tokens per message."""
 
-    def __init__(self) -> None:
+    def __init__(self, levels: tuple[Any, ...] = LEVELS) -> None:
+        self.levels = levels
         self.answer = "Hello, world! How are you?"
         self.ends = True
         self.step = 1
@@ -79,24 +125,36 @@ class FakeBackend(Backend):
         self.fails: Callable[[], Exception] | None = None
         self.fails_after: int | None = None
         self.stats_fail: Exception | None = None
-        self.submitted: list[tuple[str, tuple[int, ...], SamplingParams]] = []
+        self.remembers = True
+        self.submitted: list[Submitted] = []
+        self.ended_sessions: list[tuple[str, str, str]] = []
+        self.views: dict[int, View] = {}
+        self.up = True
         self.open = 0
         self.cancelled = 0
+        self._reading = PromptReading(ByteTokenizer(), VOCABULARY, CONTEXT)
+        self._ids = itertools.count(1)
 
     @property
-    def ready(self) -> Ready:
-        return Ready(1, VOCABULARY, CONTEXT, 128, 16, "fake")
+    def ready(self) -> Serving:
+        return Serving(1, VOCABULARY, CONTEXT, 128, 16, "fake", self.levels)
 
-    async def generate(
-        self, tenant: str, prompt: tuple[int, ...], params: SamplingParams
-    ) -> AsyncGenerator[Tokens, None]:
-        self.submitted.append((tenant, prompt, params))
+    async def generate(self, tenant: str, job: OpenJob | VaultJob, params: SamplingParams) -> FakeStream:
+        prompt = job.prompt if isinstance(job, OpenJob) else self._reading.read(read_prompt(job.prompt)).tokens
+        asked = params
+        if isinstance(job, VaultJob):
+            if len(prompt) >= CONTEXT:
+                raise PromptTooLong("The prompt leaves no room for an answer.")
+            params = msgspec.structs.replace(params, max_tokens=min(params.max_tokens, CONTEXT - len(prompt)))
+        if self.remembers:
+            self.submitted.append(Submitted(tenant, job, asked, prompt))
         await asyncio.sleep(0)
         if self.fails is not None and self.fails_after is None:
             raise self.fails()
-        return self._stream(prompt, params)
+        scores = None if params.prompt_logprobs is None else tuple(prompt[1:])
+        return FakeStream(next(self._ids), len(prompt), self._stream(scores, params))
 
-    async def _stream(self, prompt: tuple[int, ...], params: SamplingParams) -> AsyncGenerator[Tokens, None]:
+    async def _stream(self, scored: tuple[int, ...] | None, params: SamplingParams) -> AsyncGenerator[Tokens, None]:
         self.open += 1
         ended = False
         try:
@@ -106,8 +164,8 @@ class FakeBackend(Backend):
             ends = self.ends and bool(params.stop_tokens)
             whole = said[:limit] if ends else ([*said[:-1]] * (limit // max(1, len(said) - 1) + 1))[:limit]
             finish = "stop" if ends and len(said) <= limit else "length"
-            if params.prompt_logprobs is not None:
-                yield Tokens(1, prompt_logprobs=tuple(self._score(t, params.prompt_logprobs) for t in prompt[1:]))
+            if scored is not None:
+                yield Tokens(1, prompt_logprobs=tuple(self._score(t, params.prompt_logprobs or 0) for t in scored))
             for start in range(0, len(whole), self.step):
                 if self.pause is not None:
                     await asyncio.sleep(self.pause)
@@ -132,7 +190,13 @@ class FakeBackend(Backend):
     async def stats(self) -> Stats:
         if self.stats_fail is not None:
             raise self.stats_fail
-        return Stats(running=self.open, waiting=3, blocks_total=128, blocks_free=100)
+        return Stats(running=self.open, waiting=3, blocks_total=128, blocks_free=100, vaults=2, up=self.up)
+
+    async def view(self, request_id: int) -> View:
+        return self.views.get(request_id, View(request_id, known=False))
+
+    async def end_session(self, tenant: str, session: str, group: str = "") -> None:
+        self.ended_sessions.append((tenant, session, group))
 
     async def close(self) -> None:
         pass

@@ -6,9 +6,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.fakes import CONTEXT, MODEL, FakeBackend, chat_body
+from tests.gateway.fakes import CONTEXT, LEVELS, MODEL, FakeBackend, chat_body
 
 URL = "/v1/chat/completions"
+pytestmark = pytest.mark.parametrize("level", LEVELS)
 
 
 async def ask(http: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
@@ -31,17 +32,18 @@ def text_of(events: list[dict[str, Any]], index: int = 0) -> str:
     return "".join(choice["delta"].get("content", "") for choice in choices)
 
 
-async def test_a_whole_answer(http: httpx.AsyncClient, backend: FakeBackend) -> None:
+async def test_a_whole_answer(http: httpx.AsyncClient, backend: FakeBackend, level: str) -> None:
     response = await http.post(URL, json=chat_body())
     answer = response.json()
-    assert response.headers["x-cloister-protection"] == "open"
+    assert response.headers["x-cloister-protection"] == level
+    assert "x-cloister-session" not in response.headers
     assert answer["object"] == "chat.completion" and answer["model"] == MODEL
     assert answer["choices"][0]["message"] == {"role": "assistant", "content": backend.answer, "refusal": None}
     assert answer["choices"][0]["finish_reason"] == "stop"
     prompt = len("<user>Hi<assistant>")
     said = len(backend.answer) + 1
     assert answer["usage"] == {"prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt + said}
-    assert backend.submitted[0][0] == "development"
+    assert backend.submitted[0].tenant == "development"
 
 
 @pytest.mark.parametrize("step", [1, 3, 1000])
@@ -63,16 +65,19 @@ async def test_usage_comes_last_with_no_choices(http: httpx.AsyncClient, backend
     assert events[-1]["usage"]["completion_tokens"] == len(backend.answer) + 1
 
 
-async def test_max_tokens_by_both_names(http: httpx.AsyncClient, backend: FakeBackend) -> None:
+async def test_max_tokens_by_both_names(http: httpx.AsyncClient, backend: FakeBackend, level: str) -> None:
     for fields in ({"max_tokens": 5}, {"max_completion_tokens": 5}, {"max_tokens": 9, "max_completion_tokens": 5}):
         answer = await ask(http, **fields)
         assert answer["choices"][0]["message"]["content"] == "Hello"
         assert answer["choices"][0]["finish_reason"] == "length"
         assert answer["usage"]["completion_tokens"] == 5
     await ask(http)
-    assert backend.submitted[-1][2].max_tokens == 1024, "the default"
-    await ask(http, messages=[{"role": "user", "content": "x" * 1500}])
-    assert backend.submitted[-1][2].max_tokens == CONTEXT - len("<user><assistant>") - 1500, "the rest of the context"
+    assert backend.submitted[-1].params.max_tokens == 1024, "the default"
+    answer = await ask(http, messages=[{"role": "user", "content": "x" * 1500}], ignore_eos=True)
+    room = CONTEXT - len("<user><assistant>") - 1500
+    assert answer["usage"]["completion_tokens"] == room, "the rest of the context"
+    # A vault is told the wish, and caps it: nobody else knows how long the prompt is.
+    assert backend.submitted[-1].params.max_tokens == (room if level == "open" else 1024)
 
 
 @pytest.mark.parametrize("step", [1, 2, 1000])
@@ -130,22 +135,23 @@ async def test_n_choices_differ_and_the_first_is_that_of_n_1(http: httpx.AsyncCl
 async def test_without_a_seed_one_is_drawn(http: httpx.AsyncClient, backend: FakeBackend) -> None:
     for _ in range(2):
         await ask(http, n=2)
-    assert len({params.seed for _, _, params in backend.submitted}) == 4
+    assert len({each.params.seed for each in backend.submitted}) == 4
     await ask(http, seed=-1)
-    assert 0 <= backend.submitted[-1][2].seed < 2**63
+    assert 0 <= backend.submitted[-1].params.seed < 2**63
 
 
-async def test_sampling_fields_reach_the_backend(http: httpx.AsyncClient, backend: FakeBackend) -> None:
+async def test_sampling_fields_reach_the_backend(http: httpx.AsyncClient, backend: FakeBackend, level: str) -> None:
+    repetition = 1 if level == "partitioned" else 1.2
     await ask(
         http, temperature=0.5, top_p=0.9, top_k=40, min_p=0.1, presence_penalty=1, frequency_penalty=-1,
-        repetition_penalty=1.2, logit_bias={"5": 10, "6": -100}, seed=3, ignore_eos=True, max_tokens=4,
+        repetition_penalty=repetition, logit_bias={"5": 10, "6": -100}, seed=3, ignore_eos=True, max_tokens=4,
     )  # fmt: skip
-    params = backend.submitted[0][2]
+    params = backend.submitted[0].params
     assert (params.temperature, params.top_p, params.top_k, params.min_p) == (0.5, 0.9, 40, 0.1)
-    assert (params.presence_penalty, params.frequency_penalty, params.repetition_penalty) == (1, -1, 1.2)
+    assert (params.presence_penalty, params.frequency_penalty, params.repetition_penalty) == (1, -1, repetition)
     assert (params.logit_bias, params.seed, params.stop_tokens) == ({5: 10, 6: -100}, 3, ())
     await ask(http, temperature=1e-300, top_p=0, top_k=-1)
-    params = backend.submitted[1][2]
+    params = backend.submitted[1].params
     assert params.temperature == 0 and params.top_p > 0 and params.top_k == 0
     assert params.stop_tokens == (256,)
 
@@ -154,10 +160,10 @@ async def test_text_parts_and_the_developer_role(http: httpx.AsyncClient, backen
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     messages = [{"role": "developer", "content": "be"}, {"role": "user", "content": parts}]
     await ask(http, messages=messages, response_format={"type": "text"}, tools=[], unknown_field={"x": 1})
-    assert bytes(backend.submitted[0][1]).decode() == "<system>be<user>ab<assistant>"
+    assert bytes(backend.submitted[0].prompt).decode() == "<system>be<user>ab<assistant>"
 
 
 async def test_a_long_conversation_is_read_whole(http: httpx.AsyncClient, backend: FakeBackend) -> None:
     messages = [{"role": "user", "content": "x"}] * 100
     await ask(http, messages=messages, max_tokens=1)
-    assert bytes(backend.submitted[0][1]).decode() == "<user>x" * 100 + "<assistant>"
+    assert bytes(backend.submitted[0].prompt).decode() == "<user>x" * 100 + "<assistant>"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import ServiceUnavailable
-from cloister.gateway.choice import Choice, Delta, Job
+from cloister.gateway.choice import Choice, Delta, Echo
 from cloister.gateway.stops import StopStrings
 from cloister.messages.generation import SamplingParams, TokenLogprob, Tokens
 from tests.gateway.fakes import END, ByteTokenizer
@@ -16,7 +16,7 @@ def read(
 ) -> Delta:
     """The text through a choice, in messages of these sizes; taken after each, or once at the end."""
     params = SamplingParams(logprobs=0, stop_tokens=(END,), max_tokens=1000)
-    choice = Choice(Job(0, (97, 98), params, echo), ByteTokenizer(), StopStrings(stops))
+    choice = Choice(0, params, ByteTokenizer(), StopStrings(stops), echo=echo and Echo(echo, (97, 98)))
     tokens = (*text, END) if finish == "stop" else tuple(text)
     whole = Delta("", [], None)
     start = 0

@@ -6,11 +6,18 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.fakes import MODEL, ByteTokenizer, FakeBackend, completion_body
+from tests.gateway.fakes import LEVELS, MODEL, ByteTokenizer, FakeBackend, completion_body
 
 URL = "/v1/completions"
 SAID = "Hello, world! How are you?"
+AT_EVERY_LEVEL = pytest.mark.parametrize("level", LEVELS)
 CHAT = [{"role": "user", "content": "x" * 20_000}]
+
+
+@pytest.fixture
+def level() -> str:
+    """Echo and the scoring of given texts need the prompt, so they are had at `open` only."""
+    return "open"
 
 
 async def ask(http: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
@@ -26,6 +33,7 @@ async def stream(http: httpx.AsyncClient, **fields: Any) -> list[dict[str, Any]]
     return [json.loads(event.removeprefix("data: "))["choices"][0] for event in events[:-2]]
 
 
+@AT_EVERY_LEVEL
 @pytest.mark.parametrize(
     ("prompt", "read"),
     [
@@ -40,12 +48,13 @@ async def test_every_form_of_prompt(
     http: httpx.AsyncClient, backend: FakeBackend, prompt: object, read: list[str]
 ) -> None:
     answer = await ask(http, prompt=prompt)
-    assert sorted(bytes(tokens).decode() for _, tokens, _ in backend.submitted) == sorted(read)
+    assert sorted(bytes(each.prompt).decode() for each in backend.submitted) == sorted(read)
     assert [choice["text"] for choice in answer["choices"]] == [SAID] * len(read)
     assert answer["usage"]["prompt_tokens"] == sum(len(text.encode()) for text in read)
     assert answer["object"] == "text_completion"
 
 
+@AT_EVERY_LEVEL
 async def test_choices_are_numbered_prompt_by_prompt(http: httpx.AsyncClient, backend: FakeBackend) -> None:
     answer = await ask(http, prompt=["a", "b"], n=2, seed=1, temperature=1)
     texts = [choice["text"] for choice in answer["choices"]]
@@ -54,15 +63,17 @@ async def test_choices_are_numbered_prompt_by_prompt(http: httpx.AsyncClient, ba
     assert answer["usage"]["prompt_tokens"] == 2, "a prompt is counted once, however many its choices"
     backend.submitted.clear()
     await ask(http, prompt=["a", "a"], temperature=1)
-    assert len({params.seed for _, _, params in backend.submitted}) == 2, "without one, equal prompts differ"
+    assert len({each.params.seed for each in backend.submitted}) == 2, "without one, equal prompts differ"
 
 
+@AT_EVERY_LEVEL
 async def test_the_default_is_16_tokens(http: httpx.AsyncClient) -> None:
     answer = await ask(http, max_tokens=None)
     assert answer["choices"][0]["text"] == SAID[:16]
     assert answer["choices"][0]["finish_reason"] == "length"
 
 
+@AT_EVERY_LEVEL
 async def test_logprobs_in_the_older_shape(http: httpx.AsyncClient) -> None:
     scores = (await ask(http, logprobs=2, max_tokens=3))["choices"][0]["logprobs"]
     assert scores["tokens"] == ["H", "e", "l"]
@@ -88,7 +99,7 @@ async def test_scoring_a_given_text(http: httpx.AsyncClient, backend: FakeBacken
     assert choice["logprobs"]["top_logprobs"][:2] == [None, {"n": -0.5}]
     assert choice["logprobs"]["text_offset"] == [0, 1, 2, 3]
     assert answer["usage"] == {"prompt_tokens": 4, "completion_tokens": 0, "total_tokens": 4}
-    params = backend.submitted[0][2]
+    params = backend.submitted[0].params
     assert (params.max_tokens, params.prompt_logprobs) == (0, 1)
 
 

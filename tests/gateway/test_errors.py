@@ -14,6 +14,7 @@ from cloister.errors import (
     QueueFull,
     RequestTimeout,
     ServiceUnavailable,
+    VaultLost,
 )
 from tests.gateway.fakes import FakeBackend, chat_body, completion_body
 
@@ -79,6 +80,14 @@ BAD_CHAT: list[tuple[dict[str, Any], str | None]] = [
     ({"protection": "shared"}, "protection"),
     ({"protection": "invisible"}, "protection"),
     ({"protection": 1}, "protection"),
+    ({"session": ""}, "session"),
+    ({"session": "x" * 129}, "session"),
+    ({"session": "two words"}, "session"),
+    ({"session": "bell\x07"}, "session"),
+    ({"session": "é"}, "session"),
+    ({"session": 5}, "session"),
+    ({"prompt_logprobs": 1}, "prompt_logprobs"),
+    ({"messages": [{"role": "user", "content": "<confidential>x"}]}, "messages"),
 ]
 
 
@@ -193,6 +202,7 @@ async def test_a_bad_key_is_refused_before_the_body_is_read(
 FAILURES: list[tuple[Exception, int, str, str | None]] = [
     (QueueFull("Full.", retry_after=7), 429, "queue_full", "7"),
     (ServiceUnavailable("Away."), 503, "service_unavailable", "2"),
+    (VaultLost.because("vault_timeout"), 503, "vault_lost", "2"),
     (RequestTimeout("Slow."), 504, "request_timeout", None),
     (PromptTooLong("Long."), 400, "context_length_exceeded", None),
     (CloisterError("Some inside matter."), 500, "internal_error", None),
@@ -250,13 +260,3 @@ async def test_one_failing_choice_cancels_the_others(http: httpx.AsyncClient, ba
     response = await http.post(CHAT, json=chat_body(n=3))
     assert response.status_code == 429
     assert backend.open == 0 and len(backend.submitted) == 2
-
-
-async def test_protection(http: httpx.AsyncClient) -> None:
-    assert (await http.post(CHAT, json=chat_body(protection="open"))).is_success
-    refused = await http.post(CHAT, json=chat_body(), headers={"X-Cloister-Protection": "partitioned"})
-    assert error_of(refused)["code"] == "protection_unavailable"
-    both = await http.post(CHAT, json=chat_body(protection="open"), headers={"X-Cloister-Protection": "mpc"})
-    assert error_of(both)["code"] == "protection_unavailable", "the stricter wish is never dropped"
-    unknown = await http.post(CHAT, json=chat_body(), headers={"X-Cloister-Protection": "secretive"})
-    assert error_of(unknown)["code"] == "invalid_request"

@@ -7,7 +7,7 @@ import pytest
 
 from cloister.config import DEVELOPMENT_KEY, GatewaySettings
 from cloister.errors import SetupError, Unauthorized
-from cloister.gateway.keys import KeyRing, is_loopback, key_line, load_keys, new_key
+from cloister.gateway.keys import Caller, KeyRing, is_loopback, key_line, load_keys, new_key
 
 
 def test_a_new_key_opens_for_its_tenant_only(tmp_path: Path) -> None:
@@ -46,6 +46,9 @@ def test_the_development_key_is_refused_elsewhere(host: str) -> None:
         f'[keys]\n"sha256:{"g" * 64}" = "alice"',
         f'[keys]\n"sha256:{"a" * 64}" = 7',
         f'[keys]\n"sha256:{"a" * 64}" = ""',
+        f'[keys]\n"sha256:{"a" * 64}" = {{ trust_group = "lab" }}',
+        f'[keys]\n"sha256:{"a" * 64}" = {{ tenant = "alice", trust_group = "" }}',
+        f'[keys]\n"sha256:{"a" * 64}" = {{ tenant = "alice", trustgroup = "lab" }}',
         "not toml [",
     ],
 )
@@ -67,6 +70,20 @@ def test_a_missing_or_binary_keys_file_admits_nobody(tmp_path: Path) -> None:
 def test_an_empty_ring_admits_nobody() -> None:
     with pytest.raises(Unauthorized):
         KeyRing({}).tenant(DEVELOPMENT_KEY)
+
+
+def test_a_trust_group_belongs_to_the_tenant(tmp_path: Path) -> None:
+    alice, bob, carol = new_key(), new_key(), new_key()
+    path = tmp_path / "keys.toml"
+    lines = [key_line(alice, "alice", "lab"), key_line(bob, "bob", "lab"), key_line(carol, "carol")]
+    path.write_text("[keys]\n" + "\n".join(lines))
+    keys = load_keys(GatewaySettings(keys_file=path))
+    assert keys.caller(alice) == Caller("alice", "lab")
+    assert keys.caller(bob) == Caller("bob", "lab")
+    assert keys.caller(carol) == Caller("carol", ""), "who names no group trusts nobody"
+    path.write_text(path.read_text() + "\n" + key_line(new_key(), "alice", "other"))
+    with pytest.raises(SetupError, match="more than one trust group"):
+        load_keys(GatewaySettings(keys_file=path))
 
 
 @pytest.mark.parametrize("tenant", ["", 'a"b', "a\nb", "x" * 65, "-a"])

@@ -20,6 +20,15 @@ CHAT = "/v1/chat/completions"
 JSON = {"content-type": "application/json"}
 
 
+def test_answer_tokens_of_an_unread_prompt() -> None:
+    assert answer_tokens(None, None, 16, 100) == 16
+    assert answer_tokens(None, None, 1024, 100) == 99, "the context is all there is, and a prompt takes some"
+    assert answer_tokens(None, 99, 16, 100) == 99
+    with pytest.raises(PromptTooLong, match="100 were requested for the answer alone") as refused:
+        answer_tokens(None, 100, 16, 100)
+    assert refused.value.param == "max_tokens"
+
+
 def test_answer_tokens() -> None:
     assert answer_tokens(10, None, 16, 100) == 16
     assert answer_tokens(90, None, 16, 100) == 10
@@ -101,7 +110,7 @@ def test_a_client_that_reads_nothing_does_not_outlive_the_deadline(hasty: FastAP
     backend.generate = _flooding(backend)  # type: ignore[method-assign]
     with served(hasty) as url:
         host, port = url.removeprefix("http://").split(":")
-        body = json.dumps(chat_body(stream=True)).encode()
+        body = json.dumps(chat_body(stream=True, protection="open")).encode()
         head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {KEY['Authorization']}\r\n"
         with socket.create_connection((host, int(port))) as peer:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

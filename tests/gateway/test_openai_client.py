@@ -9,9 +9,10 @@ import pytest
 
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import PromptTooLong, QueueFull, RequestTimeout, ServiceUnavailable
-from tests.gateway.fakes import MODEL, FakeBackend
+from tests.gateway.fakes import LEVELS, MODEL, FakeBackend
 
 HI = [{"role": "user", "content": "Hi"}]
+OPEN = {"protection": "open"}
 
 
 @pytest.fixture
@@ -63,7 +64,9 @@ def test_completions(client: openai.OpenAI) -> None:
     answer = client.completions.create(model=MODEL, prompt=["a", "b"], temperature=0, max_tokens=5, logprobs=1)
     assert [choice.text for choice in answer.choices] == ["Hello", "Hello"]
     assert answer.choices[0].logprobs and answer.choices[0].logprobs.text_offset == [0, 1, 2, 3, 4]
-    parts = client.completions.create(model=MODEL, prompt=[97, 98], temperature=0, max_tokens=5, echo=True, stream=True)
+    parts = client.completions.create(
+        model=MODEL, prompt=[97, 98], temperature=0, max_tokens=5, echo=True, stream=True, extra_body=OPEN
+    )
     assert "".join(part.choices[0].text for part in parts) == "abHello"
 
 
@@ -71,10 +74,14 @@ def test_extras_of_vllm(client: openai.OpenAI, backend: FakeBackend) -> None:
     client.chat.completions.create(
         model=MODEL, messages=HI, max_tokens=3, extra_body={"top_k": 5, "min_p": 0.1, "ignore_eos": True}
     )
-    params = backend.submitted[0][2]
+    params = backend.submitted[0].params
     assert (params.top_k, params.min_p, params.stop_tokens) == (5, 0.1, ())
-    raw = client.chat.completions.with_raw_response.create(model=MODEL, messages=HI, extra_body={"protection": "open"})
-    assert raw.headers["x-cloister-protection"] == "open"
+    for level in LEVELS:
+        raw = client.chat.completions.with_raw_response.create(
+            model=MODEL, messages=HI, extra_body={"protection": level, "session": "a"}
+        )
+        assert raw.headers["x-cloister-protection"] == level
+        assert raw.headers["x-cloister-session"] == "a"
 
 
 def test_errors_map_to_the_clients_exceptions(client: openai.OpenAI, url: str, backend: FakeBackend) -> None:

@@ -19,6 +19,8 @@ async def test_health_needs_no_key_and_tells_the_truth(http: httpx.AsyncClient, 
     http.headers.pop("authorization")
     response = await http.get("/health")
     assert (response.status_code, response.json()) == (200, {"status": "ok"})
+    backend.up = False
+    assert (await http.get("/health")).status_code == 503, "a controller without a service serves nobody"
     backend.stats_fail = ServiceUnavailable("Away.")
     response = await http.get("/health")
     assert response.status_code == 503
@@ -26,7 +28,10 @@ async def test_health_needs_no_key_and_tells_the_truth(http: httpx.AsyncClient, 
 
 
 async def test_models(http: httpx.AsyncClient) -> None:
+    levels = (await http.get("/api/page")).json()["levels"]
+    assert [level["id"] for level in levels if level["enabled"]] == ["open", "partitioned", "isolated"]
     model = {"id": MODEL, "object": "model", "created": 1_700_000_000, "owned_by": "cloister", "max_model_len": 2048}
+    model["protection"] = levels
     assert (await http.get("/v1/models")).json() == {"object": "list", "data": [model]}
     assert (await http.get(f"/v1/models/{MODEL}")).json() == model
     assert (await http.get("/v1/models/other")).json()["error"]["code"] == "model_not_found"
@@ -34,7 +39,7 @@ async def test_models(http: httpx.AsyncClient) -> None:
 
 async def test_metrics_count_what_happened(http: httpx.AsyncClient, backend: FakeBackend) -> None:
     await http.post("/v1/chat/completions", json=chat_body(stream=True))
-    await http.post("/v1/completions", json=completion_body(max_tokens=4))
+    await http.post("/v1/completions", json=completion_body(max_tokens=4, protection="open"))
     await http.post("/v1/completions", json=completion_body(prompt=""))
     await http.get("/some/path/a/user/typed")
     seen = await values(http)
@@ -42,6 +47,9 @@ async def test_metrics_count_what_happened(http: httpx.AsyncClient, backend: Fak
     assert seen["cloister_requests_total", "/v1/completions", "2xx"] == 1
     assert seen["cloister_requests_total", "/v1/completions", "4xx"] == 1
     assert seen["cloister_requests_total", "other", "4xx"] == 1
+    assert seen["cloister_generations_total", "partitioned"] == 1
+    assert seen["cloister_generations_total", "open"] == 1
+    assert seen["cloister_vaults",] == 2
     assert seen["cloister_prompt_tokens_total",] == len("<user>Hi<assistant>") + len("Once")
     assert seen["cloister_output_tokens_total",] == len(backend.answer) + 1 + 4
     assert seen["cloister_time_to_first_token_seconds_count",] == 2

@@ -49,7 +49,8 @@ async def test_what_the_page_is_told(http: httpx.AsyncClient, backend: FakeBacke
     assert [level["id"] for level in told["levels"]] == [
         "open", "shared", "partitioned", "obfuscated", "isolated", "mpc",
     ]  # fmt: skip
-    assert [level["enabled"] for level in told["levels"]] == [True] + [False] * 5
+    assert [level["id"] for level in told["levels"] if level["enabled"]] == ["open", "partitioned", "isolated"]
+    assert told["default_level"] == "partitioned"
     assert all(level["provider_sees"] for level in told["levels"])
     keys = tmp_path / "keys.toml"
     keys.write_text(f"[keys]\n{key_line(new_key(), 'alice')}")

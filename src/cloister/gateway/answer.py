@@ -6,6 +6,7 @@ Raw ASGI, because a stream passes here once per token. An answer sends a reply's
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 
 import msgspec
@@ -15,7 +16,6 @@ from starlette.types import Receive, Scope, Send
 from cloister.errors import CloisterError, RequestTimeout
 from cloister.gateway.errors import describe, log_unexpected
 from cloister.gateway.generation import ClientGone, Generation
-from cloister.gateway.protection import HEADER
 from cloister.gateway.reply import DONE, Reply, usage_of
 
 _LAST_WORD_S = 2.0
@@ -26,8 +26,8 @@ class Answer(Response):
 
     media_type = "application/json"
 
-    def __init__(self, generation: Generation, reply: Reply, deadline: float, level: str) -> None:
-        super().__init__(headers={HEADER: level})
+    def __init__(self, generation: Generation, reply: Reply, deadline: float, headers: Mapping[str, str]) -> None:
+        super().__init__(headers=headers)
         del self.headers["content-length"]
         self._generation = generation
         self._reply = reply
@@ -67,9 +67,15 @@ class StreamedAnswer(Answer):
     media_type = "text/event-stream"
 
     def __init__(
-        self, generation: Generation, reply: Reply, deadline: float, level: str, *, include_usage: bool
+        self,
+        generation: Generation,
+        reply: Reply,
+        deadline: float,
+        headers: Mapping[str, str],
+        *,
+        include_usage: bool,
     ) -> None:
-        super().__init__(generation, reply, deadline, level)
+        super().__init__(generation, reply, deadline, headers)
         self.headers["cache-control"] = "no-cache"
         self.headers["x-accel-buffering"] = "no"
         self._include_usage = include_usage
@@ -79,11 +85,11 @@ class StreamedAnswer(Answer):
         generation, reply = self._generation, self._reply
         while not generation.done:
             concerned = await generation.news()
-            pieces = [reply.events(choice.job.index, choice.take()) for choice in concerned]
+            pieces = [reply.events(choice.index, choice.take()) for choice in concerned]
             if not self._started:
                 self._started = True
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                pieces[:0] = [reply.opening(choice.job.index) for choice in generation.choices]
+                pieces[:0] = [reply.opening(choice.index) for choice in generation.choices]
             if generation.done:
                 if self._include_usage:
                     pieces.append(reply.usage_event(usage_of(generation.prompt_tokens, generation.output_tokens)))

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from cloister import __version__
 from cloister.config import GatewaySettings
 from cloister.errors import CloisterError
-from cloister.gateway import chat, completions, models, operations
+from cloister.gateway import chat, completions, models, operations, sessions, views
 from cloister.gateway.chat_reply import ChatCompletion
 from cloister.gateway.completion_reply import Completion
 from cloister.gateway.errors import ErrorReply, handle_cloister_error, handle_http_error
@@ -21,8 +21,10 @@ from cloister.gateway.keys import load_keys
 from cloister.gateway.metrics import Metrics
 from cloister.gateway.openapi import describe
 from cloister.gateway.prompts import PromptReader
+from cloister.gateway.protection import Levels
 from cloister.gateway.schema import ChatRequest, CompletionRequest
 from cloister.gateway.text import Tokenizer
+from cloister.gateway.watched import WatchedAnswers
 from cloister.gateway.webpage import PageInfo, mount_page
 from cloister.service.base import Backend
 
@@ -47,17 +49,24 @@ def create_app(backend: Backend, tokenizer: Tokenizer, model: str, settings: Gat
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.front = Front(backend, tokenizer, prompts, model, created, settings, load_keys(settings), metrics)
+    levels = Levels(backend.ready.levels)
+    app.state.front = Front(
+        backend, tokenizer, prompts, model, created, settings, load_keys(settings), levels, WatchedAnswers(), metrics
+    )
     app.add_middleware(Guard, metrics=metrics, local_only=settings.keys_file is None)
     app.add_exception_handler(CloisterError, handle_cloister_error)
     app.add_exception_handler(HTTPException, handle_http_error)
-    for part in (chat, completions, models, operations):
+    for part in (chat, completions, models, sessions, views, operations):
         app.include_router(part.router)
     mount_page(app)
     describe(
         app,
         model,
-        sent=(ErrorReply, ChatCompletion, Completion, models.Model, models.ModelList, operations.Health, PageInfo),
+        levels.offered,
+        sent=(
+            *(ErrorReply, ChatCompletion, Completion, models.Model, models.ModelList),
+            *(views.RequestView, operations.Health, PageInfo),
+        ),
         received=(ChatRequest, CompletionRequest),
     )
     return app

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from cloister.gateway.chat_reply import ChatReply
-from cloister.gateway.choice import Job
 from cloister.gateway.front import AskedBy, front_of
-from cloister.gateway.limits import answer_tokens
+from cloister.gateway.generation import Order
 from cloister.gateway.openapi import generation_docs
+from cloister.gateway.prompts import chat_prompt
 from cloister.gateway.sampling import choice_seed, sampling_params
 from cloister.gateway.schema import ChatRequest
 
@@ -25,19 +25,18 @@ router = APIRouter()
 async def chat_completions(request: Request, asked: AskedBy) -> Response:
     """Continue a conversation."""
     front = front_of(request)
-    body = await front.read(request, ChatRequest, asked)
-    prompt = await front.prompts.chat(body.messages)
-    ready = front.backend.ready
+    body, terms = await front.read(request, ChatRequest, asked)
+    job = await front.job(chat_prompt(body.messages), terms)
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    jobs = [
-        Job(
-            choice,
-            prompt,
+    max_tokens = front.answer_tokens(job, limit, DEFAULT_TOKENS)
+    orders = [
+        Order(
+            job,
             sampling_params(
                 body,
-                max_tokens=answer_tokens(len(prompt), limit, DEFAULT_TOKENS, ready.max_context),
+                max_tokens=max_tokens,
                 logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-                vocabulary=ready.vocabulary,
+                vocabulary=front.backend.ready.vocabulary,
                 stop_tokens=front.tokenizer.stop_tokens,
                 seed=choice_seed(body.seed, choice),
             ),
@@ -45,4 +44,4 @@ async def chat_completions(request: Request, asked: AskedBy) -> Response:
         for choice in range(body.n or 1)
     ]
     reply = ChatReply(front.model, int(time.time()), front.tokenizer, include_usage=body.include_usage)
-    return front.answer(asked, body, jobs, len(prompt), reply)
+    return front.answer(terms, body, orders, reply)

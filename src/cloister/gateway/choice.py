@@ -5,7 +5,7 @@ A choice knows nothing of HTTP or JSON, and nothing of the other choices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from cloister.errors import ServiceUnavailable
@@ -17,13 +17,11 @@ Finish = Literal["stop", "length"]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What to generate for one choice. `echo` is the prompt's text when the answer shall begin with it."""
+class Echo:
+    """The prompt again, for an answer that shall begin with it."""
 
-    index: int
-    prompt: tuple[int, ...]
-    params: SamplingParams
-    echo: str | None = None
+    text: str = field(repr=False)
+    tokens: tuple[int, ...] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +44,36 @@ class Delta:
 
 
 class Choice:
-    """Takes the backend's messages, gives the text that may be shown."""
+    """Takes the backend's messages, gives the text that may be shown.
 
-    def __init__(self, job: Job, tokenizer: Tokenizer, stops: StopStrings) -> None:
-        self.job = job
+    `prompt` says which of the request's prompts it continues, by number: the prompt itself is not kept here.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        params: SamplingParams,
+        tokenizer: Tokenizer,
+        stops: StopStrings,
+        *,
+        prompt: int = 0,
+        echo: Echo | None = None,
+    ) -> None:
+        self.index = index
+        self.params = params
+        self.prompt = prompt
         self.output_tokens = 0
         self.finish: Finish | None = None
         self._tokenizer = tokenizer
         self._stream = tokenizer.stream()
         self._watch = stops.watch()
-        self._echo_due = job.echo
+        self._echo_due = echo
         self._text = ""
         # Offsets count characters of the whole choice: decoded so far, and let through the stop watch so far.
         self._decoded = 0
         self._released = 0
         self._unreleased: list[ScoredToken] = []
-        self._scores: list[ScoredToken] | None = None if job.params.logprobs is None else []
+        self._scores: list[ScoredToken] | None = None if params.logprobs is None else []
 
     def push(self, message: Tokens) -> None:
         """Take the next tokens. After the choice has finished, further ones are ignored: they were on their way."""
@@ -71,7 +83,7 @@ class Choice:
             self._echo(self._echo_due, message.prompt_logprobs)
         tokens = message.tokens
         self.output_tokens += len(tokens)
-        if message.finish == "stop" and tokens and tokens[-1] in self.job.params.stop_tokens:
+        if message.finish == "stop" and tokens and tokens[-1] in self.params.stop_tokens:
             tokens = tokens[:-1]
         if self._scores is None or message.logprobs is None:
             self._decode(self._stream.push(tokens))
@@ -123,15 +135,15 @@ class Choice:
             self._unreleased.clear()
         self.finish = "stop" if finish == "stop" else "length"
 
-    def _echo(self, text: str, scores: tuple[TokenLogprob, ...] | None) -> None:
+    def _echo(self, echo: Echo, scores: tuple[TokenLogprob, ...] | None) -> None:
         self._echo_due = None
-        self._text = text
-        self._decoded = self._released = len(text)
+        self._text = echo.text
+        self._decoded = self._released = len(echo.text)
         if self._scores is None or scores is None:
             return
         stream = self._tokenizer.stream()
         offset = 0
-        for position, token in enumerate(self.job.prompt):
+        for position, token in enumerate(echo.tokens):
             score = scores[position - 1] if 0 < position <= len(scores) else None
             self._scores.append(
                 ScoredToken(token, None, (), offset)

@@ -8,13 +8,19 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from cloister.errors import InvalidRequest
-from cloister.gateway.choice import Job
+from cloister.gateway.choice import Echo
 from cloister.gateway.completion_reply import CompletionReply
 from cloister.gateway.front import AskedBy, front_of
-from cloister.gateway.limits import MAX_CHOICES, answer_tokens
+from cloister.gateway.generation import Order
+from cloister.gateway.limits import MAX_CHOICES
 from cloister.gateway.openapi import generation_docs
+from cloister.gateway.prompt_field import OnePrompt
+from cloister.gateway.prompts import plain_prompt
 from cloister.gateway.sampling import choice_seed, sampling_params
 from cloister.gateway.schema import CompletionRequest
+from cloister.gateway.text import Tokenizer
+from cloister.models.confidential import parse_confidential
+from cloister.service.base import OpenJob
 
 # OpenAI's own default.
 DEFAULT_TOKENS = 16
@@ -26,29 +32,31 @@ router = APIRouter()
 async def completions(request: Request, asked: AskedBy) -> Response:
     """Continue one or several prompts."""
     front = front_of(request)
-    body = await front.read(request, CompletionRequest, asked)
+    body, terms = await front.read(request, CompletionRequest, asked)
     each = body.n or 1
     if each * len(body.prompt) > MAX_CHOICES:
         raise InvalidRequest(f"n times the number of prompts may be at most {MAX_CHOICES}.", param="n")
-    ready = front.backend.ready
-    jobs: list[Job] = []
-    prompt_tokens = 0
-    for given in body.prompt:
-        prompt = await front.prompts.plain(given)
-        prompt_tokens += len(prompt)
-        echo = None
-        if body.echo:
-            echo = given if isinstance(given, str) else front.tokenizer.decode(prompt)
+    orders: list[Order] = []
+    for number, given in enumerate(body.prompt):
+        job = await front.job(plain_prompt(given), terms)
+        max_tokens = front.answer_tokens(job, body.max_tokens, DEFAULT_TOKENS)
+        echo = _echo(given, job, front.tokenizer) if body.echo and isinstance(job, OpenJob) else None
         for choice in range(each):
             params = sampling_params(
                 body,
-                max_tokens=answer_tokens(len(prompt), body.max_tokens, DEFAULT_TOKENS, ready.max_context),
+                max_tokens=max_tokens,
                 logprobs=body.logprobs,
-                prompt_logprobs=body.logprobs if body.echo else None,
-                vocabulary=ready.vocabulary,
+                prompt_logprobs=body.logprobs if echo else None,
+                vocabulary=front.backend.ready.vocabulary,
                 stop_tokens=front.tokenizer.stop_tokens,
                 seed=choice_seed(body.seed, choice),
             )
-            jobs.append(Job(len(jobs), prompt, params, echo))
+            orders.append(Order(job, params, number, echo))
     reply = CompletionReply(front.model, int(time.time()), front.tokenizer, include_usage=body.include_usage)
-    return front.answer(asked, body, jobs, prompt_tokens, reply)
+    return front.answer(terms, body, orders, reply)
+
+
+def _echo(given: OnePrompt, job: OpenJob, tokenizer: Tokenizer) -> Echo:
+    """The prompt as it was read: without its tags, or as the text of its tokens."""
+    text = parse_confidential(given, param="prompt").text if isinstance(given, str) else tokenizer.decode(job.prompt)
+    return Echo(text, job.prompt)

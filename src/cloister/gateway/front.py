@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeVar, cast
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -13,23 +13,55 @@ from pydantic import ValidationError
 
 from cloister.config import GatewaySettings
 from cloister.errors import ModelNotFound
+from cloister.gateway import protection, session
 from cloister.gateway.answer import Answer, StreamedAnswer
-from cloister.gateway.choice import Choice, Job
+from cloister.gateway.choice import Choice
 from cloister.gateway.errors import invalid_from
-from cloister.gateway.generation import Generation
-from cloister.gateway.keys import KeyRing
-from cloister.gateway.limits import read_body
+from cloister.gateway.generation import Generation, Order
+from cloister.gateway.keys import Caller, KeyRing
+from cloister.gateway.limits import answer_tokens, read_body
 from cloister.gateway.metrics import Metrics
-from cloister.gateway.prompts import PromptReader
-from cloister.gateway.protection import HEADER, choose_level
+from cloister.gateway.prompts import PromptReader, sealed
+from cloister.gateway.protection import OPEN, Levels
+from cloister.gateway.refusals import refuse_what_needs_the_prompt
 from cloister.gateway.reply import Reply
 from cloister.gateway.schema import GenerationRequest
+from cloister.gateway.session import Session, choose_session
 from cloister.gateway.stops import StopStrings
 from cloister.gateway.text import Tokenizer
-from cloister.service.base import Backend
+from cloister.gateway.watched import WatchedAnswer, WatchedAnswers
+from cloister.messages.prompts import Prompt
+from cloister.messages.vault import VaultLevel
+from cloister.service.base import Backend, OpenJob, VaultJob
 
 Body = TypeVar("Body", bound=GenerationRequest)
 bearer = HTTPBearer(auto_error=False, description="An API key of this server.")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who asks, until when, and what the headers say of protection and session."""
+
+    caller: Caller
+    deadline: float
+    protection: str | None
+    session: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """For whom, at which level and in which session a request is served."""
+
+    caller: Caller
+    deadline: float
+    level: str
+    session: Session
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What an answer says of the terms it was made under."""
+        named = {session.HEADER: self.session.name} if self.session.keep else {}
+        return {protection.HEADER: self.level, **named}
 
 
 @dataclass(frozen=True)
@@ -43,10 +75,12 @@ class Front:
     created: int
     settings: GatewaySettings
     keys: KeyRing
+    levels: Levels
+    watched: WatchedAnswers
     metrics: Metrics
 
-    async def read(self, request: Request, kind: type[Body], asked: Asked) -> Body:
-        """The request's body, checked: for the model this server has and a level of protection it offers."""
+    async def read(self, request: Request, kind: type[Body], asked: Asked) -> tuple[Body, Terms]:
+        """The request's body, checked, and its terms: a level this server offers and can do all of this at."""
         raw = await read_body(request, self.settings)
         try:
             body = kind.model_validate_json(raw)
@@ -54,29 +88,36 @@ class Front:
             raise invalid_from(wrong) from None
         if body.model != self.model:
             raise ModelNotFound("The model asked for is not served here.", hint=f"This server has {self.model!r}.")
-        choose_level(body.protection, asked.protection)
-        return body
+        level = self.levels.choose(body.protection, asked.protection)
+        refuse_what_needs_the_prompt(body, level)
+        return body, Terms(asked.caller, asked.deadline, level, choose_session(body.session, asked.session))
 
-    def answer(
-        self, asked: Asked, body: GenerationRequest, jobs: Sequence[Job], prompt_tokens: int, reply: Reply
-    ) -> Answer:
-        """The response that will generate the jobs' choices and send them as the body wishes."""
+    async def job(self, prompt: Prompt, terms: Terms) -> OpenJob | VaultJob:
+        """The prompt as the backend wants it: read at `open`, unread at every other level."""
+        if terms.level == OPEN:
+            read = await self.prompts.read(prompt)
+            return OpenJob(read.tokens, read.public)
+        level = cast(VaultLevel, terms.level)
+        return VaultJob(level, terms.session.name, terms.session.keep, sealed(prompt), terms.caller.trust_group)
+
+    def answer_tokens(self, job: OpenJob | VaultJob, asked: int | None, default: int) -> int:
+        """How many tokens the answer to this job may have, as far as that is known here."""
+        prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else None
+        return answer_tokens(prompt_tokens, asked, default, self.backend.ready.max_context)
+
+    def answer(self, terms: Terms, body: GenerationRequest, orders: Sequence[Order], reply: Reply) -> Answer:
+        """The response that will generate what was ordered and send it as the body wishes."""
         stops = StopStrings(body.stop_strings)
-        choices = [Choice(job, self.tokenizer, stops) for job in jobs]
-        generation = Generation(self.backend, asked.tenant, choices, prompt_tokens, self.metrics)
-        level = choose_level(body.protection, asked.protection)
+        choices = [
+            Choice(index, order.params, self.tokenizer, stops, prompt=order.prompt, echo=order.echo)
+            for index, order in enumerate(orders)
+        ]
+        watched = WatchedAnswer(reply.id, terms.caller.tenant, terms.level)
+        jobs = [order.job for order in orders]
+        generation = Generation(self.backend, watched, choices, jobs, self.watched, self.metrics)
         if body.stream:
-            return StreamedAnswer(generation, reply, asked.deadline, level, include_usage=body.include_usage)
-        return Answer(generation, reply, asked.deadline, level)
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Who asks, until when, and under which protection (as the header says)."""
-
-    tenant: str
-    deadline: float
-    protection: str | None
+            return StreamedAnswer(generation, reply, terms.deadline, terms.headers, include_usage=body.include_usage)
+        return Answer(generation, reply, terms.deadline, terms.headers)
 
 
 def front_of(request: Request) -> Front:
@@ -85,9 +126,9 @@ def front_of(request: Request) -> Front:
     return front
 
 
-def tenant_of(request: Request, credentials: HTTPAuthorizationCredentials | None) -> str:
-    """The tenant whose key came with the request; Unauthorized otherwise."""
-    return front_of(request).keys.tenant(credentials.credentials if credentials else None)
+def caller_of(request: Request, credentials: HTTPAuthorizationCredentials | None) -> Caller:
+    """Whose key came with the request; Unauthorized otherwise."""
+    return front_of(request).keys.caller(credentials.credentials if credentials else None)
 
 
 async def _asked(
@@ -95,7 +136,8 @@ async def _asked(
 ) -> Asked:
     timeout = front_of(request).settings.request_timeout_s
     deadline = asyncio.get_running_loop().time() + timeout
-    return Asked(tenant_of(request, credentials), deadline, request.headers.get(HEADER))
+    headers = request.headers
+    return Asked(caller_of(request, credentials), deadline, headers.get(protection.HEADER), headers.get(session.HEADER))
 
 
 AskedBy = Annotated[Asked, Depends(_asked)]

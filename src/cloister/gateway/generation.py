@@ -3,22 +3,37 @@
 One task per choice carries the backend's messages into a mailbox; the reader takes everything that waits there in one
 go, so a slow client gets few large pieces rather than many small ones. Nothing here knows the API's shapes; of ASGI it
 knows only how a client's leaving announces itself.
+
+A job holds a prompt, so it is given away: once the backend has it, nothing here leads to it any more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from starlette.types import Receive
 
 from cloister.errors import ServiceUnavailable
-from cloister.gateway.choice import Choice
+from cloister.gateway.choice import Choice, Echo
 from cloister.gateway.metrics import Metrics
-from cloister.messages.generation import Tokens
-from cloister.service.base import Backend
+from cloister.gateway.watched import WatchedAnswer, WatchedAnswers
+from cloister.messages.generation import SamplingParams, Tokens
+from cloister.service.base import Backend, OpenJob, VaultJob
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One choice to be made: from which job, how, and after which of the request's prompts (by number)."""
+
+    job: OpenJob | VaultJob = field(repr=False)
+    params: SamplingParams
+    prompt: int = 0
+    echo: Echo | None = None
 
 
 class ClientGone(Exception):
@@ -29,13 +44,25 @@ class Generation:
     """`async with` starts the choices; leaving it, for whatever reason, cancels those that still run."""
 
     def __init__(
-        self, backend: Backend, tenant: str, choices: Sequence[Choice], prompt_tokens: int, metrics: Metrics
+        self,
+        backend: Backend,
+        answer: WatchedAnswer,
+        choices: Sequence[Choice],
+        jobs: Sequence[OpenJob | VaultJob],
+        watched: WatchedAnswers,
+        metrics: Metrics,
     ) -> None:
         self.choices = choices
-        self.prompt_tokens = prompt_tokens
         self._backend = backend
-        self._tenant = tenant
+        self._answer = answer
+        self._watched = watched
         self._metrics = metrics
+        self._jobs = dict(enumerate(jobs))
+        self._prompt_tokens = {
+            choice.prompt: len(job.prompt)
+            for choice, job in zip(choices, jobs, strict=True)
+            if isinstance(job, OpenJob)
+        }
         self._mail: list[tuple[Choice | None, Tokens | Exception]] = []
         self._reader: asyncio.Future[None] | None = None
         self._carriers: dict[int, asyncio.Task[None]] = {}
@@ -47,6 +74,11 @@ class Generation:
         return self._unfinished == 0
 
     @property
+    def prompt_tokens(self) -> int:
+        """How long the prompts are together, each counted once: by us, or by its vault as soon as that has read it."""
+        return sum(self._prompt_tokens.values())
+
+    @property
     def output_tokens(self) -> int:
         return sum(choice.output_tokens for choice in self.choices)
 
@@ -56,9 +88,10 @@ class Generation:
         return self
 
     async def __aenter__(self) -> Generation:
-        self._metrics.began(self)
+        self._metrics.began(self, self._answer.level)
+        self._watched.begin(self._answer)
         for choice in self.choices:
-            self._carriers[choice.job.index] = asyncio.create_task(self._carry(choice))
+            self._carriers[choice.index] = asyncio.create_task(self._carry(choice))
         return self
 
     async def __aexit__(
@@ -68,6 +101,8 @@ class Generation:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._jobs.clear()
+        self._watched.end(self._answer)
         self._metrics.ended(self)
 
     async def news(self) -> list[Choice]:
@@ -88,7 +123,7 @@ class Generation:
             if choice.finish is not None:
                 self._unfinished -= 1
                 if message.finish is None:
-                    self._carriers[choice.job.index].cancel()
+                    self._carriers[choice.index].cancel()
         self._metrics.progressed(self)
         return concerned
 
@@ -98,15 +133,19 @@ class Generation:
             self._reader.set_result(None)
 
     async def _carry(self, choice: Choice) -> None:
-        job = choice.job
         try:
-            async with aclosing(await self._backend.generate(self._tenant, job.prompt, job.params)) as stream:
+            async with aclosing(
+                await self._backend.generate(self._answer.tenant, self._jobs.pop(choice.index), choice.params)
+            ) as stream:
+                self._answer.requests[choice.index] = stream.request_id
+                self._prompt_tokens.setdefault(choice.prompt, stream.prompt_tokens)
                 async for message in stream:
                     self._put(choice, message)
                     if message.finish is not None:
                         return
             raise ServiceUnavailable("The service ended the answer early.", hint="Try again.")
         except Exception as error:
+            traceback.clear_frames(error.__traceback__)  # of calls that were given the prompt
             self._put(choice, error)
 
     async def _watch(self, receive: Receive) -> None:

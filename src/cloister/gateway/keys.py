@@ -1,5 +1,8 @@
 """API keys and the tenants they belong to. Only SHA-256 digests of keys are kept, in memory and on disk.
 
+A line of the keys file is `"sha256:…" = "tenant"` or `"sha256:…" = { tenant = "…", trust_group = "…" }`: tenants of
+one trust group may share a vault (Petridish §7.2).
+
 This module knows nothing of HTTP. Whatever is doubtful (no key, an unreadable file, a malformed line) means no.
 """
 
@@ -12,34 +15,47 @@ import re
 import secrets
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from cloister.config import DEVELOPMENT_KEY, GatewaySettings
 from cloister.errors import SetupError, Unauthorized
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
-_TENANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 DEVELOPMENT_TENANT = "development"
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who a key belongs to. Without a trust group a tenant trusts nobody."""
+
+    tenant: str
+    trust_group: str = ""
+
+
 class KeyRing:
-    """Answers which tenant a key belongs to."""
+    """Answers whom a key belongs to."""
 
-    def __init__(self, tenants: Mapping[bytes, str]) -> None:
-        self._tenants = tuple(tenants.items())
+    def __init__(self, callers: Mapping[bytes, Caller]) -> None:
+        self._callers = tuple(callers.items())
 
-    def tenant(self, key: str | None) -> str:
-        """The key's tenant, found in a time that does not depend on the key; Unauthorized when there is none."""
+    def caller(self, key: str | None) -> Caller:
+        """The key's owner, found in a time that does not depend on the key; Unauthorized when there is none."""
         if not key:
             raise Unauthorized("No API key was given.", hint="Send it as `Authorization: Bearer <key>`.")
         digest = _digest(key)
-        found: str | None = None
-        for known, tenant in self._tenants:
+        found: Caller | None = None
+        for known, caller in self._callers:
             if hmac.compare_digest(known, digest):
-                found = tenant
+                found = caller
         if found is None:
             raise Unauthorized("The API key is not known here.", hint="Ask the operator for one.")
         return found
+
+    def tenant(self, key: str | None) -> str:
+        """The tenant alone."""
+        return self.caller(key).tenant
 
 
 def load_keys(settings: GatewaySettings) -> KeyRing:
@@ -51,7 +67,7 @@ def load_keys(settings: GatewaySettings) -> KeyRing:
             f"The development key is refused on {settings.host}, which other machines may reach.",
             hint="Give a keys file (`cloister key new TENANT` makes an entry), or serve on 127.0.0.1.",
         )
-    return KeyRing({_digest(DEVELOPMENT_KEY): DEVELOPMENT_TENANT})
+    return KeyRing({_digest(DEVELOPMENT_KEY): Caller(DEVELOPMENT_TENANT)})
 
 
 def new_key() -> str:
@@ -59,10 +75,12 @@ def new_key() -> str:
     return f"sk-cloister-{secrets.token_urlsafe(32)}"
 
 
-def key_line(key: str, tenant: str) -> str:
+def key_line(key: str, tenant: str, trust_group: str = "") -> str:
     """The line that admits this key, to be put under `[keys]` in the keys file."""
-    _check_tenant(tenant)
-    return f'"sha256:{_digest(key).hex()}" = "{tenant}"'
+    owner = f'"{_checked(tenant, "tenant")}"'
+    if trust_group:
+        owner = f'{{ tenant = {owner}, trust_group = "{_checked(trust_group, "trust group")}" }}'
+    return f'"sha256:{_digest(key).hex()}" = {owner}'
 
 
 def is_loopback(host: str) -> bool:
@@ -79,15 +97,24 @@ def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
 
-def _check_tenant(tenant: object) -> str:
-    if not isinstance(tenant, str) or not _TENANT.fullmatch(tenant):
+def _checked(name: object, kind: str) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise SetupError(
-            "A tenant's name is not valid.", hint="Use 1 to 64 letters, digits, dots, dashes or underscores."
+            f"A {kind}'s name is not valid.", hint="Use 1 to 64 letters, digits, dots, dashes or underscores."
         )
-    return tenant
+    return name
 
 
-def _read(path: Path) -> dict[bytes, str]:
+def _caller(owner: object) -> Caller:
+    if not isinstance(owner, dict):
+        return Caller(_checked(owner, "tenant"))
+    if not owner.keys() <= {"tenant", "trust_group"}:
+        raise SetupError("An entry of the keys file says more than tenant and trust_group.", hint="Look for a typo.")
+    group = _checked(owner["trust_group"], "trust group") if "trust_group" in owner else ""
+    return Caller(_checked(owner.get("tenant"), "tenant"), group)
+
+
+def _read(path: Path) -> dict[bytes, Caller]:
     try:
         table = tomllib.loads(path.read_text("utf-8")).get("keys")
     except OSError as wrong:
@@ -99,8 +126,8 @@ def _read(path: Path) -> dict[bytes, str]:
             "The keys file admits nobody: its [keys] table is missing or empty.",
             hint=f"Add the line `cloister key new TENANT` prints to {path}.",
         )
-    tenants: dict[bytes, str] = {}
-    for name, tenant in table.items():
+    callers: dict[bytes, Caller] = {}
+    for name, owner in table.items():
         digest = _DIGEST.fullmatch(name)
         if digest is None:
             # The name is not shown: somebody may have put the key itself there.
@@ -108,5 +135,9 @@ def _read(path: Path) -> dict[bytes, str]:
                 'An entry of the keys file is not "sha256:<64 hex digits>".',
                 hint="Plain keys are not accepted; use the line `cloister key new TENANT` prints.",
             )
-        tenants[bytes.fromhex(digest[1])] = _check_tenant(tenant)
-    return tenants
+        callers[bytes.fromhex(digest[1])] = _caller(owner)
+    if len(set(callers.values())) != len({caller.tenant for caller in callers.values()}):
+        raise SetupError(
+            "A tenant has keys of more than one trust group.", hint="Give all keys of a tenant the same trust_group."
+        )
+    return callers

@@ -45,18 +45,24 @@ async def read_body(request: Request, settings: GatewaySettings) -> bytes:
     raise BodyTooLarge(f"The request's body exceeds the limit of {limit} bytes.")
 
 
-def answer_tokens(prompt_tokens: int, asked: int | None, default: int, max_context: int) -> int:
-    """How many tokens the answer may have; PromptTooLong when it and the prompt do not fit the context together."""
-    room = max_context - prompt_tokens
+def answer_tokens(prompt_tokens: int | None, asked: int | None, default: int, max_context: int) -> int:
+    """How many tokens the answer may have; PromptTooLong when it and the prompt do not fit the context together.
+
+    Where the prompt's length is not known here (None), whoever reads the prompt caps the answer to what is left.
+    """
+    room = max_context - (1 if prompt_tokens is None else prompt_tokens)
     wanted = asked if asked is not None else max(1, min(default, room))
-    if wanted > room:
-        raise PromptTooLong(
-            f"This model's context holds {max_context} tokens; {prompt_tokens + wanted} were requested "
-            f"({prompt_tokens} in the prompt, {wanted} for the answer).",
-            param="max_tokens" if room > 0 else None,
-            hint="Shorten the prompt or ask for fewer tokens.",
-        )
-    return wanted
+    if wanted <= room:
+        return wanted
+    if prompt_tokens is None:
+        requested = f"{wanted} were requested for the answer alone."
+    else:
+        requested = f"{prompt_tokens + wanted} were requested ({prompt_tokens} in the prompt, {wanted} for the answer)."
+    raise PromptTooLong(
+        f"This model's context holds {max_context} tokens; {requested}",
+        param="max_tokens" if room > 0 else None,
+        hint="Shorten the prompt or ask for fewer tokens.",
+    )
 
 
 async def _drain(pieces: AsyncIterator[bytes], limit: int) -> None:

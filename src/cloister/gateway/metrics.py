@@ -19,7 +19,8 @@ _BETWEEN_TOKENS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
 class Progress(Protocol):
     """What the metrics look at in a generation."""
 
-    prompt_tokens: int
+    @property
+    def prompt_tokens(self) -> int: ...
 
     @property
     def output_tokens(self) -> int: ...
@@ -32,6 +33,9 @@ class Metrics:
         self._registry = registry = CollectorRegistry()
         self._requests = Counter(
             "cloister_requests", "HTTP requests by route and status class", ("route", "status"), registry=registry
+        )
+        self._generations = Counter(
+            "cloister_generations", "Requests for an answer by level of protection", ("level",), registry=registry
         )
         self._tokens_in = Counter("cloister_prompt_tokens", "Tokens read from prompts", registry=registry)
         self._tokens_out = Counter("cloister_output_tokens", "Tokens generated", registry=registry)
@@ -54,6 +58,7 @@ class Metrics:
                 ("waiting", "Sequences waiting"),
                 ("kv_blocks_used", "Blocks of the KV cache in use"),
                 ("kv_blocks_total", "Blocks of the KV cache"),
+                ("vaults", "Vaults that hold a prompt or wait for one"),
             )
         }
         # When each live generation began or last progressed, and how many tokens it had then.
@@ -62,9 +67,9 @@ class Metrics:
     def answered(self, route: str, status: str) -> None:
         self._requests.labels(route, status).inc()
 
-    def began(self, generation: Progress) -> None:
+    def began(self, generation: Progress, level: str) -> None:
         self._last[id(generation)] = (time.perf_counter(), 0)
-        self._tokens_in.inc(generation.prompt_tokens)
+        self._generations.labels(level).inc()
 
     def progressed(self, generation: Progress) -> None:
         then, before = self._last[id(generation)]
@@ -77,6 +82,7 @@ class Metrics:
 
     def ended(self, generation: Progress) -> None:
         self._last.pop(id(generation), None)
+        self._tokens_in.inc(generation.prompt_tokens)
         self._tokens_out.inc(generation.output_tokens)
 
     def exposition(self, stats: Stats | None) -> bytes:
@@ -86,4 +92,5 @@ class Metrics:
         self._gauges["waiting"].set(stats.waiting if stats else nothing)
         self._gauges["kv_blocks_total"].set(stats.blocks_total if stats else nothing)
         self._gauges["kv_blocks_used"].set(stats.blocks_total - stats.blocks_free if stats else nothing)
+        self._gauges["vaults"].set(stats.vaults if stats else nothing)
         return generate_latest(self._registry)

@@ -11,12 +11,14 @@ from starlette.responses import Response
 from cloister.errors import ModelNotFound
 from cloister.gateway.front import AskedBy, Front, front_of
 from cloister.gateway.openapi import replies
+from cloister.gateway.protection import Level
 
 
 class Model(msgspec.Struct):
     id: str
     created: int
     max_model_len: int
+    protection: tuple[Level, ...]
     object: Literal["model"] = "model"
     owned_by: str = "cloister"
 
@@ -45,7 +47,7 @@ async def show_model(request: Request, model: str, asked: AskedBy) -> Response:
 
 
 def _model(front: Front) -> Model:
-    return Model(front.model, front.created, front.backend.ready.max_context)
+    return Model(front.model, front.created, front.backend.ready.max_context, front.levels.table)
 
 
 def _json(value: msgspec.Struct) -> Response:

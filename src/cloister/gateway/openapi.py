@@ -14,13 +14,14 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from cloister.gateway.protection import HEADER, LEVELS
+from cloister.gateway import session
+from cloister.gateway.protection import HEADER, PROVIDER_SEES
 
 _REF = "#/components/schemas/{}"
 _ERRORS = {
     400: "The request is malformed, too long, or asks for what is not offered",
     401: "The API key is missing or unknown",
-    404: "The model is not served here",
+    404: "There is no such model, or no such request of the caller's",
     408: "The body did not arrive in time",
     413: "The body is too large",
     415: "The body is not JSON",
@@ -51,21 +52,36 @@ def generation_docs(body: str, reply: str) -> dict[str, Any]:
     event = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
     content = {**json_of(reply), "text/event-stream": {"schema": event}}
     level = {"description": "The level of protection the answer was made under", "schema": {"type": "string"}}
-    header = {
-        "name": HEADER,
-        "in": "header",
-        "required": False,
-        "description": "The level of protection; like `protection` in the body",
-        "schema": {"type": "string", "enum": [each.id for each in LEVELS if each.enabled]},
-    }
+    named = {"description": "The session, where the caller named one", "schema": {"type": "string"}}
+    parameters = [
+        {
+            "name": HEADER,
+            "in": "header",
+            "required": False,
+            "description": "The level of protection; like `protection` in the body",
+            "schema": {"type": "string", "enum": list(PROVIDER_SEES)},
+        },
+        {
+            "name": session.HEADER,
+            "in": "header",
+            "required": False,
+            "description": "The conversation this belongs to; like `session` in the body",
+            "schema": {"type": "string", "pattern": session.PATTERN},
+        },
+    ]
+    headers = {HEADER: level, session.HEADER: named}
     return {
-        "responses": {200: {"description": "OK", "content": content, "headers": {HEADER: level}}, **errors(*_ERRORS)},
-        "openapi_extra": {"requestBody": {"required": True, "content": json_of(body)}, "parameters": [header]},
+        "responses": {200: {"description": "OK", "content": content, "headers": headers}, **errors(*_ERRORS)},
+        "openapi_extra": {"requestBody": {"required": True, "content": json_of(body)}, "parameters": parameters},
     }
 
 
 def describe(
-    app: FastAPI, model: str, sent: Sequence[type[msgspec.Struct]], received: Sequence[type[BaseModel]]
+    app: FastAPI,
+    model: str,
+    levels: Sequence[str],
+    sent: Sequence[type[msgspec.Struct]],
+    received: Sequence[type[BaseModel]],
 ) -> None:
     """Make `app.openapi()` give the whole description, with the schemas of what is sent and received."""
 
@@ -77,7 +93,8 @@ def describe(
                 [(kind, "validation") for kind in received], ref_template=_REF.format("{model}")
             )
             for kind in received:
-                received_schemas["$defs"][kind.__name__]["properties"]["model"]["enum"] = [model]
+                fields = received_schemas["$defs"][kind.__name__]["properties"]
+                fields["model"]["enum"], fields["protection"]["enum"] = [model], [*levels, None]
             schema.setdefault("components", {}).setdefault("schemas", {}).update(
                 {**sent_schemas, **received_schemas["$defs"]}
             )

@@ -11,7 +11,7 @@ from fastapi.security import HTTPAuthorizationCredentials
 from starlette.responses import Response
 
 from cloister.errors import CloisterError, ServiceUnavailable
-from cloister.gateway.front import Front, bearer, front_of, tenant_of
+from cloister.gateway.front import Front, bearer, caller_of, front_of
 from cloister.gateway.keys import is_loopback
 from cloister.gateway.openapi import errors, replies
 from cloister.messages.generation import Stats
@@ -30,7 +30,8 @@ router = APIRouter()
 @router.get("/health", **replies("Health", 503))
 async def health(request: Request) -> Response:
     """Whether a request would be served now; needs no key."""
-    if await _stats(front_of(request)) is None:
+    stats = await _stats(front_of(request))
+    if stats is None or not stats.up:
         raise ServiceUnavailable("The service does not answer.")
     return Response(msgspec.json.encode(Health()), media_type="application/json")
 
@@ -41,7 +42,7 @@ async def metrics(
 ) -> Response:
     """Totals for Prometheus; from another machine only with a key."""
     if request.client is None or not is_loopback(request.client.host):
-        tenant_of(request, credentials)
+        caller_of(request, credentials)
     front = front_of(request)
     return Response(front.metrics.exposition(await _stats(front)), media_type=_TEXT)
 

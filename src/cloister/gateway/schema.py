@@ -13,7 +13,8 @@ from pydantic.config import JsonDict
 
 from cloister.gateway.limits import MAX_CHOICES
 from cloister.gateway.prompt_field import Prompt
-from cloister.gateway.protection import LEVELS
+from cloister.gateway.protection import PROVIDER_SEES
+from cloister.gateway.session import PATTERN
 
 # What is only there to be refused is described as what is accepted of it.
 _EMPTY: JsonDict = {"maxItems": 0}
@@ -23,7 +24,10 @@ TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
+    # No cache of strings: pydantic's would keep a short prompt for as long as this process lives.
+    model_config = ConfigDict(
+        strict=True, extra="ignore", allow_inf_nan=False, frozen=True, cache_strings="none", hide_input_in_errors=True
+    )
 
 
 class StreamOptions(_Body):
@@ -63,9 +67,22 @@ class GenerationRequest(_Body):
     ignore_eos: bool | None = Field(default=None, description="go on past the model's own end tokens")
     protection: str | None = Field(
         default=None,
-        description="a level of protection; only 'open' is offered now",
-        json_schema_extra={"enum": [*(level.id for level in LEVELS if level.enabled), None]},
+        description="a level of protection: what the provider may see; default 'partitioned'",
+        json_schema_extra={"enum": [*PROVIDER_SEES, None]},
     )
+    session: str | None = Field(
+        default=None,
+        pattern=PATTERN,
+        description="a name for the conversation, so that its vault keeps what it computed until the next turn",
+    )
+    prompt_logprobs: Any = Field(default=None, json_schema_extra={"type": "null"})
+
+    @field_validator("prompt_logprobs")
+    @classmethod
+    def _no_prompt_logprobs(cls, value: Any) -> Any:
+        if value is not None:
+            raise ValueError("A prompt is scored by /v1/completions with echo and logprobs, at the level 'open'")
+        return value
 
     @property
     def stop_strings(self) -> list[str]:

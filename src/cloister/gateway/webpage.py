@@ -14,7 +14,7 @@ from starlette.types import Scope
 from cloister.config import DEVELOPMENT_KEY
 from cloister.gateway.front import front_of
 from cloister.gateway.openapi import replies
-from cloister.gateway.protection import LEVELS, Level
+from cloister.gateway.protection import Level
 
 FOLDER = Path(__file__).parent / "page"
 HEADERS = {
@@ -35,6 +35,7 @@ class PageInfo(msgspec.Struct):
 
     model: str
     levels: tuple[Level, ...]
+    default_level: str | None
     development_key: str | None
 
 
@@ -63,7 +64,7 @@ async def page_info(request: Request) -> Response:
     front = front_of(request)
     key = DEVELOPMENT_KEY if front.settings.keys_file is None else None
     return Response(
-        msgspec.json.encode(PageInfo(front.model, LEVELS, key)),
+        msgspec.json.encode(PageInfo(front.model, front.levels.table, front.levels.default, key)),
         headers={"Cache-Control": "no-store"},
         media_type="application/json",
     )
