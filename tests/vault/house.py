@@ -39,6 +39,7 @@ class CountingDecoder(Decoder):
 
     def __init__(self, inner: Decoder) -> None:
         self.__dict__.update(inner.__dict__)
+        self.relative = inner.relative
         self._inner = inner
         self.rows = 0
         self.fail_next: Exception | None = None
@@ -81,8 +82,8 @@ class ByteTokenizer:
 @dataclass
 class Exposed:
     blocks: tuple[int, ...]
-    length: int
     start: int
+    end: int
     turn: int
 
 
@@ -95,9 +96,12 @@ class FakeAnswerer:
         self.code = ""
         self._ended, self._end = os.pipe()
 
-    def expose(self, slot: int, blocks: Any, *, length: int, start: int, turn: int) -> None:
+    def free_slot(self) -> int | None:
+        return next((slot for slot in range(self.slots) if slot not in self.exposed), None)
+
+    def expose(self, slot: int, blocks: Any, *, start: int, end: int, turn: int) -> None:
         assert slot not in self.exposed and 0 <= slot < self.slots
-        self.exposed[slot] = Exposed(tuple(blocks), length, start, turn)
+        self.exposed[slot] = Exposed(tuple(blocks), start, end, turn)
 
     def withdraw(self, slot: int) -> None:
         del self.exposed[slot]
@@ -105,6 +109,7 @@ class FakeAnswerer:
     def fileno(self) -> int:
         return self._ended
 
+    @property
     def verdict(self) -> str:
         return self.code
 

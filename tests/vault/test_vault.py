@@ -97,14 +97,13 @@ def test_only_the_private_span_is_exposed(room: Room, answerer: FakeAnswerer):
     length = len(TAGGED) - len("<confidential></confidential>")
     [(slot, exposed)] = answerer.exposed.items()
     assert first.slot == slot
-    assert exposed == Exposed(exposed.blocks, length - public, public, exposed.turn)
+    assert exposed == Exposed(exposed.blocks, public, length, exposed.turn)
     assert len(exposed.blocks) == -(-(length - public) // 16) and first.origin + exposed.turn == length
     assert first.turn == exposed.turn
 
 
 def test_the_length_of_a_prompt_that_is_all_private_is_not_told(room: Room, answerer: FakeAnswerer):
-    if not room.runner.relative:
-        pytest.skip("this decoder's positions are absolute")
+    assert room.decoder.relative
     firsts = []
     for number, text in enumerate((WORDS, WORDS[:40])):
         room.confide(number, text)
@@ -329,18 +328,24 @@ def test_choices_of_one_prompt_share_its_blocks(room: Room, answerer: FakeAnswer
     assert len({room.first(number).slot for number in range(4)}) == 4
 
 
-def test_slots_run_out_with_an_error_and_are_used_again(llama: Decoder):
+def test_a_prompt_waits_for_a_slot(llama: Decoder):
     room = Room(llama, answerer=FakeAnswerer(slots=2))
-    for number in range(2):
+    for number in range(3):
         room.confide(number, WORDS)
     room.serve()
+    assert kinds(room.said).count("First") == 2
+    room.release(0)
+    room.serve()
+    assert room.first(2).slot == room.first(0).slot
+    room.answerer.close()
+
+
+def test_a_full_queue_says_when_to_come_back(llama: Decoder, answerer: FakeAnswerer):
+    room = Room(llama, SETTINGS.model_copy(update={"max_waiting_per_tenant": 2}), answerer)
+    for number in range(2):
+        room.confide(number, WORDS)
     full = room.confide(2, WORDS)
     assert isinstance(full, Failed) and full.code == "queue_full" and full.retry_after >= 1
-    room.release(0)
-    room.confide(3, WORDS)
-    room.serve()
-    assert room.first(3).slot == room.first(0).slot
-    room.answerer.close()
 
 
 @pytest.mark.parametrize("level", ["partitioned", "isolated"])

@@ -16,12 +16,16 @@ from cloister.vault.memory import SessionMemory
 DECODE_STEP_TOKENS = 64
 """What a decode step weighs, in prefilled tokens: it reads all weights, as a small chunk does."""
 
+MAX_RUNNING = 16
+"""Answers generated at once: each row of logits is as long as the vocabulary, and a vault's memory is small."""
+
 
 class Isolated:
     """An engine within the vault; its requests are batched together."""
 
     def __init__(self, runner: Runner, settings: EngineSettings, memory: SessionMemory) -> None:
-        self._engine = Engine(runner, settings, memory)
+        most = min(settings.max_running, MAX_RUNNING)
+        self._engine = Engine(runner, settings.model_copy(update={"max_running": most}), memory)
         self._chunk = settings.chunk_tokens
         self._unanswered: dict[int, int] = {}
         self._open: set[int] = set()

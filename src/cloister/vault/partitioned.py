@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence as Rows
 from typing import Protocol
 
+from cloister.config import EngineSettings
 from cloister.engine.sequence import Sequence
 from cloister.errors import PromptTooLong, QueueFull
 from cloister.kernels.batch import BLOCK_TOKENS
 from cloister.messages.generation import Submit
 from cloister.messages.vault import First
+from cloister.models.decoder import Decoder
 from cloister.vault.memory import SessionMemory
 from cloister.vault.prefill import Prefill
 
@@ -21,30 +23,31 @@ from cloister.vault.prefill import Prefill
 class Exposing(Protocol):
     """What is asked of the link's answering side."""
 
-    slots: int
+    def free_slot(self) -> int | None:
+        """A slot nothing is exposed in, or None."""
 
-    def expose(self, slot: int, blocks: Rows[int], *, length: int, start: int, turn: int) -> None:
-        """Answer for these blocks' first `length` positions, the first of them at `start` in the whole prompt."""
+    def expose(self, slot: int, blocks: Rows[int], *, start: int, end: int, turn: int) -> None:
+        """Answer for positions start..end-1 of a prompt of `end` tokens, which these blocks hold."""
 
     def withdraw(self, slot: int) -> None:
-        """Answer no more for this slot."""
+        """Answer for this slot no more."""
 
 
 class Partitioned:
     """First come, first served: one prompt at a time, a chunk at a time."""
 
     def __init__(
-        self, prefill: Prefill, memory: SessionMemory, answerer: Exposing, *, chunk: int, context: int, relative: bool
+        self, prefill: Prefill, memory: SessionMemory, answerer: Exposing, decoder: Decoder, settings: EngineSettings
     ) -> None:
         self._prefill = prefill
         self._memory = memory
         self._answerer = answerer
-        self._chunk = chunk
-        self._context = context
-        self._relative = relative
+        self._chunk = settings.chunk_tokens
+        self._most_waiting = settings.max_waiting_per_tenant
+        self._context = decoder.max_context
+        self._relative = decoder.relative
         self._waiting: dict[int, Sequence] = {}
         self._exposed: dict[int, tuple[Sequence, int]] = {}
-        self._slots = list(range(answerer.slots - 1, -1, -1))
 
     def __contains__(self, request_id: int) -> bool:
         return request_id in self._waiting or request_id in self._exposed
@@ -59,8 +62,8 @@ class Partitioned:
                 param="prompt",
                 hint="Shorten the prompt, or start the server with more --vault-kv-mib.",
             )
-        if len(self._waiting) + len(self._exposed) >= self._answerer.slots:
-            raise QueueFull(f"{self._answerer.slots} requests of this session are under way already.")
+        if len(self._waiting) >= self._most_waiting:
+            raise QueueFull(f"{self._most_waiting} requests of this session wait already.")
         self._waiting[request.request_id] = sequence
 
     def drop(self, request_id: int) -> None:
@@ -70,14 +73,13 @@ class Partitioned:
         elif (exposed := self._exposed.pop(request_id, None)) is not None:
             sequence, slot = exposed
             self._answerer.withdraw(slot)
-            self._slots.append(slot)
             self._memory.pool.release(sequence.blocks)
 
     @property
     def next_request(self) -> int | None:
-        """Whose chunk `work` would compute; None where nobody waits, or who does must wait for blocks."""
+        """Whose chunk `work` would compute; None where nobody waits, or who does must wait for blocks or a slot."""
         for request_id, sequence in self._waiting.items():
-            return request_id if self._has_blocks(sequence) else None
+            return request_id if self._answerer.free_slot() is not None and self._has_blocks(sequence) else None
         return None
 
     @property
@@ -127,10 +129,10 @@ class Partitioned:
 
     def _expose(self, sequence: Sequence) -> int:
         """Let the service ask for the private span."""
-        layout, slot = sequence.layout, self._slots.pop()
+        layout, slot = sequence.layout, self._answerer.free_slot()
+        assert slot is not None, "one was free when the prompt's turn came, and only this takes any"
         private = sequence.blocks[layout.blocks(layout.public) :]
-        length = layout.prompt - layout.public
-        self._answerer.expose(slot, private, length=length, start=layout.public, turn=layout.turn)
+        self._answerer.expose(slot, private, start=layout.public, end=layout.prompt, turn=layout.turn)
         del self._waiting[sequence.request_id]
         self._exposed[sequence.request_id] = (sequence, slot)
         return slot

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from cloister.errors import InvalidRequest, PromptTooLong
+from cloister.errors import InvalidRequest, LevelUnavailable, PromptTooLong
 from cloister.messages.generation import SamplingParams, Submit
 from cloister.messages.prompts import read_prompt
 from cloister.messages.vault import Confide, VaultLevel
+from cloister.models.decoder import Decoder
 from cloister.models.reading import PromptReading
 
 TENANT = "vault"
@@ -17,10 +18,11 @@ TENANT = "vault"
 class Reader:
     """Reads what is confided to this vault."""
 
-    def __init__(self, reading: PromptReading, vocabulary: int, max_context: int) -> None:
+    def __init__(self, reading: PromptReading, decoder: Decoder, levels: tuple[VaultLevel, ...]) -> None:
         self._reading = reading
-        self._vocabulary = vocabulary
-        self._max_context = max_context
+        self._vocabulary = decoder.vocabulary
+        self._max_context = decoder.max_context
+        self._levels = levels
 
     def read(self, confided: Confide) -> Submit:
         """The request in tokens, with no more to generate than the context has room for."""
@@ -40,6 +42,8 @@ class Reader:
 
     def _check(self, params: SamplingParams, level: VaultLevel) -> None:
         """Refuse what needs the whole prompt where it must not be, and what names no token."""
+        if level not in self._levels:
+            raise LevelUnavailable(f"This model is not served at '{level}' here.", param="protection")
         if params.max_tokens < 1:
             raise InvalidRequest("At least one token must be asked for.", param="max_tokens")
         if params.prompt_logprobs is not None:

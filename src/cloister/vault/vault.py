@@ -26,6 +26,7 @@ from cloister.messages.vault import (
     TakeFloor,
     ToVault,
     Understood,
+    VaultLevel,
     VaultReady,
     WantFloor,
 )
@@ -48,8 +49,9 @@ class Answering(Exposing, Protocol):
     def fileno(self) -> int:
         """Readable once the loop has ended."""
 
+    @property
     def verdict(self) -> str:
-        """Why it ended."""
+        """Why it ended: empty if the link was closed."""
 
 
 class VaultRunner(ModelRunner):
@@ -60,7 +62,7 @@ class VaultRunner(ModelRunner):
 
     @property
     def cache(self) -> KVCache:
-        """Keys and values of all blocks, reserved here and now, touched when written."""
+        """Keys and values of all blocks: reserved when the runner is made, touched when written."""
         return self._cache
 
 
@@ -74,20 +76,20 @@ class Vault:
         settings: EngineSettings,
         runner: VaultRunner,
         answerer: Answering,
+        levels: tuple[VaultLevel, ...] = ("partitioned", "isolated"),
     ) -> None:
         self._answerer = answerer
-        self._reader = Reader(reading, decoder.vocabulary, decoder.max_context)
+        self._reader = Reader(reading, decoder, levels)
         self.memory = SessionMemory()
         self._isolated = Isolated(runner, settings, self.memory)
-        self._partitioned = Partitioned(
-            Prefill(decoder, runner.cache),
-            self.memory,
-            answerer,
-            chunk=settings.chunk_tokens,
-            context=decoder.max_context,
-            relative=runner.relative,
-        )
+        prefill = Prefill(decoder, runner.cache)
+        self._partitioned = Partitioned(prefill, self.memory, answerer, decoder, settings)
         self._wants_floor = False
+
+    @property
+    def descriptors(self) -> set[int]:
+        """What must stay open when the vault is sealed, beside its control socket."""
+        return {self._answerer.fileno()}
 
     def run(self, control: socket.socket) -> None:
         """Serve until the controller hangs up or the link breaks."""
@@ -99,7 +101,7 @@ class Vault:
         while True:
             ready = {fd for fd, _ in poll.poll()}
             if self._answerer.fileno() in ready:
-                control.sendall(encode_frame((LinkBroken(self._answerer.verdict()),)))
+                control.sendall(encode_frame((LinkBroken(self._answerer.verdict),)))
                 return
             data = control.recv(RECEIVE_BYTES)
             if not data:
