@@ -23,7 +23,7 @@ from cloister.kernels.base import Kernels, Packed
 from cloister.kernels.batch import Batch
 from cloister.kernels.cache import CacheShape, KVCache
 from cloister.models.decoder import Decoder
-from cloister.models.parts import Parts, lacking
+from cloister.models.parts import Parts, misshapen
 from cloister.models.rotary import check_rotary
 
 UNSUPPORTED_ATTENTION = ("softcap", "s_aux", "sinks")
@@ -118,18 +118,21 @@ def _assembled(config: PretrainedConfig, parts: Parts, kernels: Kernels) -> Any:
     _check_matrices(model)
     for path, module in list(model.named_modules()):
         if isinstance(module, nn.Linear):
-            packed = parts.joined(stored[f"{path}.weight"].removesuffix(".weight"))
-            _check(path, module, packed)
+            bias = None if module.bias is None else stored[f"{path}.bias"]
+            packed = parts.packed(stored[f"{path}.weight"], bias)
+            if (packed.columns, packed.k) != module.weight.shape:
+                raise misshapen(f"{path}.weight")
             model.set_submodule(path, PackedLinear(packed, kernels))
             continue
         for name, parameter in list(module.named_parameters(path, recurse=False)):
             found = parts.tensor(stored[name])
             if found.shape != parameter.shape:
-                raise lacking(name)
+                raise misshapen(name)
             setattr(module, name.rpartition(".")[2], nn.Parameter(found, requires_grad=False))
     kept = set(model.state_dict()) - {name for name, _ in model.named_parameters(remove_duplicate=False)}
     for name in kept:
-        model.get_buffer(name).copy_(parts.tensor(name))
+        owner, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(owner), attribute, parts.tensor(name))
     if unknown := parts.leftover() - set(stored):
         raise ModelUnsupported(f"The model's weights hold '{min(unknown)}', which its architecture does not know.")
     return model.float()
@@ -161,15 +164,6 @@ def _stored_names(model: nn.Module, parts: Parts) -> dict[str, str]:
     for names in shared.values():
         stored.update(dict.fromkeys(names, next(filter(parts.has, names), names[0])))
     return stored
-
-
-def _check(path: str, linear: nn.Linear, packed: Packed) -> None:
-    if (packed.columns, packed.k) != (linear.out_features, linear.in_features):
-        raise lacking(f"{path}.weight")
-    if linear.bias is not None and packed.bias is None:
-        raise lacking(f"{path}.bias")
-    if linear.bias is None and packed.bias is not None:
-        raise ModelUnsupported(f"The model's weights hold '{path}.bias', which its architecture does not know.")
 
 
 def _check_matrices(model: nn.Module) -> None:

@@ -16,19 +16,23 @@ from cloister.kernels.base import Gate, Kernels, Packed, interleave_gate
 
 
 class Parts(ABC):
-    """Named parts. A product is named by the layers it joins, each with a `.weight` and perhaps a `.bias`."""
+    """Named parts. Layers are named without the `.weight` and `.bias` of their tensors."""
 
     @abstractmethod
     def has(self, name: str) -> bool:
-        """Whether there is a tensor of this name, alone or as the weight of a product."""
+        """Whether there is a tensor of this name, alone or as a weight of a product."""
 
     @abstractmethod
     def tensor(self, name: str) -> torch.Tensor:
         """The tensor, contiguous; floating point as fp32. Not to be written to."""
 
     @abstractmethod
+    def packed(self, weight: str, bias: str | None = None) -> Packed:
+        """One product out of exactly these tensors."""
+
+    @abstractmethod
     def joined(self, *layers: str) -> Packed:
-        """One product out of linear layers over the same input, their columns in this order."""
+        """One product out of linear layers over the same input, their columns in this order; biases if there are any."""
 
     @abstractmethod
     def gated(self, gate: str, up: str, act: Gate) -> Packed:
@@ -56,6 +60,9 @@ class RawParts(Parts):
     def tensor(self, name: str) -> torch.Tensor:
         found = self._raw(name)
         return (found.float() if found.is_floating_point() else found).contiguous()
+
+    def packed(self, weight: str, bias: str | None = None) -> Packed:
+        return self._kernels.pack(self._raw(weight), None if bias is None else self._raw(bias))
 
     def joined(self, *layers: str) -> Packed:
         weight = torch.cat([self._raw(f"{layer}.weight") for layer in layers])
@@ -86,3 +93,9 @@ class RawParts(Parts):
 
 def lacking(name: str) -> ModelCorrupt:
     return ModelCorrupt(f"The model's weights lack '{name}'.", hint="Fetch or convert the model again.")
+
+
+def misshapen(name: str) -> ModelCorrupt:
+    return ModelCorrupt(
+        f"'{name}' has another shape than the model's configuration says.", hint="Fetch or convert the model again."
+    )

@@ -100,6 +100,9 @@ class PartsWriter(Parts):
             self._index.tensors[name] = self._write(found)
         return found.to("meta")
 
+    def packed(self, weight: str, bias: str | None = None) -> Packed:
+        return self._product(_key_of(weight, bias), self._source.packed(weight, bias))
+
     def joined(self, *layers: str) -> Packed:
         return self._product(_key(*layers), self._source.joined(*layers))
 
@@ -157,10 +160,11 @@ class SealedParts(Parts):
                 hint="Start the server again: every process must choose the same kernels.",
             )
         self._memory = _mapped(fd, self.bytes)
+        self._names = {*self._index.tensors, *(name for key in self._index.products for name in key.split())}
         self._asked: set[str] = set()
 
     def has(self, name: str) -> bool:
-        return name in self._index.tensors or name in self._index.products
+        return name in self._names
 
     def tensor(self, name: str) -> torch.Tensor:
         entry = self._index.tensors.get(name)
@@ -168,6 +172,9 @@ class SealedParts(Parts):
             raise lacking(name)
         self._asked.add(name)
         return self._view(entry)
+
+    def packed(self, weight: str, bias: str | None = None) -> Packed:
+        return self._product(_key_of(weight, bias), None)
 
     def joined(self, *layers: str) -> Packed:
         return self._product(_key(*layers), None)
@@ -196,7 +203,12 @@ def _shape(tensor: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _key(*layers: str) -> str:
+    """A product's name: those of its weights, and of its bias where that was asked for by name."""
     return " ".join(f"{layer}.weight" for layer in layers)
+
+
+def _key_of(weight: str, bias: str | None) -> str:
+    return f"{weight} {bias}" if bias else weight
 
 
 def _read_index(fd: int, size: int) -> Index:

@@ -1,0 +1,113 @@
+"""The real model's weights, sealed once: what cannot be done to them, what they cost, and what a failure leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import mmap
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cloister.config import EngineSettings
+from cloister.controller import weights
+from cloister.controller.weights import SealedWeights, seal_weights
+from cloister.errors import ModelNotFound, SetupError
+from cloister.models.source import ModelFolder
+
+CHILDREN = 4
+MAPPERS = Path(__file__).parents[1] / "models" / "many_mappers.py"
+
+
+@pytest.fixture(scope="module")
+def sealed(smollm_folder: ModelFolder) -> Iterator[SealedWeights]:
+    made = asyncio.run(seal_weights(smollm_folder, EngineSettings()))
+    yield made
+    made.close()
+
+
+def test_the_weights_can_be_read_and_not_changed(sealed: SealedWeights) -> None:
+    before = os.pread(sealed.fd, 4096, 0)
+    assert sealed.bytes == os.fstat(sealed.fd).st_size > 200_000_000 and not os.get_inheritable(sealed.fd)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.pwrite(sealed.fd, b"x", 0)
+    mine = os.open(f"/proc/self/fd/{sealed.fd}", os.O_RDWR)
+    for attempt in (
+        lambda: os.pwrite(mine, b"x", 0),
+        lambda: os.ftruncate(mine, sealed.bytes + 1),
+        lambda: os.ftruncate(mine, 0),
+        lambda: mmap.mmap(mine, 0, mmap.MAP_SHARED, mmap.PROT_WRITE),
+    ):
+        with pytest.raises(PermissionError):
+            attempt()
+    os.close(mine)
+    assert os.pread(sealed.fd, 4096, 0) == before
+
+
+def test_many_processes_share_one_copy(sealed: SealedWeights, smollm_folder: ModelFolder) -> None:
+    command = [sys.executable, str(MAPPERS), str(sealed.fd), str(smollm_folder.path), str(CHILDREN)]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    ran = subprocess.run(command, pass_fds=[sealed.fd], capture_output=True, text=True, env=environment, check=True)
+    found = json.loads(ran.stdout)
+    assert found["all_read"] and found["ended"] == [0] * CHILDREN
+    assert all(read > 0.99 * sealed.bytes for read in found["read"]), "each child has all of it in its memory"
+    assert sum(found["pss"]) == pytest.approx(sealed.bytes, rel=0.02), "and all together have it once"
+    assert found["copied"] == 0
+    assert found["grown"] < 40_000_000, "a decoder is built without a copy of its weights"
+    assert found["threads"] == 1, "a process that builds a decoder can still fork safely"
+
+
+async def test_what_stops_the_packer_is_told(tmp_path: Path, smollm_folder: ModelFolder) -> None:
+    descriptors = os.listdir("/proc/self/fd")
+    (tmp_path / "config.json").write_text((smollm_folder.path / "config.json").read_text())
+    with pytest.raises(ModelNotFound, match="safetensors"):
+        await seal_weights(ModelFolder("empty", tmp_path, {"model_type": "llama"}), EngineSettings())
+    with pytest.raises(SetupError, match="int8"):
+        await seal_weights(smollm_folder, EngineSettings(weights="int8", dtype="fp32"))
+    assert os.listdir("/proc/self/fd") == descriptors
+
+
+@pytest.mark.parametrize("module", ["this", "no_such_module"])
+async def test_a_packer_that_does_nothing_fails(
+    smollm_folder: ModelFolder, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    monkeypatch.setattr(weights, "PACKER", module)
+    with pytest.raises(SetupError, match="packs the weights ended with status"):
+        await seal_weights(smollm_folder, EngineSettings())
+
+
+async def test_weights_that_cannot_be_sealed_are_not_given_out(
+    smollm_folder: ModelFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[mmap.mmap] = []
+
+    async def keep_a_hand_in(folder: ModelFolder, settings: EngineSettings, fd: int) -> None:
+        os.ftruncate(fd, 4096)
+        kept.append(mmap.mmap(fd, 0))
+
+    monkeypatch.setattr(weights, "_pack", keep_a_hand_in)
+    with pytest.raises(SetupError, match="cannot be sealed"):
+        await seal_weights(smollm_folder, EngineSettings())
+    kept[0].close()
+
+
+async def test_a_cancelled_start_leaves_no_packer(smollm_folder: ModelFolder) -> None:
+    before = set(psutil.Process().children())
+    task = asyncio.create_task(seal_weights(smollm_folder, EngineSettings()))
+    while not (packers := set(psutil.Process().children()) - before):
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not any(packer.is_running() for packer in packers)
+
+
+def test_the_controller_seals_without_torch() -> None:
+    script = "import sys, cloister.controller.weights; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
