@@ -18,6 +18,7 @@ from cloister.controller.sandbox.descriptors import close_all_but
 from cloister.controller.sandbox.kernel import PR_GET_DUMPABLE, PR_SET_DUMPABLE, prctl, syscall
 from cloister.controller.sandbox.layers import NAMESPACES, Layer
 from cloister.controller.sandbox.root import root_is_empty
+from cloister.errors import SetupError
 
 _FLAGS = {
     Layer.USER_NAMESPACE: 0x10000000,
@@ -34,12 +35,17 @@ _parent: int = 0
 
 
 def leave_host(without: Collection[Layer] = ()) -> None:
-    """For the nursery, first of all and single-threaded: shed root, enter namespaces of its own.
+    """For the nursery, while it has one thread only: shed root, enter namespaces of its own.
+
+    What root alone may read (a Python or a model below /root, say) must be imported and open before. It still sees the
+    host's files until `empty_root`.
 
     It returns in a new process, pid 1 of a pid namespace; the caller's process becomes its keeper, which holds nothing
     open and ends with its child's status. The keeper's parent sees one process come and go, and may kill it.
     """
     global _nursery_pids
+    if len(os.listdir("/proc/self/task")) > 1:
+        raise SetupError("The nursery has threads already; a user namespace can only be entered by a lone one.")
     parent = os.getppid()
     become_nobody()
     uid, gid = os.geteuid(), os.getegid()
