@@ -7,6 +7,7 @@ ProtocolError, a peer that reads nothing any more, a hang-up) ends the channel, 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections import deque
@@ -16,7 +17,10 @@ from typing import Any
 import msgspec
 
 from cloister.errors import CloisterError, ProtocolError
+from cloister.hardening import where_raised
 from cloister.messages.frames import FrameReader, encode_frame
+
+log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 1 << 18
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
@@ -95,6 +99,9 @@ class Channel:
                 if self.open:
                     self._on_message(message)
         except CloisterError:
+            self._end()
+        except Exception as wrong:  # a fault of ours; the conversation is not what both think it is any more
+            log.error("A control channel failed: %s.", where_raised(wrong))
             self._end()
 
     def _flush(self) -> None:

@@ -48,6 +48,6 @@ class FrameReader(Generic[Message]):
             del self._buffer[:end]
             try:
                 messages.extend(self._decoder.decode(body))
-            except msgspec.MsgspecError as wrong:
+            except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:  # ValueError: text that is not UTF-8
                 raise ProtocolError(f"A frame does not decode: {type(wrong).__name__}.") from None
         return messages

@@ -62,5 +62,5 @@ def read_prompt(data: bytes) -> Prompt:
     """The prompt these bytes hold."""
     try:
         return _decoder.decode(data)
-    except msgspec.MsgspecError as wrong:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:  # ValueError: text that is not UTF-8
         raise ProtocolError(f"A prompt does not decode: {type(wrong).__name__}.") from None

@@ -1,0 +1,202 @@
+"""The controller's neighbours, played by the test over real sockets: a nursery, a service, vaults and a gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import Any, TypeVar
+
+import msgspec
+
+from cloister.config import ControllerSettings
+from cloister.controller.channel import Channel
+from cloister.controller.child import Child
+from cloister.controller.relay import Relay
+from cloister.controller.service import Service
+from cloister.link.shape import LinkShape
+from cloister.messages.front import Ask, Serving
+from cloister.messages.generation import (
+    VERSION,
+    Accepted,
+    AskStats,
+    Cancel,
+    Failed,
+    Ready,
+    SamplingParams,
+    Stats,
+    Tokens,
+)
+from cloister.messages.service import AttachLink, Pause, Paused, Resume, ToSealedService
+from cloister.messages.vault import (
+    Confide,
+    First,
+    FloorDone,
+    Release,
+    TakeFloor,
+    ToVault,
+    Understood,
+    VaultReady,
+    WantFloor,
+)
+
+Kind = TypeVar("Kind")
+VOCABULARY = 100
+SERVING = Serving(VERSION, VOCABULARY, 512, 64, 16, "fake", levels=("open", "partitioned", "isolated"))
+
+
+class Inbox:
+    """What was received, in order; waits for the next message of a kind, skipping none silently."""
+
+    def __init__(self) -> None:
+        self.messages: list[Any] = []
+        self._arrived = asyncio.Event()
+
+    def put(self, message: msgspec.Struct) -> None:
+        self.messages.append(message)
+        self._arrived.set()
+
+    async def next(self, kind: type[Kind], *, skip: tuple[type, ...] = ()) -> Kind:
+        async with asyncio.timeout(5):
+            while True:
+                while self.messages:
+                    message = self.messages.pop(0)
+                    if isinstance(message, kind):
+                        return message
+                    assert isinstance(message, skip), f"expected {kind.__name__}, got {message}"
+                self._arrived.clear()
+                await self._arrived.wait()
+
+
+class Peer(Inbox):
+    """The other end of a control socket."""
+
+    def __init__(self, end: socket.socket, union: object) -> None:
+        super().__init__()
+        self.gone = asyncio.Event()
+        self.channel = Channel(end, union, self.put, self.gone.set)
+
+    def say(self, *messages: msgspec.Struct) -> None:
+        for message in messages:
+            self.channel.send(message)
+
+    def die(self) -> None:
+        self.channel.close()
+
+
+class FakeService(Peer):
+    def __init__(self, end: socket.socket) -> None:
+        super().__init__(end, ToSealedService)
+        self.links: list[int] = []
+        self.descriptors: list[int] = []
+        self.say(Ready(VERSION, VOCABULARY, 512, 64, 16, "fake"))
+
+    def put(self, message: msgspec.Struct) -> None:
+        """Links and the floor are answered as a real service does; the rest is for the test."""
+        match message:
+            case AttachLink():
+                self.links.append(message.link)
+                for descriptor in (self.channel.take_descriptor(), self.channel.take_descriptor()):
+                    self.descriptors.append(os.fstat(descriptor).st_ino)
+                    os.close(descriptor)
+            case Pause():
+                self.say(Paused())
+            case Resume():
+                pass
+            case AskStats():
+                self.say(Stats(running=1, prompt_tokens=10, output_tokens=20))
+            case _:
+                super().put(message)
+
+
+class FakeVault(Peer):
+    def __init__(self, end: socket.socket, ready: bool = True) -> None:
+        super().__init__(end, ToVault)
+        if ready:
+            self.say(VaultReady(VERSION))
+
+    async def serve_first(self, token: int = 7, **fields: Any) -> Confide:
+        """Read a prompt, work for it as agreed, and say the first token."""
+        asked = await self.next(Confide)
+        self.say(Understood(asked.request_id, 40), WantFloor(40))
+        await self.next(TakeFloor, skip=(Confide, Release, Cancel))
+        self.say(FloorDone(), First(asked.request_id, token, slot=3, origin=0, turn=0, max_tokens=8, **fields))
+        return asked
+
+
+class FakeNursery:
+    """Forks nothing: each child is a Peer the test plays."""
+
+    def __init__(self) -> None:
+        self.vaults_are_ready = True
+        self.vaults: list[FakeVault] = []
+        self.services: list[FakeService] = []
+
+    def spawn(self, role: str, *descriptors: int) -> tuple[Child, socket.socket]:
+        ours, theirs = socket.socketpair()
+        if role == "service":
+            self.services.append(FakeService(theirs))
+        else:
+            assert len(descriptors) == 2
+            self.vaults.append(FakeVault(theirs, self.vaults_are_ready))
+        return Child(), ours
+
+
+class House:
+    """A relay with a service, vaults and one gateway, all played."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.nursery = FakeNursery()
+        self.relay = Relay(ControllerSettings(**settings), lambda: SERVING)
+        self.relay.vaults.open(self.nursery, LinkShape(3, 16, 2))  # type: ignore[arg-type]
+        self.front = Inbox()
+        self.gateway = self.add_gateway(self.front)
+        self.real_service: Service | None = None
+
+    @classmethod
+    async def build(cls, **settings: Any) -> House:
+        house = cls(**settings)
+        await house.start_service()
+        return house
+
+    def add_gateway(self, front: Inbox) -> int:
+        class Front:
+            def send(self, message: msgspec.Struct) -> None:
+                front.put(message)
+
+        return self.relay.add_front(Front())
+
+    async def start_service(self) -> None:
+        nursery: Any = self.nursery
+        self.real_service = Service(nursery, self.relay.from_service, self.relay.service_gone)
+        await self.real_service.ready(5)
+        self.relay.service_up(self.real_service)
+
+    @property
+    def service(self) -> FakeService:
+        return self.nursery.services[-1]
+
+    async def vault(self, number: int) -> FakeVault:
+        """The vault forked as the so-manieth, from 0."""
+        async with asyncio.timeout(5):
+            while len(self.nursery.vaults) <= number:
+                await asyncio.sleep(0.001)
+        return self.nursery.vaults[number]
+
+    def send(self, message: msgspec.Struct) -> None:
+        self.relay.from_gateway(self.gateway, message)
+
+    def ask(self, request_id: int, session: str = "s", *, tenant: str = "ann", level: Any = "partitioned",
+            keep: bool = False, group: str = "") -> None:  # fmt: skip
+        self.send(Ask(request_id, tenant, level, session, keep, b"prompt", SamplingParams(max_tokens=8), group))
+
+    async def failure(self, *skip: type) -> Failed:
+        return await self.front.next(Failed, skip=(Accepted, Tokens, *skip))
+
+    def close(self) -> None:
+        self.relay.vaults.close()
+        self.relay.sessions.end_all()
+        if self.real_service:
+            self.real_service.close()
+        for peer in (*self.nursery.vaults, *self.nursery.services):
+            peer.die()

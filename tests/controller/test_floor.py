@@ -1,0 +1,154 @@
+"""The rules of the floor, against a model of what service and vaults do with the commands they get."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from cloister.controller.floor import ROUND_TOKENS, Command, Floor, Grant
+from cloister.errors import ProtocolError
+from cloister.messages.service import Pause, Resume
+
+
+class House(RuleBasedStateMachine):
+    """The service as it really behaves: after Resume it makes one step at least before a Pause counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.floor = Floor()
+        self.up = False
+        self.may_compute = False  # between its start or Resume, and Paused
+        self.pause_asked = False
+        self.owes_step = False
+        self.holders: set[int] = set()
+        self.waiting: list[int] = []
+        self.alive = set(range(6))
+        self.spent_since_step = 0
+        self.tokens: dict[int, int] = {}
+
+    def obey(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case Grant(vault=vault):
+                    assert vault == self.waiting[0], "first come, first served"
+                    assert not (self.up and self.may_compute), "a vault was let in while the service computes"
+                    self.waiting.remove(vault)
+                    self.holders.add(vault)
+                    if self.up:
+                        assert self.spent_since_step < ROUND_TOKENS, "the service waits longer than a round"
+                        self.spent_since_step += self.tokens[vault]
+                case Pause():
+                    assert self.up and not self.pause_asked
+                    self.pause_asked = True
+                case Resume():
+                    assert self.up and not self.may_compute
+                    self.may_compute = self.owes_step = True
+                    self.pause_asked = False
+                    self.spent_since_step = 0
+
+    @rule(vault=st.integers(0, 5), tokens=st.sampled_from([1, 64, 511, 512, 2000]))
+    def a_vault_wants_it(self, vault: int, tokens: int) -> None:
+        if vault in self.waiting or vault in self.holders:
+            with pytest.raises(ProtocolError):
+                self.floor.want(vault, tokens)
+            return
+        self.waiting.append(vault)
+        self.tokens[vault] = tokens
+        self.obey(self.floor.want(vault, tokens))
+
+    @rule(vault=st.integers(0, 5))
+    def a_vault_is_done(self, vault: int) -> None:
+        if vault not in self.holders:
+            with pytest.raises(ProtocolError):
+                self.floor.done(vault)
+            return
+        self.holders.remove(vault)
+        self.obey(self.floor.done(vault))
+
+    @rule(vault=st.integers(0, 5))
+    def a_vault_dies(self, vault: int) -> None:
+        self.holders.discard(vault)
+        if vault in self.waiting:
+            self.waiting.remove(vault)
+        self.obey(self.floor.gone(vault))
+
+    @precondition(lambda self: not self.up)
+    @rule()
+    def the_service_comes(self) -> None:
+        self.up = True
+        self.pause_asked = self.owes_step = False
+        self.spent_since_step = 0
+        busy = bool(self.holders)
+        self.may_compute = False  # it hears of no work before what this call sends
+        commands = self.floor.service_up()
+        self.obey(commands)
+        if busy:
+            assert commands == [Pause()]
+        else:
+            self.may_compute = True
+
+    @precondition(lambda self: self.up)
+    @rule()
+    def the_service_dies(self) -> None:
+        self.up = self.may_compute = False
+        self.obey(self.floor.service_gone())
+
+    @precondition(lambda self: self.up and self.may_compute)
+    @rule()
+    def the_service_steps(self) -> None:
+        self.owes_step = False
+
+    @precondition(lambda self: self.up and self.pause_asked)
+    @rule()
+    def the_service_makes_way(self) -> None:
+        if self.floor.service != "pausing":
+            with pytest.raises(ProtocolError):
+                self.floor.paused()
+            return
+        self.owes_step = self.may_compute = False
+        self.obey(self.floor.paused())
+
+    @invariant()
+    def never_two(self) -> None:
+        assert len(self.holders) <= 1
+        assert self.floor.holder == next(iter(self.holders), None)
+        assert not (self.holders and self.up and self.may_compute)
+
+    @invariant()
+    def somebody_can_always_go_on(self) -> None:
+        """Whoever waits, waits for a holder's end or for a pause that was asked for: nothing else."""
+        if self.waiting:
+            assert self.holders or (self.up and self.pause_asked and self.floor.service == "pausing")
+        if self.up and not self.may_compute and not self.holders:
+            assert self.floor.service == "pausing", "a paused service is forgotten"
+
+    def teardown(self) -> None:
+        """Everyone who asked is served in the end, and the service is left computing."""
+        for _ in range(50):
+            if self.holders:
+                self.a_vault_is_done(next(iter(self.holders)))
+            elif self.up and self.floor.service == "pausing":
+                self.the_service_makes_way()
+        assert not self.waiting and not self.holders
+        assert not self.up or self.floor.service == "computing"
+
+
+TestFloor = House.TestCase
+TestFloor.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+def test_small_pieces_share_one_round_and_large_ones_do_not() -> None:
+    floor = Floor()
+    floor.service_up()
+    assert floor.want(1, 64) == [Pause()]
+    for vault in range(2, 11):
+        assert floor.want(vault, 64) == []
+    assert floor.paused() == [Grant(1)]
+    for vault in range(1, 8):
+        assert floor.done(vault) == [Grant(vault + 1)]
+    assert floor.done(8) == [Resume(), Pause()]  # 512 tokens' worth of work: now the service has its step
+    assert floor.paused() == [Grant(9)]
+    assert floor.done(9) == [Grant(10)]
+    assert floor.done(10) == [Resume()]
