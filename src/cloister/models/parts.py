@@ -32,7 +32,7 @@ class Parts(ABC):
 
     @abstractmethod
     def joined(self, *layers: str) -> Packed:
-        """One product out of linear layers over the same input, their columns in this order; biases if there are any."""
+        """One product out of linear layers over the same input, their columns in this order, with any biases."""
 
     @abstractmethod
     def gated(self, gate: str, up: str, act: Gate) -> Packed:
