@@ -46,6 +46,9 @@ class Unasked:
     def fileno(self) -> int:
         return self._event
 
+    def close(self) -> None:
+        os.close(self._event)
+
     def free_slot(self) -> int | None:
         return None
 

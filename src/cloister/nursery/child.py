@@ -1,0 +1,80 @@
+"""What a forked child does: enter its own namespaces, prepare its role, seal itself, and only then speak.
+
+The order is the point (cloister.controller.sandbox): threads start after `enter_own` and before `seal`, and nothing of
+a user reaches the process before it is sealed. A child that fails before that says which error, in the service's case,
+and ends; a vault just ends: the controller sees its socket close.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+from cloister.controller.sandbox.namespaces import enter_own
+from cloister.controller.sandbox.profile import Profile
+from cloister.controller.sandbox.seal import seal
+from cloister.errors import CloisterError
+from cloister.hardening import where_raised
+from cloister.messages.frames import encode_frame
+from cloister.messages.lifecycle import StartFailed
+from cloister.messages.nursery import Spawn
+from cloister.nursery.house import House
+from cloister.service import process as service
+from cloister.vault import process as vault
+
+DESCRIPTORS = {"service": 1, "vault": 3}
+"""How many come with the order for a child: its control socket, and a vault's link."""
+
+MIB = 1 << 20
+VAULT_BEYOND_KV = 64 * MIB
+SERVICE_BEYOND_KV = 1024 * MIB
+"""Memory a child may take after the seal; its KV cache is reserved before."""
+
+Role = Callable[[socket.socket], None]
+
+
+def live(spawn: Spawn, house: House, descriptors: list[int], *, allow_degraded: bool) -> NoReturn:
+    """The whole life of a child, from the fork to its end."""
+    status = 1
+    try:
+        _live(spawn, house, descriptors, allow_degraded)
+        status = 0
+    except BaseException:  # nothing may return into the nursery's code, and nothing is printed
+        pass
+    finally:
+        os._exit(status)
+
+
+def _live(spawn: Spawn, house: House, descriptors: list[int], allow_degraded: bool) -> None:
+    control = socket.socket(fileno=descriptors[0])
+    try:
+        enter_own()
+        house.decoder.kernels.start_team(house.settings.threads)
+        role, kept, memory = _vault(house, descriptors) if spawn.role == "vault" else _service(house)
+        seal(Profile(spawn.role, {control.fileno(), *kept}, memory, allow_degraded=allow_degraded))
+    except Exception as error:
+        if spawn.role == "service":
+            with suppress(OSError):
+                control.sendall(encode_frame((_start_failed(error),)))
+        raise
+    role(control)
+
+
+def _vault(house: House, descriptors: list[int]) -> tuple[Role, set[int], int]:
+    _, question, answer = descriptors
+    made = vault.prepare(house.decoder, house.reading, house.settings, question, answer)
+    return made.run, made.descriptors, VAULT_BEYOND_KV + house.scratch_bytes
+
+
+def _service(house: House) -> tuple[Role, set[int], int]:
+    made = service.prepare(house.decoder, house.settings)
+    return made.run, set(), SERVICE_BEYOND_KV + house.scratch_bytes
+
+
+def _start_failed(error: Exception) -> StartFailed:
+    if isinstance(error, CloisterError):
+        return StartFailed(error.code, error.message, error.hint)
+    return StartFailed(CloisterError.code, f"The service cannot start: {where_raised(error)}.")

@@ -1,0 +1,94 @@
+"""The nursery's life: load, rehearse, leave the host, then fork children on order and bury them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+
+from cloister.controller.sandbox.namespaces import fresh_pid_namespace, leave_host
+from cloister.controller.sandbox.root import empty_root
+from cloister.controller.sandbox.trial import available_layers
+from cloister.errors import CloisterError, ProtocolError, SetupError
+from cloister.hardening import where_raised
+from cloister.messages.lifecycle import StartFailed
+from cloister.messages.nursery import Preload, Preloaded, Spawn, Spawned
+from cloister.nursery.desk import Desk
+
+
+def serve(control: socket.socket) -> None:
+    """Serve until the controller hangs up; the children end with this process."""
+    desk = Desk(control)
+    order = desk.next(set())
+    if order is None:
+        return
+    if not isinstance(order, Preload):
+        raise ProtocolError("The nursery was ordered to fork before it was told what to load.")
+    [weights] = desk.take_descriptors(1)
+    try:
+        nursery = Nursery(desk, order, weights)
+    except CloisterError as reason:
+        desk.send(StartFailed(reason.code, reason.message, reason.hint))
+        return
+    except Exception as wrong:
+        desk.send(StartFailed(CloisterError.code, f"The nursery cannot start: {where_raised(wrong)}."))
+        return
+    nursery.run()
+
+
+class Nursery:
+    """Loaded, alone in its namespaces, and ready to fork."""
+
+    def __init__(self, desk: Desk, preload: Preload, weights: int) -> None:
+        layers = available_layers()
+        layers.require(allow_degraded=preload.allow_degraded)
+        # Imported here: torch takes seconds, and a machine that cannot seal need not wait for it.
+        from cloister.nursery import child
+        from cloister.nursery.house import furnish
+        from cloister.nursery.rehearsal import rehearse
+        from cloister.vault.process import partitionable
+
+        self._desk = desk
+        self._allow_degraded = preload.allow_degraded
+        self._child = child
+        self._house = furnish(preload, weights)
+        os.close(weights)
+        rehearse(self._house)
+        gc.collect()
+        gc.freeze()  # so that no collection in a child writes to, and thereby copies, what it shares with all others
+        if len(os.listdir("/proc/self/task")) != 1:
+            raise SetupError("A library started a thread in the nursery, which could not fork safely.")
+        leave_host()
+        empty_root()
+        self._living: dict[int, int] = {}
+        decoder = self._house.decoder
+        shape = decoder.cache_shape
+        able = partitionable(decoder)
+        desk.send(Preloaded(decoder.heads, shape.dim, shape.layers, partitionable=able, missing=layers.missing))
+
+    def run(self) -> None:
+        """Take orders until the controller hangs up."""
+        while (order := self._desk.next(set(self._living))) is not None:
+            if isinstance(order, set):
+                self._bury(order)
+            elif isinstance(order, Spawn):
+                self._fork(order)
+            else:
+                raise ProtocolError("The nursery is loaded already.")
+
+    def _fork(self, spawn: Spawn) -> None:
+        descriptors = self._desk.take_descriptors(self._child.DESCRIPTORS[spawn.role])
+        fresh_pid_namespace()
+        pid = os.fork()
+        if not pid:
+            self._child.live(spawn, self._house, descriptors, allow_degraded=self._allow_degraded)
+        pidfd = os.pidfd_open(pid)
+        self._living[pidfd] = pid
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self._desk.send(Spawned(spawn.child, pid), pidfd)
+
+    def _bury(self, ended: set[int]) -> None:
+        for pidfd in ended:
+            os.waitpid(self._living.pop(pidfd), 0)
+            os.close(pidfd)
