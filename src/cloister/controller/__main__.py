@@ -19,6 +19,7 @@ import msgspec
 from rich.console import Console
 
 from cloister.config import Settings
+from cloister.controller.gateway import Gateway
 from cloister.controller.process import Controller
 from cloister.controller.ready import say_ready
 from cloister.errors import CloisterError, SetupError
@@ -54,8 +55,10 @@ async def _serve(start: StartController, console: Console) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     settings = Settings.model_validate_json(start.settings)
-    controller = Controller(ModelFolder(start.name, Path(start.path), {}), settings)
-    starting = asyncio.create_task(controller.start())
+    folder = ModelFolder(start.name, Path(start.path), {})
+    controller = Controller(folder, settings)
+    gateway = Gateway(controller.relay, folder, settings.gateway)
+    starting = asyncio.create_task(_start(controller, gateway))
     stopped = asyncio.create_task(stop.wait())
     try:
         with console.status(f"Loading {start.name}…"):
@@ -67,8 +70,15 @@ async def _serve(start: StartController, console: Console) -> None:
         starting.cancel()
         stopped.cancel()
         await asyncio.gather(starting, stopped, return_exceptions=True)
+        await gateway.close()
         await controller.close()
     console.print("Stopped.")
+
+
+async def _start(controller: Controller, gateway: Gateway) -> str:
+    """The gateway imports while the model loads, and opens its doors when all is ready; its URL."""
+    gateway.start()
+    return await gateway.serve(await controller.start())
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """The house: which process is started when, and what happens when one ends.
 
-    weights (sealed once) → nursery → service and spare vaults → gateway opens its doors
+    weights (sealed once) → nursery → spare vaults and service; then a gateway may open its doors
 
 A service that ends is forked again; the vaults of living sessions stay. A nursery that ends takes all with it and is
 started again. When this process ends, however it does, the kernel ends all others (PDEATHSIG, pid namespaces).
@@ -14,7 +14,6 @@ import logging
 from contextlib import suppress
 
 from cloister.config import Settings
-from cloister.controller.gateway import Gateway
 from cloister.controller.nursery import Nursery
 from cloister.controller.relay import Relay
 from cloister.controller.service import Service
@@ -34,7 +33,7 @@ WAIT_FOR_THE_KILLED_S = 2.0
 
 
 class Controller:
-    """Owns every other process."""
+    """Owns every process that computes. Gateways speak to its `relay`."""
 
     def __init__(self, folder: ModelFolder, settings: Settings) -> None:
         self._folder = folder
@@ -45,8 +44,7 @@ class Controller:
         self._preloaded: Preloaded | None = None
         self._service: Service | None = None
         self._ready: Ready | None = None
-        self._relay = Relay(settings.controller, lambda: self.serving)
-        self._gateway = Gateway(self._relay, folder, settings.gateway)
+        self.relay = Relay(settings.controller, lambda: self.serving)
         self._broken = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
 
@@ -67,23 +65,26 @@ class Controller:
             missing_layers=facts.missing,
         )
 
-    async def start(self) -> str:
-        """Start everything, in order; the URL of the open gateway."""
-        self._gateway.start()
+    @property
+    def service_pid(self) -> int | None:
+        """The service's process, for those who watch it."""
+        return self._service.pid if self._service else None
+
+    async def start(self) -> Serving:
+        """Start everything, in order."""
         self._weights = await seal_weights(self._folder, self._settings.engine)
         await self._start_what_is_missing()
         self._keeper = asyncio.create_task(self._keep())
-        return await self._gateway.serve(self.serving)
+        return self.serving
 
     async def close(self) -> None:
-        """End everything: first those who ask, then those who compute."""
-        await self._gateway.close()
+        """End everything, and wait until it has ended."""
         if self._keeper:
             self._keeper.cancel()
             with suppress(asyncio.CancelledError):
                 await self._keeper
-        self._relay.vaults.close(WAIT_FOR_THE_KILLED_S)
-        self._relay.sessions.end_all(WAIT_FOR_THE_KILLED_S)
+        self.relay.vaults.close(WAIT_FOR_THE_KILLED_S)
+        self.relay.sessions.end_all(WAIT_FOR_THE_KILLED_S)
         if self._service:
             self._service.close(WAIT_FOR_THE_KILLED_S)
         if self._nursery:
@@ -94,14 +95,14 @@ class Controller:
     async def _start_what_is_missing(self) -> None:
         nursery = self._nursery if self._nursery and self._nursery_up else await self._start_nursery()
         if self._service is None:
-            service = Service(nursery, self._relay.from_service, self._service_ended)
+            service = Service(nursery, self.relay.from_service, self._service_ended)
             try:
                 self._ready = await service.ready(SERVICE_START_S)
             except BaseException:
                 service.close()
                 raise
             self._service = service
-            self._relay.service_up(service)
+            self.relay.service_up(service)
 
     async def _start_nursery(self) -> Nursery:
         assert self._weights is not None
@@ -119,13 +120,13 @@ class Controller:
             await nursery.close()
             raise
         self._nursery_up, self._preloaded = True, facts
-        self._relay.vaults.open(nursery, LinkShape(facts.heads, facts.dim, facts.layers))
+        self.relay.vaults.open(nursery, LinkShape(facts.heads, facts.dim, facts.layers))
         return nursery
 
     def _service_ended(self) -> None:
         log.warning("The service process ended; starting it again.")
         self._service = None
-        self._relay.service_gone()
+        self.relay.service_gone()
         self._broken.set()
 
     def _nursery_ended(self) -> None:
@@ -134,9 +135,9 @@ class Controller:
         if self._service is not None:
             self._service.close()
             self._service = None
-        self._relay.service_gone()
-        self._relay.vaults.close()
-        self._relay.sessions.end_all()
+        self.relay.service_gone()
+        self.relay.vaults.close()
+        self.relay.sessions.end_all()
         self._broken.set()
 
     async def _keep(self) -> None:
