@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import msgspec
@@ -81,7 +81,8 @@ class ByteTokenizer:
         self, messages: list[dict[str, Any]], twin: list[dict[str, Any]]
     ) -> tuple[list[int], list[int]]:
         ids, other = self.render_chat(messages), self.render_chat(twin)
-        return ids, ids[: len(os.path.commonprefix([ids, other]))]
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(ids, other, strict=False))
+        return ids, [token for token, _ in same]
 
     def stream(self) -> ByteStream:
         return ByteStream()

@@ -13,6 +13,7 @@ from cloister.errors import (
     PromptTooLong,
     QueueFull,
     RequestTimeout,
+    SandboxIncomplete,
     ServiceUnavailable,
     VaultLost,
 )
@@ -205,6 +206,7 @@ FAILURES: list[tuple[Exception, int, str, str | None]] = [
     (VaultLost.because("vault_timeout"), 503, "vault_lost", "2"),
     (RequestTimeout("Slow."), 504, "request_timeout", None),
     (PromptTooLong("Long."), 400, "context_length_exceeded", None),
+    (SandboxIncomplete("A vault cannot be sealed."), 500, "sandbox_incomplete", None),
     (CloisterError("Some inside matter."), 500, "internal_error", None),
     (RuntimeError("secret detail"), 500, "internal_error", None),
 ]

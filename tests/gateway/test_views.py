@@ -76,7 +76,8 @@ async def test_it_can_be_asked_while_the_answer_runs(url: str, backend: FakeBack
         httpx.AsyncClient(base_url=url, headers=KEY) as http,
         http.stream("POST", CHAT, json=chat_body(stream=True)) as response,
     ):
-        first = await anext(line async for line in response.aiter_lines())
+        lines = response.aiter_lines()
+        first = await anext(lines)
         seen = (await http.get(f"/v1/requests/{json.loads(first[6:])['id']}/view")).json()
         assert seen["running"] is True
         assert seen["choices"][0]["output"]["text"] == "H"

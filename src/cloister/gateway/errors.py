@@ -21,8 +21,10 @@ from cloister.errors import (
     ModelNotFound,
     QueueFull,
     RequestTimeout,
+    SandboxIncomplete,
     ServiceUnavailable,
     Unauthorized,
+    VaultLost,
 )
 from cloister.hardening import where_raised
 
@@ -77,7 +79,9 @@ _STATUS: tuple[tuple[type[CloisterError], int, str], ...] = (
     (ModelNotFound, 404, "invalid_request_error"),
     (QueueFull, 429, "rate_limit_error"),
     (RequestTimeout, 504, "timeout_error"),
+    (VaultLost, 503, "server_error"),
     (ServiceUnavailable, 503, "server_error"),
+    (SandboxIncomplete, 500, "server_error"),
 )
 UNEXPECTED = ErrorReply(ErrorBody("The server met an unexpected error.", "server_error", None, "internal_error"))
 _UNAVAILABLE_RETRY_S = 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Literal
 
 import msgspec
@@ -9,10 +10,13 @@ from fastapi import APIRouter, Request
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from cloister.errors import ServiceUnavailable
 from cloister.gateway.front import AskedBy, front_of
 from cloister.gateway.openapi import replies
 from cloister.gateway.text import Tokenizer
 from cloister.messages.service import View
+
+_VIEW_S = 5.0
 
 
 class SeenTokens(msgspec.Struct):
@@ -57,10 +61,14 @@ async def view_request(request: Request, request_id: str, asked: AskedBy) -> Res
     answer = front.watched.find(request_id, asked.caller.tenant)
     if answer is None:
         raise HTTPException(404)
-    choices = [
-        _choice(index, await front.backend.view(number), front.tokenizer)
-        for index, number in sorted(answer.requests.items())
-    ]
+    try:
+        async with asyncio.timeout(_VIEW_S):
+            choices = [
+                _choice(index, await front.backend.view(number), front.tokenizer)
+                for index, number in sorted(answer.requests.items())
+            ]
+    except TimeoutError:
+        raise ServiceUnavailable("The service does not answer.") from None
     body = msgspec.json.encode(RequestView(request_id, answer.level, answer.ended is None, choices))
     return Response(body, headers={"Cache-Control": "no-store"}, media_type="application/json")
 

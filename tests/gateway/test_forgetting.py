@@ -1,0 +1,195 @@
+"""At the levels of vaults the gateway forgets a prompt as soon as the backend has it: not a byte is left in its memory.
+
+A gateway runs as a process of its own, the way the controller starts it (freed memory is overwritten, asyncio's own
+loop), over a fake backend that keeps nothing. While answers are held open, its whole memory is searched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import secrets
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from cloister.controller.child import WIPE_FREED_MEMORY
+from cloister.errors import VaultLost
+from tests.gateway.fakes import KEY, FakeBackend, chat_body, completion_body
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+PROGRAM = """
+import asyncio, sys
+from cloister.config import GatewaySettings
+from cloister.gateway.app import create_app
+from cloister.gateway.server import serve
+from tests.gateway.fakes import MODEL, ByteTokenizer, FakeBackend
+
+async def main():
+    backend, settings = FakeBackend(), GatewaySettings(port=0)
+    backend.remembers, backend.pause, backend.ends = sys.argv[1] == "remembers", 0.05, False
+    app = create_app(backend, ByteTokenizer(), MODEL, settings, created=1)
+    await serve(app, settings, lambda url: print(url, flush=True))
+
+asyncio.run(main())
+"""
+
+
+class Gateway:
+    """A gateway's process: where it listens, and what its memory holds."""
+
+    def __init__(self, pid: int, url: str) -> None:
+        self.pid, self.url = pid, url
+
+    def holds(self, secret: str) -> int:
+        """How often the secret is in its memory, wherever that can be read."""
+        count = 0
+        with open(f"/proc/{self.pid}/maps") as maps, open(f"/proc/{self.pid}/mem", "rb", 0) as memory:
+            for line in maps:
+                place, rights, *_ = line.split()
+                if not rights.startswith("rw"):
+                    continue
+                start, end = (int(border, 16) for border in place.split("-"))
+                try:
+                    memory.seek(start)
+                    count += memory.read(end - start).count(secret.encode())
+                except OSError:
+                    continue  # the mapping has gone meanwhile
+        return count
+
+    def until_running(self, client: httpx.Client) -> None:
+        while "cloister_running 1.0" not in client.get("/metrics").text:
+            threading.Event().wait(0.02)
+
+    def until_idle(self, client: httpx.Client) -> None:
+        while "cloister_running 0.0" not in client.get("/metrics").text:
+            threading.Event().wait(0.02)
+
+
+@contextmanager
+def gateway(habit: str) -> Iterator[Gateway]:
+    environment = {**os.environ, **WIPE_FREED_MEMORY}
+    command = [sys.executable, "-c", PROGRAM, habit]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout
+        try:
+            yield Gateway(process.pid, process.stdout.readline().strip())
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def forgetful() -> Iterator[Gateway]:
+    with gateway("forgets") as running:
+        yield running
+
+
+def saying(path: str, text: str, **fields: Any) -> dict[str, Any]:
+    if path == COMPLETIONS:
+        return completion_body(prompt=[text, text], **fields)
+    return chat_body(messages=[{"role": "user", "content": text}], **fields)
+
+
+def held_while_decoding(running: Gateway, path: str, body: dict[str, Any], secret: str) -> int:
+    """How often the secret is in the gateway's memory while the answer comes."""
+    with httpx.Client(base_url=running.url, headers=KEY, timeout=60) as client:
+        if body["stream"]:
+            with client.stream("POST", path, json=body) as response:
+                assert response.status_code == 200
+                lines = response.iter_lines()  # to drop it would be to leave
+                next(lines)
+                found = running.holds(secret)
+        else:
+            asking = threading.Thread(target=lambda: client.post(path, json={**body, "max_tokens": 40}))
+            asking.start()
+            with httpx.Client(base_url=running.url) as other:
+                running.until_running(other)
+                found = running.holds(secret)
+            asking.join()
+        running.until_idle(client)
+    return found
+
+
+@pytest.mark.parametrize("level", ["partitioned", "isolated"])
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("filling", ["", " and so on" * 100])
+def test_no_prompt_is_left_while_its_answer_comes(
+    forgetful: Gateway, level: str, path: str, stream: bool, filling: str
+) -> None:
+    secret = f"canary-{secrets.token_hex(8)}"
+    body = saying(path, secret + filling, protection=level, stream=stream, session="s")
+    if path == CHAT:
+        body["n"] = 1
+    if path == COMPLETIONS and not stream:
+        body["prompt"] = body["prompt"][:1]  # `until_running` waits for one
+    assert held_while_decoding(forgetful, path, body, secret) == 0
+
+
+async def test_a_choice_refused_while_another_is_answered_leaves_nothing(
+    http: httpx.AsyncClient, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream's status is out, so the error ends here: with its frames it would hold the job until the next gc."""
+    jobs: list[weakref.ref[Any]] = []
+    generate = backend.generate
+    backend.remembers, backend.pause = False, 0.01
+
+    async def second_fails(tenant: str, job: Any, params: Any) -> Any:
+        jobs.append(weakref.ref(job))
+        if len(jobs) == 2:
+            await asyncio.sleep(0.05)
+            raise VaultLost.because("vault_lost")
+        return await generate(tenant, job, params)
+
+    monkeypatch.setattr(backend, "generate", second_fails)
+    gc.collect()
+    gc.disable()
+    try:
+        response = await http.post(CHAT, json=chat_body(stream=True, n=2))
+        assert "vault_lost" in response.text and '"content":"H"' in response.text
+        assert [job() for job in jobs] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_the_search_would_find_one() -> None:
+    secret = f"canary-{secrets.token_hex(8)}"
+    with gateway("remembers") as running:
+        assert held_while_decoding(running, CHAT, saying(CHAT, secret, stream=True), secret) > 0
+
+
+@pytest.mark.parametrize("level", ["partitioned", "isolated"])
+def test_nothing_is_left_of_what_was_refused(forgetful: Gateway, level: str) -> None:
+    """By the schema, by us for the level's sake, and by the vault: every way a body is turned away."""
+    secret = f"canary-{secrets.token_hex(8)}"
+    tagged = f"<confidential>{secret}"
+    bodies = [
+        (CHAT, saying(CHAT, secret, temperature=9)),
+        (CHAT, {**saying(CHAT, secret), "messages": [{"role": secret, "content": secret}]}),
+        (CHAT, {**saying(CHAT, secret), secret: secret, "model": secret}),
+        (CHAT, saying(CHAT, secret, max_tokens=10**6)),
+        (COMPLETIONS, saying(COMPLETIONS, secret, echo=True)),
+        (CHAT, saying(CHAT, tagged)),
+        (CHAT, saying(CHAT, tagged, stream=True, n=3)),
+        (COMPLETIONS, saying(COMPLETIONS, tagged)),
+        (CHAT, saying(CHAT, secret * 100)),
+    ]
+    with httpx.Client(base_url=forgetful.url, headers=KEY) as client:
+        for path, body in bodies:
+            response = client.post(path, json={"protection": level, **body})
+            assert response.status_code in (400, 404), response.text
+            client.get("/health")
+            assert forgetful.holds(secret) == 0, json.dumps({**body, "messages": "…", "prompt": "…"})
+        broken = json.dumps(saying(CHAT, secret)).encode()[:-3]
+        assert client.post(CHAT, content=broken).status_code == 400
+        assert forgetful.holds(secret) == 0
