@@ -186,6 +186,15 @@ def test_landlock_and_namespaces_alone_stop_files_sockets_and_signals(user: User
         assert check.holds(check.outcome(user)), attempt
 
 
+@pytest.mark.parametrize("layer", [Layer.CAPABILITIES, Layer.NO_NEW_PRIVS, Layer.LANDLOCK, Layer.SECCOMP])
+def test_threads_from_before_the_seal_are_sealed_too(layer: Layer, user: User) -> None:
+    """Linux keeps these per thread."""
+    check = CHECKS[layer]
+    for without, holds in ((check.hiding, True), (check.hiding | {layer}, False)):
+        outcome = attempt_inside(check.attempt, Setting(user=user, without=without, by_older_thread=True))
+        assert check.holds(outcome) is holds, outcome
+
+
 def test_the_stack_no_longer_shows_the_environment() -> None:
     """Strings handed over at exec lie where /proc/PID/environ looks for them: here this process's own."""
     first = next(iter(os.environ))

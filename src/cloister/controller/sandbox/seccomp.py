@@ -15,7 +15,7 @@ from cloister.controller.sandbox.bpf import ALLOW, ERRNO, KILL_PROCESS, Equals, 
 from cloister.controller.sandbox.kernel import prctl, syscall
 from cloister.controller.sandbox.syscalls import AUDIT_ARCH, has, machine, number_of
 
-_SET_MODE_FILTER, _ALL_THREADS, _FILTERING = 1, 1, 2
+_SET_MODE_FILTER, _ALL_THREADS = 1, 1
 _PROT_EXEC = 0x4
 _MAP_SHARED, _MAP_ANONYMOUS, _MAP_GROWSDOWN = 0x1, 0x20, 0x100
 _CLONE_THREAD = 0x00010000
