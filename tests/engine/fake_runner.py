@@ -1,16 +1,20 @@
 """A runner without a model: logits are a hash of the prefix, read back through a paged cache.
 
 A wrong block table, a position computed twice differently, or one never computed changes the hash, hence the output.
+Vaults are a dictionary of prompts: what of a prompt is not in the cache is read from there, for generated rows alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
 
 from cloister.engine.runner import Piece, Runner, Wanted
+from cloister.kernels import batch
+from cloister.kernels.batch import Layout
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -38,17 +42,42 @@ def expected_logits(tokens: Sequence[int], vocabulary: int) -> torch.Tensor:
     return logits_of(np.cumsum(entries(tokens, 0)), vocabulary)
 
 
+class Misused(BaseException):
+    """The engine asked for what it must not. No Exception: the engine turns those into failed requests."""
+
+
+def insist(so: bool, complaint: str) -> None:
+    if not so:
+        raise Misused(complaint)
+
+
 class FakeRunner(Runner):
-    """Counts what it is asked; `fail_next` raises once."""
+    """Counts what it is asked; `fail_next` raises once; `break_next` breaks links during the next forward."""
+
+    layers, heads, dim = 3, 2, 5
 
     def __init__(
-        self, *, num_blocks: int = 64, vocabulary: int = 32, max_context: int = 256, block_tokens: int = 4
+        self,
+        *,
+        num_blocks: int = 64,
+        vocabulary: int = 32,
+        max_context: int = 256,
+        relative: bool = True,
+        link_rows: int = 128,
     ) -> None:
         self.vocabulary = vocabulary
         self.max_context = max_context
-        self.block_tokens = block_tokens
+        self.relative = relative
+        self.link_rows = link_rows
+        self.block_tokens = batch.BLOCK_TOKENS
         self.num_blocks = num_blocks
-        self.cache = np.zeros(num_blocks * block_tokens, dtype=np.uint64)
+        self.tokens = np.full(num_blocks * self.block_tokens, -1, dtype=np.int64)
+        self.rotations = np.full(num_blocks * self.block_tokens, -1, dtype=np.int64)
+        self.vaults: dict[tuple[int, int], list[int]] = {}
+        self.attached: dict[int, tuple[int, int]] = {}
+        self.break_next: dict[int, str] = {}
+        self._broken: dict[int, str] = {}
+        self.most_link_rows = 0
         self.computed_tokens = 0
         self.most_rows = 0
         self.most_tokens = 0
@@ -58,20 +87,83 @@ class FakeRunner(Runner):
         if self.fail_next is not None:
             error, self.fail_next = self.fail_next, None
             raise error
-        size = self.block_tokens
+        self._broken, self.break_next = self.break_next, {}
         states = [np.zeros(0, dtype=np.uint64)]
+        link_rows: dict[int, int] = {}
         for piece in pieces:
-            end = piece.start + len(piece.tokens)
-            assert piece.tokens and len(piece.blocks) == -(-end // size), "blocks must cover the piece exactly"
-            slots = (np.asarray(piece.blocks)[:, None] * size + np.arange(size)).reshape(-1)[:end]
-            self.cache[slots[piece.start :]] = entries(piece.tokens, piece.start)
-            running = np.cumsum(self.cache[slots])[piece.start :]
+            layout, end = piece.layout, piece.start + len(piece.tokens)
+            insist(len(piece.tokens) > 0, "an empty piece")
+            insist(len(piece.blocks) == layout.blocks(end), "blocks must cover the piece exactly")
+            slots = self._slots(piece, end)
+            rotations = rotations_of(layout, end)
+            self.tokens[slots[piece.start :]] = piece.tokens
+            self.rotations[slots[piece.start :]] = rotations[piece.start :]
+            insist(bool((self.rotations[slots] == rotations).all()), "a position is not where it was written")
+            running = self._states(layout, self.tokens[slots])[piece.start :]
             self.computed_tokens += len(piece.tokens)
+            if layout.remote:
+                rows = max(0, end - max(piece.start, layout.prompt))
+                link_rows[layout.remote.link] = link_rows.get(layout.remote.link, 0) + rows
+                insist(layout.remote.link in self.attached, "a vault behind no link")
             if piece.wanted is Wanted.ALL:
                 states.append(running)
             elif piece.wanted is Wanted.LAST:
                 states.append(running[-1:])
         logits = logits_of(np.concatenate(states), self.vocabulary)
+        row = 0
+        for piece in pieces:
+            if piece.wanted is Wanted.LAST and piece.layout.remote and piece.layout.remote.link in self._broken:
+                logits[row] = float("nan")
+            row += len(piece.tokens) if piece.wanted is Wanted.ALL else piece.wanted is Wanted.LAST
         self.most_rows = max(self.most_rows, len(logits))
         self.most_tokens = max(self.most_tokens, sum(len(piece.tokens) for piece in pieces))
+        self.most_link_rows = max([self.most_link_rows, *link_rows.values()])
         return logits
+
+    def attach(self, link: int, question: int, answer: int) -> None:
+        if self.fail_next is not None:
+            error, self.fail_next = self.fail_next, None
+            raise error
+        self.attached[link] = (question, answer)
+
+    def detach(self, link: int) -> None:
+        self.attached.pop(link, None)
+
+    def broken_links(self) -> dict[int, str]:
+        return self._broken
+
+    def _slots(self, piece: Piece, end: int) -> np.ndarray:
+        """The cache slot of each position: segment after segment, each from the start of a block."""
+        grid = np.asarray(piece.blocks)[:, None] * self.block_tokens + np.arange(self.block_tokens)
+        bounds = (0, piece.layout.public, piece.layout.prompt, end)
+        parts, block = [], 0
+        for start, stop in pairwise(bounds):
+            length = max(0, min(stop, end) - start)
+            blocks = -(-length // self.block_tokens)
+            parts.append(grid[block : block + blocks].reshape(-1)[:length])
+            block += blocks
+        return np.concatenate(parts)
+
+    def _states(self, layout: Layout, tokens: np.ndarray) -> np.ndarray:
+        """The hash of the whole sequence up to each position, whoever holds the rest of its prompt."""
+        held = min(layout.prompt, len(tokens))
+        if layout.remote is None:
+            private = np.zeros(0, dtype=np.uint64)
+        else:
+            prompt = self.vaults[(layout.remote.link, layout.remote.slot)]
+            insist(layout.public == layout.prompt and list(tokens[:held]) == prompt[:held], "another prompt's vault")
+            private = entries(prompt[layout.public :], layout.public)
+        length = layout.prompt + len(private)
+        known = layout.origin + layout.turn
+        unknown = self.relative and known == 0 and layout.public == 0
+        insist(known == length or unknown, "the answer stands elsewhere")
+        insist((layout.origin if self.relative else layout.turn) == 0, "the answer is rotated otherwise")
+        public = np.cumsum(entries(tokens[:held], 0))
+        all_of_it = np.cumsum(np.concatenate((entries(tokens[:held], 0), private, entries(tokens[held:], length))))
+        return np.concatenate((public, all_of_it[held + len(private) :]))
+
+
+def rotations_of(layout: Layout, end: int) -> np.ndarray:
+    """How each position is rotated: by its place in the prompt, or from the answer's origin on."""
+    places = np.arange(end)
+    return np.where(places < layout.prompt, places, layout.origin + places - layout.prompt)

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
 from cloister.engine.prefix import PrefixCache
-from cloister.messages.generation import Accepted, Failed, SamplingParams, Submit, TokenLogprob, Tokens
+from cloister.messages.generation import (
+    Accepted,
+    Failed,
+    Partition,
+    SamplingParams,
+    Submit,
+    TokenLogprob,
+    Tokens,
+)
 from tests.engine.fake_runner import FakeRunner
 
 
@@ -69,3 +79,26 @@ def alone(submit: Submit, **runner: int) -> Answer:
     """What a request gives by itself in an engine with room for everything."""
     engine = make_engine(FakeRunner(num_blocks=4096, **runner), chunk_tokens=4096)
     return answers_to(engine, [submit])[submit.request_id]
+
+
+def split(submit: Submit, runner: FakeRunner, *, public: int = 0, link: int = 0, slot: int = 0) -> Submit:
+    """The same request with its prompt after `public` in a vault, which has chosen the first token."""
+    params, length = submit.params, len(submit.prompt)
+    runner.vaults[(link, slot)] = list(submit.prompt)
+    first = alone(msgspec.structs.replace(submit, params=msgspec.structs.replace(params, max_tokens=1))).tokens[0]
+    if runner.relative:
+        origin, turn = 0, length if public else 0
+    else:
+        origin, turn = length, 0
+    left = min(params.max_tokens, runner.max_context - length)  # only the vault knows the prompt's length
+    return msgspec.structs.replace(
+        submit,
+        prompt=submit.prompt[:public],
+        params=msgspec.structs.replace(params, max_tokens=left),
+        partition=Partition(link, slot, first, origin, turn),
+    )
+
+
+def without_first(whole: Answer) -> Answer:
+    """What is left to say of an answer whose first token somebody else has delivered."""
+    return Answer(whole.tokens[1:], whole.logprobs[1:], None, whole.finish)

@@ -57,7 +57,7 @@ def test_chunk_sizes_do_not_change_answers(chunk):
     assert runner.most_tokens <= chunk
 
 
-@pytest.mark.parametrize("num_blocks", [16, 20, 30])
+@pytest.mark.parametrize("num_blocks", [18, 22, 32])
 def test_preemption_does_not_change_answers(num_blocks):
     requests = crowd(24, seed=num_blocks)
     engine = make_engine(FakeRunner(num_blocks=num_blocks, max_context=64), chunk_tokens=32)
@@ -109,15 +109,15 @@ def test_a_full_context_ends_the_answer():
 
 
 def test_a_pool_smaller_than_the_context_bounds_it():
-    engine = make_engine(FakeRunner(num_blocks=5, max_context=256))
-    assert engine.max_context == 20
+    engine = make_engine(FakeRunner(num_blocks=6, max_context=256))
+    assert engine.max_context == 18
     answer = answers_to(engine, [request(1, range(10), max_tokens=100)])[1]
-    assert len(answer.tokens) == 10 and answer.finish == "length"
+    assert len(answer.tokens) == 8 and answer.finish == "length"
 
 
 def test_settings_bound_the_context_too():
     assert make_engine(max_context=50).max_context == 50
-    assert make_engine(max_context=5000).max_context == 256
+    assert make_engine(FakeRunner(num_blocks=1000), max_context=5000).max_context == 256
 
 
 def test_requests_that_cannot_be_served_are_refused_at_once():
@@ -217,7 +217,7 @@ def test_rows_that_do_not_match_fail_the_batch():
 
 def test_stats_count_tokens_once_however_often_they_are_recomputed():
     requests = crowd(24, seed=16)
-    engine = make_engine(FakeRunner(num_blocks=16, max_context=64), chunk_tokens=32)
+    engine = make_engine(FakeRunner(num_blocks=18, max_context=64), chunk_tokens=32)
     answers = answers_to(engine, requests)
     stats = engine.stats()
     assert stats.preemptions > 0
@@ -232,7 +232,7 @@ def test_a_prefix_cache_that_keeps_everything_cannot_hang_the_engine():
         def evict(self, count: int) -> None:
             pass
 
-    engine = make_engine(FakeRunner(num_blocks=4), Miser())
-    answers_to(engine, [request(1, range(10), max_tokens=6)])
-    assert engine.submit(request(2, range(20, 30), max_tokens=6)) == Accepted(2)
+    engine = make_engine(FakeRunner(num_blocks=6), Miser())
+    answers_to(engine, [request(1, range(12), max_tokens=6)])
+    assert engine.submit(request(2, range(20, 32), max_tokens=6)) == Accepted(2)
     assert drain(engine, limit=10)[2].failed is not None

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from cloister.engine.engine import _most_positions
+from cloister.kernels.batch import Layout
 from cloister.messages.generation import Accepted, Failed
 from tests.engine.fake_runner import FakeRunner
-from tests.engine.house import Answer, alone, make_engine, request
+from tests.engine.house import Answer, alone, make_engine, request, split, without_first
 from tests.engine.shared_blocks import SharedBlocks
 
 
@@ -130,23 +133,40 @@ def test_decoding_goes_on_while_a_long_prompt_is_prefilled():
         assert any(m.request_id == 1 for m in engine.step())
 
 
+@given(blocks=st.integers(1, 12), prompt=st.integers(0, 60), public=st.integers(0, 60))
+def test_what_the_context_allows_fits_the_pool_under_every_layout(blocks, prompt, public):
+    longest = _most_positions(blocks, 4)
+    layout = Layout(prompt=min(prompt, longest), public=min(public, prompt, longest))
+    assert layout.blocks(longest) <= blocks
+    if blocks > 2:
+        assert Layout(prompt=2, public=1).blocks(longest + 1) > blocks  # and it allows no less than it could
+
+
+LINKS = (0, 1)
+
+
 class EngineMachine(RuleBasedStateMachine):
-    """Random arrivals, cancellations and failures over a small pool, with and without prefix reuse."""
+    """Random arrivals, cancellations and failures over a small pool, with and without prefix reuse and vaults."""
 
     @initialize(
-        blocks=st.integers(10, 40),
+        blocks=st.integers(12, 40),  # fewer would bound the context
         chunk=st.sampled_from([1, 2, 3, 7, 64]),
         max_running=st.sampled_from([1, 2, 5, 64]),
         reuse=st.booleans(),
+        relative=st.booleans(),
+        link_rows=st.sampled_from([1, 3, 128]),
     )
-    def start(self, blocks, chunk, max_running, reuse):
+    def start(self, blocks, chunk, max_running, reuse, relative, link_rows):
         self.blocks = blocks
         self.prefix = SharedBlocks() if reuse else None
-        self.runner = FakeRunner(num_blocks=blocks, max_context=40)
+        self.runner = FakeRunner(num_blocks=blocks, max_context=40, relative=relative, link_rows=link_rows)
         self.engine = make_engine(
             self.runner, self.prefix, chunk_tokens=chunk, max_running=max_running, max_waiting_per_tenant=6
         )
+        for link in LINKS:
+            self.engine.attach_link(link, 0, 0)
         self.requests = {}
+        self.partitions = {}
         self.answers: dict[int, Answer] = {}
         self.number = 0
 
@@ -157,14 +177,22 @@ class EngineMachine(RuleBasedStateMachine):
         max_tokens=st.integers(0, 30),
         seed=st.integers(0, 3),
         forced=st.booleans(),
+        public=st.integers(0, 39),
+        link=st.sampled_from([None, None, *LINKS]),
     )
-    def submit(self, tenant, length, kind, max_tokens, seed, forced):
+    def submit(self, tenant, length, kind, max_tokens, seed, forced, public, link):
         self.number += 1
         prompt = [(kind * 7 + i * 3) % 32 for i in range(length)]
         submit = request(
             self.number, prompt, tenant, max_tokens=max_tokens, seed=seed, prompt_logprobs=1 if forced else None
         )
-        answer = self.engine.submit(submit)
+        public = min(public, length)
+        if link is not None and not forced and max_tokens:
+            sent = split(submit, self.runner, public=public, link=link, slot=self.number)
+            self.partitions[self.number] = link
+        else:
+            sent = msgspec.structs.replace(submit, public=public)
+        answer = self.engine.submit(sent)
         if isinstance(answer, Accepted):
             self.requests[self.number] = submit
             self.answers[self.number] = Answer()
@@ -191,6 +219,35 @@ class EngineMachine(RuleBasedStateMachine):
         if self.engine.has_work:
             self.step(1)
         self.runner.fail_next = None
+
+    @rule(link=st.sampled_from(LINKS))
+    def break_a_link(self, link):
+        self.runner.break_next = {link: "vault_timeout"}
+        if self.engine.has_work:
+            self.step(1)
+        self.runner.break_next = {}
+        self.drop(link)
+
+    @rule(link=st.sampled_from(LINKS))
+    def drop(self, link):
+        for message in self.engine.drop_link(link):
+            assert self.partitions[message.request_id] == link
+            self.answers[message.request_id].take(message)
+        self.engine.attach_link(link, 0, 0)
+
+    @invariant()
+    def every_position_has_a_block_of_its_own(self):
+        if not hasattr(self, "engine"):
+            return
+        lent = set(self.prefix.kept.values()) if self.prefix else set()
+        seen = set()
+        for sequence in self.engine._scheduler.running.values():
+            assert len(sequence.blocks) >= sequence.layout.blocks(sequence.computed)
+            assert len(sequence.blocks) == len(set(sequence.blocks))
+            own = set(sequence.blocks) - lent
+            assert not own & seen
+            seen |= own
+        assert self.runner.most_link_rows <= self.runner.link_rows
 
     @invariant()
     def every_reference_has_a_holder(self):
@@ -222,6 +279,12 @@ class EngineMachine(RuleBasedStateMachine):
         assert self.engine.stats().blocks_free + kept == self.blocks
         for number, answer in self.answers.items():
             whole = alone(self.requests[number], max_context=40)
+            if number in self.partitions:
+                whole = without_first(whole)
+                if answer.failed:
+                    assert answer.failed.code in ("vault_lost", "internal_error")
+            elif answer.failed:
+                assert answer.failed.code == "internal_error"
             if answer.failed or answer.finish == "cancelled":
                 assert answer.tokens == whole.tokens[: len(answer.tokens)]
             else:

@@ -22,6 +22,12 @@ class Work:
         return self.piece.start + len(self.piece.tokens)
 
     @property
+    def asked_rows(self) -> int:
+        """Rows whose queries go over the sequence's link, once per layer: those of generated tokens."""
+        layout = self.piece.layout
+        return max(0, self.end - max(self.piece.start, layout.prompt)) if layout.remote else 0
+
+    @property
     def rows(self) -> int:
         """Rows of logits this brings."""
         if self.piece.wanted is Wanted.ALL:

@@ -1,14 +1,18 @@
 """The engine: requests in, tokens out, one step at a time.
 
-It ties scheduler, runner and sampler together. It knows tenants as opaque strings and tokens as numbers; it knows
-nothing of HTTP, text, keys or levels of protection, and it is called from one thread.
+It ties scheduler, runner and sampler together. It knows tenants as opaque strings, tokens as numbers, and of vaults
+their links' numbers; it knows nothing of HTTP, text, keys or levels of protection, and it is called from one thread.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Container
+
+import torch
 
 from cloister.config import EngineSettings
+from cloister.engine.admission import check
 from cloister.engine.batch import Work
 from cloister.engine.blocks import BlockPool
 from cloister.engine.prefix import NoReuse, PrefixCache
@@ -16,9 +20,10 @@ from cloister.engine.runner import Runner, Wanted
 from cloister.engine.sampler import Forced, Sampled, Sampler
 from cloister.engine.scheduler import Scheduler
 from cloister.engine.sequence import Sequence
-from cloister.errors import CloisterError, InvalidRequest, PromptTooLong, QueueFull, ServiceUnavailable
+from cloister.errors import CloisterError, InvalidRequest, ProtocolError, QueueFull, ServiceUnavailable, VaultLost
 from cloister.hardening import where_raised
 from cloister.messages.generation import Accepted, Failed, Stats, Submit, TokenLogprob, Tokens
+from cloister.messages.service import View
 
 log = logging.getLogger(__name__)
 
@@ -31,53 +36,115 @@ class Engine:
         self._pool = BlockPool(runner.num_blocks)
         prefix = prefix or NoReuse()
         prefix.attach(self._pool, runner.block_tokens)
-        self._scheduler = Scheduler(settings, self._pool, runner.block_tokens, prefix)
+        self._scheduler = Scheduler(settings, self._pool, runner.block_tokens, prefix, runner.link_rows)
         self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
         self._sequences: dict[int, Sequence] = {}
+        self._over: dict[int, Tokens] = {}
+        self._links: dict[int, str] = {}
         self._arrivals = 0
         self._steps = self._prompt_tokens = self._output_tokens = 0
         allowed = min(settings.max_context or runner.max_context, runner.max_context)
-        self.max_context = min(allowed, runner.num_blocks * runner.block_tokens)
+        self.max_context = min(allowed, _most_positions(runner.num_blocks, runner.block_tokens))
         """Tokens of prompt and output together at most: what the model, the settings and the whole pool allow."""
 
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self._sequences)
+        return bool(self._sequences or self._over)
 
     def submit(self, request: Submit) -> Accepted | Failed:
         """Queue a request, or say at once why not."""
         try:
             self._check(request)
-            sequence = Sequence.of(request, arrival=self._arrivals, max_context=self.max_context)
-            self._scheduler.add(sequence)
+            relative = self._runner.relative
+            sequence = Sequence.of(request, arrival=self._arrivals, max_context=self.max_context, relative=relative)
+            if sequence.finish is None:
+                self._scheduler.add(sequence)
         except CloisterError as error:
             return _failed(request.request_id, error)
         self._arrivals += 1
-        self._sequences[request.request_id] = sequence
+        if sequence.finish is None:
+            self._sequences[request.request_id] = sequence
+        else:  # the vault's first token was the last
+            self._over[request.request_id] = self._message(sequence)
         return Accepted(request.request_id)
 
     def cancel(self, request_id: int) -> Tokens | None:
         """End a request in whatever state it is, at once; the last message of it, or None if there is no such."""
         sequence = self._sequences.pop(request_id, None)
-        if sequence is None:
+        if sequence is not None:
+            self._scheduler.remove(sequence, keep_prefix=False)
+            sequence.finish = "cancelled"
+        elif self._over.pop(request_id, None) is None:
             return None
-        self._scheduler.remove(sequence, keep_prefix=False)
-        sequence.finish = "cancelled"
         return Tokens(request_id, finish="cancelled")
 
     def step(self) -> list[Tokens | Failed]:
         """Compute once for everyone whose turn it is; the messages that come of it."""
+        messages: list[Tokens | Failed] = list(self._over.values())
+        self._over.clear()
         batch = self._scheduler.schedule()
         if not batch:
-            return self._fail_stuck()
+            return messages + self._fail_stuck()
         self._steps += 1
         try:
-            sampled = self._compute(batch)
+            logits = self._runner.forward([work.piece for work in batch])
+            broken = self._runner.broken_links()
+            sampled = self._sample(batch, logits, broken)
         except Exception as error:
             log.error("A step failed: %s.", where_raised(error))
-            return [self._fail(work.sequence, error) for work in batch]
-        return self._apply(batch, sampled)
+            return messages + [self._fail(work.sequence, error) for work in batch]
+        messages += self._apply([work for work in batch if work.sequence.link not in broken], sampled)
+        for link, reason in broken.items():
+            if link in self._links:
+                self._links[link] = reason
+            messages += self._fail_all_on(link, VaultLost.because(reason))
+        return messages
+
+    def attach_link(self, link: int, question: int, answer: int) -> None:
+        """From now on requests may be partitioned over this link. The descriptors stay the caller's to close.
+
+        A vault writes to a part of the link, so one that cannot be mapped is that vault's own misfortune: a link that
+        is broken from the start.
+        """
+        if link in self._links:
+            raise ProtocolError("A link of this number is attached.")
+        try:
+            self._runner.attach(link, question, answer)
+        except (CloisterError, OSError):
+            self._links[link] = "link_malformed"
+        else:
+            self._links[link] = ""
+
+    def drop_link(self, link: int) -> list[Failed]:
+        """The vault behind a link is gone, and so is every request that needs it: their last messages."""
+        if self._links.pop(link, None) is None:
+            return []
+        failed = self._fail_all_on(link, VaultLost.because("vault_lost"))
+        self._runner.detach(link)
+        return failed
+
+    def view(self, request_id: int) -> View:
+        """What this process has received and made of a request that is under way.
+
+        A row is one query of one layer, all its heads in fp32; what comes back for it has m and γ of each head too.
+        """
+        sequence = self._sequences.get(request_id)
+        if sequence is None:
+            return View(request_id, known=False)
+        runner, length = self._runner, sequence.prompt_length
+        rows = sequence.asked_rows * runner.layers
+        return View(
+            request_id,
+            known=True,
+            prompt=tuple(sequence.tokens[:length]),
+            output=tuple(sequence.tokens[length:]),
+            asked_rows=rows,
+            asked_bytes=rows * runner.heads * runner.dim * 4,
+            answered_rows=rows,
+            answered_bytes=rows * runner.heads * (runner.dim + 2) * 4,
+            layers=runner.layers,
+        )
 
     def stats(self) -> Stats:
         """Totals over all tenants. Prompt tokens count as served whether or not they were found cached."""
@@ -93,24 +160,15 @@ class Engine:
         )
 
     def _check(self, request: Submit) -> None:
-        params, vocabulary, length = request.params, self._runner.vocabulary, len(request.prompt)
-        if request.request_id in self._sequences:
+        if request.request_id in self._sequences or request.request_id in self._over:
             raise InvalidRequest("A request of this id is under way.", param="request_id")
-        if not request.prompt:
-            raise InvalidRequest("The prompt is empty.", param="prompt", hint="Send at least one token.")
-        if max(request.prompt) >= vocabulary or min(request.prompt) < 0:
-            raise InvalidRequest(f"The prompt has token ids outside the vocabulary of {vocabulary}.", param="prompt")
-        if params.logit_bias and max(params.logit_bias) >= vocabulary:
-            raise InvalidRequest(f"logit_bias has ids outside the vocabulary of {vocabulary}.", param="logit_bias")
-        if length + (params.max_tokens > 0) > self.max_context:
-            raise PromptTooLong(
-                f"The prompt has {length} tokens; prompt and output together may have {self.max_context}.",
-                param="prompt",
-                hint="Shorten the prompt.",
-            )
+        if request.partition is not None and (reason := self._links.get(request.partition.link, "vault_lost")):
+            raise VaultLost.because(reason)
+        relative = self._runner.relative
+        check(request, vocabulary=self._runner.vocabulary, max_context=self.max_context, relative=relative)
 
-    def _compute(self, batch: list[Work]) -> Sampled:
-        logits = self._runner.forward([work.piece for work in batch])
+    def _sample(self, batch: list[Work], logits: torch.Tensor, broken: Container[int | None]) -> Sampled:
+        """The next tokens of all whose rows mean something."""
         sequences: list[Sequence] = []
         at: list[int] = []
         forced: list[Forced] = []
@@ -121,12 +179,12 @@ class Engine:
                 targets = sequence.tokens[start + 1 : min(work.end + 1, sequence.prompt_length)]
                 forced.append(Forced(row, targets, sequence.params.prompt_logprobs or 0))
             row += work.rows
-            if work.samples:
+            if work.samples and work.sequence.link not in broken:
                 sequences.append(work.sequence)
                 at.append(row - 1)
         if logits.shape[0] != row:
             raise ServiceUnavailable(f"The runner gave {logits.shape[0]} rows of logits where {row} were wanted.")
-        if row == 0:
+        if not sequences and not forced:
             return Sampled([], [], [])
         return self._sampler.sample(logits, sequences, at, forced)
 
@@ -177,12 +235,21 @@ class Engine:
             error = CloisterError(f"The computation failed ({type(error).__name__}).", hint="Try again.")
         return _failed(sequence.request_id, error)
 
+    def _fail_all_on(self, link: int, error: VaultLost) -> list[Failed]:
+        return [self._fail(s, error) for s in list(self._sequences.values()) if s.link == link]
+
     def _fail_stuck(self) -> list[Tokens | Failed]:
         """Nothing could be scheduled though nothing runs: only a prefix cache that keeps blocks can cause this."""
         if self._scheduler.running or not self._sequences:
             return []
         error = ServiceUnavailable("The KV cache has no room though nothing runs.", hint="Try again.")
         return [self._fail(next(iter(self._sequences.values())), error)]
+
+
+def _most_positions(blocks: int, size: int) -> int:
+    """How long a sequence may be to fit so many blocks under every layout: three segments may each end in a block
+    that holds one position."""
+    return max(blocks, (blocks - 2) * size + 2)
 
 
 def _failed(request_id: int, error: CloisterError) -> Failed:

@@ -3,12 +3,15 @@
 Each step first continues the sequences that decode, then prefills in chunks with what is left of the token budget.
 Turns go to the tenant least served (see fairness.py), never by prefix match or prompt length. When blocks run out, a
 sequence of the tenant most served, its youngest, loses its place: its blocks are freed, its tokens kept, and it is
-recomputed later. The scheduler knows neither logits nor parameters of sampling, and cannot change what a sequence says.
+recomputed later. Blocks are counted by a sequence's layout: each segment has blocks of its own, so the answer's first
+token always begins one. A link carries so many rows in a step; who finds it full has a turn in a later one.
+The scheduler knows neither logits nor parameters of sampling, and cannot change what a sequence says.
 
 Why this always ends: a sequence enters with blocks for all its tokens, so it yields a token before it can lose its
 place for want of a block of its own, and whoever makes another lose a place for want of blocks yields one too. A tenant
 let in at the cost of others takes its place at once, stays within an equal share, and displaces only tenants above
-theirs that were served more, so two cannot displace each other in turn. And any one sequence fits the pool.
+theirs that were served more, so two cannot displace each other in turn. A link is never full before somebody had a row
+of it. And any one sequence fits the pool.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from cloister.config import EngineSettings
 from cloister.engine.batch import Work
 from cloister.engine.blocks import BlockPool
 from cloister.engine.fairness import ServiceMeter
+from cloister.engine.link_rows import LinkRows, within_links
 from cloister.engine.prefix import PrefixCache
 from cloister.engine.runner import Piece, Wanted
 from cloister.engine.sequence import Sequence
@@ -34,12 +38,15 @@ _HEADROOM = 16
 class Scheduler:
     """Waiting and running sequences, and the blocks they hold."""
 
-    def __init__(self, settings: EngineSettings, pool: BlockPool, block_tokens: int, prefix: PrefixCache) -> None:
+    def __init__(
+        self, settings: EngineSettings, pool: BlockPool, block_tokens: int, prefix: PrefixCache, link_rows: int
+    ) -> None:
         self._budget = settings.chunk_tokens
         self._max_running = settings.max_running
         self._pool = pool
         self._block_tokens = block_tokens
         self._prefix = prefix
+        self._link_rows = link_rows
         self._meter = ServiceMeter()
         self._step = 0
         self.waiting = WaitingRoom(settings.max_waiting, settings.max_waiting_per_tenant)
@@ -66,13 +73,16 @@ class Scheduler:
             self._make_place()
         decoding = self._grown(self._turn_to_decode())
         plan = [self._work(sequence, 1, Wanted.LAST) for sequence in decoding]
-        return plan + self._prefill(self._budget - len(plan))
+        links = LinkRows(self._link_rows)
+        links.take(plan)
+        return plan + self._prefill(self._budget - len(plan), links)
 
     def computed(self, work: Work) -> None:
         """The work's keys and values are in the cache."""
         sequence = work.sequence
         sequence.computed = work.end
-        if work.end == sequence.prompt_length:
+        sequence.asked_rows += work.asked_rows
+        if work.piece.start < _first_segment(sequence) <= work.end:
             self._offer(sequence)
 
     def _turn_to_decode(self) -> list[Sequence]:
@@ -81,6 +91,7 @@ class Scheduler:
         A quarter of the budget is for prefill while anyone needs it (with a budget under four: every other step).
         """
         ready = [s for s in self.running.values() if s.remaining == 1 and not s.owes_prompt_logprobs]
+        ready = within_links(ready, self._link_rows)
         budget = self._budget
         if len(ready) < len(self.running) or self.waiting:
             budget -= self._budget // 4 or self._step % 2
@@ -92,7 +103,7 @@ class Scheduler:
     def _grown(self, decoding: list[Sequence]) -> list[Sequence]:
         """Give each sequence a block for its next position if it needs one; those that lose theirs drop out."""
         while True:
-            short = [s for s in decoding if len(s.blocks) * self._block_tokens <= s.computed]
+            short = [s for s in decoding if len(s.blocks) < s.layout.blocks(s.computed + 1)]
             if self._secured(len(short)):
                 break
             self._preempt(self._youngest_of_most_served(self.running.values()))
@@ -101,7 +112,7 @@ class Scheduler:
             sequence.blocks.append(block)
         return decoding
 
-    def _prefill(self, budget: int) -> list[Work]:
+    def _prefill(self, budget: int, links: LinkRows) -> list[Work]:
         """Chunks for the sequences that still prefill and for newcomers, tenant by tenant, the least served first."""
         plan: list[Work] = []
         forced_rows = MAX_FORCED_ROWS
@@ -125,9 +136,10 @@ class Scheduler:
                 # The least served is waited for, also when others would fit: else small requests starve big ones.
                 admitting = False
                 continue
-            chunk, wanted = self._chunk(sequence, budget, forced_rows)
+            chunk, wanted = self._chunk(sequence, links.fitting(sequence, budget), forced_rows)
             if chunk:
                 plan.append(self._work(sequence, chunk, wanted))
+                links.take(plan[-1:])
                 budget -= chunk
                 forced_rows -= chunk if wanted is Wanted.ALL else 0
         return plan
@@ -153,8 +165,8 @@ class Scheduler:
             wanted = Wanted.NONE
         self._charge(sequence, end, samples)
         sequence.last_step = self._step
-        blocks = sequence.blocks if whole else sequence.blocks[: self._blocks_for(end)]
-        return Work(sequence, Piece(sequence.tokens[start:end], start, blocks, wanted), samples)
+        blocks = sequence.blocks if whole else sequence.blocks[: sequence.layout.blocks(end)]
+        return Work(sequence, Piece(sequence.tokens[start:end], start, blocks, wanted, sequence.layout), samples)
 
     def _charge(self, sequence: Sequence, end: int, samples: bool) -> None:
         """Charge each prompt token once: neither recomputing it nor finding it cached makes a difference to turns."""
@@ -169,8 +181,9 @@ class Scheduler:
             return False
         lent: list[int] = []
         if not sequence.owes_prompt_logprobs:  # a forced pass needs every row, so it computes every row
-            lent = self._prefix.match(sequence.tenant, sequence.tokens[:-1])
-        need = self._blocks_for(len(sequence.tokens)) - len(lent)
+            reusable = min(len(sequence.tokens) - 1, _first_segment(sequence))
+            lent = self._prefix.match(sequence.tenant, sequence.tokens[:reusable])
+        need = _blocks_needed(sequence) - len(lent)
         own = self._pool.allocate(need) if self._secured(need + self._headroom()) else None
         if own is None:
             self._pool.release(lent)
@@ -184,7 +197,7 @@ class Scheduler:
     def _make_place(self) -> None:
         """Let the least served waiting tenant in where others, served more, hold more than an equal share."""
         tenant = min(self.waiting.tenants, key=lambda t: (self._meter.served(t), self.waiting.head(t).arrival))
-        need = self._blocks_for(len(self.waiting.head(tenant).tokens))
+        need = _blocks_needed(self.waiting.head(tenant))
         slot_share = max(1, self._max_running // self._meter.active)
         block_share = self._pool.total // self._meter.active
         held = self._running_by_tenant()
@@ -237,7 +250,7 @@ class Scheduler:
         sequence.computed = 0
 
     def _offer(self, sequence: Sequence) -> None:
-        full = sequence.computed // self._block_tokens
+        full = min(sequence.computed, _first_segment(sequence)) // self._block_tokens
         if full:
             self._prefix.offer(sequence.tenant, sequence.tokens[: full * self._block_tokens], sequence.blocks[:full])
 
@@ -250,8 +263,18 @@ class Scheduler:
     def _headroom(self) -> int:
         return min(len(self.running), self._pool.total // _HEADROOM)
 
-    def _blocks_for(self, tokens: int) -> int:
-        return -(-tokens // self._block_tokens)
+
+def _first_segment(sequence: Sequence) -> int:
+    """Where the part of a prompt ends whose blocks may be reused.
+
+    Later segments begin blocks of their own wherever they happen to begin, and generated tokens are rotated from the
+    answer's origin, so the blocks of neither hold what the same tokens would have at the same place of a prompt.
+    """
+    return sequence.layout.public or sequence.layout.prompt
+
+
+def _blocks_needed(sequence: Sequence) -> int:
+    return sequence.layout.blocks(len(sequence.tokens))
 
 
 def _blocks_of(sequences: Iterable[Sequence]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cloister.engine.penalties import Adjustments
+from cloister.kernels.batch import Layout, Remote
 from cloister.messages.generation import FinishReason, SamplingParams, Submit, TokenLogprob
 
 
@@ -24,8 +25,10 @@ class Sequence:
     limit: int
     arrival: int
     stop_tokens: frozenset[int]
+    layout: Layout
     computed: int = 0
     charged: int = 0
+    asked_rows: int = 0
     last_step: int = 0
     blocks: list[int] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -34,23 +37,36 @@ class Sequence:
     finish: FinishReason | None = None
 
     @classmethod
-    def of(cls, request: Submit, *, arrival: int, max_context: int) -> Sequence:
-        """The sequence a request starts: nothing computed, nothing held."""
-        length = len(request.prompt)
-        return cls(
+    def of(cls, request: Submit, *, arrival: int, max_context: int, relative: bool = False) -> Sequence:
+        """The sequence a request starts: nothing computed, nothing held.
+
+        With a partition it stands where it would if its first token had been sampled here, so all that follows
+        (seeds, penalties, limits) is the same; it may have ended with that token.
+        """
+        length, layout = len(request.prompt), layout_of(request, relative)
+        sequence = cls(
             request_id=request.request_id,
             tenant=request.tenant,
             params=request.params,
             tokens=list(request.prompt),
             prompt_length=length,
-            limit=min(length + request.params.max_tokens, max_context),
+            limit=length + min(request.params.max_tokens, max_context - behind(layout)),
             arrival=arrival,
             stop_tokens=frozenset(request.params.stop_tokens),
+            layout=layout,
         )
+        if request.partition is not None:
+            sequence.append(request.partition.first)
+        return sequence
 
     def __repr__(self) -> str:
         """Without the tokens: a sequence may be named in a log."""
         return f"<Sequence {self.request_id}: {self.computed} of {len(self.tokens)} computed>"
+
+    @property
+    def link(self) -> int | None:
+        """The link to the vault that holds the private span, if one does."""
+        return self.layout.remote.link if self.layout.remote else None
 
     @property
     def remaining(self) -> int:
@@ -81,3 +97,19 @@ class Sequence:
             self.finish = "stop"
         elif not self.may_grow:
             self.finish = "length"
+
+
+def layout_of(request: Submit, relative: bool) -> Layout:
+    """How the request's positions fall into segments; `relative` says whether the answer is rotated from 0 on."""
+    length, partition = len(request.prompt), request.partition
+    if partition is not None:
+        remote = Remote(partition.link, partition.slot)
+        return Layout(prompt=length, public=length, origin=partition.origin, turn=partition.turn, remote=remote)
+    if relative:
+        return Layout(prompt=length, public=request.public, turn=length)
+    return Layout(prompt=length, public=request.public, origin=length)
+
+
+def behind(layout: Layout) -> int:
+    """Tokens before the answer, as far as this process knows: origin and turn lead there, or say nothing."""
+    return max(layout.prompt, layout.origin + layout.turn)
