@@ -1,9 +1,12 @@
-"""The service's loop: take messages, step the engine, send tokens. One thread; ends when the front hangs up."""
+"""The service's loop: take messages, step the engine, send tokens. One thread; it ends when the controller hangs up.
+
+It hears of tokens and links, never of text. `prepare` does all that a sealed process cannot; `Service.run` opens no
+file, prints nothing, and makes no system call beyond messages, memory and futexes.
+"""
 
 from __future__ import annotations
 
-import logging
-import select
+import os
 import socket
 from pathlib import Path
 
@@ -16,25 +19,127 @@ from cloister.engine.model_runner import ModelRunner
 from cloister.errors import CloisterError, ProtocolError
 from cloister.hardening import where_raised
 from cloister.kernels.choose import choose_kernels
+from cloister.kernels.native import NativeKernels
+from cloister.link.asking import Asker
+from cloister.link.shape import LinkShape
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Submit
 from cloister.messages.lifecycle import AnyToService, Start, StartFailed
+from cloister.messages.service import AskView, AttachLink, DetachLink, Pause, Paused, Resume
+from cloister.models.decoder import Decoder
 from cloister.models.load import load_from_files
 from cloister.models.source import open_folder
-
-log = logging.getLogger(__name__)
+from cloister.service.inbox import Inbox, ToService
 
 RECEIVE_BYTES = 1 << 20
 
 
+def prepare(decoder: Decoder, settings: EngineSettings) -> Service:
+    """A service over a loaded decoder: its KV cache is reserved here, before the process is sealed."""
+    torch.set_num_threads(1)  # the kernels have a team of their own; two teams would fight for the cores
+    asker = None
+    if isinstance(decoder.kernels, NativeKernels):
+        shape = LinkShape(heads=decoder.heads, dim=decoder.cache_shape.dim, layers=decoder.cache_shape.layers)
+        asker = Asker(shape, settings.link_deadline_ms)
+    runner = ModelRunner(decoder, settings, asker)
+    engine = Engine(runner, settings)
+    ready = Ready(
+        version=VERSION,
+        vocabulary=runner.vocabulary,
+        max_context=engine.max_context,
+        kv_blocks=runner.num_blocks,
+        block_tokens=runner.block_tokens,
+        kernels=decoder.kernels.name,
+    )
+    return Service(engine, ready)
+
+
+class Service:
+    """Steps the engine while it has work and the floor is its own (messages.service.Pause)."""
+
+    def __init__(self, engine: Engine, ready: Ready) -> None:
+        self._engine = engine
+        self._ready = ready
+        self._replies: list[msgspec.Struct] = []
+        self._pausing = self._paused = False
+        self._owes_step = False
+
+    def run(self, control: socket.socket) -> None:
+        """Serve until the controller hangs up. ProtocolError, after which nothing is served, if it sends nonsense."""
+        inbox = Inbox(control)
+        self._replies = [self._ready]
+        try:
+            while True:
+                self._send(control)
+                messages = inbox.receive(wait=self._paused or not self._engine.has_work)
+                if messages is None:
+                    return
+                for message in messages:
+                    self._hear(message, inbox)
+                self._compute()
+        except ConnectionError:
+            return  # hung up while we were speaking
+        finally:
+            inbox.close()
+
+    def _send(self, control: socket.socket) -> None:
+        if self._replies:
+            control.sendall(encode_frame(tuple(self._replies)))
+            self._replies.clear()
+
+    def _hear(self, message: ToService, inbox: Inbox) -> None:
+        match message:
+            case Submit():
+                self._replies.append(self._engine.submit(message))
+            case Cancel(request_id=request_id):
+                self._engine.cancel(request_id)
+            case AskStats():
+                self._replies.append(self._engine.stats())
+            case AskView(request_id=request_id):
+                self._replies.append(self._engine.view(request_id))
+            case AttachLink(link=link):
+                self._attach(link, *inbox.take_descriptors(2))
+            case DetachLink(link=link):
+                self._replies.extend(self._engine.drop_link(link))
+            case Pause():
+                if self._pausing or self._paused:
+                    raise ProtocolError("The service was told to pause twice.")
+                self._pausing = True
+            case Resume():
+                if not self._paused:
+                    raise ProtocolError("The service was told to go on, and had not paused.")
+                self._paused, self._owes_step = False, True
+
+    def _attach(self, link: int, question: int, answer: int) -> None:
+        try:
+            self._engine.attach_link(link, question, answer)
+        finally:
+            os.close(question)
+            os.close(answer)
+
+    def _compute(self) -> None:
+        """A step, unless a pause is asked for; after a Resume there is a step first, if there is work for one."""
+        if self._paused:
+            return
+        if self._engine.has_work and (self._owes_step or not self._pausing):
+            self._replies.extend(self._engine.step())
+            self._owes_step = False
+        if self._pausing:
+            self._pausing, self._paused = False, True
+            self._replies.append(Paused())
+
+
 def serve(front: socket.socket) -> None:
-    """Serve until the front closes its end."""
-    reader: FrameReader[Start | Submit | Cancel | AskStats] = FrameReader(AnyToService)
-    messages = _first_messages(front, reader)
-    if not messages:
-        return
+    """The same for a front that starts the service itself and says which model to load: not sealed, without links."""
+    starting: FrameReader[msgspec.Struct] = FrameReader(AnyToService)
+    messages: list[msgspec.Struct] = []
+    while not messages:
+        data = front.recv(RECEIVE_BYTES)
+        if not data:
+            return
+        messages = starting.feed(data)
     try:
-        engine, ready = _build(messages.pop(0))
+        service = _load(messages[0])
     except CloisterError as reason:
         front.sendall(encode_frame((StartFailed(reason.code, reason.message, reason.hint),)))
         return
@@ -43,67 +148,12 @@ def serve(front: socket.socket) -> None:
             encode_frame((StartFailed("internal_error", f"The service cannot start: {where_raised(wrong)}."),))
         )
         return
-    front.sendall(encode_frame((ready,)))
-    _loop(front, reader, engine, messages)
+    service.run(front)
 
 
-def _first_messages(
-    front: socket.socket, reader: FrameReader[Start | Submit | Cancel | AskStats]
-) -> list[Start | Submit | Cancel | AskStats]:
-    while data := front.recv(RECEIVE_BYTES):
-        if messages := reader.feed(data):
-            return messages
-    return []
-
-
-def _build(start: object) -> tuple[Engine, Ready]:
+def _load(start: msgspec.Struct) -> Service:
     if not isinstance(start, Start) or start.version != VERSION:
         raise ProtocolError("The service was started by a front of another version.")
-    torch.set_num_threads(1)  # the kernels have a team of their own; two teams would fight for the cores
     settings = EngineSettings.model_validate_json(start.settings)
-    kernels = choose_kernels(settings)
     folder = open_folder(Path(start.path), start.name)
-    decoder = load_from_files(folder, kernels, settings.max_context)
-    runner = ModelRunner(decoder, settings)
-    engine = Engine(runner, settings)
-    ready = Ready(
-        version=VERSION,
-        vocabulary=runner.vocabulary,
-        max_context=engine.max_context,
-        kv_blocks=runner.num_blocks,
-        block_tokens=runner.block_tokens,
-        kernels=kernels.name,
-    )
-    return engine, ready
-
-
-def _loop(
-    front: socket.socket,
-    reader: FrameReader[Start | Submit | Cancel | AskStats],
-    engine: Engine,
-    messages: list[Start | Submit | Cancel | AskStats],
-) -> None:
-    replies: list[msgspec.Struct] = []
-    while True:
-        for message in messages:
-            match message:
-                case Submit():
-                    replies.append(engine.submit(message))
-                case Cancel():
-                    engine.cancel(message.request_id)
-                case AskStats():
-                    replies.append(engine.stats())
-                case Start():
-                    raise ProtocolError("The service is started already.")
-        messages = []
-        if engine.has_work:
-            replies.extend(engine.step())
-        if replies:
-            front.sendall(encode_frame(tuple(replies)))
-            replies.clear()
-        readable, _, _ = select.select([front], [], [], 0 if engine.has_work else None)
-        if readable:
-            data = front.recv(RECEIVE_BYTES)
-            if not data:
-                return
-            messages = reader.feed(data)
+    return prepare(load_from_files(folder, choose_kernels(settings), settings.max_context), settings)

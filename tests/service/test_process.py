@@ -1,0 +1,255 @@
+"""The service's loop over a real socket, with a runner that has no model: who may compute when, and what is said."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+
+from cloister.config import EngineSettings
+from cloister.engine.engine import Engine
+from cloister.errors import ProtocolError
+from cloister.messages.frames import FrameReader, encode_frame
+from cloister.messages.generation import VERSION, Accepted, AskStats, Cancel, Failed, Ready, Stats, Tokens
+from cloister.messages.lifecycle import StartFailed
+from cloister.messages.service import (
+    AskView,
+    AttachLink,
+    DetachLink,
+    FromSealedService,
+    Pause,
+    Paused,
+    Resume,
+    View,
+)
+from cloister.service.process import Service
+from tests.engine.fake_runner import FakeRunner
+from tests.engine.house import alone, request, split, without_first
+
+READY = Ready(VERSION, 32, 256, 64, 16, "fake")
+PROMPT = [4, 8, 15, 16, 23, 30]
+
+
+class Controller:
+    """Our end of the socket, and the service in a thread."""
+
+    def __init__(self, runner: FakeRunner) -> None:
+        self.runner = runner
+        self._ours, theirs = socket.socketpair()
+        self._ours.settimeout(20)
+        self._frames: FrameReader[msgspec.Struct] = FrameReader(FromSealedService)
+        self._said: list[msgspec.Struct] = []
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._serve, args=(theirs,), daemon=True)
+        self._thread.start()
+        assert self.hear() == READY
+
+    def _serve(self, theirs: socket.socket) -> None:
+        try:
+            Service(Engine(self.runner, EngineSettings()), READY).run(theirs)
+        except BaseException as error:
+            self.error = error
+        finally:
+            theirs.close()
+
+    def say(self, *messages: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
+        socket.send_fds(self._ours, [encode_frame(messages)], descriptors)
+
+    def say_bytes(self, data: bytes) -> None:
+        self._ours.sendall(data)
+
+    def hear(self) -> msgspec.Struct:
+        """The next message."""
+        while not self._said:
+            data = self._ours.recv(1 << 16)
+            assert data, "the service hung up"
+            self._said = self._frames.feed(data)
+        return self._said.pop(0)
+
+    def hear_until(self, enough: Callable[[msgspec.Struct], bool]) -> list[msgspec.Struct]:
+        heard = [self.hear()]
+        while not enough(heard[-1]):
+            heard.append(self.hear())
+        return heard
+
+    def steps(self) -> int:
+        """How many steps there were, and none is under way."""
+        self.say(AskStats())
+        stats = self.hear_until(lambda message: isinstance(message, Stats))[-1]
+        assert isinstance(stats, Stats)
+        return stats.steps
+
+    def hang_up(self) -> BaseException | None:
+        """How the service took it."""
+        self._ours.close()
+        return self.join()
+
+    def join(self) -> BaseException | None:
+        self._thread.join(20)
+        assert not self._thread.is_alive(), "the service goes on"
+        return self.error
+
+    def attach(self, link: int) -> None:
+        question, answer = os.memfd_create("q"), os.memfd_create("a")
+        self.say(AttachLink(link), descriptors=(question, answer))
+        os.close(question)
+        os.close(answer)
+
+
+@pytest.fixture
+def controller() -> Iterator[Controller]:
+    controller = Controller(FakeRunner())
+    yield controller
+    controller.hang_up()
+
+
+def is_last(message: msgspec.Struct) -> bool:
+    return isinstance(message, Failed) or (isinstance(message, Tokens) and message.finish is not None)
+
+
+def said(messages: list[msgspec.Struct], request_id: int) -> list[int]:
+    mine = [m for m in messages if isinstance(m, Tokens) and m.request_id == request_id]
+    return [token for message in mine for token in message.tokens]
+
+
+def endless(number: int):
+    return request(number, PROMPT, max_tokens=200)
+
+
+def test_it_serves_and_ends_when_the_controller_hangs_up(controller: Controller) -> None:
+    controller.say(request(1, PROMPT))
+    heard = controller.hear_until(is_last)
+    assert heard[0] == Accepted(1) and said(heard, 1) == alone(request(1, PROMPT)).tokens
+    assert controller.hang_up() is None
+
+
+def test_hanging_up_in_the_middle_of_an_answer_is_no_error(controller: Controller) -> None:
+    controller.say(endless(1))
+    controller.hear()
+    assert controller.hang_up() is None
+
+
+def test_a_pause_without_work_is_granted_at_once_and_again_after_resuming(controller: Controller) -> None:
+    for _ in range(3):
+        controller.say(Pause())
+        assert controller.hear() == Paused()
+        controller.say(Resume())
+    controller.say(Pause(), Cancel(7))
+    assert controller.hear() == Paused()
+
+
+def test_paused_it_hears_and_computes_nothing(controller: Controller) -> None:
+    controller.say(endless(1))
+    controller.hear_until(lambda message: isinstance(message, Tokens))
+    controller.say(Pause())
+    controller.hear_until(lambda message: isinstance(message, Paused))
+    before = controller.steps()
+    controller.say(request(2, PROMPT), AskView(2), Cancel(1))
+    assert controller.hear() == Accepted(2)
+    assert controller.hear() == View(2, known=True, prompt=tuple(PROMPT), layers=3)
+    assert controller.steps() == before
+    controller.say(Resume())
+    assert said(controller.hear_until(is_last), 2) == alone(request(2, PROMPT)).tokens
+
+
+def test_between_a_resume_and_the_next_pause_there_is_exactly_one_step_at_least(controller: Controller) -> None:
+    controller.say(Pause())
+    assert controller.hear() == Paused()
+    controller.say(request(1, PROMPT, max_tokens=6))
+    assert controller.hear() == Accepted(1)
+    expected = alone(request(1, PROMPT, max_tokens=6)).tokens
+    for token in expected:
+        controller.say(Resume(), Pause())  # both are there before the step can begin
+        message = controller.hear()
+        assert isinstance(message, Tokens) and message.tokens == (token,)
+        assert controller.hear() == Paused()
+    assert controller.steps() == len(expected)
+    controller.say(Resume(), Pause())  # no work is left, so no step is owed
+    assert controller.hear() == Paused() and controller.steps() == len(expected)
+
+
+def test_a_link_comes_with_two_descriptors_that_are_closed_once_mapped(controller: Controller) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    controller.attach(3)
+    controller.steps()
+    assert set(controller.runner.attached) == {3} and len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_partition_is_served_viewed_and_lost_with_its_link(controller: Controller) -> None:
+    whole = request(1, PROMPT, max_tokens=20)
+    parted = split(whole, controller.runner, public=2, link=3)
+    controller.say(parted)
+    refused = controller.hear()
+    assert isinstance(refused, Failed) and refused.code == "vault_lost"
+    controller.attach(3)
+    controller.say(parted)
+    assert said(controller.hear_until(is_last), 1) == without_first(alone(whole)).tokens
+    controller.say(Pause())
+    assert controller.hear() == Paused()
+    lasting = msgspec.structs.replace(parted, params=msgspec.structs.replace(parted.params, max_tokens=200))
+    controller.say(lasting, endless(2), Resume(), Pause())
+    controller.hear_until(lambda message: isinstance(message, Paused))
+    controller.say(AskView(1))
+    view = controller.hear()
+    assert isinstance(view, View) and view.prompt == tuple(PROMPT[:2])
+    assert view.output == tuple(alone(whole).tokens[:2])  # the vault's and the service's own first
+    runner = controller.runner
+    assert view.asked_rows == view.answered_rows == runner.layers == view.layers
+    assert view.asked_bytes == runner.layers * runner.heads * runner.dim * 4
+    assert view.answered_bytes == view.asked_bytes + runner.layers * runner.heads * 2 * 4
+    controller.say(DetachLink(3))
+    lost = controller.hear()
+    assert isinstance(lost, Failed) and lost.request_id == 1 and lost.code == "vault_lost"
+    controller.say(AskView(1))
+    assert controller.hear() == View(1, known=False) and not runner.attached
+    controller.say(Resume())
+    assert all(isinstance(m, Tokens) and m.request_id == 2 for m in controller.hear_until(is_last))
+
+
+def test_a_cancel_is_done_with_before_the_totals_asked_for_after_it(controller: Controller) -> None:
+    controller.say(endless(1))
+    controller.hear_until(lambda message: isinstance(message, Tokens))
+    controller.say(Cancel(1), AskStats())
+    stats = controller.hear_until(lambda message: isinstance(message, Stats))[-1]
+    assert isinstance(stats, Stats) and stats.running == 0 and stats.blocks_free == stats.blocks_total
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        (Resume(),),
+        (Pause(), Pause()),
+        (AttachLink(1),),
+        (StartFailed("a", "b"),),
+    ],
+    ids=str,
+)
+def test_a_message_out_of_turn_ends_it(controller: Controller, messages: tuple[msgspec.Struct, ...]) -> None:
+    controller.say(*messages)
+    assert isinstance(controller.join(), ProtocolError)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xff\xff\xff", b"\x03\0\0\0abc", encode_frame((Accepted(1),))])
+def test_a_malformed_frame_ends_it(controller: Controller, data: bytes) -> None:
+    controller.say_bytes(data)
+    assert isinstance(controller.join(), ProtocolError)
+
+
+def test_the_same_link_twice_ends_it(controller: Controller) -> None:
+    controller.attach(1)
+    controller.attach(1)
+    assert isinstance(controller.join(), ProtocolError)
+
+
+def test_nothing_is_printed_whatever_happens(capfd: pytest.CaptureFixture[str]) -> None:
+    controller = Controller(FakeRunner())
+    controller.say(request(1, [999]), request(2, PROMPT))
+    controller.hear_until(lambda message: isinstance(message, Tokens) and message.finish is not None)
+    controller.say_bytes(b"\x03\0\0\0abc")
+    controller.join()
+    captured = capfd.readouterr()
+    assert (captured.out, captured.err) == ("", "")
