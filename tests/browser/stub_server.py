@@ -13,16 +13,13 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
+
+from cloister.gateway.protection import PROVIDER_SEES
 
 PAGE = Path(__file__).parents[2] / "src" / "cloister" / "gateway" / "page"
-LEVELS = {
-    "open": "Everything: your prompt, the answer, and when you asked.",
-    "shared": "Everything; other tenants learn nothing sensitive from the shared prefix cache.",
-    "partitioned": "The answer's tokens and per-layer attention contributions, never the prompt.",
-    "obfuscated": "Several answers at once, without knowing which of them is real.",
-    "isolated": "Nothing: a process of your own decodes alone on the shared weights.",
-    "mpc": "Secret shares that reveal nothing, without any trusted hardware.",
-}
+LEVELS = PROVIDER_SEES
+ANSWER_ID = "chatcmpl-stub"
 KEY = "stub-key"
 POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
@@ -54,7 +51,11 @@ class Stub:
     """The script of the next answers, and what the page asked."""
 
     url: str = ""
-    enabled: tuple[str, ...] = ("open",)
+    enabled: tuple[str, ...] = ("open", "partitioned", "isolated")
+    default: str | None = "partitioned"
+    view: dict[str, Any] | None = None  # the provider's account of the answer that comes; None: it has none
+    views_asked: int = 0
+    ended_sessions: list[str] = field(default_factory=list)
     answers: list[list[Step] | Refusal] = field(default_factory=list)
     bodies: list[dict[str, Any]] = field(default_factory=list)
     left: threading.Event = field(default_factory=threading.Event)
@@ -62,6 +63,13 @@ class Stub:
     def will_answer(self, *steps: Step) -> None:
         """Strings become chunks of the answer, bytes go out as they are, a Gate waits."""
         self.answers.append(list(steps))
+
+    def account(self, prompt: str, output: str, rows: int, *, known: bool = True) -> None:
+        """Let the provider's process have these texts, and so many rows over the link."""
+        counts = {"asked_rows": rows, "asked_bytes": rows * 100, "answered_rows": rows, "answered_bytes": rows * 112}
+        texts = {"prompt": prompt, "output": output}
+        tokens = {name: {"tokens": list(text.encode()), "text": text} for name, text in texts.items()}
+        self.view = {"index": 0, "known": known, "layers": 30, **tokens, **counts}
 
     def will_refuse(self, status: int, code: str, message: str, **headers: str) -> None:
         self.answers.append(Refusal(status, code, message, headers))
@@ -94,7 +102,14 @@ def handler_of(stub: Stub) -> type[BaseHTTPRequestHandler]:
                     {"id": name, "enabled": name in stub.enabled, "provider_sees": sees}
                     for name, sees in LEVELS.items()
                 ]
-                self.send_json(200, {"model": "stub-model", "levels": levels, "development_key": KEY})
+                told = {"model": "stub-model", "levels": levels, "default_level": stub.default, "development_key": KEY}
+                self.send_json(200, told)
+                return
+            if self.path == f"/v1/requests/{ANSWER_ID}/view":
+                stub.views_asked += 1
+                known = self.headers.get("Authorization") == f"Bearer {KEY}" and stub.view is not None
+                view = {"id": ANSWER_ID, "choices": [stub.view]} if known else {"error": {"message": "Nothing here."}}
+                self.send_json(200 if known else 404, view)
                 return
             name = "index.html" if self.path == "/" else self.path.removeprefix("/static/")
             file = PAGE / name
@@ -103,6 +118,12 @@ def handler_of(stub: Stub) -> type[BaseHTTPRequestHandler]:
                 return
             kind = "text/javascript" if file.suffix == ".js" else mimetypes.guess_type(name)[0]
             self.send(200, str(kind), file.read_bytes())
+
+        def do_DELETE(self) -> None:
+            if self.headers.get("Authorization") == f"Bearer {KEY}":
+                stub.ended_sessions.append(unquote(self.path.removeprefix("/v1/sessions/")))
+            self.send_response(204)
+            self.end_headers()
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -142,7 +163,7 @@ def handler_of(stub: Stub) -> type[BaseHTTPRequestHandler]:
                     raise ConnectionAbortedError
 
         def event(self, chunk: dict[str, Any]) -> None:
-            self.wfile.write(f"data: {json.dumps(chunk)}\n\n".encode())
+            self.wfile.write(f"data: {json.dumps({'id': ANSWER_ID, **chunk})}\n\n".encode())
 
         def refuse(self, refusal: Refusal) -> None:
             error = {"message": refusal.message, "type": "error", "param": None, "code": refusal.code}

@@ -34,6 +34,14 @@ def ask(page: Page, text: str) -> None:
     page.keyboard.press("Enter")
 
 
+def choose(page: Page, level: str) -> None:
+    page.get_by_role("radio", name=level, exact=True).check()
+
+
+def panel_of(page: Page) -> Any:
+    return page.get_by_role("complementary", name="What the provider sees")
+
+
 def answers(page: Page) -> Any:
     return page.locator(".answer .prose")
 
@@ -74,7 +82,7 @@ def test_the_request_carries_level_key_settings_and_earlier_turns(page: Page, st
         {"role": "assistant", "content": "One"},
         {"role": "user", "content": "second"},
     ]
-    assert (body["temperature"], body["max_tokens"], body["protection"]) == (0.2, 99, "open")
+    assert (body["temperature"], body["max_tokens"], body["protection"]) == (0.2, 99, "partitioned")
     assert body["model"] == "stub-model" and body["stream"] and body["stream_options"] == {"include_usage": True}
 
 
@@ -118,20 +126,27 @@ def test_slash_focuses_the_message(page: Page) -> None:
     expect(page.get_by_label("Message", exact=True)).to_have_value("/")
 
 
-def test_only_open_can_be_chosen(page: Page) -> None:
+def test_only_what_is_offered_can_be_chosen_and_partitioned_is(page: Page) -> None:
     radios = page.get_by_role("group", name="Protection").get_by_role("radio")
     expect(radios).to_have_count(len(LEVELS))
     for name, sees in LEVELS.items():
         radio = page.get_by_role("radio", name=name, exact=True)
         expect(radio).to_have_accessible_description(sees)
-        if name == "open":
-            expect(radio).to_be_checked()
-        else:
-            expect(radio).to_be_disabled()
+        expect(radio).to_be_checked(checked=name == "partitioned")
+        expect(radio).to_be_enabled(enabled=name in ("open", "partitioned", "isolated"))
+
+
+def test_a_server_with_less_offers_less(browser: Browser, stub: Stub) -> None:
+    stub.enabled, stub.default = ("open",), None
+    with opened_page(browser, stub.url) as page:
+        expect(page.get_by_role("radio", name="open", exact=True)).to_be_checked()
+        expect(page.get_by_role("radio", name="partitioned", exact=True)).to_be_disabled()
+        expect(panel_of(page).locator(".verdict")).to_have_text("Everything.")
 
 
 def test_the_panel_says_everything_and_shows_it_live(page: Page, stub: Stub) -> None:
-    panel = page.get_by_role("complementary", name="What the provider sees")
+    panel = panel_of(page)
+    choose(page, "open")
     expect(panel.get_by_role("heading", name="What the provider sees", exact=True)).to_be_visible()
     expect(panel.locator(".verdict")).to_have_text("Everything.")
     gate = Gate()
@@ -145,19 +160,126 @@ def test_the_panel_says_everything_and_shows_it_live(page: Page, stub: Stub) -> 
     expect(panel.locator(".state")).to_have_text("complete")
 
 
-def test_a_change_of_level_sends_nothing_of_before_along(browser: Browser, stub: Stub) -> None:
-    stub.enabled = ("open", "shared")
-    with opened_page(browser, stub.url) as page:
+def test_at_partitioned_the_panel_shows_the_services_own_account(page: Page, stub: Stub) -> None:
+    panel = panel_of(page)
+    expect(panel.locator(".verdict")).to_have_text("The answer, not your words.")
+    expect(panel.locator(".reason")).to_contain_text("could work out your words")
+    gate = Gate()
+    stub.account("", "I", 30)
+    stub.will_answer("I", gate, " will not tell")
+    ask(page, "My PIN is 4711")
+    expect(panel.locator("[data-role=prompt] .state")).to_have_text("0 tokens received; not even how many there are")
+    expect(panel.locator(".received")).to_have_text("I")
+    expect(panel.locator(".traffic p").first).to_have_text("30 queries to the vault")
+    expect(panel.locator(".layers i")).to_have_count(30)
+    stub.account("", "I will", 1234)
+    expect(panel.locator(".received")).to_have_text("I will")
+    expect(panel.locator(".traffic p").nth(1)).to_have_text("1,234 contributions back, 138.2 kB")
+    expect(panel.locator("[data-role=time] .state")).to_have_text("answering…")
+    gate.open()
+    finished(page)
+    expect(panel.locator("[data-role=time] .state")).to_contain_text("complete after")
+    assert "4711" not in (panel.text_content() or ""), "the page knows it, and does not say so in the provider's name"
+    asked = stub.views_asked
+    page.wait_for_timeout(700)
+    assert stub.views_asked <= asked + 1, "an answer that is there is not asked about any more"
+
+
+def test_a_service_that_lets_go_does_not_unsay_what_it_had(page: Page, stub: Stub) -> None:
+    gate = Gate()
+    stub.account("Dear ", "Hi", 60)
+    stub.will_answer("Hi", gate)
+    ask(page, "Dear <confidential>Ann</confidential>")
+    panel = panel_of(page)
+    expect(panel.locator(".public")).to_have_text("Dear ", use_inner_text=True)
+    expect(panel.locator("[data-role=prompt] .state")).to_contain_text("5 tokens received, the public beginning")
+    stub.account("", "", 0, known=False)
+    gate.open()
+    finished(page)
+    page.wait_for_timeout(300)
+    expect(panel.locator(".received")).to_have_text("Hi")
+    assert "Ann" not in (panel.text_content() or "")
+
+
+def test_at_isolated_the_panel_shows_nothing_but_time(page: Page, stub: Stub) -> None:
+    choose(page, "isolated")
+    panel = panel_of(page)
+    expect(panel.locator(".verdict")).to_have_text("When you ask, and for how long.")
+    stub.account("", "", 0, known=False)
+    gate = Gate()
+    stub.will_answer("Hush", gate)
+    ask(page, "My PIN is 4711")
+    expect(answers(page)).to_have_text("Hush")
+    expect(panel.locator("[data-role=answer] .state")).to_have_text("0 tokens received, 0 contributions")
+    gate.open()
+    finished(page)
+    expect(panel.locator("[data-role=time] .state")).to_contain_text("complete after")
+    assert stub.views_asked and stub.bodies[0]["protection"] == "isolated"
+    text = panel.text_content() or ""
+    assert "4711" not in text and "Hush" not in text
+
+
+def test_without_an_account_the_panel_claims_none(page: Page, stub: Stub) -> None:
+    stub.will_answer("Hello")
+    ask(page, "Hi")
+    finished(page)
+    expect(panel_of(page).locator(".received")).to_have_text("")
+    expect(panel_of(page).locator(".traffic b").first).to_have_text("0")
+
+
+def test_a_conversation_has_one_session_and_a_new_chat_ends_it(page: Page, stub: Stub) -> None:
+    for _ in range(3):
         stub.will_answer("Noted")
-        stub.will_answer("Hello")
-        ask(page, "said while open")
-        finished(page)
-        page.get_by_role("radio", name="shared").check()
-        expect(page.locator(".divider")).to_contain_text("not sent along")
-        ask(page, "said while shared")
-        finished(page, 2)
-        assert stub.bodies[1]["protection"] == "shared"
-        assert [message["content"] for message in stub.bodies[1]["messages"]] == ["said while shared"]
+    ask(page, "one")
+    finished(page)
+    ask(page, "two")
+    finished(page, 2)
+    first, second = (body["session"] for body in stub.bodies)
+    assert first == second and len(first) == 32
+    assert stub.ended_sessions == []
+    page.get_by_role("button", name="New chat").click()
+    ask(page, "three")
+    finished(page)
+    assert stub.ended_sessions == [first]
+    third = stub.bodies[2]["session"]
+    assert third != first
+    page.goto("about:blank")
+    for _ in range(100):
+        if len(stub.ended_sessions) == 2:
+            break
+        page.wait_for_timeout(20)
+    assert stub.ended_sessions == [first, third], "leaving the page ends its session"
+
+
+def test_a_change_of_level_sends_nothing_of_before_along(page: Page, stub: Stub) -> None:
+    stub.will_answer("Noted")
+    stub.will_answer("Hello")
+    ask(page, "said while partitioned")
+    finished(page)
+    choose(page, "open")
+    expect(page.locator(".divider")).to_contain_text("not sent along")
+    ask(page, "said while open")
+    finished(page, 2)
+    assert stub.bodies[1]["protection"] == "open"
+    assert [message["content"] for message in stub.bodies[1]["messages"]] == ["said while open"]
+    assert stub.ended_sessions == [stub.bodies[0]["session"]] and "session" not in stub.bodies[1]
+
+
+def test_the_tags_are_explained_where_they_matter(page: Page) -> None:
+    page.get_by_text("Marking what is private").click()
+    expect(page.locator(".tags")).to_contain_text("<confidential>")
+    choose(page, "open")
+    expect(page.locator(".tags")).to_be_hidden()
+
+
+def test_a_lost_vault_is_explained_and_retried(page: Page, stub: Stub) -> None:
+    stub.will_refuse(503, "vault_lost", "The process that held the prompt ended.", **{"Retry-After": "2"})
+    ask(page, "hello")
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("The vault that held your message ended.")
+    stub.will_answer("Now")
+    alert.get_by_role("button", name="Try again").click()
+    expect(answers(page)).to_have_text("Now")
 
 
 def test_html_in_an_answer_stays_text(page: Page, stub: Stub) -> None:
@@ -288,12 +410,12 @@ def test_on_a_narrow_screen_the_panel_lies_under_a_toggle(browser: Browser, stub
         expect(panel).to_be_visible()
         expect(toggle).to_have_attribute("aria-expanded", "true")
         assert page.evaluate("document.documentElement.scrollWidth") == width
-        page.get_by_role("button", name="Protection: open").click()
+        page.get_by_role("button", name="Protection: partitioned").click()
         expect(panel).to_be_hidden()
         expect(page.get_by_role("radio", name="open")).to_be_visible()
         page.keyboard.press("Escape")
         expect(page.get_by_role("radio", name="open")).to_be_hidden()
-        expect(page.get_by_role("button", name="Protection: open")).to_be_focused()
+        expect(page.get_by_role("button", name="Protection: partitioned")).to_be_focused()
         assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
@@ -361,8 +483,10 @@ def test_contrast_and_pictures(browser: Browser, stub: Stub, artifacts: Path, sc
     with opened_page(browser, stub.url, color_scheme=scheme, width=1440, height=900) as page:
         assert page.evaluate(LOW_CONTRAST) == []
         stub.will_answer(*RICH_ANSWER.split(" ")[0:1], *(" " + word for word in RICH_ANSWER.split(" ")[1:]))
+        stub.account("", "Air scatters **short** waves most, so:", 1860)
         ask(page, "Why is the sky blue?")
         finished(page)
+        expect(page.locator(".received")).not_to_be_empty()
         page.screenshot(path=artifacts / f"page-{scheme}.png")
         stub.will_refuse(503, "service_unavailable", "The service is not up yet.")
         ask(page, "And on Mars?")

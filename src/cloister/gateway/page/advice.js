@@ -5,6 +5,9 @@ export function adviceFor(error) {
   if (error.status === 401 || error.status === 403) {
     return { advice: "Enter a key this server knows under Settings, then send again.", action: "settings" };
   }
+  if (error.code === "vault_lost") {
+    return { advice: "The vault that held your message ended. Nothing of it is left; send it again.", action: "retry" };
+  }
   if (error.status === 429 || error.status === 503) {
     const state = error.status === 429 ? "busy" : "not ready";
     const wait = error.retryAfter ? `about ${error.retryAfter} s` : "a moment";

@@ -15,18 +15,32 @@ export async function pageInfo() {
   return response.json();
 }
 
-/** Yields {text}, {finish} and {usage} as they arrive; throws ApiError, or AbortError when `signal` fires. */
+/** What the provider's process says it has of the answer with this id. */
+export async function requestView(id, key) {
+  const response = await reach(`/v1/requests/${encodeURIComponent(id)}/view`, { headers: withKey(key), cache: "no-store" });
+  if (!response.ok) throw await errorOf(response);
+  return response.json();
+}
+
+/** Has the server forget a session. Nobody waits for it: the request outlives even the page, and may fail unheard. */
+export function endSession(session, key) {
+  reach(`/v1/sessions/${encodeURIComponent(session)}`, { method: "DELETE", headers: withKey(key), keepalive: true })
+    .catch(() => {});
+}
+
+/** Yields {id}, {text}, {finish} and {usage} as they arrive; throws ApiError, or AbortError when `signal` fires. */
 export async function* streamChat(body, key, signal) {
-  const headers = { "Content-Type": "application/json" };
-  if (key) headers.Authorization = `Bearer ${key}`;
+  const headers = { "Content-Type": "application/json", ...withKey(key) };
   const response = await reach("/v1/chat/completions", {
     method: "POST", headers, signal, body: JSON.stringify(body), cache: "no-store",
   });
   if (!response.ok) throw await errorOf(response);
 
+  let id = null;
   for await (const data of serverSentData(response.body)) {
     if (data === "[DONE]") return;
     const chunk = parsed(data);
+    if (chunk.id && !id) yield { id: (id = chunk.id) };
     if (chunk.error) throw new ApiError(chunk.error.message, { status: 500, code: chunk.error.code });
     const choice = chunk.choices?.[0];
     if (choice?.delta?.content) yield { text: choice.delta.content };
@@ -35,6 +49,8 @@ export async function* streamChat(body, key, signal) {
   }
   throw new ApiError("The connection broke off before the end of the answer.", { code: "broken_stream" });
 }
+
+const withKey = (key) => (key ? { Authorization: `Bearer ${key}` } : {});
 
 async function reach(url, options) {
   try {

@@ -1,8 +1,8 @@
 // The page: joins the composer, the conversation, the levels and the provider's panel. Stores nothing anywhere:
-// messages, key and settings live in this tab's memory.
+// messages, key, settings and the session's name live in this tab's memory.
 
 import { adviceFor } from "./advice.js";
-import { ApiError, pageInfo, streamChat } from "./api.js";
+import { ApiError, endSession, pageInfo, requestView, streamChat } from "./api.js";
 import { byId, stayAtEnd } from "./dom.js";
 import { showLevels } from "./levels.js";
 import { watchProvider } from "./provider-view.js";
@@ -16,6 +16,7 @@ const panel = { verdict: byId("verdict"), reason: byId("reason"), feed: byId("fe
 let model = null;
 let level = null;
 let provider = null;
+let session = null; // the name under which a vault keeps this conversation; known to this tab only
 let history = []; // the messages the next request begins with
 let failed = null; // {question, node, answer} of a question that got no answer
 let running = null; // the AbortController of the answer that is coming
@@ -34,7 +35,8 @@ async function ask(question, node) {
   const stopper = (running = new AbortController());
   const messages = [...history, { role: "user", content: question }];
   const body = {
-    model, messages, protection: level, stream: true, stream_options: { include_usage: true },
+    model, messages, protection: level, ...(level !== "open" && { session: (session ??= randomName()) }),
+    stream: true, stream_options: { include_usage: true },
     temperature: Number(byId("temperature").value), max_tokens: Number(byId("max-tokens").value),
   };
   const watcher = provider;
@@ -53,7 +55,8 @@ async function ask(question, node) {
   let note = "";
   let problem = null;
   try {
-    for await (const event of streamChat(body, byId("api-key").value.trim(), stopper.signal)) {
+    for await (const event of streamChat(body, apiKey(), stopper.signal)) {
+      if (event.id) watcher.began(event.id);
       if (event.text) {
         speed.piece();
         answer.add(event.text);
@@ -95,10 +98,25 @@ function stop() {
   running?.abort();
 }
 
+function leaveSession() {
+  if (session) endSession(session, apiKey());
+  session = null;
+}
+
+function randomName() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+function apiKey() {
+  return byId("api-key").value.trim();
+}
+
 /** Ends what is running and sees to it that nothing said so far goes into the next request. */
 function forget() {
   stop();
   running = null;
+  leaveSession();
   history = [];
   failed = null;
   hideBanner();
@@ -124,7 +142,7 @@ function chooseLevel(id) {
   level = id;
   document.body.dataset.level = id;
   byId("level-name").textContent = id;
-  provider = watchProvider(id, panel);
+  provider = watchProvider(id, panel, (answer) => requestView(answer, apiKey()));
   byId("empty-verdict").textContent = panel.verdict.textContent;
 }
 
@@ -202,7 +220,7 @@ async function start() {
     model = info.model;
     byId("model").textContent = info.model;
     byId("api-key").value ||= info.development_key ?? "";
-    showLevels(byId("level-list"), info.levels, chooseLevel);
+    showLevels(byId("level-list"), info.levels, info.default_level, chooseLevel);
     input.focus();
   } catch (error) {
     showBanner(error, { advice: "See that “cloister serve” is running, then try again.", action: "start" });
@@ -244,6 +262,7 @@ document.addEventListener("keydown", (event) => {
   }
 });
 byId("stop").addEventListener("click", stop);
+addEventListener("pagehide", leaveSession);
 byId("new-chat").addEventListener("click", newChat);
 byId("open-settings").addEventListener("click", openSettings);
 byId("settings").addEventListener("close", () => input.focus());

@@ -2,9 +2,10 @@
 
 import { element } from "./dom.js";
 
-/** Fills `list` with one radio button per level and calls `onChange(id)` for the level chosen, first one included. */
-export function showLevels(list, levels, onChange) {
-  const chosen = levels.find((level) => level.enabled)?.id;
+/** Fills `list` with one radio button per level and calls `onChange(id)` for the level chosen: `preferred` at first. */
+export function showLevels(list, levels, preferred, onChange) {
+  const offered = levels.filter((level) => level.enabled).map((level) => level.id);
+  const chosen = offered.includes(preferred) ? preferred : offered[0];
   list.replaceChildren(...levels.map((level) => row(level, level.id === chosen)));
   list.onchange = (event) => onChange(event.target.value);
   if (chosen) onChange(chosen);
@@ -16,7 +17,7 @@ function row({ id, enabled, provider_sees: sees }, checked) {
     "aria-describedby": `level-${id}-sees`,
   });
   const name = element("label", { for: `level-${id}` }, id);
-  const note = enabled ? "" : element("span", { class: "not-yet" }, "not offered yet");
+  const note = enabled ? "" : element("span", { class: "not-yet" }, "not offered");
   return element("div", { class: "level", "data-level": id },
     radio, name, note, element("p", { id: `level-${id}-sees` }, sees));
 }

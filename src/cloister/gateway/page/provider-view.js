@@ -1,16 +1,19 @@
 // What the provider sees, one function per level. Each says so in words, and returns the watcher that shows it live.
 //
-// A watcher is {request(body), piece(text), end(note)}. `open` and `shared` are fed by what this page sends and receives,
-// because there the provider's process sees just that. The other levels are not offered yet; when they are, their
-// watchers are to be fed by the controller's account of what crossed the link, never by this page's own text.
+// A watcher is {request(body), began(id), piece(text), end(note)}. `open` and `shared` are fed by what this page sends
+// and receives, because there the provider's process sees just that. `partitioned` and `isolated` are fed by that
+// process's own account of what it received (see account.js), never by this page's text. The others are not offered.
 
+import { contributions, nothing } from "./account.js";
 import { element, stayAtEnd } from "./dom.js";
+import { addExchange, entry } from "./exchange.js";
 
 const VIEWS = { open, shared, partitioned, obfuscated, isolated, mpc };
 
-/** Describes `level` in the panel {verdict, reason, feed} and returns its watcher, which adds to what the feed shows. */
-export function watchProvider(level, panel) {
-  return VIEWS[level](panel);
+/** Describes `level` in the panel {verdict, reason, feed} and returns its watcher, which adds to what the feed shows.
+    `ask(id)` fetches the provider's account of one answer. */
+export function watchProvider(level, panel, ask) {
+  return VIEWS[level](panel, ask);
 }
 
 function open(panel) {
@@ -28,9 +31,13 @@ function shared(panel) {
   return transcript(panel.feed);
 }
 
-function partitioned(panel) {
-  say(panel, "The answer’s tokens and attention contributions.", "Your prompt stays in a vault of its own.");
-  return unfed(panel.feed);
+function partitioned(panel, ask) {
+  say(panel, "The answer, not your words.",
+    "Your words are read in a vault of your own. The provider’s service makes the answer, and for each of its tokens " +
+    "asks the vault what your words add to the attention. Whoever carried those numbers away could work out your " +
+    "words, so the service is sealed: no network, no disk, nothing out but tokens. Whoever runs this machine is still " +
+    "trusted. Below is what the service itself says it has received.");
+  return contributions(panel.feed, ask);
 }
 
 function obfuscated(panel) {
@@ -38,9 +45,11 @@ function obfuscated(panel) {
   return unfed(panel.feed);
 }
 
-function isolated(panel) {
-  say(panel, "Nothing.", "A vault of your own decodes alone, on the shared weights.");
-  return unfed(panel.feed);
+function isolated(panel, ask) {
+  say(panel, "When you ask, and for how long.",
+    "A vault of your own reads your words and makes the answer alone, on the shared weights. The provider’s service " +
+    "takes no part. Whoever runs this machine is still trusted. Below is what the service itself says it has received.");
+  return nothing(panel.feed, ask);
 }
 
 function mpc(panel) {
@@ -58,6 +67,7 @@ function unfed(feed) {
     request() {
       feed.append(element("p", { class: "unfed" }, "A request was sent. This page cannot yet show this level live."));
     },
+    began() {},
     piece() {},
     end() {},
   };
@@ -70,18 +80,15 @@ function transcript(feed) {
 
   return {
     request({ messages, ...settings }) {
-      for (const earlier of feed.children) earlier.open = false;
       const count = `${messages.length} ${messages.length === 1 ? "message" : "messages"}`;
-      const time = new Date().toLocaleTimeString([], { hour12: false });
       answer = element("pre", { class: "pieces" });
       state = element("span", { class: "state" }, "coming back…");
-      feed.append(element("details", { class: "exchange", open: true },
-        element("summary", {}, `Request ${feed.childElementCount + 1}`, element("span", {}, `${count}, ${time}`)),
+      addExchange(feed, count,
         ...messages.map(({ role, content }) => entry(role, element("pre", {}, content))),
         entry("settings", element("pre", {}, linesOf(settings))),
-        entry("answer", answer, state)));
-      feed.scrollTop = feed.scrollHeight;
+        entry("answer", answer, state));
     },
+    began() {},
     piece(text) {
       stayAtEnd(feed, () => answer.append(element("span", {}, text)));
     },
@@ -93,8 +100,4 @@ function transcript(feed) {
 
 function linesOf(settings) {
   return Object.entries(settings).map(([name, value]) => `${name}: ${JSON.stringify(value)}`).join("\n");
-}
-
-function entry(role, ...content) {
-  return element("div", { class: "entry", "data-role": role }, element("span", { class: "role" }, role), ...content);
 }
