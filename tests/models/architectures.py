@@ -20,6 +20,13 @@ from transformers import (
     Qwen3Config,
 )
 
+from cloister.kernels.base import Kernels
+from cloister.models import fused
+from cloister.models.decoder import Decoder
+from cloister.models.fused import FusedDecoder
+from cloister.models.hooked import HookedDecoder
+from cloister.models.parts import RawParts
+
 VOCABULARY = 301
 COMMON: dict[str, Any] = {
     "hidden_size": 96,
@@ -63,3 +70,9 @@ def save_random_model(folder: Path, config: PretrainedConfig) -> Any:
     model = random_model(config)
     model.save_pretrained(folder)
     return model
+
+
+def random_decoder(config: PretrainedConfig, kernels: Kernels) -> Decoder:
+    """A random model on these kernels."""
+    kind = FusedDecoder if fused.suits(config) else HookedDecoder
+    return kind(config, RawParts(random_model(config).state_dict(), kernels), kernels, 512)

@@ -1,0 +1,66 @@
+"""Peers that break the rules on purpose, written straight into a link's memory."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from cloister.link.mapping import Mapping
+from cloister.link.memory import LinkMemory
+from cloister.link.shape import NUMBER_AT, ROWS_AT
+
+_SYS_FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
+_libc = ctypes.CDLL(None)
+
+
+def wake(piece: Mapping) -> None:
+    _libc.syscall(_SYS_FUTEX, ctypes.c_void_p(piece.address + NUMBER_AT), 1, 2**31 - 1, 0, 0, 0)
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 10) -> bool:
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+@contextmanager
+def lying_vault(link: LinkMemory, at: int, value: float) -> Iterator[None]:
+    """A process that answers every question at once, with ones and zeros but for one float of its first head."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _lie(link, at, value)
+        finally:
+            os._exit(1)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _lie(link: LinkMemory, at: int, value: float) -> None:
+    question = Mapping(link.vault_descriptors[0], link.shape.question_bytes, writable=False)
+    answer = Mapping(link.vault_descriptors[1], link.shape.answer_bytes, writable=True)
+    size = link.shape.dim + 2
+    floats = (ctypes.c_float * (link.shape.heads * size)).from_address(answer.address + ROWS_AT)
+    for head in range(link.shape.heads):
+        floats[head * size + size - 1] = 1.0
+    floats[at] = value
+    seen = 0
+    while True:
+        number = question.word(NUMBER_AT).value
+        if number != seen:
+            seen = number
+            answer.word(NUMBER_AT + 4).value, answer.word(NUMBER_AT + 8).value = 0, question.word(NUMBER_AT + 8).value
+            answer.word(NUMBER_AT).value = number
+            wake(answer)
+        time.sleep(0.0002)
