@@ -52,6 +52,16 @@ def test_partitioned_is_open_token_for_token(relative, public, params):
     assert answers_to(engine_with_links(runner), [parted])[1] == without_first(whole)
 
 
+@pytest.mark.parametrize(("relative", "public"), [(True, 4), (False, 0), (False, 4)])
+def test_an_answer_ends_with_the_context_also_where_the_vault_did_not_see_to_it(relative, public):
+    runner = FakeRunner(num_blocks=100, max_context=40, relative=relative)
+    parted = split(request(1, PROMPT, max_tokens=20), runner, public=public)
+    parted = msgspec.structs.replace(parted, params=msgspec.structs.replace(parted.params, max_tokens=1000))
+    whole = alone(request(1, PROMPT, max_tokens=1000), max_context=40)
+    assert len(whole.tokens) == 30
+    assert answers_to(engine_with_links(runner), [parted])[1] == without_first(whole)
+
+
 def test_an_answer_that_ended_with_its_first_token_says_so_and_computes_nothing():
     runner = FakeRunner()
     engine = engine_with_links(runner)
