@@ -51,6 +51,54 @@ def test_system_prompt_protection_and_key_reach_the_server(run: Run, monkeypatch
     assert (asked.body["protection"], asked.body["model"]) == ("open", "m")
 
 
+def cloister_server(honest: Respond, level: str) -> Respond:
+    """The honest server, saying what Cloister says in headers."""
+
+    async def respond(request: Request) -> AsyncIterator[bytes]:
+        if request.method == "DELETE":
+            yield b"HTTP/1.1 204 No Content\r\n\r\n"
+            return
+        async for piece in honest(request):
+            session = request.headers.get("x-cloister-session", "")
+            said = f"\r\nX-Cloister-Protection: {level}\r\n" + (f"X-Cloister-Session: {session}\r\n" if session else "")
+            head = piece.startswith(b"HTTP/1.1 200") and request.method == "POST"
+            yield piece.replace(b"\r\n", said.encode(), 1) if head else piece
+
+    return respond
+
+
+def test_a_conversation_is_one_session_ended_with_it(run: Run) -> None:
+    sessions = []
+    for _ in range(2):
+        with stub_server(cloister_server(openai_server(answer="so "), "partitioned")) as stub:
+            result = run("chat", "--url", stub.url, "--max-tokens", "1", "--protection", "partitioned", stdin="a\nb\n")
+        assert result.exit_code == 0 and result.stdout == "so \nso \n"
+        *turns, last = [each for each in stub.requests if each.path != "/v1/models"]
+        assert [turn.body["protection"] for turn in turns] == ["partitioned"] * 2
+        (session,) = {turn.headers["x-cloister-session"] for turn in turns}
+        assert (last.method, last.path) == ("DELETE", f"/v1/sessions/{session}")
+        sessions.append(session)
+    assert sessions[0] != sessions[1] and len(sessions[0]) == 32
+
+
+def test_another_server_is_not_told_to_forget_sessions_it_never_had(run: Run) -> None:
+    with stub_server(openai_server()) as stub:
+        run("chat", "Hi", "--url", stub.url)
+    assert {each.method for each in stub.requests} == {"GET", "POST"}
+
+
+@pytest.mark.parametrize("style", [(), ("--json",)])
+@pytest.mark.parametrize("level", ["partitioned", None])
+def test_a_server_that_ignores_the_level_is_not_taken_at_its_word(
+    run: Run, level: str | None, style: tuple[str, ...]
+) -> None:
+    honest = openai_server(answer="so ")
+    with stub_server(cloister_server(honest, level) if level else honest) as stub:
+        result = run("chat", "Hi", "--url", stub.url, "--protection", "isolated", *style)
+    assert result.exit_code == 2 and "did not serve at the level" in result.stderr
+    assert result.stdout == ""
+
+
 def test_json_is_one_document(run: Run) -> None:
     with stub_server(openai_server(answer="so ")) as stub:
         result = run("chat", "Is it?", "--url", stub.url, "--max-tokens", "2", "--json")

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from cloister.config import GatewaySettings
-from cloister.gateway.keys import load_keys
+from cloister.gateway.keys import Caller, load_keys
 from tests.cli.conftest import Run
 
 
@@ -12,6 +12,14 @@ def test_a_new_key_opens_a_server_given_its_line(run: Run, tmp_path: Path) -> No
     file.write_text(f"[keys]\n{line}\n")
     assert load_keys(GatewaySettings(host="0.0.0.0", keys_file=file)).tenant(key) == "alice"
     assert key not in line and key not in result.stderr
+
+
+def test_a_key_may_belong_to_a_trust_group(run: Run, tmp_path: Path) -> None:
+    key, line = run("key", "new", "alice", "--trust-group", "lab").stdout.splitlines()
+    file = tmp_path / "keys.toml"
+    file.write_text(f"[keys]\n{line}\n")
+    assert load_keys(GatewaySettings(keys_file=file)).caller(key) == Caller("alice", "lab")
+    assert run("key", "new", "alice", "--trust-group", 'a" b').exit_code == 2
 
 
 def test_keys_are_new_each_time(run: Run) -> None:

@@ -19,6 +19,11 @@ def requests() -> list[bytes]:
     bodies = [
         chat_body(messages=[{"role": "user", "content": CANARY}]),
         chat_body(messages=[{"role": "user", "content": CANARY}], stream=True),
+        chat_body(messages=[{"role": "user", "content": CANARY}], protection="open"),
+        chat_body(messages=[{"role": "user", "content": CANARY}], protection="isolated"),
+        chat_body(messages=[{"role": "user", "content": f"<confidential>{CANARY}"}]),
+        chat_body(messages=[{"role": "user", "content": f"<confidential>{CANARY}"}], protection="open"),
+        chat_body(session=f"{CANARY} with spaces"),
         chat_body(messages=[{"role": CANARY, "content": CANARY}]),
         chat_body(messages=CANARY),
         chat_body(messages=[{"role": "user", "content": [{"type": CANARY, "text": CANARY}]}]),
@@ -58,6 +63,7 @@ def test_logs_errors_and_metrics_never_quote_the_user(
         client.post("/v1/completions", json=completion_body(prompt=[CANARY, 1]), headers=headers)
         client.post("/v1/completions", json=completion_body(), headers={"authorization": f"Bearer {CANARY}"})
         client.post("/v1/completions", json=completion_body(), headers={**KEY, "x-cloister-protection": CANARY})
+        client.post("/v1/completions", json=completion_body(), headers={**KEY, "x-cloister-session": f"{CANARY} x"})
         backend.answer = f"{CANARY} said"
         client.post("/v1/completions", json=completion_body(prompt=CANARY), headers=headers)
         for failure in (ValueError(f"cannot digest {CANARY}"), ServiceUnavailable("Away.")):
@@ -87,7 +93,7 @@ async def test_an_unexpected_error_outside_the_backend_is_told_by_type_and_place
         raise KeyError(text)
 
     monkeypatch.setattr(ByteTokenizer, "encode", broken)
-    response = await http.post("/v1/completions", json={"model": MODEL, "prompt": CANARY})
+    response = await http.post("/v1/completions", json={"model": MODEL, "prompt": CANARY, "protection": "open"})
     assert response.status_code == 500
     assert response.json()["error"] == {
         "message": "The server met an unexpected error.",

@@ -38,7 +38,12 @@ def chat(
         int | None, typer.Option(help="The same seed draws the same answer.", show_default="random")
     ] = None,
     protection: Annotated[
-        str | None, typer.Option(help="Level of protection, such as `open`.", show_default="the server's choice")
+        str | None,
+        typer.Option(
+            metavar="LEVEL",
+            help="What the provider may see: everything (open), the answer (partitioned) or nothing (isolated).",
+            show_default="the server's choice: partitioned",
+        ),
     ] = None,
     api_key: ApiKey = DEFAULT_KEY,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of streaming.")] = False,
@@ -54,13 +59,17 @@ def chat(
       echo "A private question" | cloister chat -
 
       cloister chat "Name three rivers." --temperature 0 --json
+
+      cloister chat --protection isolated
     """
     from cloister.bench.address import ServerAddress
     from cloister.cli.conversation import Conversation
 
-    choices = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "protection": protection}
+    choices = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
     given = {name: value for name, value in choices.items() if value is not None}
-    with Conversation(ServerAddress.parse(url), api_key, model=model, system=system, **given) as conversation:
+    with Conversation(
+        ServerAddress.parse(url), api_key, model=model, system=system, protection=protection, choices=given
+    ) as conversation:
         if prompt == "-":
             prompt = sys.stdin.read().strip()
             if not prompt:

@@ -1,17 +1,24 @@
-"""A conversation with an OpenAI-compatible server over HTTP. Knows nothing of terminals; keeps nothing on disk."""
+"""A conversation with an OpenAI-compatible server over HTTP. Knows nothing of terminals; keeps nothing on disk.
+
+Where it is a Cloister server, all turns share a session, so that a vault keeps what it computed; its name goes into a
+header, which other servers ignore.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
 from cloister.bench.address import ServerAddress
 from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, SetupError, Unauthorized
 
+LEVEL_HEADER, SESSION_HEADER = "X-Cloister-Protection", "X-Cloister-Session"
 NOT_OPENAI_HINT = "Give the address of an OpenAI-compatible server, such as one started with `cloister serve`."
 
 
@@ -25,14 +32,18 @@ class Conversation:
         *,
         model: str | None = None,
         system: str | None = None,
-        **choices: Any,
+        protection: str | None = None,
+        choices: Mapping[str, Any] | None = None,
     ) -> None:
         self._address = address
+        self._protection = protection
+        self._session = secrets.token_hex(16)
+        self._session_kept = False
         self._client = httpx.Client(
             headers={"Authorization": f"Bearer {api_key}"}, timeout=httpx.Timeout(600.0, connect=5.0), trust_env=False
         )
         self._model = model
-        self._choices = choices
+        self._choices = {**(choices or {}), **({} if protection is None else {"protection": protection})}
         self._messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
 
     def __enter__(self) -> Conversation:
@@ -41,7 +52,13 @@ class Conversation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._client.close()
+        try:
+            if self._session_kept:
+                self._client.delete(self._url(f"/v1/sessions/{quote(self._session, safe='')}"), timeout=5.0)
+        except httpx.TransportError:
+            pass  # a server that is gone has forgotten too
+        finally:
+            self._client.close()
 
     @property
     def model(self) -> str:
@@ -59,10 +76,14 @@ class Conversation:
         body = self._body(prompt) | {"stream": True}
         said: list[str] = []
         try:
-            with self._client.stream("POST", self._url("/v1/chat/completions"), json=body) as response:
+            with self._client.stream(
+                "POST", self._url("/v1/chat/completions"), json=body, headers={SESSION_HEADER: self._session}
+            ) as response:
                 if response.status_code != 200:
                     response.read()
                     raise self._refusal(response)
+                self._check_level(response)
+                self._session_kept |= SESSION_HEADER in response.headers
                 for line in response.iter_lines():
                     if line.startswith("data:") and (piece := self._text_of(line[5:].strip())):
                         said.append(piece)
@@ -105,6 +126,8 @@ class Conversation:
             raise self._unreachable(wrong) from None
         if response.status_code != 200:
             raise self._refusal(response)
+        if body is not None:
+            self._check_level(response)
         try:
             document = response.json()
         except ValueError:
@@ -112,6 +135,15 @@ class Conversation:
         if not isinstance(document, dict):
             raise self._not_openai()
         return document
+
+    def _check_level(self, response: httpx.Response) -> None:
+        """A server that does not say it served at the level asked for has ignored the wish."""
+        if self._protection in (None, "open") or response.headers.get(LEVEL_HEADER) == self._protection:
+            return
+        raise SetupError(
+            f"{self._address} did not serve at the level of protection asked for.",
+            hint="Take what was sent for seen by the provider; ask a Cloister server that offers the level.",
+        )
 
     def _text_of(self, payload: str) -> str:
         if payload == "[DONE]":
