@@ -45,8 +45,8 @@ class Child:
         self._pidfd: int | None = None
         self._doomed = False
 
-    def born(self, pid: int, pidfd: int) -> None:
-        self.pid, self._pidfd = pid, pidfd
+    def born(self, pidfd: int) -> None:
+        self.pid, self._pidfd = _pid_of(pidfd), pidfd
         if self._doomed:
             self.kill()
 
@@ -59,3 +59,10 @@ class Child:
             select.select([self._pidfd], [], [], wait_s)
             os.close(self._pidfd)
             self._pidfd = None
+
+
+def _pid_of(pidfd: int) -> int | None:
+    """Its id on this machine; the nursery, in a namespace of its own, knows another. None if it has ended."""
+    with open(f"/proc/self/fdinfo/{pidfd}") as file:
+        numbers = [int(line.split()[1]) for line in file if line.startswith("Pid:")]
+    return numbers[0] if numbers and numbers[0] > 0 else None

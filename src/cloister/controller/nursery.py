@@ -56,16 +56,16 @@ class Nursery:
 
     async def close(self) -> None:
         """End it, and with it all its children."""
-        if self._channel:
-            self._channel.close()
         if self._process:
             self._process.kill()
             await asyncio.to_thread(self._process.wait)
+        if self._channel:
+            self._channel.close()
 
     def _receive(self, message: StartFailed | Preloaded | Spawned) -> None:
         match message:
             case Spawned() if self._channel and message.child in self._unborn:
-                self._unborn.pop(message.child).born(message.pid, self._channel.take_descriptor())
+                self._unborn.pop(message.child).born(self._channel.take_descriptor())
             case Preloaded() if not self._preloaded.done():
                 self._preloaded.set_result(message)
             case StartFailed() if not self._preloaded.done():

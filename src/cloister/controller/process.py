@@ -18,7 +18,7 @@ from cloister.controller.nursery import Nursery
 from cloister.controller.relay import Relay
 from cloister.controller.service import Service
 from cloister.controller.weights import SealedWeights, seal_weights
-from cloister.errors import CloisterError, SandboxIncomplete, ServiceUnavailable
+from cloister.errors import CloisterError, ServiceUnavailable
 from cloister.link.shape import LinkShape
 from cloister.messages.front import Serving
 from cloister.messages.generation import VERSION, Ready
@@ -111,11 +111,6 @@ class Controller:
         self._nursery = nursery = Nursery(self._nursery_ended)
         try:
             facts = await nursery.start(self._folder.name, self._folder.path, self._settings, self._weights.fd)
-            if facts.missing and not self._settings.controller.allow_degraded_sandbox:
-                raise SandboxIncomplete(
-                    f"This machine lacks parts of the sandbox: {', '.join(facts.missing)}.",
-                    hint="--allow-degraded-sandbox serves without them.",
-                )
         except BaseException:
             await nursery.close()
             raise

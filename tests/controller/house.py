@@ -1,0 +1,53 @@
+"""A real controller with a small model, in the test's own process; the gateway's place is taken by the test."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from cloister.config import ControllerSettings, EngineSettings, Settings
+from cloister.controller.channel import Channel
+from cloister.controller.process import Controller
+from cloister.messages.front import FromGateway
+from cloister.messages.prompts import TextPrompt, write_prompt
+from cloister.models.source import ModelFolder
+from cloister.service.base import VaultJob
+from cloister.service.client import ControllerClient
+
+ENGINE = EngineSettings(dtype="fp32", threads=1, kv_cache_mib=4, vault_kv_mib=4, chunk_tokens=64, link_deadline_ms=1000)
+
+
+class RealHouse:
+    """`client` is what a gateway would have."""
+
+    def __init__(self, controller: Controller, client: ControllerClient) -> None:
+        self.controller = controller
+        self.client = client
+
+    @classmethod
+    async def start(cls, folder: ModelFolder, engine: EngineSettings = ENGINE, **settings: Any) -> RealHouse:
+        controller = Controller(folder, Settings(engine=engine, controller=ControllerSettings(**settings)))
+        try:
+            serving = await controller.start()
+        except BaseException:
+            await controller.close()
+            raise
+        ours, theirs = socket.socketpair()
+        channel = Channel(ours, FromGateway, lambda message: controller.relay.from_gateway(number, message), _nothing)
+        number = controller.relay.add_front(channel)
+        client = await ControllerClient.connect(theirs)
+        channel.send(serving)
+        await client.serving
+        return cls(controller, client)
+
+    async def close(self) -> None:
+        await self.client.close()
+        await self.controller.close()
+
+
+def private(text: str, session: str, *, keep: bool = False, level: Any = "partitioned") -> VaultJob:
+    return VaultJob(level, session, keep, write_prompt(TextPrompt(text)))
+
+
+def _nothing() -> None:
+    pass
