@@ -25,7 +25,7 @@ from cloister.messages.service import FromSealedService
 from cloister.messages.vault import FromVault
 from cloister.models.source import ModelFolder
 
-PATIENCE_S = 120
+PATIENCE_S = 30
 
 
 class Line:
@@ -79,14 +79,18 @@ class Child:
 class Controller:
     """Starts a nursery; `close` ends it and all that came of it."""
 
-    def __init__(self, folder: ModelFolder, settings: EngineSettings, **environment: str) -> None:
-        weights = asyncio.run(seal_weights(folder, settings))
+    def __init__(
+        self,
+        folder: ModelFolder,
+        settings: EngineSettings,
+        weights_of: ModelFolder | None = None,
+        packed_with: EngineSettings | None = None,
+    ) -> None:
+        weights = asyncio.run(seal_weights(weights_of or folder, packed_with or settings))
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "cloister.nursery", str(theirs.fileno())]
         with theirs:
-            self.process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env={**os.environ, **environment}
-            )
+            self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         self.line = Line(ours, FromNursery)
         order = Preload(VERSION, folder.name, str(folder.path), settings.model_dump_json().encode())
         self.line.send(order, descriptors=(weights.fd,))
