@@ -53,6 +53,7 @@ class Stub:
     url: str = ""
     enabled: tuple[str, ...] = ("open", "partitioned", "isolated")
     default: str | None = "partitioned"
+    missing_layers: tuple[str, ...] = ()
     view: dict[str, Any] | None = None  # the provider's account of the answer that comes; None: it has none
     views_asked: int = 0
     ended_sessions: list[str] = field(default_factory=list)
@@ -102,8 +103,8 @@ def handler_of(stub: Stub) -> type[BaseHTTPRequestHandler]:
                     {"id": name, "enabled": name in stub.enabled, "provider_sees": sees}
                     for name, sees in LEVELS.items()
                 ]
-                told = {"model": "stub-model", "levels": levels, "default_level": stub.default, "development_key": KEY}
-                self.send_json(200, told)
+                told = {"model": "stub-model", "levels": levels, "default_level": stub.default}
+                self.send_json(200, {**told, "missing_layers": stub.missing_layers, "development_key": KEY})
                 return
             if self.path == f"/v1/requests/{ANSWER_ID}/view":
                 stub.views_asked += 1

@@ -144,6 +144,15 @@ def test_a_server_with_less_offers_less(browser: Browser, stub: Stub) -> None:
         expect(panel_of(page).locator(".verdict")).to_have_text("Everything.")
 
 
+def test_a_degraded_seal_is_said_where_it_matters(browser: Browser, stub: Stub) -> None:
+    stub.missing_layers = ("memory_lock", "landlock")
+    with opened_page(browser, stub.url) as page:
+        expect(page.locator("#degraded")).to_contain_text("it lacks memory_lock, landlock")
+        assert page.evaluate(LOW_CONTRAST) == []
+        choose(page, "open")
+        expect(page.locator("#degraded")).to_be_hidden()
+
+
 def test_the_panel_says_everything_and_shows_it_live(page: Page, stub: Stub) -> None:
     panel = panel_of(page)
     choose(page, "open")
@@ -163,6 +172,7 @@ def test_the_panel_says_everything_and_shows_it_live(page: Page, stub: Stub) -> 
 def test_at_partitioned_the_panel_shows_the_services_own_account(page: Page, stub: Stub) -> None:
     panel = panel_of(page)
     expect(panel.locator(".verdict")).to_have_text("The answer, not your words.")
+    expect(page.locator("#degraded")).to_be_hidden()
     expect(panel.locator(".reason")).to_contain_text("could work out your words")
     gate = Gate()
     stub.account("", "I", 30)

@@ -1,47 +1,114 @@
-"""The page against `cloister serve` with the default model: what a newcomer does first."""
+"""The page against `cloister serve` with the default model: what a newcomer does first, at every level."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.browser.chromium import opened_page
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is missing: make setup")
 expect = sync_api.expect
 
 pytestmark = pytest.mark.slow
 
+QUESTION = "Explain in two sentences why the sky is blue."
+
+
+def greedy(page: Page, longest: int = 512) -> None:
+    """What the model answers is then known, and long enough."""
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Temperature").fill("0")
+    page.get_by_label("Longest answer, in tokens").fill(str(longest))
+    page.keyboard.press("Escape")
+
+
+def ask(page: Page, text: str) -> None:
+    page.get_by_label("Message", exact=True).fill(text)
+    page.keyboard.press("Enter")
+
+
+def panel_of(page: Page) -> Any:
+    return page.get_by_role("complementary", name="What the provider sees")
+
+
+def answered(page: Page, count: int) -> None:
+    expect(page.locator('.answer[aria-busy="false"]')).to_have_count(count, timeout=120_000)
+    expect(page.get_by_role("alert")).to_be_hidden()
+
 
 def test_a_newcomer_chats_looks_at_the_panel_and_stops(browser: Browser, real_server: str, artifacts: Path) -> None:
     with opened_page(browser, real_server, width=1440, height=900) as page:
-        message = page.get_by_label("Message", exact=True)
-        panel = page.get_by_role("complementary", name="What the provider sees")
-        expect(panel.locator(".verdict")).to_have_text("Everything.")
-
-        page.get_by_role("button", name="Settings").click()
-        page.get_by_label("Temperature").fill("0")  # greedy: what the model answers is known, and long enough
-        page.keyboard.press("Escape")
-
-        message.fill("Explain in two sentences why the sky is blue.")
-        page.keyboard.press("Enter")
-        expect(panel.locator("[data-role=user] pre")).to_have_text("Explain in two sentences why the sky is blue.")
-        expect(page.locator(".pieces span").nth(3)).to_be_attached(timeout=60_000)  # it streams: pieces, not one lump
-        expect(page.locator('.answer[aria-busy="false"]')).to_have_count(1, timeout=120_000)
-        expect(page.get_by_role("alert")).to_be_hidden()
+        panel = panel_of(page)
+        expect(page.get_by_role("radio", name="partitioned", exact=True)).to_be_checked()
+        expect(panel.locator(".verdict")).to_have_text("The answer, not your words.")
+        greedy(page)
+        ask(page, QUESTION)
+        # fed by the service: the answer's tokens, contributions by the hundred, and nothing of the question
+        contributions = panel.locator(".traffic b").nth(1)
+        expect(contributions).to_have_text(re.compile(r"[1-9],?\d\d"), timeout=60_000)
+        expect(panel.locator(".received")).not_to_be_empty()
+        expect(panel.locator("[data-role=prompt] .state")).to_contain_text("0 tokens received")
+        answered(page, 1)
+        assert "two sentences" not in (panel.text_content() or "")
+        shown = panel.locator(".received").text_content() or ""
+        whole = page.locator(".answer .prose").text_content() or ""
+        assert shown.split()[:3] == whole.split()[:3], "what the service has is the answer itself"
         expect(page.locator("#status")).to_contain_text("tokens/s")
         expect(page.locator("#status")).to_contain_text("prompt ")
         page.screenshot(path=artifacts / "real-server.png")
 
-        message.fill("Write a long story about a lighthouse keeper.")
-        page.keyboard.press("Enter")
-        expect(page.locator(".exchange").nth(1).locator(".pieces span").nth(3)).to_be_attached(timeout=60_000)
+        ask(page, "Write a long story about a lighthouse keeper.")
+        expect(panel.locator(".received").nth(1)).not_to_be_empty(timeout=60_000)
         page.keyboard.press("Escape")
         expect(page.get_by_role("button", name="Send")).to_be_visible()
         expect(page.locator(".answer .note").last).to_have_text("Stopped.")
         page.screenshot(path=artifacts / "real-server-stopped.png")
+
+
+def test_marked_text_is_public_up_to_the_mark(browser: Browser, real_server: str) -> None:
+    with opened_page(browser, real_server) as page:
+        greedy(page, 200)
+        ask(page, "Write a long letter to my friend <confidential>Theodora</confidential> about the sea.")
+        public = panel_of(page).locator(".public")
+        expect(public).to_contain_text("a long letter to my friend", timeout=60_000)
+        answered(page, 1)
+        assert "Theodora" not in (public.text_content() or "") and "the sea" not in (public.text_content() or "")
+
+
+def test_at_open_the_provider_sees_the_words(browser: Browser, real_server: str) -> None:
+    with opened_page(browser, real_server) as page:
+        page.get_by_role("radio", name="open", exact=True).check()
+        greedy(page, 40)
+        ask(page, QUESTION)
+        expect(panel_of(page).locator("[data-role=user] pre")).to_have_text(QUESTION)
+        expect(page.locator(".pieces span").nth(3)).to_be_attached(timeout=60_000)  # it streams: pieces, not one lump
+        answered(page, 1)
+
+
+def test_at_isolated_the_service_has_nothing(browser: Browser, real_server: str) -> None:
+    with opened_page(browser, real_server) as page:
+        page.get_by_role("radio", name="isolated", exact=True).check()
+        greedy(page, 40)
+        ask(page, QUESTION)
+        answered(page, 1)
+        expect(panel_of(page).locator("[data-role=answer] .state")).to_have_text("0 tokens received, 0 contributions")
+        assert page.locator(".answer .prose").text_content()
+
+
+def test_every_level_says_the_same(browser: Browser, real_server: str) -> None:
+    said = []
+    for level in ("open", "partitioned", "isolated"):
+        with opened_page(browser, real_server) as page:
+            page.get_by_role("radio", name=level, exact=True).check()
+            greedy(page, 40)
+            ask(page, QUESTION)
+            answered(page, 1)
+            said.append(page.locator(".answer .prose").text_content())
+    assert said[0] and said[0] == said[1] == said[2]

@@ -31,7 +31,7 @@ async def test_models(http: httpx.AsyncClient) -> None:
     levels = (await http.get("/api/page")).json()["levels"]
     assert [level["id"] for level in levels if level["enabled"]] == ["open", "partitioned", "isolated"]
     model = {"id": MODEL, "object": "model", "created": 1_700_000_000, "owned_by": "cloister", "max_model_len": 2048}
-    model["protection"] = levels
+    model |= {"protection": levels, "missing_layers": ["memory_lock"]}
     assert (await http.get("/v1/models")).json() == {"object": "list", "data": [model]}
     assert (await http.get(f"/v1/models/{MODEL}")).json() == model
     assert (await http.get("/v1/models/other")).json()["error"]["code"] == "model_not_found"

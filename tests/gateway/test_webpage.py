@@ -51,6 +51,7 @@ async def test_what_the_page_is_told(http: httpx.AsyncClient, backend: FakeBacke
     ]  # fmt: skip
     assert [level["id"] for level in told["levels"] if level["enabled"]] == ["open", "partitioned", "isolated"]
     assert told["default_level"] == "partitioned"
+    assert told["missing_layers"] == ["memory_lock"], "a weaker seal is said"
     assert all(level["provider_sees"] for level in told["levels"])
     keys = tmp_path / "keys.toml"
     keys.write_text(f"[keys]\n{key_line(new_key(), 'alice')}")

@@ -19,6 +19,7 @@ class Model(msgspec.Struct):
     created: int
     max_model_len: int
     protection: tuple[Level, ...]
+    missing_layers: tuple[str, ...]
     object: Literal["model"] = "model"
     owned_by: str = "cloister"
 
@@ -47,7 +48,8 @@ async def show_model(request: Request, model: str, asked: AskedBy) -> Response:
 
 
 def _model(front: Front) -> Model:
-    return Model(front.model, front.created, front.backend.ready.max_context, front.levels.table)
+    ready = front.backend.ready
+    return Model(front.model, front.created, ready.max_context, front.levels.table, ready.missing_layers)
 
 
 def _json(value: msgspec.Struct) -> Response:

@@ -31,11 +31,15 @@ HEADERS = {
 
 
 class PageInfo(msgspec.Struct):
-    """What the page shows. `development_key` is null when a keys file is in use: the user then brings a key."""
+    """What the page shows. `development_key` is null when a keys file is in use: the user then brings a key.
+
+    `missing_layers` are the layers of the sandbox this machine's kernel lacks: vaults and service are sealed without.
+    """
 
     model: str
     levels: tuple[Level, ...]
     default_level: str | None
+    missing_layers: tuple[str, ...]
     development_key: str | None
 
 
@@ -63,8 +67,9 @@ async def page_info(request: Request) -> Response:
     """What the chat page needs to know; needs no key."""
     front = front_of(request)
     key = DEVELOPMENT_KEY if front.settings.keys_file is None else None
+    missing = front.backend.ready.missing_layers
     return Response(
-        msgspec.json.encode(PageInfo(front.model, front.levels.table, front.levels.default, key)),
+        msgspec.json.encode(PageInfo(front.model, front.levels.table, front.levels.default, missing, key)),
         headers={"Cache-Control": "no-store"},
         media_type="application/json",
     )

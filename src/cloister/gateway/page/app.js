@@ -212,6 +212,11 @@ function labelTheme() {
   byId("theme").setAttribute("aria-label", `Switch to ${isDark() ? "light" : "dark"} colours`);
 }
 
+function showMissing(layers) {
+  byId("degraded").hidden = !layers.length;
+  byId("degraded").textContent = `This server’s seal is weaker than it should be: it lacks ${layers.join(", ")}.`;
+}
+
 /** Asks the server what it offers; until it has answered, nothing can be sent. */
 async function start() {
   hideBanner();
@@ -220,6 +225,7 @@ async function start() {
     model = info.model;
     byId("model").textContent = info.model;
     byId("api-key").value ||= info.development_key ?? "";
+    showMissing(info.missing_layers);
     showLevels(byId("level-list"), info.levels, info.default_level, chooseLevel);
     input.focus();
   } catch (error) {
