@@ -53,10 +53,10 @@ class House:
         chosen = EngineSettings(**settings)  # type: ignore[arg-type]
         self.engine = Engine(ModelRunner(decoder, chosen), chosen)
 
-    def answers(self, requests: list[tuple[tuple[int, ...], SamplingParams]]) -> list[Answer]:
+    def answers(self, requests: list[tuple[tuple[int, ...], SamplingParams]], answered: int = 0) -> list[Answer]:
         given = [Answer() for _ in requests]
         for number, (prompt, params) in enumerate(requests):
-            verdict = self.engine.submit(Submit(number, f"tenant-{number % 3}", prompt, params))
+            verdict = self.engine.submit(Submit(number, f"tenant-{number % 3}", prompt, params, answered=answered))
             assert not isinstance(verdict, Failed), verdict.message
         while self.engine.has_work:
             for message in self.engine.step():

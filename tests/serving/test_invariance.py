@@ -66,5 +66,6 @@ def test_a_replay_gives_what_decoding_gave(
     prompt = tuple(tokenizer.encode(make_prompts(12, seed=9)[-1]))
     decoded: Answer = House(decoders(dtype)).answers([(prompt, GREEDY)])[0]
     forced = SamplingParams(max_tokens=0, prompt_logprobs=GREEDY.logprobs)
-    replay = House(decoders(dtype), chunk_tokens=chunk).answers([((*prompt, *decoded.tokens), forced)])[0]
+    house = House(decoders(dtype), chunk_tokens=chunk)
+    replay = house.answers([((*prompt, *decoded.tokens), forced)], answered=len(decoded.tokens))[0]
     assert replay.prompt_logprobs[len(prompt) - 1 :] == decoded.logprobs

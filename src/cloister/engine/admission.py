@@ -21,9 +21,12 @@ def check(request: Submit, *, vocabulary: int, max_context: int, relative: bool)
         raise InvalidRequest(f"The prompt has token ids outside the vocabulary of {vocabulary}.", param="prompt")
     if request.public > length:
         raise InvalidRequest("The public span is longer than the prompt.", param="public")
+    if request.answered and (request.partition is not None or request.public + request.answered >= length):
+        raise InvalidRequest("A replayed answer needs a prompt before it.", param="answered")
     if params.logit_bias and max(params.logit_bias) >= vocabulary:
         raise InvalidRequest(f"logit_bias has ids outside the vocabulary of {vocabulary}.", param="logit_bias")
     before = behind(layout_of(request, relative))
+    before += request.answered
     if before + (params.max_tokens > 0) > max_context:
         raise PromptTooLong(
             f"The prompt has {before} tokens; prompt and output together may have {max_context}.",

@@ -50,7 +50,7 @@ class Sequence:
             params=request.params,
             tokens=list(request.prompt),
             prompt_length=length,
-            limit=length + min(request.params.max_tokens, max_context - behind(layout)),
+            limit=length + min(request.params.max_tokens, max_context - behind(layout) - request.answered),
             arrival=arrival,
             stop_tokens=frozenset(request.params.stop_tokens),
             layout=layout,
@@ -105,9 +105,10 @@ def layout_of(request: Submit, relative: bool) -> Layout:
     if partition is not None:
         remote = Remote(partition.link, partition.slot)
         return Layout(prompt=length, public=length, origin=partition.origin, turn=partition.turn, remote=remote)
+    prompt = length - request.answered
     if relative:
-        return Layout(prompt=length, public=request.public, turn=length)
-    return Layout(prompt=length, public=request.public, origin=length)
+        return Layout(prompt=prompt, public=request.public, turn=prompt)
+    return Layout(prompt=prompt, public=request.public, origin=prompt)
 
 
 def behind(layout: Layout) -> int:

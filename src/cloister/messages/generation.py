@@ -15,6 +15,7 @@ TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 RequestId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 FinishReason = Literal["stop", "length", "cancelled"]
+Phase = Literal["query", "key_value", "output_attention", "waiting", "merge", "rest", "step"]
 
 
 class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,7 +68,8 @@ class Partition(Struct, frozen=True, forbid_unknown_fields=True):
 class Submit(_Discreet, Struct, frozen=True, tag="submit", forbid_unknown_fields=True):
     """Front → service: generate from these tokens. `tenant` is for fairness and, later, for cache visibility.
 
-    The first `public` tokens are a segment of their own. With a `partition` the prompt holds those alone, and may be
+    The first `public` tokens are a segment of their own, and so are the last `answered` ones: a replay of an answer
+    (with `prompt_logprobs`) computes exactly what decoding it computed. With a `partition` the prompt holds those alone, and may be
     empty: the rest is in a vault.
     """
 
@@ -77,6 +79,7 @@ class Submit(_Discreet, Struct, frozen=True, tag="submit", forbid_unknown_fields
     params: SamplingParams
     public: Annotated[int, Meta(ge=0)] = 0
     partition: Partition | None = None
+    answered: Annotated[int, Meta(ge=0)] = 0
 
 
 class Cancel(Struct, frozen=True, tag="cancel", forbid_unknown_fields=True):
@@ -140,7 +143,10 @@ class Failed(Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
 class Stats(Struct, frozen=True, tag="stats", forbid_unknown_fields=True):
     """Service → front: totals over all tenants; nothing in it tells one tenant of another's cache hits.
 
-    The controller adds what vaults counted, and says with `up` whether there is a service at all.
+    The controller adds what vaults counted, and says with `up` whether there is a service at all. `seconds` is the time
+    spent so far in each phase of the service's layers (kernels.base.PHASES) and in its steps as a whole. How long a
+    vault takes: from the order to fork one until it is sealed (`vault_ready_ms`), and from a session's beginning until
+    its vault is sealed, which is nothing where a spare one was waiting (`vault_wait_ms`); each of the last one made.
     """
 
     running: int = 0
@@ -153,6 +159,9 @@ class Stats(Struct, frozen=True, tag="stats", forbid_unknown_fields=True):
     preemptions: int = 0
     vaults: int = 0
     up: bool = True
+    seconds: dict[Phase, float] = field(default_factory=dict)
+    vault_ready_ms: float | None = None
+    vault_wait_ms: float | None = None
 
 
 ToService = Submit | Cancel | AskStats

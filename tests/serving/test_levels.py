@@ -1,0 +1,138 @@
+"""Output invariance: the levels of protection give the same answers, token for token and logprob for logprob.
+
+The whole house serves: processes, sandboxes, links and HTTP. Prompts arrive at once, so that batches, floors, and
+vaults mix as they will; what a request says must not show any of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+from cloister.config import DEVELOPMENT_KEY
+from cloister.models.source import ModelFolder
+from tests.served import running_server
+from tests.serving.prompts import PADDING, make_prompts
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+GREEDY = {"temperature": 0}
+SEEDED = {"temperature": 0.9, "top_p": 0.95, "seed": 7, "presence_penalty": 0.4}
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
+
+
+class House:
+    """A server, asked many things at once."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def answers(self, bodies: list[dict[str, Any]], level: str) -> list[Any]:
+        """What each body got, all of them under way together: text and every logprob."""
+        headers = {"Authorization": f"Bearer {DEVELOPMENT_KEY}", "X-Cloister-Protection": level}
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=self._url, headers=headers, timeout=600, limits=limits) as client:
+            model = (await client.get("/v1/models")).json()["data"][0]["id"]
+
+            async def ask(body: dict[str, Any]) -> Any:
+                wanted = {"model": model, "max_tokens": 16, "logprobs": True, "top_logprobs": 2, **body}
+                reply = await client.post("/v1/chat/completions", json=wanted)
+                assert reply.status_code == 200, reply.text
+                assert reply.headers["x-cloister-protection"] == level
+                choice = reply.json()["choices"][0]
+                return choice["message"]["content"], choice["logprobs"], reply.json()["usage"]
+
+            return await asyncio.gather(*(ask(body) for body in bodies))
+
+
+def chats(prompts: list[str]) -> list[list[dict[str, str]]]:
+    return [[{"role": "user", "content": prompt}] for prompt in prompts]
+
+
+def with_public_spans(prompts: list[str]) -> list[list[dict[str, str]]]:
+    """Public instructions of several lengths, then something private inside and after public words."""
+    return [
+        [
+            {"role": "system", "content": " ".join(PADDING[: number % 4 + 1])},
+            {"role": "user", "content": f"Public words. <confidential>{prompt}</confidential> Please answer."},
+        ]
+        for number, prompt in enumerate(prompts)
+    ]
+
+
+async def compare(house: House, messages: list[list[dict[str, str]]], how: dict[str, Any]) -> list[Any]:
+    """The answers, after seeing that they are the same at every level."""
+    bodies = [{"messages": each, **how} for each in messages]
+    opened = await house.answers(bodies, "open")
+    assert await house.answers(bodies, "partitioned") == opened
+    few = bodies[::20]
+    assert await house.answers(few, "isolated") == opened[::20]
+    return opened
+
+
+async def second_turns(house: House, messages: list[list[dict[str, str]]], how: dict[str, Any]) -> None:
+    """The same conversations a turn further, in sessions that keep their vaults between the turns."""
+    sessions = [{"messages": each, "session": f"chat-{number}", **how} for number, each in enumerate(messages)]
+    first = await house.answers(sessions, "partitioned")
+    longer = [
+        [*each, {"role": "assistant", "content": text or "…"}, {"role": "user", "content": "Go on, please."}]
+        for each, (text, *_) in zip(messages, first, strict=True)
+    ]
+    opened = await house.answers([{"messages": each, **how} for each in longer], "open")
+    kept = [{**session, "messages": each} for session, each in zip(sessions, longer, strict=True)]
+    assert await house.answers(kept, "partitioned") == opened
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+async def test_levels_agree_on_200_prompts(dtype: str, tmp_path: Path) -> None:
+    """Greedy and seeded, one turn and two, with and without public spans."""
+    with running_server(tmp_path / "log", "--dtype", dtype) as server:
+        house = House(server.url())
+        prompts = make_prompts(200, seed=5)
+        plain, tagged = chats(prompts[:120]), with_public_spans(prompts[120:])
+        answers = await compare(house, [*plain, *tagged], GREEDY)
+        assert len({text for text, *_ in answers}) > 100
+        await compare(house, [*plain[:30], *tagged[:30]], SEEDED)
+        await second_turns(house, [*plain[:20], *tagged[:20]], GREEDY)
+
+
+@pytest.fixture(scope="module")
+def qwen2(smollm_folder: ModelFolder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Another architecture: random weights, biased projections, and the default model's tokenizer."""
+    folder = tmp_path_factory.mktemp("qwen2")
+    config = Qwen2Config(
+        hidden_size=128,
+        intermediate_size=352,
+        num_hidden_layers=6,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        vocab_size=49152,
+        max_position_embeddings=2048,
+    )
+    torch.manual_seed(1)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    for parameter in model.parameters():
+        parameter.data.normal_(0, 0.08) if parameter.dim() > 1 else parameter.data.add_(0.02)
+    model.save_pretrained(folder)
+    for name in TOKENIZER_FILES:
+        if (smollm_folder.path / name).is_file():
+            shutil.copy(smollm_folder.path / name, folder)
+    yield folder
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+async def test_levels_agree_on_another_architecture(qwen2: Path, dtype: str, tmp_path: Path) -> None:
+    with running_server(tmp_path / "log", "--model", str(qwen2), "--dtype", dtype) as server:
+        house = House(server.url())
+        prompts = make_prompts(40, seed=8)
+        await compare(house, [*chats(prompts[:25]), *with_public_spans(prompts[25:])], GREEDY)
+        await compare(house, chats(prompts[:20]), SEEDED)
+        await second_turns(house, with_public_spans(prompts[:10]), GREEDY)
