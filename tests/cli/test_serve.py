@@ -1,36 +1,109 @@
+import os
+import signal
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
+import psutil
 import pytest
 
+from cloister.config import DEVELOPMENT_KEY
 from cloister.models.source import ModelFolder
 from tests.cli.conftest import Run
 from tests.served import Server, running_server
 
+SMALL = ("--threads", "1", "--kv-cache-mib", "64", "--vault-kv-mib", "64", "--spare-vaults", "1")
 
-@pytest.fixture
-def server(tmp_path: Path, smollm_folder: ModelFolder) -> Iterator[Server]:
-    with running_server(tmp_path / "log", "--threads", "1", "--kv-cache-mib", "64") as server:
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, smollm_folder: ModelFolder) -> Iterator[Server]:
+    """One server for the tests that leave it as they found it."""
+    with running_server(tmp_path_factory.mktemp("served") / "log", *SMALL) as server:
         yield server
 
 
+def ask(url: str, *, session: str | None = None, level: str = "partitioned", tokens: int = 12) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {DEVELOPMENT_KEY}", "X-Cloister-Protection": level}
+    if session:
+        headers["X-Cloister-Session"] = session
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    body = {"model": "SmolLM2-135M-Instruct", "messages": messages, "temperature": 0, "max_tokens": tokens}
+    return httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=60)
+
+
+def eventually(true: Callable[[], bool], patience_s: float = 60) -> None:
+    end = time.monotonic() + patience_s
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def healthy(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health", timeout=10).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def running(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
 @pytest.mark.slow
-def test_serve_answers_chat_and_leaves_nothing_behind(server: Server, run: Run) -> None:
+def test_serve_answers_chat_at_every_level(server: Server, run: Run) -> None:
     url = server.url()
     answer = run("chat", "What is the capital of France?", "--url", url, "--temperature", "0", "--max-tokens", "12")
     assert answer.exit_code == 0 and "Paris" in answer.stdout
+    said = {ask(url, level=level).json()["choices"][0]["message"]["content"] for level in ("open", "isolated")}
+    assert said == {ask(url).json()["choices"][0]["message"]["content"]}
     assert run("chat", "Hi", "--url", url, "--api-key", "wrong").exit_code == 1
     assert run("chat", "Hi", "--url", url, "--protection", "mpc").exit_code == 2
     measured = run("bench", "serve", "--url", url, "--users", "2", "--requests-per-user", "1", "--output-tokens", "4")
     assert measured.exit_code == 0, measured.output
 
-    children = server.children()
-    assert server.stop() == 0
-    assert not [child for child in children if child.is_running()]
+
+@pytest.mark.slow
+def test_a_killed_gateway_comes_back_at_the_same_address(server: Server) -> None:
+    url = server.url()
+    [gateway] = [one for one in running(server.children()) if "cloister.gateway" in one.cmdline()]
+    gateway.kill()
+    eventually(lambda: not gateway.is_running() or gateway.status() == psutil.STATUS_ZOMBIE)
+    eventually(lambda: healthy(url))
+    assert "Paris" in ask(url).text
+    assert server.url() == url
+
+
+@pytest.mark.slow
+def test_it_stops_at_ctrl_c_and_leaves_nothing_behind(tmp_path: Path, smollm_folder: ModelFolder) -> None:
+    server = Server(tmp_path / "log", *SMALL)
+    try:
+        assert "Paris" in ask(server.url(), session="kept").text
+        children = server.children()
+        assert len(children) >= 4  # gateway, nursery, service, the session's vault
+    finally:
+        status = server.stop()
+    assert status == 0
+    assert not running(children)
     said = server.said
     assert "ready in" in said and "development key" in said and said.rstrip().endswith("Stopped.")
-    assert "France" not in said and "Traceback" not in said
+    assert "France" not in said and "Traceback" not in said and "Error" not in said
+
+
+@pytest.mark.slow
+def test_a_killed_controller_takes_everything_with_it(tmp_path: Path, smollm_folder: ModelFolder) -> None:
+    shared_before = set(os.listdir("/dev/shm"))
+    server = Server(tmp_path / "log", *SMALL)
+    try:
+        assert "Paris" in ask(server.url(), session="kept").text
+        children = server.children()
+        assert len(children) >= 4
+    finally:
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
+    eventually(lambda: not running(children), 10)
+    assert not {name for name in set(os.listdir("/dev/shm")) - shared_before if "cloister" in name}
 
 
 def test_the_development_key_stays_on_this_machine(run: Run) -> None:
@@ -40,7 +113,13 @@ def test_the_development_key_stays_on_this_machine(run: Run) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--model", "./no-such-model"), ("--keys", "no-such-file.toml"), ("--port", "70000"), ("--dtype", "int3")],
+    [
+        ("--model", "./no-such-model"),
+        ("--keys", "no-such-file.toml"),
+        ("--port", "70000"),
+        ("--dtype", "int3"),
+        ("--max-vaults", "0"),
+    ],
 )
 def test_wrong_settings_are_a_line_or_two(run: Run, arguments: tuple[str, ...]) -> None:
     result = run("serve", *arguments)
@@ -52,6 +131,6 @@ def test_a_taken_port_is_said_so(tmp_path: Path, smollm_folder: ModelFolder) -> 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        server = Server(tmp_path / "log", "--kv-cache-mib", "64", "--port", str(taken.getsockname()[1]))
+        server = Server(tmp_path / "log", *SMALL, "--port", str(taken.getsockname()[1]))
         assert server.process.wait(120) == 2
     assert "Cannot listen" in server.said and "Traceback" not in server.said

@@ -33,11 +33,16 @@ class Nursery:
         self._process: subprocess.Popen[bytes] | None = None
         self._preloaded: asyncio.Future[Preloaded] = asyncio.get_running_loop().create_future()
 
-    async def start(self, name: str, path: Path, settings: Settings, weights: int) -> Preloaded:
-        """Run it and hand it the sealed weights; what it says when it is ready to fork."""
+    def start(self) -> None:
+        """Run it, so that it can import what it needs while the weights are packed."""
         ours, theirs = socket.socketpair()
         self._process = run_module("cloister.nursery", theirs)
         self._channel = Channel(ours, FromNursery, self._receive, self._ended)
+
+    async def preload(self, name: str, path: Path, settings: Settings, weights: int) -> Preloaded:
+        """Hand it the sealed weights; what it says when it is ready to fork."""
+        if self._channel is None:
+            raise ServiceUnavailable("The nursery is not running.")
         allow = settings.controller.allow_degraded_sandbox
         engine = settings.engine.model_dump_json().encode()
         self._channel.send(Preload(VERSION, name, str(path), engine, allow), (weights,))
@@ -74,6 +79,9 @@ class Nursery:
                 raise ProtocolError("The nursery sent a message out of turn.")
 
     def _ended(self) -> None:
+        if self._process:
+            self._process.kill()
+            self._process.wait()
         if not self._preloaded.done():
             self._preloaded.set_exception(ServiceUnavailable("The nursery ended while it started."))
         elif self._preloaded.exception() is None:

@@ -72,6 +72,7 @@ class Controller:
 
     async def start(self) -> Serving:
         """Start everything, in order."""
+        self._launch_nursery()
         self._weights = await seal_weights(self._folder, self._settings.engine)
         await self._start_what_is_missing()
         self._keeper = asyncio.create_task(self._keep())
@@ -93,7 +94,7 @@ class Controller:
             self._weights.close()
 
     async def _start_what_is_missing(self) -> None:
-        nursery = self._nursery if self._nursery and self._nursery_up else await self._start_nursery()
+        nursery = self._nursery if self._nursery and self._nursery_up else await self._preload_nursery()
         if self._service is None:
             service = Service(nursery, self.relay.from_service, self._service_ended)
             try:
@@ -104,14 +105,18 @@ class Controller:
             self._service = service
             self.relay.service_up(service)
 
-    async def _start_nursery(self) -> Nursery:
+    def _launch_nursery(self) -> Nursery:
+        self._nursery = Nursery(self._nursery_ended)
+        self._nursery.start()
+        return self._nursery
+
+    async def _preload_nursery(self) -> Nursery:
         assert self._weights is not None
-        if self._nursery is not None:
-            await self._nursery.close()
-        self._nursery = nursery = Nursery(self._nursery_ended)
+        nursery = self._nursery or self._launch_nursery()
         try:
-            facts = await nursery.start(self._folder.name, self._folder.path, self._settings, self._weights.fd)
+            facts = await nursery.preload(self._folder.name, self._folder.path, self._settings, self._weights.fd)
         except BaseException:
+            self._nursery = None
             await nursery.close()
             raise
         self._nursery_up, self._preloaded = True, facts
@@ -126,7 +131,7 @@ class Controller:
 
     def _nursery_ended(self) -> None:
         log.warning("The nursery ended, and all it forked; starting again.")
-        self._nursery_up = False
+        self._nursery, self._nursery_up = None, False
         if self._service is not None:
             self._service.close()
             self._service = None

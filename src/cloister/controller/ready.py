@@ -18,7 +18,7 @@ def say_ready(console: Console, url: str, model: str, serving: Serving, settings
     console.print(f"  page  {url}/\n  API   {url}/v1\n", soft_wrap=True)
     if serving.missing_layers:
         console.print(
-            f"[yellow]Degraded sandbox:[/] without {', '.join(serving.missing_layers)}. Users are told.\n",
+            f"[yellow]The sandbox lacks {', '.join(serving.missing_layers)} on this machine.[/]\n",
             soft_wrap=True,
         )
     if settings.gateway.keys_file is None:
