@@ -5,7 +5,7 @@ import { element, stayAtEnd } from "./dom.js";
 import { addExchange, entry } from "./exchange.js";
 
 const EVERY_MS = 250;
-const SEALED = 16; // how many blocks a sealed text is drawn as, however long it is: its length is not known there either
+const SEALED = 16; // how many blocks a sealed text is drawn as, however long it is
 
 /** `partitioned`: the public part of the prompt, the answer's tokens, and how much went over the link to the vault. */
 export function contributions(feed, ask) {
@@ -21,8 +21,8 @@ export function contributions(feed, ask) {
     const draw = (view) => {
       open.textContent = view.prompt.text;
       promptNote.textContent = view.prompt.tokens.length
-        ? `${plural(view.prompt.tokens.length, "token")} received, the public beginning; the rest is sealed`
-        : "0 tokens received; not even how many there are";
+        ? `${plural(view.prompt.tokens.length, "token")} received, the public beginning; of the rest only how long it is`
+        : "0 tokens received";
       answer.textContent = view.output.text;
       asked.textContent = view.asked_rows.toLocaleString("en");
       came.textContent = view.answered_rows.toLocaleString("en");
