@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from cloister.messages.generation import VERSION, Accepted, Tokens
+from cloister.messages.generation import VERSION, Accepted, AskStats, Stats, Tokens
 from cloister.messages.vault import Confide, FloorDone, TakeFloor, Understood, VaultReady, WantFloor
 from tests.controller.fakes import House
 
@@ -84,4 +84,33 @@ async def test_a_service_that_does_not_make_way_is_given_up_and_vaults_go_on() -
     vault.say(WantFloor(1))
     await vault.next(TakeFloor)
     assert house.service.gone.is_set()
+    house.close()
+
+
+async def test_stats_tell_how_long_vaults_take_to_be_ready() -> None:
+    house = await House.build(spare_vaults=0)
+    house.send(AskStats())
+    before = await house.front.next(Stats)
+    assert before.vault_ready_ms is None and before.vault_wait_ms is None
+    house.nursery.vaults_are_ready = False
+    house.ask(1)
+    vault = await house.vault(0)
+    await asyncio.sleep(0.05)
+    vault.say(VaultReady(VERSION))
+    await vault.next(Confide)
+    house.send(AskStats())
+    forked = await house.front.next(Stats)
+    assert forked.vault_ready_ms is not None and forked.vault_ready_ms >= 50
+    assert forked.vault_wait_ms is not None and forked.vault_wait_ms >= 50
+    house.close()
+
+
+async def test_who_gets_a_spare_vault_did_not_wait() -> None:
+    house = await House.build(spare_vaults=1)
+    await asyncio.sleep(0.05)
+    house.nursery.vaults_are_ready = False
+    house.ask(1)
+    await house.nursery.vaults[0].next(Confide)
+    house.send(AskStats())
+    assert (await house.front.next(Stats)).vault_wait_ms == 0
     house.close()

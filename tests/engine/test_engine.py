@@ -236,3 +236,14 @@ def test_a_prefix_cache_that_keeps_everything_cannot_hang_the_engine():
     answers_to(engine, [request(1, range(12), max_tokens=6)])
     assert engine.submit(request(2, range(20, 32), max_tokens=6)) == Accepted(2)
     assert drain(engine, limit=10)[2].failed is not None
+
+
+class TimedRunner(FakeRunner):
+    seconds = {"waiting": 0.25, "rest": 0.5, "of no name we know": 1.0}
+
+
+def test_stats_say_where_the_time_went():
+    engine = make_engine(TimedRunner(num_blocks=64))
+    assert engine.stats().seconds == {"waiting": 0.25, "rest": 0.5, "step": 0.0}
+    answers_to(engine, crowd(2))
+    assert engine.stats().seconds["step"] > 0

@@ -168,6 +168,8 @@ class Relay:
                     prompt_tokens=stats.prompt_tokens + self._prompt_tokens,
                     output_tokens=stats.output_tokens + self._output_tokens,
                     vaults=len(self.sessions),
+                    vault_ready_ms=self.vaults.ready_ms,
+                    vault_wait_ms=self.vaults.wait_ms,
                 )
             )
 

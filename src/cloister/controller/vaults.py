@@ -10,6 +10,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 
 import msgspec
 
@@ -40,6 +41,9 @@ class Vault:
         self.link = create_link(shape)
         self.open = True
         self.sealed = False
+        self.ordered_at = monotonic()
+        self.taken_at: float | None = None
+        self.sealed_at: float | None = None
         self._on_message = on_message
         self._on_end = on_end
         self._held_back: list[msgspec.Struct] = []
@@ -80,6 +84,7 @@ class Vault:
         elif isinstance(message, VaultReady) and message.version == VERSION:
             self._patience.cancel()
             self.sealed = True
+            self.sealed_at = monotonic()
             for held in self._held_back:
                 self._channel.send(held)
             self._held_back.clear()
@@ -105,6 +110,8 @@ class Vaults:
         self._nursery: Nursery | None = None
         self._shape: LinkShape | None = None
         self._spares: deque[Vault] = deque()
+        self._last_ordered: Vault | None = None
+        self._last_taken: Vault | None = None
 
     def open(self, nursery: Nursery, shape: LinkShape) -> None:
         """Begin to fork vaults from this nursery."""
@@ -115,7 +122,23 @@ class Vaults:
         """A fresh vault; another is made for the next who comes."""
         vault = self._spares.popleft() if self._spares else self._fork()
         asyncio.get_running_loop().call_soon(self._refill)
+        vault.taken_at = monotonic()
+        self._last_taken = vault
         return vault
+
+    @property
+    def ready_ms(self) -> float | None:
+        """How long the last vault ordered took until it was sealed; None if it is not yet."""
+        vault = self._last_ordered
+        return None if vault is None or vault.sealed_at is None else 1000 * (vault.sealed_at - vault.ordered_at)
+
+    @property
+    def wait_ms(self) -> float | None:
+        """How long the last session waited for its vault to be sealed: not at all if a spare one was there."""
+        vault = self._last_taken
+        if vault is None or vault.sealed_at is None or vault.taken_at is None:
+            return None
+        return 1000 * max(vault.sealed_at - vault.taken_at, 0.0)
 
     def close(self, wait_s: float = 0.0) -> None:
         """No more vaults until `open`; the spare ones end."""
@@ -130,9 +153,10 @@ class Vaults:
     def _fork(self) -> Vault:
         if self._nursery is None or self._shape is None:
             raise ServiceUnavailable("The server is restarting.", hint="Try again in a few seconds.")
-        return Vault(
+        self._last_ordered = Vault(
             next(self._numbers), self._nursery, self._shape, self._ready_s, self._on_message, self._vault_ended
         )
+        return self._last_ordered
 
     def _vault_ended(self, vault: Vault) -> None:
         if vault in self._spares:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container
+from time import perf_counter
+from typing import get_args
 
 import torch
 
@@ -22,7 +24,7 @@ from cloister.engine.scheduler import Scheduler
 from cloister.engine.sequence import Sequence
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, QueueFull, ServiceUnavailable, VaultLost
 from cloister.hardening import where_raised
-from cloister.messages.generation import Accepted, Failed, Stats, Submit, TokenLogprob, Tokens
+from cloister.messages.generation import Accepted, Failed, Phase, Stats, Submit, TokenLogprob, Tokens
 from cloister.messages.service import View
 
 log = logging.getLogger(__name__)
@@ -43,6 +45,7 @@ class Engine:
         self._links: dict[int, str] = {}
         self._arrivals = 0
         self._steps = self._prompt_tokens = self._output_tokens = 0
+        self._step_seconds = 0.0
         allowed = min(settings.max_context or runner.max_context, runner.max_context)
         self.max_context = min(allowed, _most_positions(runner.num_blocks, runner.block_tokens))
         """Tokens of prompt and output together at most: what the model, the settings and the whole pool allow."""
@@ -81,6 +84,13 @@ class Engine:
 
     def step(self) -> list[Tokens | Failed]:
         """Compute once for everyone whose turn it is; the messages that come of it."""
+        begun = perf_counter()
+        try:
+            return self._step()
+        finally:
+            self._step_seconds += perf_counter() - begun
+
+    def _step(self) -> list[Tokens | Failed]:
         messages: list[Tokens | Failed] = list(self._over.values())
         self._over.clear()
         batch = self._scheduler.schedule()
@@ -148,6 +158,8 @@ class Engine:
 
     def stats(self) -> Stats:
         """Totals over all tenants. Prompt tokens count as served whether or not they were found cached."""
+        measured = {**self._runner.seconds, "step": self._step_seconds}
+        phases: tuple[Phase, ...] = get_args(Phase)
         return Stats(
             running=len(self._scheduler.running),
             waiting=len(self._scheduler.waiting),
@@ -157,6 +169,7 @@ class Engine:
             prompt_tokens=self._prompt_tokens,
             output_tokens=self._output_tokens,
             preemptions=self._scheduler.preemptions,
+            seconds={phase: measured[phase] for phase in phases if phase in measured},
         )
 
     def _check(self, request: Submit) -> None:

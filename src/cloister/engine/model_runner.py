@@ -63,6 +63,10 @@ class ModelRunner(Runner):
     def broken_links(self) -> dict[int, str]:
         return {} if self._asker is None else self._asker.broken()
 
+    @property
+    def seconds(self) -> dict[str, float]:
+        return self._decoder.kernels.seconds
+
 
 def _wanted_rows(pieces: Sequence[Piece]) -> torch.Tensor:
     rows: list[int] = []

@@ -76,3 +76,8 @@ class Runner(ABC):
         vault_lost, vault_timeout or link_malformed; see errors.VaultLost.
         """
         return {}
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Time spent so far in each phase of the layers (kernels.base.PHASES), where it is measured."""
+        return {}

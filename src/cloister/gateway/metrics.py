@@ -6,9 +6,11 @@ No tenant, no user content and no sign of cache hits is ever a label or a value 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 
 from cloister.messages.generation import Stats
 
@@ -24,6 +26,25 @@ class Progress(Protocol):
 
     @property
     def output_tokens(self) -> int: ...
+
+
+class ServiceWork:
+    """The service's own counters, which it keeps itself and which begin again when it is started again."""
+
+    def __init__(self) -> None:
+        self.stats: Stats | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry."""
+        text = "Time the service spent in steps, and in the phases of their layers"
+        seconds = CounterMetricFamily("cloister_service_seconds", text, labels=("phase",))
+        steps = CounterMetricFamily("cloister_service_steps", "Steps the service computed")
+        if self.stats is not None and self.stats.up:
+            for phase, spent in self.stats.seconds.items():
+                seconds.add_metric((phase,), spent)
+            steps.add_metric((), self.stats.steps)
+        yield seconds
+        yield steps
 
 
 class Metrics:
@@ -59,8 +80,12 @@ class Metrics:
                 ("kv_blocks_used", "Blocks of the KV cache in use"),
                 ("kv_blocks_total", "Blocks of the KV cache"),
                 ("vaults", "Vaults that hold a prompt or wait for one"),
+                ("vault_ready_ms", "From the order to fork the last vault until it was sealed"),
+                ("vault_wait_ms", "From the last new session until its vault was sealed"),
             )
         }
+        self._service = ServiceWork()
+        registry.register(self._service)
         # When each live generation began or last progressed, and how many tokens it had then.
         self._last: dict[int, tuple[float, int]] = {}
 
@@ -93,4 +118,10 @@ class Metrics:
         self._gauges["kv_blocks_total"].set(stats.blocks_total if stats else nothing)
         self._gauges["kv_blocks_used"].set(stats.blocks_total - stats.blocks_free if stats else nothing)
         self._gauges["vaults"].set(stats.vaults if stats else nothing)
+        for name, milliseconds in (
+            ("vault_ready_ms", stats.vault_ready_ms if stats else None),
+            ("vault_wait_ms", stats.vault_wait_ms if stats else None),
+        ):
+            self._gauges[name].set(nothing if milliseconds is None else milliseconds)
+        self._service.stats = stats
         return generate_latest(self._registry)
