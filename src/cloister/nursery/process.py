@@ -8,6 +8,7 @@ import socket
 
 from cloister.controller.sandbox.namespaces import fresh_pid_namespace, leave_host
 from cloister.controller.sandbox.root import empty_root
+from cloister.controller.sandbox.seccomp import filter_program
 from cloister.controller.sandbox.trial import available_layers
 from cloister.errors import CloisterError, ProtocolError, SetupError
 from cloister.hardening import where_raised
@@ -54,6 +55,8 @@ class Nursery:
         self._house = furnish(preload, weights)
         os.close(weights)
         rehearse(self._house)
+        for receives in (False, True):  # assembled once here, not once in every child, which is pid 1 of its namespace
+            filter_program(receives_descriptors=receives, own_pid=1)
         gc.collect()
         gc.freeze()  # so that no collection in a child writes to, and thereby copies, what it shares with all others
         if len(os.listdir("/proc/self/task")) != 1:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+from functools import cache
 
 from cloister.controller.sandbox import kernel
 from cloister.controller.sandbox.bpf import ALLOW, ERRNO, KILL_PROCESS, Equals, Has, IsNull, Lacks, Rule, assemble
@@ -46,8 +47,9 @@ _ATTACKS = """
 """
 
 
+@cache
 def filter_program(*, receives_descriptors: bool, own_pid: int) -> bytes:
-    """The filter for this machine's architecture."""
+    """The filter for this machine's architecture; remembered, so that whoever forks can assemble it before."""
     rules = _judged(own_pid)  # first: unlike plain answers, the kernel cannot remember these per call
     rules |= {name: Rule((), ALLOW) for name in _ALLOWED.split()}
     rules |= {name: Rule((), KILL_PROCESS) for name in _ATTACKS.split()}
