@@ -239,7 +239,9 @@ def test_a_prefix_cache_that_keeps_everything_cannot_hang_the_engine():
 
 
 class TimedRunner(FakeRunner):
-    seconds = {"waiting": 0.25, "rest": 0.5, "of no name we know": 1.0}
+    @property
+    def seconds(self) -> dict[str, float]:
+        return {"waiting": 0.25, "rest": 0.5, "of no name we know": 1.0}
 
 
 def test_stats_say_where_the_time_went():
