@@ -47,16 +47,20 @@ _ATTACKS = """
 """
 
 
-@cache
 def filter_program(*, receives_descriptors: bool, own_pid: int) -> bytes:
     """The filter for this machine's architecture; remembered, so that whoever forks can assemble it before."""
+    return _assembled(machine(), receives_descriptors, own_pid)
+
+
+@cache
+def _assembled(architecture: str, receives_descriptors: bool, own_pid: int) -> bytes:
     rules = _judged(own_pid)  # first: unlike plain answers, the kernel cannot remember these per call
     rules |= {name: Rule((), ALLOW) for name in _ALLOWED.split()}
     rules |= {name: Rule((), KILL_PROCESS) for name in _ATTACKS.split()}
     if receives_descriptors:
         rules["recvmsg"] = Rule((), ALLOW)
     known = {number_of(name): rule for name, rule in rules.items() if has(name)}
-    return assemble(AUDIT_ARCH[machine()], known, default=_EPERM)
+    return assemble(AUDIT_ARCH[architecture], known, default=_EPERM)
 
 
 def _judged(own_pid: int) -> dict[str, Rule]:
