@@ -217,9 +217,10 @@ async def test_closing_ends_every_process_and_open_requests(tiny: ModelFolder) -
 async def test_a_broken_model_is_a_typed_error_and_no_process_stays(tiny: ModelFolder, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((tiny.path / "config.json").read_bytes())
     (tmp_path / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0not safetensors.")
+    others = set(psutil.Process().children(recursive=True))
     with pytest.raises(ModelCorrupt):
         await RealHouse.start(ModelFolder("broken", tmp_path, {}))
-    assert not [one for one in psutil.Process().children() if "cloister" in " ".join(one.cmdline())]
+    assert not set(psutil.Process().children(recursive=True)) - others
 
 
 async def test_nothing_of_a_request_is_visible_from_outside(house: RealHouse) -> None:

@@ -12,6 +12,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -62,6 +63,12 @@ class Channel:
         if not self._received:
             raise ProtocolError("A message announces a descriptor that did not come.")
         return self._received.popleft()
+
+    def say_goodbye(self) -> None:
+        """Send nothing more: the peer reads an end and may end by itself. What it still says is received."""
+        if self.open:
+            with suppress(OSError):
+                self._peer.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Hang up; nobody is told."""

@@ -21,12 +21,15 @@ from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import StartFailed
 from cloister.messages.nursery import FromNursery, Preload, Preloaded, Spawn, Spawned
 
+GOODBYE_S = 5.0
+
 
 class Nursery:
     """Start it with `start`; `on_end` is called if it ends before `close`."""
 
     def __init__(self, on_end: Callable[[], None]) -> None:
         self._on_end = on_end
+        self._closing = False
         self._numbers = itertools.count(1)
         self._unborn: dict[int, Child] = {}
         self._channel: Channel | None = None
@@ -60,10 +63,16 @@ class Nursery:
         return child, ours
 
     async def close(self) -> None:
-        """End it, and with it all its children."""
+        """End it, and with it all its children: its pid namespace ends only when nobody is left in it."""
+        self._closing = True
+        if self._channel:
+            self._channel.say_goodbye()
         if self._process:
-            self._process.kill()
-            await asyncio.to_thread(self._process.wait)
+            try:
+                await asyncio.to_thread(self._process.wait, GOODBYE_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                await asyncio.to_thread(self._process.wait)
         if self._channel:
             self._channel.close()
 
@@ -79,10 +88,11 @@ class Nursery:
                 raise ProtocolError("The nursery sent a message out of turn.")
 
     def _ended(self) -> None:
-        if self._process:
+        if self._process and not self._closing:
             self._process.kill()
             self._process.wait()
         if not self._preloaded.done():
             self._preloaded.set_exception(ServiceUnavailable("The nursery ended while it started."))
-        elif self._preloaded.exception() is None:
+            self._preloaded.exception()  # nobody may be waiting yet
+        elif self._preloaded.exception() is None and not self._closing:
             self._on_end()

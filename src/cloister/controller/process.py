@@ -92,6 +92,7 @@ class Controller:
             await self._nursery.close()
         if self._weights:
             self._weights.close()
+            self._weights = None
 
     async def _start_what_is_missing(self) -> None:
         nursery = self._nursery if self._nursery and self._nursery_up else await self._preload_nursery()
