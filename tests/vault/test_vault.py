@@ -186,12 +186,21 @@ def test_a_prompt_waits_for_blocks_without_asking_for_the_floor(llama: Decoder, 
     assert room.first(fitting).token == engine_answer(llama, (65 + fitting,) * each)[0][0]
 
 
+def test_a_prompt_that_waits_for_blocks_holds_none(llama: Decoder, answerer: FakeAnswerer):
+    room = Room(llama, SETTINGS.model_copy(update={"vault_kv_mib": 1}), answerer)
+    for number in range(3):
+        room.confide(number, "p" * 32 + chr(65 + number) * 448)
+    room.serve()
+    assert len(answerer.exposed) == 2 and not room.wants_floor
+    for number in (2, 1, 0):
+        room.cancel(number)
+    room.forget()
+    assert room.pool.free == room.pool.total
+
+
 def test_the_floor_is_asked_for_once_and_given_back(room: Room):
-    assert kinds(room.vault.hear([confide(1, WORDS), confide(2, WORDS[:20])])) == [
-        "Understood",
-        "Understood",
-        "WantFloor",
-    ]
+    assert kinds(room.vault.hear([confide(1, WORDS)])) == ["Understood", "WantFloor"]
+    assert kinds(room.vault.hear([confide(2, WORDS[:20])])) == ["Understood"]
     talk = []
     while (replies := room.vault.hear([TakeFloor()])) and len(talk) < 10:
         talk.append(kinds(replies))
@@ -205,12 +214,13 @@ def test_the_floor_is_asked_for_once_and_given_back(room: Room):
     ]
 
 
-def test_the_floor_is_asked_for_in_the_size_of_the_work(room: Room):
-    room.confide(1, WORDS[:40])
+def test_the_floor_is_asked_for_in_the_size_of_the_work(llama: Decoder, answerer: FakeAnswerer):
+    room = Room(llama, SETTINGS.model_copy(update={"chunk_tokens": 80}), answerer)
+    room.confide(1, WORDS)
     room.serve()
-    room.confide(2, WORDS[:10], "isolated", max_tokens=3)
+    room.confide(2, "z" + WORDS[:69], "isolated", max_tokens=3)
     room.serve()
-    assert [m.tokens for m in room.said if isinstance(m, WantFloor)] == [32, 8, 64, 64, 64]
+    assert [m.tokens for m in room.said if isinstance(m, WantFloor)] == [80, len(WORDS) - 80, 70, 64, 64]
 
 
 def test_a_floor_given_unasked_ends_the_vault(room: Room):
