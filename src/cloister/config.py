@@ -55,10 +55,13 @@ class ControllerSettings(BaseModel):
     allow_degraded_sandbox: bool = Field(default=False, description="serve although the kernel lacks a sandbox layer")
     spare_vaults: int = Field(default=2, ge=0, description="fresh vaults kept waiting for new sessions")
     max_vaults: int = Field(default=64, ge=1, description="sessions that have a vault at once")
+    max_waiting_for_vaults: int = Field(default=1024, ge=0, description="requests that may wait for a vault")
     session_idle_s: float = Field(default=600.0, gt=0, description="how long a kept session waits for its next request")
     vault_ready_s: float = Field(default=10.0, gt=0, description="how long a new vault may take to seal itself")
     vault_deadline_s: float = Field(default=30.0, gt=0, description="how long a vault may hold the floor")
     service_deadline_s: float = Field(default=60.0, gt=0, description="how long the service may take to make way")
+    outpost: str | None = Field(default=None, description="address of the machine that keeps the vaults")
+    outpost_key: Path | None = Field(default=None, description="file with the key that the outpost knows")
 
 
 class GatewaySettings(BaseModel):
@@ -82,3 +85,16 @@ class Settings(BaseModel):
     engine: EngineSettings = EngineSettings()
     controller: ControllerSettings = ControllerSettings()
     gateway: GatewaySettings = GatewaySettings()
+
+
+class OutpostSettings(BaseModel):
+    """Everything a machine that keeps vaults for a server elsewhere is told at start."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    listen: str
+    key_file: Path
+    engine: EngineSettings = EngineSettings()
+    max_vaults: int = Field(default=80, ge=1, description="connections at once: a server's sessions and spare vaults")
+    vault_deadline_s: float = Field(default=30.0, gt=0, description="how long a vault may hold the floor")
+    allow_degraded_sandbox: bool = False

@@ -63,7 +63,7 @@ async def test_a_kept_session_waits_for_its_next_request_but_not_for_ever() -> N
 
 
 async def test_beyond_the_limit_the_longest_idle_session_makes_way_and_a_busy_one_does_not() -> None:
-    house = await House.build(spare_vaults=0, max_vaults=2)
+    house = await House.build(spare_vaults=0, max_vaults=2, max_waiting_for_vaults=1)
     for request_id, name in ((1, "a"), (2, "b")):
         house.ask(request_id, name, level="isolated", keep=True)
     first, second = await house.vault(0), await house.vault(1)
@@ -73,10 +73,12 @@ async def test_beyond_the_limit_the_longest_idle_session_makes_way_and_a_busy_on
     await asyncio.wait_for(second.gone.wait(), 5)  # it was idle first
     assert not first.gone.is_set()
     house.ask(4, "a", level="isolated", keep=True)
-    house.ask(5, "d", level="isolated")
+    house.ask(5, "d", level="isolated")  # waits for a vault
+    house.ask(6, "e", level="isolated")
     full = await house.failure()
-    assert full.request_id == 5 and full.code == "queue_full" and full.retry_after >= 1
+    assert full.request_id == 6 and full.code == "queue_full" and full.retry_after >= 1
     house.send(Cancel(4))
-    house.ask(6, "d", level="isolated")
     await asyncio.wait_for(first.gone.wait(), 5)
+    confided = await (await house.vault(3)).next(Confide)
+    assert confided.request_id & 0xFF == 5
     house.close()

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from cloister.errors import ProtocolError
 from cloister.messages.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
-from cloister.messages.generation import Cancel, SamplingParams, Submit, ToService
+from cloister.messages.generation import Cancel, SamplingParams, Submit
+from cloister.messages.service import ToSealedService
 
 submits = st.builds(
     Submit,
@@ -22,14 +23,14 @@ frames = st.lists(st.one_of(submits, st.builds(Cancel, st.integers(0, 2**63 - 1)
 @given(sent=st.lists(frames, max_size=5), piece=st.integers(1, 40))
 def test_messages_survive_any_fragmentation(sent: list[tuple[msgspec.Struct, ...]], piece: int) -> None:
     wire = b"".join(encode_frame(frame) for frame in sent)
-    reader: FrameReader[msgspec.Struct] = FrameReader(ToService)
+    reader: FrameReader[msgspec.Struct] = FrameReader(ToSealedService)
     received = [m for at in range(0, len(wire), piece) for m in reader.feed(wire[at : at + piece])]
     assert received == [message for frame in sent for message in frame]
 
 
 @given(st.binary(min_size=4, max_size=200))
 def test_garbage_is_a_protocol_error_or_waits_for_more(garbage: bytes) -> None:
-    reader: FrameReader[msgspec.Struct] = FrameReader(ToService)
+    reader: FrameReader[msgspec.Struct] = FrameReader(ToSealedService)
     try:
         messages = reader.feed(garbage)
     except ProtocolError:
@@ -39,7 +40,7 @@ def test_garbage_is_a_protocol_error_or_waits_for_more(garbage: bytes) -> None:
 
 def test_a_frame_that_announces_too_much_is_refused_before_it_is_read() -> None:
     with pytest.raises(ProtocolError, match="limit"):
-        FrameReader(ToService).feed((MAX_FRAME_BYTES + 1).to_bytes(4, "little"))
+        FrameReader(ToSealedService).feed((MAX_FRAME_BYTES + 1).to_bytes(4, "little"))
 
 
 def test_too_long_a_message_is_never_sent() -> None:
@@ -51,7 +52,7 @@ def test_too_long_a_message_is_never_sent() -> None:
     "message",
     [
         {"type": "submit", "request_id": 1, "tenant": "", "prompt": [1], "params": {}},
-        {"type": "submit", "request_id": 1, "tenant": "t", "prompt": [], "params": {}},
+        {"type": "submit", "request_id": 1, "tenant": "t", "prompt": [1], "params": {}, "public": -1},
         {"type": "submit", "request_id": 1, "tenant": "t", "prompt": [-1], "params": {}},
         {"type": "submit", "request_id": 1, "tenant": "t", "prompt": [1], "params": {"temperature": -1.0}},
         {"type": "submit", "request_id": 1, "tenant": "t", "prompt": [1], "params": {}, "extra": 1},
@@ -61,7 +62,7 @@ def test_too_long_a_message_is_never_sent() -> None:
 def test_values_out_of_bounds_do_not_decode(message: dict[str, object]) -> None:
     body = msgspec.msgpack.encode((message,))
     with pytest.raises(ProtocolError):
-        FrameReader(ToService).feed(len(body).to_bytes(4, "little") + body)
+        FrameReader(ToSealedService).feed(len(body).to_bytes(4, "little") + body)
 
 
 def test_a_printed_message_says_nothing_of_its_content() -> None:

@@ -15,11 +15,12 @@ import msgspec
 from msgspec.structs import replace
 
 from cloister.config import ControllerSettings
+from cloister.controller.line import Line
 from cloister.controller.referee import Referee
 from cloister.controller.service import Service
 from cloister.controller.sessions import Session, SessionKey, Sessions
 from cloister.controller.vaults import Vault, Vaults
-from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, ServiceUnavailable, VaultLost
+from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, QueueFull, ServiceUnavailable, VaultLost
 from cloister.messages.front import Ask, EndSession, Serving
 from cloister.messages.generation import (
     Accepted,
@@ -70,6 +71,7 @@ class Relay:
         self._service: Service | None = None
         self._fronts: dict[int, Front] = {}
         self._front_numbers = itertools.count(1)
+        self._line = Line(settings.max_waiting_for_vaults, self._confide)
         self._requests: dict[int, Request] = {}
         self._prompt_tokens = 0
         self._output_tokens = 0
@@ -90,6 +92,8 @@ class Relay:
     def remove_front(self, number: int) -> None:
         """A gateway is gone, and nobody waits for its requests."""
         self._fronts.pop(number, None)
+        for request_id in self._line.waiting_from(number, GATEWAY_ID_BITS):
+            self._line.leave(request_id)
         for request in [one for one in self._requests.values() if one.request_id >> GATEWAY_ID_BITS == number]:
             self._cancel(request)
 
@@ -100,7 +104,8 @@ class Relay:
             case Ask():
                 self._ask(replace(message, request_id=_wide(number, message.request_id)))
             case Cancel():
-                if request := self._requests.get(_wide(number, message.request_id)):
+                wide = _wide(number, message.request_id)
+                if not self._line.leave(wide) and (request := self._requests.get(wide)):
                     self._cancel(request)
             case AskStats():
                 if self._service is not None:
@@ -128,8 +133,15 @@ class Relay:
         self._service.send(message)
 
     def _ask(self, message: Ask) -> None:
-        if message.request_id in self._requests:
+        if message.request_id in self._requests or message.request_id in self._line:
             raise ProtocolError("The gateway sent a message out of turn.")
+        try:
+            self._line.enter(message)
+        except QueueFull as reason:
+            self._refuse(message.request_id, reason)
+
+    def _confide(self, message: Ask) -> None:
+        """Give a prompt to its session's vault; QueueFull if there is none for it now."""
         key = SessionKey.of(message.tenant, message.group, message.session, keep=message.keep)
         try:
             if message.level not in self._serving().levels:
@@ -137,6 +149,8 @@ class Relay:
             if message.level == "partitioned" and self._service is None:
                 raise ServiceUnavailable(_AWAY, hint=_AGAIN)
             session = self.sessions.join(key, message.request_id, keep=message.keep)
+        except QueueFull:
+            raise
         except CloisterError as reason:
             self._refuse(message.request_id, reason)
             return
@@ -151,8 +165,13 @@ class Relay:
             self._service.cancel(request.request_id, lambda: self._release(request))
         elif session is not None:
             session.vault.send(Cancel(request.request_id))
-        if session is not None:
-            self.sessions.leave(session, request.request_id)
+        self._leave(request)
+
+    def _leave(self, request: Request) -> None:
+        """One request less in its session, which may be idle or gone now: somebody else's turn."""
+        if request.session is not None:
+            self.sessions.leave(request.session, request.request_id)
+            self._line.move()
 
     def _tell(self, message: Accepted | Tokens | Failed | View) -> None:
         if front := self._fronts.get(message.request_id >> GATEWAY_ID_BITS):
@@ -167,6 +186,7 @@ class Relay:
                     running=stats.running + in_vaults,
                     prompt_tokens=stats.prompt_tokens + self._prompt_tokens,
                     output_tokens=stats.output_tokens + self._output_tokens,
+                    waiting=stats.waiting + len(self._line),
                     vaults=len(self.sessions),
                     vault_ready_ms=self.vaults.ready_ms,
                     vault_wait_ms=self.vaults.wait_ms,
@@ -221,6 +241,7 @@ class Relay:
                 if request.stage == "service" and self._service is not None:
                     self._service.send(Cancel(request_id))
                 self._fail(request, VaultLost.because("vault_lost"))
+        self._line.move()
 
     def _vault_ended(self, vault: Vault) -> None:
         if (session := self.sessions.of_vault(vault)) is not None:
@@ -311,8 +332,7 @@ class Relay:
     def _end(self, request: Request) -> None:
         del self._requests[request.request_id]
         self._release(request)
-        if request.session is not None:
-            self.sessions.leave(request.session, request.request_id)
+        self._leave(request)
 
     def _release(self, request: Request) -> None:
         if request.exposed and request.session is not None:

@@ -69,8 +69,8 @@ class Submit(_Discreet, Struct, frozen=True, tag="submit", forbid_unknown_fields
     """Front → service: generate from these tokens. `tenant` is for fairness and, later, for cache visibility.
 
     The first `public` tokens are a segment of their own, and so are the last `answered` ones: a replay of an answer
-    (with `prompt_logprobs`) computes exactly what decoding it computed. With a `partition` the prompt holds those alone, and may be
-    empty: the rest is in a vault.
+    (with `prompt_logprobs`) computes exactly what decoding it computed. With a `partition` the prompt holds its public
+    tokens alone, and may be empty: the rest is in a vault.
     """
 
     request_id: RequestId
@@ -162,7 +162,3 @@ class Stats(Struct, frozen=True, tag="stats", forbid_unknown_fields=True):
     seconds: dict[Phase, float] = field(default_factory=dict)
     vault_ready_ms: float | None = None
     vault_wait_ms: float | None = None
-
-
-ToService = Submit | Cancel | AskStats
-FromService = Ready | Accepted | Tokens | Failed | Stats

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from cloister.messages.generation import FromService, Name, ToService
+from cloister.messages.generation import Name
 
 Path = Annotated[str, Meta(min_length=1, max_length=4096)]
 
@@ -35,7 +35,3 @@ class StartFailed(Struct, frozen=True, tag="start_failed", forbid_unknown_fields
     code: Name
     message: Annotated[str, Meta(max_length=4096)]
     hint: Annotated[str, Meta(max_length=4096)] | None = None
-
-
-AnyToService = Start | ToService
-AnyFromService = StartFailed | FromService

@@ -20,6 +20,9 @@ from cloister.nursery.desk import Desk
 def serve(control: socket.socket) -> None:
     """Serve until the controller hangs up; the children end with this process."""
     desk = Desk(control)
+    import cloister.nursery.child  # torch and all: while the controller has the weights packed
+    import cloister.nursery.rehearsal  # noqa: F401
+
     order = desk.next(set())
     if order is None:
         return
@@ -43,7 +46,6 @@ class Nursery:
     def __init__(self, desk: Desk, preload: Preload, weights: int) -> None:
         layers = available_layers()
         layers.require(allow_degraded=preload.allow_degraded)
-        # Imported here: torch takes seconds, and a machine that cannot seal need not wait for it.
         from cloister.nursery import child
         from cloister.nursery.house import furnish
         from cloister.nursery.rehearsal import rehearse

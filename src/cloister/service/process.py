@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-from pathlib import Path
 
 import msgspec
 import torch
@@ -16,19 +15,14 @@ import torch
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
 from cloister.engine.model_runner import ModelRunner
-from cloister.errors import CloisterError, ProtocolError
-from cloister.hardening import where_raised
-from cloister.kernels.choose import choose_kernels
+from cloister.errors import ProtocolError
 from cloister.kernels.native import NativeKernels
 from cloister.link.asking import Asker
 from cloister.link.shape import LinkShape
-from cloister.messages.frames import FrameReader, encode_frame
+from cloister.messages.frames import encode_frame
 from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Submit
-from cloister.messages.lifecycle import AnyToService, Start, StartFailed
 from cloister.messages.service import AskView, AttachLink, DetachLink, Pause, Paused, Resume
 from cloister.models.decoder import Decoder
-from cloister.models.load import load_from_files
-from cloister.models.source import open_folder
 from cloister.service.inbox import Inbox, ToService
 
 RECEIVE_BYTES = 1 << 20
@@ -127,33 +121,3 @@ class Service:
         if self._pausing:
             self._pausing, self._paused = False, True
             self._replies.append(Paused())
-
-
-def serve(front: socket.socket) -> None:
-    """The same for a front that starts the service itself and says which model to load: not sealed, without links."""
-    starting: FrameReader[msgspec.Struct] = FrameReader(AnyToService)
-    messages: list[msgspec.Struct] = []
-    while not messages:
-        data = front.recv(RECEIVE_BYTES)
-        if not data:
-            return
-        messages = starting.feed(data)
-    try:
-        service = _load(messages[0])
-    except CloisterError as reason:
-        front.sendall(encode_frame((StartFailed(reason.code, reason.message, reason.hint),)))
-        return
-    except Exception as wrong:
-        front.sendall(
-            encode_frame((StartFailed("internal_error", f"The service cannot start: {where_raised(wrong)}."),))
-        )
-        return
-    service.run(front)
-
-
-def _load(start: msgspec.Struct) -> Service:
-    if not isinstance(start, Start) or start.version != VERSION:
-        raise ProtocolError("The service was started by a front of another version.")
-    settings = EngineSettings.model_validate_json(start.settings)
-    folder = open_folder(Path(start.path), start.name)
-    return prepare(load_from_files(folder, choose_kernels(settings), settings.max_context), settings)
