@@ -13,6 +13,7 @@ from cloister.cli.failure import FriendlyGroup
 from cloister.cli.key import key
 from cloister.cli.models import models
 from cloister.cli.serve import serve
+from cloister.cli.vault import vault
 from cloister.cli.version import version
 
 app = typer.Typer(
@@ -28,3 +29,4 @@ for command in (serve, chat, models, version):
     app.command()(command)
 app.add_typer(bench, name="bench")
 app.add_typer(key, name="key")
+app.add_typer(vault, name="vault")

@@ -1,0 +1,114 @@
+"""`cloister vault`: vaults on a machine of their own, and the key that binds a server to them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from time import monotonic
+from typing import Annotated, NoReturn
+
+import typer
+
+from cloister.config import Dtype, EngineSettings, KernelChoice, OutpostSettings, WeightFormat
+
+vault = typer.Typer(no_args_is_help=True, help="Vaults on another machine, and the key to them.")
+key = typer.Typer(no_args_is_help=True, help="The key that a server and its outpost share.")
+vault.add_typer(key, name="key")
+
+_ENGINE = EngineSettings()
+_MAX_VAULTS = 80
+
+
+@key.command("new")
+def new(file: Annotated[Path, typer.Argument(help="Where to write it; must not exist yet.")]) -> None:
+    """Make a key. Both sides need the same file, and nobody else may have it.
+
+    Example:
+
+      cloister vault key new outpost.key
+    """
+    from cloister.link.network.secret import write_secret
+
+    write_secret(file)
+    typer.echo(f"Key written to {file}. Copy it to the other machine over a channel you trust.", err=True)
+
+
+@vault.command("serve")
+def serve(
+    listen: Annotated[str, typer.Option(metavar="ADDRESS", help="HOST:PORT, [IPv6]:PORT or vsock:any:PORT.")],
+    key: Annotated[Path, typer.Option(metavar="FILE", help="The shared key; see `cloister vault key new`.")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="The server's model: folder, GGUF file or hub id.", show_default="the default model"),
+    ] = None,
+    dtype: Annotated[Dtype, typer.Option(help="Precision of weights and arithmetic; as the server's.")] = _ENGINE.dtype,
+    weights: Annotated[WeightFormat, typer.Option(help="As the server's.")] = _ENGINE.weights,
+    threads: Annotated[int, typer.Option(min=0, help="Compute threads; 0: every core.")] = _ENGINE.threads,
+    kernels: Annotated[KernelChoice, typer.Option(help="Which kernels compute.")] = _ENGINE.kernels,
+    chunk_tokens: Annotated[int, typer.Option(min=1, help="Tokens in one piece of work.")] = _ENGINE.chunk_tokens,
+    max_context: Annotated[
+        int, typer.Option(min=0, help="Longest prompt plus answer; 0: what the model allows.")
+    ] = _ENGINE.max_context,
+    max_vaults: Annotated[int, typer.Option(min=1, help="Vaults at once, spare ones included.")] = _MAX_VAULTS,
+    vault_kv_mib: Annotated[
+        int, typer.Option(min=1, help="Memory for one vault's KV cache, taken as it fills.")
+    ] = _ENGINE.vault_kv_mib,
+    allow_degraded_sandbox: Annotated[
+        bool, typer.Option("--allow-degraded-sandbox", help="Serve although this kernel lacks a layer of the sandbox.")
+    ] = False,
+) -> None:
+    """Keep vaults on this machine for a server elsewhere: an outpost.
+
+    Examples:
+
+      cloister vault key new outpost.key
+
+      cloister vault serve --listen 10.0.0.2:7000 --key outpost.key
+
+      cloister serve --outpost 10.0.0.2:7000 --outpost-key outpost.key    # on the other machine
+    """
+    settings = OutpostSettings(
+        listen=listen,
+        key_file=key,
+        max_vaults=max_vaults,
+        allow_degraded_sandbox=allow_degraded_sandbox,
+        engine=EngineSettings(
+            dtype=dtype,
+            weights=weights,
+            kernels=kernels,
+            threads=threads,
+            chunk_tokens=chunk_tokens,
+            max_context=max_context,
+            vault_kv_mib=vault_kv_mib,
+        ),
+    )
+    _become_outpost(settings, model)
+
+
+def _become_outpost(settings: OutpostSettings, model: str | None) -> NoReturn:
+    """Find the model, which may take heavy imports; then replace this program by the outpost, as `serve` does."""
+    begun = monotonic()
+    from rich.console import Console
+
+    from cloister.link.network.address import Address
+    from cloister.link.network.secret import read_secret
+    from cloister.models.source import find_model
+
+    Address.parse(settings.listen)
+    read_secret(settings.key_file)  # a wrong address or key should not cost the time to load a model
+    with Console(stderr=True, highlight=False).status("Starting…"):
+        folder = find_model(model)
+
+    import msgspec
+
+    from cloister.controller.child import WIPE_FREED_MEMORY
+    from cloister.messages.lifecycle import StartController
+
+    settings = settings.model_copy(update={"key_file": settings.key_file.absolute()})
+    start = StartController(settings.model_dump_json(), folder.name, str(folder.path.absolute()), begun)
+    note = os.memfd_create("cloister-settings", 0)
+    os.write(note, msgspec.json.encode(start))
+    os.lseek(note, 0, os.SEEK_SET)
+    command = [sys.executable, "-m", "cloister.outpost", str(note)]
+    os.execve(sys.executable, command, {**os.environ, **WIPE_FREED_MEMORY})

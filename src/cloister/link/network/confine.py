@@ -1,0 +1,64 @@
+"""What a bridge may still do once it is connected: move bytes between the descriptors it has, and end.
+
+A bridge reads from the network, so it is sealed much like a vault: no file, no new connection, no new process. It
+stays in its parent's namespaces, where its connection was made.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Collection
+from typing import NoReturn
+
+from cloister.controller.sandbox import seccomp
+from cloister.controller.sandbox.credentials import die_with_parent, give_up_powers
+from cloister.controller.sandbox.descriptors import close_all_but
+from cloister.errors import CloisterError, SandboxIncomplete
+from cloister.hardening import die_with_parent as end_with_parent
+from cloister.hardening import forbid_core_dumps, hide_tracebacks, where_raised
+
+
+def begin() -> None:
+    """First of all: no core dump, no traceback with data, no life without the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; who started us decides
+    hide_tracebacks()
+    forbid_core_dumps()
+    end_with_parent()
+
+
+def confine(loops: Collection[Callable[[], None]], keep: Collection[int], *, allow_degraded: bool) -> NoReturn:
+    """Give up what is not needed any more, then run the loops, one thread each. The process ends with the first."""
+    give_up_powers(())
+    die_with_parent()  # giving up powers makes the kernel forget it
+    gate = threading.Barrier(len(loops))
+    first, *others = loops
+    for loop in others:
+        threading.Thread(target=_run, args=(loop, gate), daemon=True).start()
+    close_all_but({0, 1, 2, *keep})
+    held = seccomp.install(receives_descriptors=False) and seccomp.installed()
+    if not held and not allow_degraded:
+        say(SandboxIncomplete("A bridge of the network link cannot seal itself (seccomp)."))
+        os._exit(1)
+    _run(first, gate)
+    raise AssertionError("a loop's end is the process's end")
+
+
+def say(reason: Exception) -> None:
+    """One line for the operator: our own words, or type and place."""
+    words = str(reason) if isinstance(reason, CloisterError) else f"ended by {where_raised(reason)}"
+    print(f"cloister: {words}", file=sys.stderr, flush=True)
+
+
+def _run(loop: Callable[[], None], gate: threading.Barrier) -> None:
+    status = 1
+    try:
+        gate.wait()  # nothing moves before the seal
+        loop()
+        status = 0
+    except Exception as reason:
+        say(reason)
+    finally:
+        os._exit(status)

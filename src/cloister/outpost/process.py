@@ -1,0 +1,159 @@
+"""The outpost: sealed weights, a nursery, and a door. Who connects gets a vault, once it has proved to know the key.
+
+One vault computes at a time; the service that asks them computes elsewhere, on cores of its own. A nursery that ends
+takes all vaults with it and is started again; the servers see their connections end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import socket
+from contextlib import suppress
+
+from cloister.config import ControllerSettings, OutpostSettings, Settings
+from cloister.controller.nursery import Nursery
+from cloister.controller.referee import Referee
+from cloister.controller.weights import SealedWeights, seal_weights
+from cloister.errors import CloisterError, SetupError
+from cloister.link.network.address import Address, address_of, without_delay
+from cloister.link.network.secret import read_secret
+from cloister.link.shape import LinkShape
+from cloister.messages.bridge import Receive
+from cloister.messages.nursery import Preloaded
+from cloister.models.source import ModelFolder
+from cloister.outpost.guest import Guest
+from cloister.outpost.model import digest_of, hail_of
+
+log = logging.getLogger(__name__)
+
+MOST_STRANGERS = 16
+"""Connections that have not yet proved who they are; more are turned away at the door."""
+
+SECONDS_BETWEEN_RESTARTS = 1.0
+WAIT_FOR_THE_KILLED_S = 2.0
+
+
+class Outpost:
+    """`start` returns where it listens; it serves until `close`."""
+
+    def __init__(self, folder: ModelFolder, settings: OutpostSettings) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._secret = read_secret(settings.key_file)
+        self._referee = Referee(settings.vault_deadline_s, settings.vault_deadline_s)
+        self._numbers = itertools.count(1)
+        self._guests: dict[int, Guest] = {}
+        self._weights: SealedWeights | None = None
+        self._nursery: Nursery | None = None
+        self._listener: socket.socket | None = None
+        self._order: Receive | None = None
+        self._shape: LinkShape | None = None
+        self._broken = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def guests(self) -> list[Guest]:
+        return list(self._guests.values())
+
+    async def start(self) -> Address:
+        """Load everything, then open the door."""
+        address = Address.parse(self._settings.listen)
+        try:
+            self._listener = address.listen()
+        except OSError as reason:
+            raise SetupError(
+                f"Cannot listen on {address}: {reason.strerror}.", hint="Choose another --listen."
+            ) from None
+        self._weights = await seal_weights(self._folder, self._settings.engine)
+        facts = await self._start_nursery()
+        if not facts.partitionable:
+            raise SetupError("This model's attention cannot be partitioned with these kernels.")
+        self._shape = LinkShape(facts.heads, facts.dim, facts.layers)
+        digest = await asyncio.to_thread(digest_of, self._weights.fd)
+        allow = self._settings.allow_degraded_sandbox
+        self._order = Receive(self._secret, hail_of(digest, self._shape), allow)
+        self._listener.setblocking(False)
+        self._tasks = [asyncio.create_task(self._keep()), asyncio.create_task(self._welcome(self._listener))]
+        return address_of(self._listener)
+
+    async def close(self) -> None:
+        """End everything, and wait until it has ended."""
+        for task in self._tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        if self._listener:
+            self._listener.close()
+        for guest in self.guests:
+            guest.close(WAIT_FOR_THE_KILLED_S)
+        if self._nursery:
+            await self._nursery.close()
+        if self._weights:
+            self._weights.close()
+
+    async def _start_nursery(self) -> Preloaded:
+        assert self._weights is not None
+        nursery = Nursery(self._nursery_ended)
+        nursery.start()
+        settings, allow = self._settings, self._settings.allow_degraded_sandbox
+        try:
+            facts = await nursery.preload(
+                self._folder.name,
+                self._folder.path,
+                Settings(engine=settings.engine, controller=ControllerSettings(allow_degraded_sandbox=allow)),
+                self._weights.fd,
+            )
+        except BaseException:
+            await nursery.close()
+            raise
+        self._nursery = nursery
+        return facts
+
+    def _nursery_ended(self) -> None:
+        log.warning("The nursery ended, and all vaults with it; starting again.")
+        self._nursery = None
+        for guest in self.guests:
+            guest.close()
+        self._broken.set()
+
+    async def _keep(self) -> None:
+        while True:
+            await self._broken.wait()
+            self._broken.clear()
+            while self._nursery is None:
+                try:
+                    await self._start_nursery()
+                except (CloisterError, OSError) as reason:
+                    log.error("The nursery does not start: %s.", type(reason).__name__)
+                    await asyncio.sleep(SECONDS_BETWEEN_RESTARTS)
+
+    async def _welcome(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError as reason:  # out of descriptors, say: those who are here stay
+                log.error("A connection cannot be accepted: %s.", type(reason).__name__)
+                await asyncio.sleep(SECONDS_BETWEEN_RESTARTS)
+                continue
+            with connection:
+                self._take_in(connection)
+
+    def _take_in(self, connection: socket.socket) -> None:
+        """A guest, if there is room; else the connection is just closed."""
+        strangers = sum(not guest.admitted for guest in self._guests.values())
+        full = len(self._guests) >= self._settings.max_vaults or strangers >= MOST_STRANGERS
+        if full or self._nursery is None or self._order is None or self._shape is None:
+            log.warning("A connection was turned away: %s.", "no room" if full else "no nursery")
+            return
+        connection.setblocking(True)
+        without_delay(connection)
+        number = next(self._numbers)
+        self._guests[number] = Guest(
+            number, connection, self._order, self._nursery, self._shape, self._referee, self._left
+        )
+
+    def _left(self, guest: Guest) -> None:
+        self._guests.pop(guest.number, None)

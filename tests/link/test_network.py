@@ -1,0 +1,274 @@
+"""A link through two bridges and a TCP connection carries what shared memory carries, bit for bit; or it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+
+import pytest
+import torch
+
+from cloister.errors import ProtocolError
+from cloister.kernels.batch import Layout, Remote, Run
+from cloister.kernels.build import find_compiler
+from cloister.kernels.cache import KVCache
+from cloister.link.asking import Asker
+from cloister.link.mapping import Mapping
+from cloister.link.memory import create_link
+from cloister.link.network.records import ANSWER, HEAD, answer_row_bytes
+from cloister.link.network.sides import VaultSide, after
+from cloister.link.shape import NUMBER_AT, LinkShape
+from cloister.messages.generation import VERSION, Cancel, SamplingParams
+from cloister.messages.vault import (
+    Confide,
+    FloorDone,
+    FromVault,
+    Release,
+    TakeFloor,
+    ToVault,
+    Understood,
+    VaultReady,
+    WantFloor,
+)
+from cloister.models.decoder import Decoder
+from tests.link.bridges import SECRET, Bridges, End, close_when_gone, may_read_memory, memory_of, wait_until
+from tests.link.misbehaviour import wake
+from tests.link.test_link import Answer, decoder_of, tokens_of
+from tests.link.vault_stand_in import BLOCKS, hidden_of, vault_of
+
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler on this machine")
+
+SMALL = LinkShape(heads=2, dim=16, layers=3, capacity=4)
+PATIENCE_MS = 5000
+CANARY = b"the words nobody else may ever read"
+
+
+def shape_of(decoder: Decoder) -> LinkShape:
+    return LinkShape(decoder.heads, decoder.cache_shape.dim, decoder.cache_shape.layers, capacity=32)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_an_answer_partitioned_over_the_network_is_the_open_one(dtype: str) -> None:
+    decoder = decoder_of("llama", dtype)
+    prompts = [(tokens_of(1, 5), 0), (tokens_of(2, 41), 0), (tokens_of(3, 37), 18)]
+    answers = tokens_of(9, 19)
+    with Bridges(shape_of(decoder)) as bridges, vault_of(decoder, bridges.far_link, prompts), bridges.lend():
+        asker = Asker(bridges.link.shape, PATIENCE_MS)
+        asker.attach(7, *bridges.link.service_descriptors)
+        decoder.kernels.asks = asker
+        caches = [KVCache(decoder.cache_shape, BLOCKS, decoder.kernels.dtype) for _ in range(2)]
+        opened = [Answer(decoder, *prompt, None, 12 * i) for i, prompt in enumerate(prompts)]
+        parted = [Answer(decoder, *prompt, Remote(7, i), 12 * i) for i, prompt in enumerate(prompts)]
+        for group, cache in ((opened, caches[0]), (parted, caches[1])):
+            for answer in group:
+                if runs := answer.prompt_run():
+                    hidden_of(decoder, cache, runs)
+        index = 0
+        for count in (1, 1, 1, 8, 1, 7):
+            step = answers[index : index + count]
+            whole, part = (
+                hidden_of(decoder, cache, [answer.run(step, index) for answer in group])
+                for group, cache in ((opened, caches[0]), (parted, caches[1]))
+            )
+            assert asker.broken() == {}
+            assert torch.equal(whole, part)
+            index += count
+
+
+def verdict_of(decoder: Decoder, bridges: Bridges, patience_ms: int = PATIENCE_MS, slot: int = 0) -> str:
+    """Ask until the link breaks; how it broke."""
+    asker = Asker(bridges.link.shape, patience_ms)
+    asker.attach(0, *bridges.link.service_descriptors)
+    decoder.kernels.asks = asker
+    cache = KVCache(decoder.cache_shape, 8, decoder.kernels.dtype)
+    for index in range(100):
+        hidden_of(decoder, cache, [Run([3], index, list(range(8)), Layout(0, 0, 0, 0, Remote(0, slot)))])
+        if broken := asker.broken():
+            return broken[0]
+        time.sleep(0.02)
+    raise AssertionError("the link never broke")
+
+
+@pytest.mark.parametrize("killed", ["near", "far"])
+def test_when_one_side_dies_the_other_ends_at_once_and_the_vault_is_lost(killed: str) -> None:
+    decoder = decoder_of("llama", "fp32")
+    with (
+        Bridges(shape_of(decoder)) as bridges,
+        vault_of(decoder, bridges.far_link, [(tokens_of(1, 20), 0)]),
+        bridges.lend(),
+    ):
+        watch = threading.Thread(target=close_when_gone, args=(bridges.near, bridges.link), daemon=True)
+        watch.start()
+        threading.Timer(0.3, getattr(bridges, killed).kill).start()
+        assert verdict_of(decoder, bridges) == "vault_lost"
+        bridges.ended()
+
+
+def test_a_silent_vault_is_late_and_its_bridge_ends_with_the_connection() -> None:
+    decoder = decoder_of("llama", "fp32")
+    with (
+        Bridges(shape_of(decoder)) as bridges,
+        vault_of(decoder, bridges.far_link, [(tokens_of(1, 20), 0)]) as pid,
+        bridges.lend(),
+    ):
+        os.kill(pid, signal.SIGSTOP)
+        assert verdict_of(decoder, bridges, patience_ms=200) == "vault_timeout"
+        assert bridges.far.poll() is None
+        bridges.near.kill()  # as the controller does with a vault that was late
+        bridges.far.wait(10)
+
+
+def test_a_question_the_vault_must_not_answer_is_refused_across_the_network() -> None:
+    decoder = decoder_of("llama", "fp32")
+    with (
+        Bridges(shape_of(decoder)) as bridges,
+        vault_of(decoder, bridges.far_link, [(tokens_of(1, 20), 0)]),
+        bridges.lend(),
+    ):
+        assert verdict_of(decoder, bridges, slot=1) == "link_malformed"
+
+
+# ---- the conversation beside the link
+
+
+def test_the_conversation_passes_and_the_floor_stays_with_the_outpost() -> None:
+    with Bridges(SMALL) as bridges:
+        vault = End(bridges.lend(), ToVault)
+        controller = End(bridges.controller.socket, FromVault)
+        vault.send(VaultReady(VERSION))
+        assert controller.hear() == VaultReady(VERSION)
+        confided = Confide(1, "partitioned", bytes(300_000), SamplingParams())  # more than one record holds
+        controller.send(confided, Release(9))
+        assert vault.hear() == confided and vault.hear() == Release(9)
+        vault.send(Understood(1, 5), WantFloor(40))
+        assert controller.hear() == Understood(1, 5)
+        assert bridges.outpost.hear() == WantFloor(40)
+        bridges.outpost.send(TakeFloor())
+        assert vault.hear() == TakeFloor()
+        vault.send(FloorDone(), Understood(2, 6))
+        assert bridges.outpost.hear() == FloorDone()
+        assert controller.hear() == Understood(2, 6), "the controller never hears of the floor"
+        controller.send(Cancel(1))
+        assert vault.hear() == Cancel(1)
+
+
+def test_the_floor_cannot_be_given_from_afar() -> None:
+    with Bridges(SMALL) as bridges:
+        vault = bridges.lend()
+        bridges.controller.send(TakeFloor())
+        assert "not the server's to give" in bridges.ended()[1]
+        assert vault.recv(1) == b""
+
+
+@pytest.mark.parametrize("who", ["controller", "vault", "outpost"])
+def test_who_hangs_up_ends_both_bridges_in_good_order(who: str) -> None:
+    with Bridges(SMALL) as bridges:
+        vault = bridges.lend()
+        ends = {"controller": bridges.controller.socket, "vault": vault, "outpost": bridges.outpost.socket}
+        wait_until(lambda: sealed(bridges.near.pid) and sealed(bridges.far.pid))
+        ends[who].shutdown(socket.SHUT_RDWR)
+        assert bridges.ended() == ("", ""), "an orderly end is no error"
+
+
+def test_a_closed_link_ends_both_bridges() -> None:
+    with Bridges(SMALL) as bridges, bridges.lend():
+        wait_until(lambda: sealed(bridges.near.pid))
+        bridges.link.close_down()
+        bridges.near.wait(20)
+        bridges.far.wait(20)
+
+
+def sealed(pid: int) -> bool:
+    with open(f"/proc/{pid}/status") as status:
+        return "Seccomp:\t2" in status.read()
+
+
+def test_the_bridges_seal_themselves() -> None:
+    with Bridges(SMALL) as bridges, bridges.lend():
+        for process in (bridges.near, bridges.far):
+            wait_until(lambda pid=process.pid: sealed(pid))  # type: ignore[misc]
+            with open(f"/proc/{process.pid}/status") as file:
+                status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+            assert int(status["CapEff"], 16) == 0 and status["NoNewPrivs"] == "1"
+            assert int(status["Threads"]) == 3
+
+
+# ---- who is let in
+
+
+def test_a_server_with_another_key_gets_no_vault() -> None:
+    with Bridges(SMALL, near_secret=bytes(32)) as bridges:
+        assert bridges.outpost.hear() is None, "nobody was admitted"
+        near, far = bridges.ended()
+        assert "does not know the key" in near and far
+
+
+def test_a_server_with_another_model_is_told_why() -> None:
+    with Bridges(SMALL, near_model=b"\1" * 32) as bridges:
+        assert bridges.outpost.hear() is None
+        assert "serves another model" in bridges.ended()[0]
+
+
+# ---- what must not be seen
+
+
+@pytest.mark.skipif(not may_read_memory(), reason="only root may read the memory of a process that forbids it")
+def test_a_prompt_that_passed_is_not_in_the_near_bridges_memory() -> None:
+    """While it passes it must be; what is promised is that it does not stay."""
+    with Bridges(SMALL) as bridges:
+        vault = End(bridges.lend(), ToVault)
+        assert len(SECRET) == 32 and memory_of(bridges.near.pid), "this test can read memory"
+        for _ in range(2):
+            bridges.controller.send(Confide(1, "partitioned", CANARY * 3000, SamplingParams()))
+            assert CANARY in vault.hear().prompt
+        time.sleep(0.1)
+        assert CANARY not in memory_of(bridges.near.pid)
+
+
+# ---- the near side's rules
+
+
+class LocalLink:
+    """Both pieces of a link under the test's hands, and a near side that reads them."""
+
+    def __init__(self) -> None:
+        self.link = create_link(SMALL)
+        self.side = VaultSide(SMALL, *self.link.vault_descriptors)
+        self.question = Mapping(self.link.service_descriptors[0], SMALL.question_bytes, writable=True)
+        self.answer = Mapping(self.link.service_descriptors[1], SMALL.answer_bytes, writable=False)
+
+    def ask(self, number: int = 1, layer: int = 0, rows: int = 1) -> None:
+        self.question.word(NUMBER_AT + 4).value, self.question.word(NUMBER_AT + 8).value = layer, rows
+        self.question.word(NUMBER_AT).value = number
+        wake(self.question)
+
+
+@pytest.mark.parametrize("bad", [{"number": 2}, {"layer": 3}, {"rows": 0}, {"rows": 5}])
+def test_a_malformed_question_is_not_sent(bad: dict[str, int]) -> None:
+    local = LocalLink()
+    local.ask(**bad)
+    with pytest.raises(ProtocolError):
+        local.side.next_question()
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "rows", "size"),
+    [(2, 0, 1, 1), (1, 0, 2, 2), (1, 0, 1, 2), (1, 0, 1, 0), (1, 4, 0, 0), (1, 3, 1, 1), (0, 0, 0, 0)],
+)
+def test_an_answer_that_fits_no_question_is_not_left(number: int, status: int, rows: int, size: int) -> None:
+    local = LocalLink()
+    local.ask()
+    assert local.side.next_question() is not None
+    record = HEAD.pack(ANSWER, number, status, rows) + b"\1" * (size * answer_row_bytes(SMALL))
+    with pytest.raises(ProtocolError):
+        local.side.leave_answer(memoryview(record))
+    assert local.answer.word(NUMBER_AT).value == 0
+    with pytest.raises(ProtocolError):  # nor is it believed the second time
+        local.side.leave_answer(memoryview(HEAD.pack(ANSWER, 1, 0, 1) + bytes(answer_row_bytes(SMALL))))
+
+
+def test_numbers_begin_again_where_those_of_the_link_do() -> None:
+    assert [after(0), after(1), after(0xFFFFFFEF), after(0xFFFFFFF0)] == [1, 2, 0xFFFFFFF0, 1]
