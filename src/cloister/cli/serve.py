@@ -72,6 +72,19 @@ def serve(
     link_deadline_ms: Annotated[
         int, typer.Option(min=1, help="How long a step waits for a vault's answer.", rich_help_panel=_VAULTS)
     ] = _ENGINE.link_deadline_ms,
+    outpost: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Keep all vaults on another machine; see `cloister vault serve`.",
+            show_default="on this one",
+            rich_help_panel=_VAULTS,
+        ),
+    ] = None,
+    outpost_key: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The key shared with that machine.", rich_help_panel=_VAULTS),
+    ] = None,
     allow_degraded_sandbox: Annotated[
         bool,
         typer.Option(
@@ -113,6 +126,8 @@ def serve(
             spare_vaults=spare_vaults,
             max_vaults=max_vaults,
             session_idle_s=session_idle,
+            outpost=outpost,
+            outpost_key=outpost_key.absolute() if outpost_key else None,
         ),
         gateway=GatewaySettings(host=host, port=port, keys_file=keys, request_timeout_s=request_timeout),
     )
@@ -129,9 +144,11 @@ def _become_controller(settings: Settings) -> NoReturn:
 
     from cloister.gateway.keys import load_keys
     from cloister.models.source import find_model
+    from cloister.outpost.remote import check_outpost
 
     with Console(stderr=True, highlight=False).status("Starting…"):
         load_keys(settings.gateway)  # a wrong keys file should not cost the time to load a model
+        check_outpost(settings.controller)
         folder = find_model(settings.model)
 
     import msgspec

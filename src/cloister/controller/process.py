@@ -24,6 +24,7 @@ from cloister.messages.front import Serving
 from cloister.messages.generation import VERSION, Ready
 from cloister.messages.nursery import Preloaded
 from cloister.models.source import ModelFolder
+from cloister.outpost.remote import reach_outpost
 
 log = logging.getLogger(__name__)
 
@@ -116,12 +117,14 @@ class Controller:
         nursery = self._nursery or self._launch_nursery()
         try:
             facts = await nursery.preload(self._folder.name, self._folder.path, self._settings, self._weights.fd)
+            shape = LinkShape(facts.heads, facts.dim, facts.layers)
+            remote = await reach_outpost(self._settings.controller, self._weights.fd, shape)
         except BaseException:
             self._nursery = None
             await nursery.close()
             raise
         self._nursery_up, self._preloaded = True, facts
-        self.relay.vaults.open(nursery, LinkShape(facts.heads, facts.dim, facts.layers))
+        self.relay.vaults.open(remote or nursery, shape)
         return nursery
 
     def _service_ended(self) -> None:

@@ -21,6 +21,7 @@ from cloister.link.memory import create_link
 from cloister.link.shape import LinkShape
 from cloister.messages.generation import VERSION
 from cloister.messages.vault import FromVault, VaultReady
+from cloister.outpost.remote import Remote
 
 SECONDS_BEFORE_REPLACING_A_DEAD_SPARE = 1.0
 
@@ -31,7 +32,7 @@ class Vault:
     def __init__(
         self,
         number: int,
-        nursery: Nursery,
+        nursery: Nursery | Remote,
         shape: LinkShape,
         ready_s: float,
         on_message: Callable[[Vault, msgspec.Struct], None],
@@ -107,14 +108,14 @@ class Vaults:
         self._on_message = on_message
         self._on_end = on_end
         self._numbers = itertools.count(1)
-        self._nursery: Nursery | None = None
+        self._nursery: Nursery | Remote | None = None
         self._shape: LinkShape | None = None
         self._spares: deque[Vault] = deque()
         self._last_ordered: Vault | None = None
         self._last_taken: Vault | None = None
 
-    def open(self, nursery: Nursery, shape: LinkShape) -> None:
-        """Begin to fork vaults from this nursery."""
+    def open(self, nursery: Nursery | Remote, shape: LinkShape) -> None:
+        """Begin to fork vaults from this nursery, or to take them from an outpost."""
         self._nursery, self._shape = nursery, shape
         self._refill()
 
