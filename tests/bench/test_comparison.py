@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from cloister.bench.address import ServerAddress
-from cloister.bench.comparison import Comparison, compare
+from cloister.bench.comparison import Comparison, Side, compare
 from cloister.bench.load import Workload
 from cloister.bench.report import Percentiles, RunReport
 from cloister.bench.server_process import ServerProcess
@@ -24,10 +24,10 @@ def test_ratios_are_of_the_medians_of_the_rounds() -> None:
     ours = [runs(10, 100), runs(30, 300), runs(20, 500)]
     comparison = Comparison({"ours": ours, "peer": [runs(10, 100), runs(10, 0), runs(40, 0)]})
     assert comparison.throughput("ours") == {1: 20, 8: 300}
-    assert comparison.ratios() == {"peer": {1: 2.0}}, "no ratio over a peer that answered nothing"
+    assert comparison.ratios() == {"ours": {"peer": {1: 2.0}}}, "no ratio over a peer that answered nothing"
     assert [run.output_tokens_per_s for run in comparison.median_runs("ours")] == [20, 300]
     document = json.loads(json.dumps(comparison.as_json()))
-    assert document["ratios"] == {"peer": {"1": 2.0}}
+    assert document["ratios"] == {"ours": {"peer": {"1": 2.0}}}
     assert len(document["servers"]["ours"]["rounds"]) == 3
 
 
@@ -59,21 +59,26 @@ def start(name: str, folder: Path) -> ServerProcess:
 async def test_servers_are_measured_in_turn_while_the_others_are_paused(tmp_path: Path) -> None:
     servers = [start("ours", tmp_path), start("peer", tmp_path)]
     pids = {server.name: server.pid for server in servers}
+    ours, peer = servers
+    sides = [Side("open", ours, "open"), Side("partitioned", ours, "partitioned"), Side("peer", peer)]
     order: list[tuple[str, int]] = []
 
     def on_run_end(name: str, round: int, run: RunReport) -> None:
         order.append((name, round))
         states = {each: psutil.Process(pid).status() for each, pid in pids.items()}
-        assert [each for each, state in states.items() if state != psutil.STATUS_STOPPED] == [name]
+        awake = [each for each, state in states.items() if state != psutil.STATUS_STOPPED]
+        assert awake == ["peer" if name == "peer" else "ours"]
 
     try:
         load = Workload(input_tokens=2, output_tokens=3, requests_per_user=2, warmup=0)
-        comparison = await compare(servers, [1, 2], load, rounds=2, on_run_end=on_run_end)
+        comparison = await compare(sides, [1, 2], load, rounds=2, own=2, on_run_end=on_run_end)
     finally:
         for server in servers:
             server.__exit__(None, None, None)
-    assert order == [(name, round) for round in (0, 1) for name in ("ours", "ours", "peer", "peer")]
-    assert all(run.errors == 0 for name in pids for rounds in comparison.rounds[name] for run in rounds)
+    names = ["open", "partitioned", "peer"]
+    assert order == [(name, round) for round in (0, 1) for name in names for _ in (1, 2)]
+    assert list(comparison.rounds) == names and list(comparison.ratios()) == ["open", "partitioned"]
+    assert all(run.errors == 0 for name in names for rounds in comparison.rounds[name] for run in rounds)
     assert not any(psutil.pid_exists(pid) for pid in pids.values()), "nothing outlives the comparison"
 
 

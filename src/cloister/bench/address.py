@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -33,6 +34,13 @@ class ServerAddress:
             raise SetupError("The URL must hold no user name, query or fragment.", hint=f"{EXAMPLE}.")
         prefix = parts.path.rstrip("/").removesuffix("/v1")
         return cls(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), prefix)
+
+    @classmethod
+    def on_free_port(cls) -> ServerAddress:
+        """One on this machine that nobody listens at now, for a server that is about to be started."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return cls("http", "127.0.0.1", int(probe.getsockname()[1]))
 
     @property
     def authority(self) -> str:

@@ -24,7 +24,11 @@ NOT_OPENAI_HINT = "Give the address of an OpenAI-compatible server, such as one 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What every user asks for. `timeout_s` bounds each request, so that a server that hangs cannot hang the bench."""
+    """What every user asks for. `timeout_s` bounds each request, so that a server that hangs cannot hang the bench.
+
+    `protection` None is the server's default level. No session is named, so at the levels with vaults every request is
+    a session, and has a vault, of its own.
+    """
 
     endpoint: Endpoint = "completions"
     input_tokens: int = 64
@@ -34,6 +38,7 @@ class Workload:
     seed: int = 0
     timeout_s: float = 300.0
     token_ids: tuple[int, int] = (1000, 20000)
+    protection: str | None = None
 
 
 async def first_model(address: ServerAddress, api_key: str | None, timeout_s: float = 10.0) -> str:
@@ -117,8 +122,9 @@ async def measure(
     async def ask_in_turn(number: int, phase: str, requests: int) -> None:
         for turn in range(requests):
             fields = source.prompt_fields(users, phase, number, turn)
+            body = request_body(model, load.output_tokens, fields, load.protection)
             try:
-                answers.append(await crowd[number].ask(request_body(model, load.output_tokens, fields)))
+                answers.append(await crowd[number].ask(body))
             except BrokenAnswer as broken:
                 errors[broken.kind] += 1
                 if broken.kind == "timeout":

@@ -37,9 +37,15 @@ def _percentile_ms(ordered: Sequence[float], fraction: float) -> float | None:
     return round(1000 * (ordered[below] + (ordered[above] - ordered[below]) * (place - below)), 3)
 
 
+NOTHING = Percentiles(None, None, None)
+
+
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """One number of users. The first five fields are the stable part of the JSON; the rest explains them."""
+    """One number of users. The first five fields are the stable part of the JSON; the rest explains them.
+
+    `answer_ms` is what a user waits for a whole answer, from asking to its last token.
+    """
 
     users: int
     output_tokens_per_s: float
@@ -54,6 +60,7 @@ class RunReport:
     chunks: int = 0
     wall_s: float = 0.0
     client_cpu_us_per_chunk: float | None = None
+    answer_ms: Percentiles = NOTHING
 
 
 def summarise(
@@ -77,6 +84,7 @@ def summarise(
         chunks=chunks,
         wall_s=round(wall, 3),
         client_cpu_us_per_chunk=round(1e6 * client_cpu_s / chunks, 1) if chunks else None,
+        answer_ms=Percentiles.of_seconds([a.last_token - a.sent for a in answers]),
     )
 
 
@@ -93,6 +101,7 @@ class BenchReport:
     requests_per_user: int
     warmup: int
     seed: int
+    protection: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, ready for `json`."""

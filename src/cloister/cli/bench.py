@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloister.bench.prompts import Endpoint
+from cloister.cli.bench_spd import bench_spd
 from cloister.cli.options import DEFAULT_KEY, DEFAULT_URL, ApiKey, Url
 from cloister.errors import ServiceUnavailable, SetupError
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from cloister.bench.report import BenchReport, Percentiles, RunReport
 
 bench = typer.Typer(no_args_is_help=True, help="Measure servers: ours, or any that speaks OpenAI's API.")
+bench.command("spd")(bench_spd)
 
 
 @bench.command("serve")
@@ -38,6 +40,9 @@ def bench_serve(
     token_ids: Annotated[
         str, typer.Option(metavar="LOW-HIGH", help="Ids that prompts are drawn from; below the vocabulary's size.")
     ] = "1000-20000",
+    protection: Annotated[
+        str | None, typer.Option(metavar="LEVEL", help="Level of protection to ask for.", show_default="the server's")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Draws the prompts; a new seed avoids a cache's help.")] = 0,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a request may take before it counts as lost.")] = 300,
     api_key: ApiKey = DEFAULT_KEY,
@@ -49,13 +54,16 @@ def bench_serve(
     """Load a server with users who stream answers; report throughput, time to first token and time between tokens.
 
     Every user has its own connection and sends its next request when its last has ended. Throughput is output tokens
-    over the time from the first request sent to the last token received.
+    over the time from the first request sent to the last token received. At levels with vaults every request has one
+    of its own.
 
     Examples:
 
       cloister bench serve
 
       cloister bench serve --users 1,8,32 --json run.json --plot run.png
+
+      cloister bench serve --protection open
 
       cloister bench serve --url http://127.0.0.1:9000 --endpoint chat
     """
@@ -75,8 +83,9 @@ def bench_serve(
         seed=seed,
         timeout_s=timeout,
         token_ids=_range(token_ids),
+        protection=protection,
     )
-    report = uvloop.run(_measure_all(ServerAddress.parse(url), api_key, model, load, _numbers(users)))
+    report = uvloop.run(_measure_all(ServerAddress.parse(url), api_key, model, load, numbers(users)))
     printed = json_file == Path("-")
     if printed:
         typer.echo(json.dumps(report.as_json(), indent=2))
@@ -121,17 +130,19 @@ async def _measure_all(
         requests_per_user=load.requests_per_user,
         warmup=load.warmup,
         seed=load.seed,
+        protection=load.protection,
     )
 
 
-def _numbers(text: str) -> list[int]:
+def numbers(text: str) -> list[int]:
+    """What --users says."""
     try:
-        numbers = [int(each) for each in text.split(",")]
+        counts = [int(each) for each in text.split(",")]
     except ValueError:
-        numbers = []
-    if not numbers or min(numbers) < 1:
+        counts = []
+    if not counts or min(counts) < 1:
         raise SetupError("--users takes numbers from 1, with commas between them.", hint="Like: --users 1,8,32")
-    return numbers
+    return counts
 
 
 def _range(text: str) -> tuple[int, int]:
@@ -145,7 +156,7 @@ def _table(report: BenchReport) -> Table:
     from rich.table import Table
 
     table = Table(
-        title=f"{report.model} at {report.url}",
+        title=f"{report.model} at {report.url}" + (f", {report.protection}" if report.protection else ""),
         caption=f"{report.input_tokens} tokens in, {report.output_tokens} out; latencies in ms, p50 / p95 / p99",
     )
     for column in ("users", "output tokens/s", "first token", "between tokens", "errors"):

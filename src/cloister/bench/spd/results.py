@@ -1,0 +1,136 @@
+"""What was measured, as one document. Knows the numbers' meaning; measures, prints and draws nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any
+
+from cloister.bench.report import RunReport
+from cloister.bench.spd.plan import Part, Plan, Point
+from cloister.bench.spd.rounds import Measured, ratio
+from cloister.bench.spd.targets import targets_of
+
+FIGURES: dict[Part, int] = {"users": 4, "model": 5, "lengths": 6}
+
+# The service's phases (kernels.base.PHASES) by the paper's names for them (Figure 7).
+STEPS = {
+    "query": "q_projection",
+    "key_value": "kv_projection",
+    "output_attention": "output_attention",
+    "waiting": "waiting_for_input_attention",
+    "merge": "merge",
+    "rest": "output_projection_and_mlp",
+}
+OTHER = "other"
+
+
+def run_entry(part: Part, model: str, point: Point, measured: Measured) -> dict[str, Any]:
+    """One row of `runs`: medians over its rounds."""
+    runs = list(measured.rounds[point].values())
+    beside_open = ratio(measured.rounds[point], measured.side(point, "open"))
+    beside_isolated = ratio(measured.rounds[point], measured.side(point, "isolated"))
+    answer = _median(run.answer_ms.p50 for run in runs)
+    return {
+        "level": point.level,
+        "users": point.users,
+        "input_tokens": point.input_tokens,
+        "output_tokens": point.output_tokens,
+        "tokens_per_s": _median(run.output_tokens_per_s for run in runs),
+        "ttft_ms": _median(run.ttft_ms.p50 for run in runs),
+        "ratio_to_open": _rounded(beside_open),
+        "model": model,
+        "figure": FIGURES[part],
+        "ratio_to_isolated": _rounded(beside_isolated),
+        "answer_ms": answer,
+        "per_token_ms": None if answer is None else round(answer / point.output_tokens, 3),
+        "between_tokens_ms": _median(run.itl_ms.p50 for run in runs),
+        "rounds": len(runs),
+        "requests": sum(run.requests for run in runs),
+        "errors": sum(run.errors for run in runs),
+    }
+
+
+def breakdown_entry(
+    seconds: Mapping[str, float], steps: float, partitioned: RunReport, unprotected: RunReport
+) -> dict[str, Any]:
+    """Where a step of the service goes: milliseconds of each phase, and the rest of the step (LM head, sampling)."""
+    phases = {name: 1000 * seconds.get(phase, 0.0) / steps if steps else 0.0 for phase, name in STEPS.items()}
+    step = 1000 * seconds.get("step", 0.0) / steps if steps else 0.0
+    phases[OTHER] = max(step - sum(phases.values()), 0.0)
+    return {
+        "steps": int(steps),
+        "step_ms": round(step, 3),
+        "phases_ms": {name: round(each, 4) for name, each in phases.items()},
+        "shares": {name: round(each / step, 4) if step else 0.0 for name, each in phases.items()},
+        "between_tokens_ms": {"partitioned": partitioned.itl_ms.p50, "open": unprotected.itl_ms.p50},
+    }
+
+
+@dataclass(slots=True)
+class Results:
+    """Grows as parts end. `document` may be asked for at any time."""
+
+    plan: Plan
+    model: str
+    quick: bool = False
+    measured: dict[Part, tuple[str, Measured]] = field(default_factory=dict)
+    breakdown: dict[str, Any] = field(default_factory=dict)
+    ttft: dict[str, Any] = field(default_factory=dict)
+    vaults: dict[str, Any] = field(default_factory=dict)
+    memory: dict[str, Any] = field(default_factory=dict)
+    failed: list[dict[str, str]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def document(self) -> dict[str, Any]:
+        """Plain values, ready for `json`."""
+        found: dict[str, Any] = {
+            "runs": [
+                run_entry(part, model, point, measured)
+                for part, (model, measured) in self.measured.items()
+                for point in measured.rounds
+            ],
+            "breakdown": dict(self.breakdown),
+            "memory": dict(self.memory),
+            "ttft": dict(self.ttft),
+            "vaults": dict(self.vaults),
+        }
+        return {
+            **found,
+            "targets": targets_of(found),
+            "model": self.model,
+            "quick": self.quick,
+            "plan": asdict(self.plan),
+            "skipped": self._skipped(),
+            "failed": list(self.failed),
+            "seconds": round(self.seconds, 1),
+        }
+
+    def _skipped(self) -> list[dict[str, Any]]:
+        planned = [(part, point, why) for part, point, why in self.plan.left_out() if part in self.measured]
+        late = [
+            (part, point, "the part's time was used up")
+            for part, (_, measured) in self.measured.items()
+            for point in measured.left_out
+        ]
+        return [
+            {
+                "figure": FIGURES[part],
+                "level": point.level,
+                "users": point.users,
+                "input_tokens": point.input_tokens,
+                "output_tokens": point.output_tokens,
+                "reason": why,
+            }
+            for part, point, why in planned + late
+        ]
+
+
+def _median(values: Any) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(median(known), 3) if known else None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
