@@ -56,8 +56,7 @@ static void *helper(void *number) {
         unsigned now;
         while ((now = atomic_load_explicit(&team.round, memory_order_acquire)) == seen) {
             if (++spins < SPINS) {
-                if (spins % 32) RELAX();
-                else sched_yield(); /* a vault that was asked may wait for this core */
+                RELAX();
                 continue;
             }
             atomic_fetch_add(&team.asleep, 1);
