@@ -112,7 +112,8 @@ def bench_spd(
         typer.echo(json.dumps(document, indent=2))
     else:
         for table in (*_runs_tables(document), _breakdown_table(document), _targets_table(document)):
-            Console().print(table)
+            if table.row_count:
+                Console().print(table)
     if plot_dir:
         draw_figures(document, plot_dir)
     if results.failed:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
+from cloister.bench.answer import Answer, BrokenAnswer
+from cloister.bench.report import RunReport
 from cloister.bench.spd.figures import draw_figures
-from cloister.bench.spd.plan import PARTS, Plan
+from cloister.bench.spd.house import Counters
+from cloister.bench.spd.plan import LEVELS, PARTS, Plan, Point
 from cloister.bench.spd.random_model import LlamaShape, write_random_model
 from cloister.bench.spd.results import Results
 from cloister.bench.spd.run import Bench
+from cloister.errors import ServiceUnavailable
 from cloister.models.source import ModelFolder
+from tests.bench.spd.fakes import run
 
 TINY = LlamaShape(hidden=64, layers=2, heads=4, kv_heads=2, ffn=128)
 SMALL = Plan(
@@ -87,10 +93,60 @@ def _check_memory(memory: dict[str, object]) -> None:
     assert isinstance(private, float) and isinstance(together, float) and 1 < private < together
 
 
-async def test_parts_that_fail_are_noted_and_the_rest_is_kept(tiny: ModelFolder, tmp_path: Path) -> None:
-    results, saved = Results(replace(SMALL, ttft_tokens=100_000), tiny.name), []
-    bench = Bench(results, tiny, Told(), lambda: saved.append(1), larger=ModelFolder("none", tmp_path / "none", {}))
-    await bench.run(("ttft", "vaults", "model"))
-    assert [failure["part"] for failure in results.failed] == ["ttft", "model"]
-    assert "HTTP 400" in results.failed[0]["reason"] and "ended with status" in results.failed[1]["reason"]
-    assert results.vaults["with_spare_ms"] is not None and len(saved) == 3
+class BrokenHouse:
+    """A server that answers short prompts only, and then not at all."""
+
+    def __init__(self, folder: ModelFolder) -> None:
+        self.folder, self.model, self.pid = folder, folder.name, os.getpid()
+
+    async def measure(self, point: Point, seed: int) -> RunReport:
+        if point.users > 1:
+            raise ServiceUnavailable("It is gone.")
+        return run(point.users, 10.0)
+
+    async def ask(self, *asked: object, **more: object) -> Answer:
+        raise BrokenAnswer("HTTP 400")
+
+    async def counters(self) -> Counters:
+        raise ConnectionResetError("closed")
+
+
+async def test_parts_that_fail_are_noted_and_the_rest_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @asynccontextmanager
+    async def open_broken(folder: ModelFolder, scratch: Path, arguments: Sequence[str]) -> AsyncIterator[BrokenHouse]:
+        if "--max-vaults" in arguments:
+            raise ServiceUnavailable("It does not start.", hint="why")
+        yield BrokenHouse(folder)
+
+    monkeypatch.setattr("cloister.bench.spd.run.open_house", open_broken)
+    folder = ModelFolder("m", tmp_path, {})
+    results, saved = Results(SMALL, folder.name), []
+    bench = Bench(results, folder, Told(), lambda: saved.append(len(results.failed)), larger=folder)
+    await bench.run(("users", "ttft", "memory"))
+    assert [failure["part"] for failure in results.failed] == ["users", "ttft", "memory"]
+    reasons = [failure["reason"] for failure in results.failed]
+    assert "gone" in reasons[0] and "HTTP 400" in reasons[1] and "does not start" in reasons[2]
+    kept = results.document()["runs"]
+    assert {one["users"] for one in kept} == {1} and {one["level"] for one in kept} == set(LEVELS)
+    assert saved == [1, 2, 3]
+
+
+async def test_what_nobody_foresaw_still_leaves_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Buggy(BrokenHouse):
+        async def measure(self, point: Point, seed: int) -> RunReport:
+            if point.level == "isolated":
+                raise ZeroDivisionError
+            return run(point.users, 10.0)
+
+    @asynccontextmanager
+    async def open_buggy(folder: ModelFolder, scratch: Path, arguments: Sequence[str]) -> AsyncIterator[BrokenHouse]:
+        yield Buggy(folder)
+
+    monkeypatch.setattr("cloister.bench.spd.run.open_house", open_buggy)
+    folder, saved = ModelFolder("m", tmp_path, {}), []
+    results = Results(SMALL, folder.name)
+    with pytest.raises(ZeroDivisionError):
+        await Bench(results, folder, Told(), lambda: saved.append(results.document())).run(("users",))
+    assert [one["level"] for one in saved[-1]["runs"]] == ["open", "partitioned"]
