@@ -60,7 +60,7 @@ class Connection(asyncio.BufferedProtocol):
         """Whether another request may be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
-    async def exchange(self, method: Literal["GET", "POST"], endpoint: str, body: bytes = b"") -> Exchange:
+    async def exchange(self, method: Literal["GET", "POST", "DELETE"], endpoint: str, body: bytes = b"") -> Exchange:
         """Send a request and wait for the end of its response.
 
         Raises OSError when the connection fails and ProtocolError when the answer is not HTTP.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from secrets import token_hex
 from time import process_time
 from typing import Any
 
@@ -19,6 +21,7 @@ from cloister.bench.report import RunReport, summarise
 from cloister.errors import ProtocolError, ServiceUnavailable, SetupError, Unauthorized
 
 PATHS: dict[Endpoint, str] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+GOODBYE_S = 5.0
 NOT_OPENAI_HINT = "Give the address of an OpenAI-compatible server, such as one started with `cloister serve`."
 
 
@@ -26,8 +29,8 @@ NOT_OPENAI_HINT = "Give the address of an OpenAI-compatible server, such as one 
 class Workload:
     """What every user asks for. `timeout_s` bounds each request, so that a server that hangs cannot hang the bench.
 
-    `protection` None is the server's default level. No session is named, so at the levels with vaults every request is
-    a session, and has a vault, of its own.
+    `protection` None is the server's default level. With `sessions` every user names one, so that at the levels with
+    vaults it has a vault for as long as it stays; without, every request has a fresh vault of its own.
     """
 
     endpoint: Endpoint = "completions"
@@ -39,6 +42,7 @@ class Workload:
     timeout_s: float = 300.0
     token_ids: tuple[int, int] = (1000, 20000)
     protection: str | None = None
+    sessions: bool = False
 
 
 async def first_model(address: ServerAddress, api_key: str | None, timeout_s: float = 10.0) -> str:
@@ -94,10 +98,15 @@ class User:
             raise BrokenAnswer(f"HTTP {exchange.status}")
         return read_answer(exchange.sent, exchange.arrivals)
 
-    def leave(self) -> None:
-        """Close the connection."""
-        if self._connection is not None:
-            self._connection.close()
+    async def leave(self, session: str | None = None) -> None:
+        """Close the connection, and end the session that was named on it."""
+        if self._connection is None:
+            return
+        if session is not None and self._connection.usable:
+            with suppress(OSError, ProtocolError, TimeoutError):
+                async with asyncio.timeout(GOODBYE_S):
+                    await self._connection.exchange("DELETE", f"/v1/sessions/{session}")
+        self._connection.close()
 
     async def _exchange(self, body: bytes) -> Exchange:
         if self._connection is None or not self._connection.usable:
@@ -116,13 +125,15 @@ async def measure(
     """Load the server with so many users at once: the warm-up first, then the run that is reported."""
     source = PromptSource(load.endpoint, load.input_tokens, load.seed, load.token_ids)
     crowd = [User(address, api_key, PATHS[load.endpoint], load.timeout_s) for _ in range(users)]
+    name = f"bench-{token_hex(6)}"
+    sessions = [f"{name}-{number}" if load.sessions else None for number in range(users)]
     answers: list[Answer] = []
     errors: Counter[str] = Counter()
 
     async def ask_in_turn(number: int, phase: str, requests: int) -> None:
         for turn in range(requests):
             fields = source.prompt_fields(users, phase, number, turn)
-            body = request_body(model, load.output_tokens, fields, load.protection)
+            body = request_body(model, load.output_tokens, fields, load.protection, sessions[number])
             try:
                 answers.append(await crowd[number].ask(body))
             except BrokenAnswer as broken:
@@ -140,5 +151,4 @@ async def measure(
         await asyncio.gather(*(ask_in_turn(number, "run", load.requests_per_user) for number in range(users)))
         return summarise(users, answers, errors, load.output_tokens, process_time() - before)
     finally:
-        for user in crowd:
-            user.leave()
+        await asyncio.gather(*(user.leave(session) for user, session in zip(crowd, sessions, strict=True)))

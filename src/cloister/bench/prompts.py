@@ -39,10 +39,16 @@ class PromptSource:
         return {"messages": [{"role": "user", "content": " ".join(random.choices(WORDS, k=self._length))}]}
 
 
-def request_body(model: str, output_tokens: int, prompt_fields: dict[str, Any], protection: str | None = None) -> bytes:
+def request_body(
+    model: str,
+    output_tokens: int,
+    prompt_fields: dict[str, Any],
+    protection: str | None = None,
+    session: str | None = None,
+) -> bytes:
     """A streaming request for exactly `output_tokens` tokens (`ignore_eos` is understood by vLLM, SGLang and us).
 
-    Without a `protection` nothing is said of it, so that a server of another kind is not asked what it does not know.
+    What is left out is not said, so that a server of another kind is not asked what it does not know.
     """
     return msgspec.json.encode(
         {
@@ -54,5 +60,6 @@ def request_body(model: str, output_tokens: int, prompt_fields: dict[str, Any], 
             "stream_options": {"include_usage": True},
             **prompt_fields,
             **({} if protection is None else {"protection": protection}),
+            **({} if session is None else {"session": session}),
         }
     )

@@ -11,7 +11,7 @@ import typer
 
 from cloister.bench.prompts import Endpoint
 from cloister.cli.bench_spd import bench_spd
-from cloister.cli.options import DEFAULT_KEY, DEFAULT_URL, ApiKey, Url
+from cloister.cli.options import DEFAULT_KEY, DEFAULT_URL, ApiKey, Url, numbers
 from cloister.errors import ServiceUnavailable, SetupError
 
 if TYPE_CHECKING:
@@ -43,6 +43,9 @@ def bench_serve(
     protection: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="Level of protection to ask for.", show_default="the server's")
     ] = None,
+    sessions: Annotated[
+        bool, typer.Option("--sessions", help="Every user names a session, and so keeps its vault between requests.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Draws the prompts; a new seed avoids a cache's help.")] = 0,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a request may take before it counts as lost.")] = 300,
     api_key: ApiKey = DEFAULT_KEY,
@@ -55,7 +58,7 @@ def bench_serve(
 
     Every user has its own connection and sends its next request when its last has ended. Throughput is output tokens
     over the time from the first request sent to the last token received. At levels with vaults every request has one
-    of its own.
+    of its own, or with --sessions every user.
 
     Examples:
 
@@ -84,6 +87,7 @@ def bench_serve(
         timeout_s=timeout,
         token_ids=_range(token_ids),
         protection=protection,
+        sessions=sessions,
     )
     report = uvloop.run(_measure_all(ServerAddress.parse(url), api_key, model, load, numbers(users)))
     printed = json_file == Path("-")
@@ -132,17 +136,6 @@ async def _measure_all(
         seed=load.seed,
         protection=load.protection,
     )
-
-
-def numbers(text: str) -> list[int]:
-    """What --users says."""
-    try:
-        counts = [int(each) for each in text.split(",")]
-    except ValueError:
-        counts = []
-    if not counts or min(counts) < 1:
-        raise SetupError("--users takes numbers from 1, with commas between them.", hint="Like: --users 1,8,32")
-    return counts
 
 
 def _range(text: str) -> tuple[int, int]:

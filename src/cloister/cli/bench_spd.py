@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from cloister.bench.spd.plan import FULL, PARTS, QUICK, Part
+from cloister.cli.options import numbers
 from cloister.errors import ServiceUnavailable, SetupError
 
 if TYPE_CHECKING:
@@ -79,7 +80,6 @@ def bench_spd(
     from cloister.bench.spd.figures import draw_figures
     from cloister.bench.spd.results import Results
     from cloister.bench.spd.run import Bench
-    from cloister.cli.bench import numbers
     from cloister.models.source import find_model
 
     basis = QUICK if quick else FULL
@@ -159,8 +159,8 @@ def _runs_tables(document: dict[str, Any]) -> list[Table]:
         table = tables.setdefault(run["model"], _table(run["model"], columns))
         load = f"{run['users']} × {run['input_tokens']}/{run['output_tokens']}"
         ratio = "-" if run["ratio_to_open"] is None else f"{run['ratio_to_open']:.3f}"
-        numbers = (_number(run["tokens_per_s"]), ratio, _number(run["answer_ms"]), _number(run["ttft_ms"]))
-        table.add_row(load, run["level"], *numbers)
+        told = (_number(run["tokens_per_s"]), ratio, _number(run["answer_ms"]), _number(run["ttft_ms"]))
+        table.add_row(load, run["level"], *told)
     return list(tables.values())
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from cloister.config import DEVELOPMENT_KEY
+from cloister.errors import SetupError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -20,3 +21,14 @@ ApiKey = Annotated[
     ),
 ]
 DEFAULT_KEY = DEVELOPMENT_KEY
+
+
+def numbers(text: str) -> list[int]:
+    """What --users says."""
+    try:
+        counts = [int(each) for each in text.split(",")]
+    except ValueError:
+        counts = []
+    if not counts or min(counts) < 1:
+        raise SetupError("--users takes numbers from 1, with commas between them.", hint="Like: --users 1,8,32")
+    return counts

@@ -7,6 +7,8 @@ Who owns which block is the pool's affair.
 from __future__ import annotations
 
 import math
+import mmap
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,13 +33,13 @@ class CacheShape:
 class KVCache:
     """Keys and values of `blocks` blocks, per layer."""
 
-    def __init__(self, shape: CacheShape, blocks: int, dtype: torch.dtype) -> None:
+    def __init__(self, shape: CacheShape, blocks: int, dtype: torch.dtype, *, small_pages: bool = False) -> None:
         self.shape = shape
         self.blocks = blocks
         self.dtype = dtype
         size = (shape.layers, blocks, shape.kv_heads)
-        self._keys = _zeros(*size, shape.dim, BLOCK_TOKENS, dtype=dtype)
-        self._values = _zeros(*size, BLOCK_TOKENS, shape.dim, dtype=dtype)
+        self._keys = _zeros(*size, shape.dim, BLOCK_TOKENS, dtype=dtype, small_pages=small_pages)
+        self._values = _zeros(*size, BLOCK_TOKENS, shape.dim, dtype=dtype, small_pages=small_pages)
 
     @property
     def bytes_per_layer(self) -> int:
@@ -53,7 +55,16 @@ class KVCache:
         return self._values[layer]
 
 
-def _zeros(*size: int, dtype: torch.dtype) -> torch.Tensor:
-    """Zeros that take memory only once a page is written: a large cache costs nothing at start."""
-    raw = np.zeros(math.prod(size) * dtype.itemsize, dtype=np.uint8)
-    return torch.from_numpy(raw).view(dtype).view(size)
+def _zeros(*size: int, dtype: torch.dtype, small_pages: bool) -> torch.Tensor:
+    """Zeros that take memory only once a page is written: a large cache costs nothing at start.
+
+    numpy asks for pages of 2 MiB, good for one cache that is full. With `small_pages` a cache of which little is used
+    takes little: one block of it lies in as many places as there are layers.
+    """
+    count = math.prod(size) * dtype.itemsize
+    if not small_pages:
+        return torch.from_numpy(np.zeros(count, dtype=np.uint8)).view(dtype).view(size)
+    memory = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without huge pages needs no such advice
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(size)

@@ -67,11 +67,12 @@ class House:
             input_tokens=point.input_tokens,
             output_tokens=point.output_tokens,
             requests_per_user=point.requests,
-            warmup=0,
+            warmup=int(point.users > 1),  # so that every user has its vault, as in the paper, when the clock runs
             seed=seed,
             timeout_s=REQUEST_S,
             token_ids=TOKEN_IDS,
             protection=point.level,
+            sessions=point.level != "open",
         )
         run = await measure(self._server.address, self._server.api_key, self.model, load, point.users)
         if not run.output_tokens:
@@ -90,7 +91,7 @@ class House:
         try:
             return await user.ask(request_body(self.model, output_tokens, fields, level))
         finally:
-            user.leave()
+            await user.leave()
 
     async def counters(self) -> Counters:
         """What its /metrics says now."""
