@@ -54,16 +54,21 @@ static inline void widen(const uint16_t *from, float *to, int n) {
     for (int i = 0; i < n; i += WIDTH) store(to + i, load_bf16(from + i));
 }
 
-/* `count` queries (a constant where it is inlined) see one block. Lanes at and beyond `filled` are never read as
- * values: they may hold what another sequence left there. */
-static inline __attribute__((always_inline)) void see_block(struct cursor *c, const float (*q)[MAX_DIM], const float *keys,
-                                                            const float *values, int dim, const ints *hidden, int filled,
-                                                            const int count) {
+/* Sixteen of a block's keys or values, wherever they are: fp32, or bf16 widened (exactly) as it is used. */
+static inline __attribute__((always_inline)) lanes take(const void *from, int at, const int bf16) {
+    return bf16 ? load_bf16((const uint16_t *)from + at) : load((const float *)from + at);
+}
+
+/* `count` queries see one block; count and bf16 are constants where this is inlined. Lanes at and beyond `filled` are
+ * never read as values: they may hold what another sequence left there. */
+static inline __attribute__((always_inline)) void see_block(struct cursor *c, const float (*q)[MAX_DIM], const void *keys,
+                                                            const void *values, int dim, const ints *hidden, int filled,
+                                                            const int count, const int bf16) {
     lanes s[GROUP][4];
     for (int n = 0; n < count; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = all(0.0f);
     for (int d = 0; d < dim; d += 4)
         for (int chain = 0; chain < 4; chain++) {
-            lanes k = load(keys + (d + chain) * BLOCK);
+            lanes k = take(keys, (d + chain) * BLOCK, bf16);
             for (int n = 0; n < count; n++) s[n][chain] += k * q[n][d + chain];
         }
     float weight[GROUP][BLOCK];
@@ -87,7 +92,7 @@ static inline __attribute__((always_inline)) void see_block(struct cursor *c, co
             for (int v = 0; v < 4; v++) acc[n][v] = c[n].acc[i + v];
         for (int j = 0; j < filled; j++)
             for (int v = 0; v < 4; v++) {
-                lanes value = load(values + j * dim + (i + v) * WIDTH);
+                lanes value = take(values, j * dim + (i + v) * WIDTH, bf16);
                 for (int n = 0; n < count; n++) acc[n][v] += value * weight[n][j];
             }
         for (int n = 0; n < count; n++)
@@ -95,23 +100,19 @@ static inline __attribute__((always_inline)) void see_block(struct cursor *c, co
     }
     for (; i < dim / WIDTH; i++)
         for (int j = 0; j < filled; j++)
-            for (int n = 0; n < count; n++) c[n].acc[i] += load(values + j * dim + i * WIDTH) * weight[n][j];
+            for (int n = 0; n < count; n++) c[n].acc[i] += take(values, j * dim + i * WIDTH, bf16) * weight[n][j];
 }
 
-static void see_block_1(struct cursor *c, const float (*q)[MAX_DIM], const float *k, const float *v, int d, const ints *h, int f) {
-    see_block(c, q, k, v, d, h, f, 1);
-}
-static void see_block_2(struct cursor *c, const float (*q)[MAX_DIM], const float *k, const float *v, int d, const ints *h, int f) {
-    see_block(c, q, k, v, d, h, f, 2);
-}
-static void see_block_3(struct cursor *c, const float (*q)[MAX_DIM], const float *k, const float *v, int d, const ints *h, int f) {
-    see_block(c, q, k, v, d, h, f, 3);
-}
-static void see_block_4(struct cursor *c, const float (*q)[MAX_DIM], const float *k, const float *v, int d, const ints *h, int f) {
-    see_block(c, q, k, v, d, h, f, 4);
-}
-typedef void (*see_fn)(struct cursor *, const float (*)[MAX_DIM], const float *, const float *, int, const ints *, int);
-static const see_fn SEE_BLOCK[GROUP + 1] = {0, see_block_1, see_block_2, see_block_3, see_block_4};
+#define SEE_BLOCK(N, BF16)                                                                                              \
+    static void see_block_##N##_##BF16(struct cursor *c, const float (*q)[MAX_DIM], const void *k, const void *v, int d, \
+                                       const ints *h, int f) {                                                          \
+        see_block(c, q, k, v, d, h, f, N, BF16);                                                                        \
+    }
+SEE_BLOCK(1, 0) SEE_BLOCK(2, 0) SEE_BLOCK(3, 0) SEE_BLOCK(4, 0)
+SEE_BLOCK(1, 1) SEE_BLOCK(2, 1) SEE_BLOCK(3, 1) SEE_BLOCK(4, 1)
+typedef void (*see_fn)(struct cursor *, const float (*)[MAX_DIM], const void *, const void *, int, const ints *, int);
+static const see_fn SEE_BLOCKS[2][GROUP + 1] = {{0, see_block_1_0, see_block_2_0, see_block_3_0, see_block_4_0},
+                                                {0, see_block_1_1, see_block_2_1, see_block_3_1, see_block_4_1}};
 
 /* Rotates a head's first `rotary` values, halves against each other. */
 EXACT void turn(float *x, const float *cosine, const float *sine, int rotary) {
@@ -140,18 +141,20 @@ EXACT void see_segment(const struct pages *pages, int kv, const float (*q)[MAX_D
     }
     int last = place[queries - 1] < pages->length ? place[queries - 1] : pages->length - 1;
     int from = window && place[0] >= window ? (place[0] - window + 1) / BLOCK : 0;
-    size_t head_size = (size_t)BLOCK * dim;
+    size_t head_size = (size_t)BLOCK * dim, size = pages->bf16 ? 2 : 4;
+    int widened = pages->bf16 && queries > GROUP; /* once for many groups of queries, as they go for one */
+    const see_fn *see = SEE_BLOCKS[pages->bf16 && !widened];
     for (int b = from; b <= last / BLOCK; b++) {
         size_t at = ((size_t)pages->blocks[b] * pages->kv_heads + kv) * head_size;
-        const float *keys = (const float *)pages->keys + at, *values = (const float *)pages->values + at;
+        const char *keys = (const char *)pages->keys + at * size, *values = (const char *)pages->values + at * size;
         if (b < last / BLOCK) {
-            size_t size = pages->bf16 ? 2 : 4, next = ((size_t)pages->blocks[b + 1] * pages->kv_heads + kv) * head_size * size;
+            size_t next = ((size_t)pages->blocks[b + 1] * pages->kv_heads + kv) * head_size * size;
             fetch_ahead((const char *)pages->keys + next, head_size * size);
             fetch_ahead((const char *)pages->values + next, head_size * size);
         }
-        if (pages->bf16) {
-            widen((const uint16_t *)pages->keys + at, wide_keys, (int)head_size), keys = wide_keys;
-            widen((const uint16_t *)pages->values + at, wide_values, (int)head_size), values = wide_values;
+        if (widened) {
+            widen((const uint16_t *)keys, wide_keys, (int)head_size), keys = (const char *)wide_keys;
+            widen((const uint16_t *)values, wide_values, (int)head_size), values = (const char *)wide_values;
         }
         ints where = LANE + b * BLOCK;
         for (int i = 0; i < queries; i += GROUP) {
@@ -164,7 +167,7 @@ EXACT void see_segment(const struct pages *pages, int kv, const float (*q)[MAX_D
                 seen |= b * BLOCK <= end && b * BLOCK + BLOCK > start;
             }
             int filled = last - b * BLOCK + 1 < BLOCK ? last - b * BLOCK + 1 : BLOCK;
-            if (seen) SEE_BLOCK[count](cursors + i, q + i, keys, values, dim, hidden, filled);
+            if (seen) see[count](cursors + i, q + i, keys, values, dim, hidden, filled);
         }
     }
 }

@@ -180,6 +180,7 @@ struct answering {
     int slot_count, heads, kv_heads, dim, layers, capacity, rotary, bf16;
     int event; /* a descriptor to write to when the loop ends */
     uint32_t number, verdict;
+    atomic_uint started;
 };
 
 static int answer_row(const struct answering *self, int layer, const struct ask_row *ask, const float *asked, float *parts) {
@@ -221,9 +222,24 @@ static uint32_t answer_question(struct answering *self) {
     return FINE;
 }
 
+/* A woken vault goes before threads of the service that only spin, computes for some microseconds, and sleeps again.
+ * A kernel that knows no slices of one's own leaves all as it is. */
+static void run_in_short_slices(void) {
+    struct {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime, deadline, period;
+    } attributes = {.size = 48, .runtime = 100000};
+    syscall(SYS_sched_setattr, 0, &attributes, 0);
+}
+
 /* Answers until the link is closed or a question is malformed. */
 static void *answer_loop(void *given) {
     struct answering *self = given;
+    run_in_short_slices();
+    atomic_store(&self->started, 1);
     while (self->verdict == FINE) {
         unsigned number = atomic_load(&self->question->number);
         if (number == self->number) {

@@ -163,7 +163,7 @@ API void cloister_rotate_and_store(float *q, float *k, const float *v, int strid
 API void cloister_attention(const struct attention *job, struct asking *asking, int layer) {
     if (asking) ask(job, asking, layer);
     share_out(attend, job, job->tiles * job->kv_heads);
-    if (asking) await_all(asking), take_answers(job, asking);
+    if (asking) rest_team(), await_all(asking), take_answers(job, asking);
 }
 
 /* One decoder layer of the Llama family, on either side of its attention. */
@@ -230,6 +230,7 @@ static void partitioned_attention(const struct layer *layer, const struct worksp
     clock = spent(phases, KEY_VALUE, clock);
     share_out(attend, job, job->tiles * job->kv_heads);
     clock = spent(phases, OUTPUT_ATTENTION, clock);
+    rest_team();
     await_all(asking);
     clock = spent(phases, WAITING, clock);
     take_answers(job, asking);
@@ -273,6 +274,7 @@ API int cloister_answer(struct answering *self) {
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     int failed = pthread_create(&thread, &attr, answer_loop, self);
     pthread_attr_destroy(&attr);
+    while (!failed && !atomic_load(&self->started)) sched_yield(); /* it needs a call that the seal forbids */
     return failed;
 }
 

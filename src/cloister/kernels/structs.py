@@ -79,7 +79,7 @@ class AnsweringStruct(Structure):
         *((name, c_void_p) for name in ("scale", "window")),
         *((name, c_int) for name in ("slot_count", "heads", "kv_heads", "dim", "layers", "capacity", "rotary", "bf16")),
         ("event", c_int),
-        *((name, c_uint32) for name in ("number", "verdict")),
+        *((name, c_uint32) for name in ("number", "verdict", "started")),
     ]
 
 

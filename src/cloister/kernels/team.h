@@ -34,6 +34,7 @@ static struct {
     atomic_uint door;  /* OPEN while items may remain, plus how many helpers are inside */
     atomic_uint round; /* changes with every job: what helpers wait on */
     atomic_int asleep;
+    atomic_int resting; /* helpers leave their cores to others until the next job */
 } team = {.members = 1};
 
 static void take_items(int member) {
@@ -55,7 +56,7 @@ static void *helper(void *number) {
         int spins = 0;
         unsigned now;
         while ((now = atomic_load_explicit(&team.round, memory_order_acquire)) == seen) {
-            if (++spins < SPINS) {
+            if (++spins < SPINS && !atomic_load_explicit(&team.resting, memory_order_relaxed)) {
                 RELAX();
                 continue;
             }
@@ -87,12 +88,15 @@ static int team_start(int members) {
     return team.members;
 }
 
+static void rest_team(void) { atomic_store_explicit(&team.resting, 1, memory_order_relaxed); }
+
 /* Runs fn for every item and returns when all are done. Only one thread of the process may call it at a time. */
 static void share_out(item_fn fn, const void *job, int items) {
     if (team.members == 1 || items <= 1) {
         for (int i = 0; i < items; i++) fn(job, i, 0);
         return;
     }
+    atomic_store_explicit(&team.resting, 0, memory_order_relaxed);
     team.fn = fn, team.job = job, team.items = items;
     atomic_store_explicit(&team.next, 0, memory_order_relaxed);
     atomic_store_explicit(&team.door, OPEN, memory_order_release);
