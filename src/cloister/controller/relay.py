@@ -7,6 +7,7 @@ checked against the stage that request is in: a vault or service that lies is en
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -20,6 +21,7 @@ from cloister.controller.referee import Referee
 from cloister.controller.service import Service
 from cloister.controller.sessions import Session, SessionKey, Sessions
 from cloister.controller.vaults import Vault, Vaults
+from cloister.controller.wording import in_own_words
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, QueueFull, ServiceUnavailable, VaultLost
 from cloister.messages.front import Ask, EndSession, Serving
 from cloister.messages.generation import (
@@ -73,6 +75,7 @@ class Relay:
         self._front_numbers = itertools.count(1)
         self._line = Line(settings.max_waiting_for_vaults, self._confide)
         self._requests: dict[int, Request] = {}
+        self._views: Counter[int] = Counter()
         self._prompt_tokens = 0
         self._output_tokens = 0
         self.referee = Referee(settings.vault_deadline_s, settings.service_deadline_s)
@@ -114,6 +117,7 @@ class Relay:
                     self._tell_stats(number, Stats(up=False))
             case AskView():
                 if self._service is not None:
+                    self._views[_wide(number, message.request_id)] += 1
                     self._service.send(AskView(_wide(number, message.request_id)))
                 else:
                     self._tell(View(_wide(number, message.request_id), known=False))
@@ -209,20 +213,28 @@ class Relay:
             if request.stage == "vault" and request.session is not None:
                 request.session.vault.send(Cancel(request.request_id))
             self._fail(request, ServiceUnavailable("The service process ended.", hint=_AGAIN))
+        for request_id in list(self._views.elements()):
+            self._viewed(View(request_id, known=False))
         self.referee.service_gone()
+
+    def _viewed(self, view: View) -> None:
+        self._views -= Counter((view.request_id,))
+        self._tell(view)
 
     def from_service(self, message: msgspec.Struct) -> None:
         match message:
             case Paused():
                 self.referee.paused()
             case View():
-                self._tell(message)
+                if not self._views[message.request_id]:
+                    raise ProtocolError("The service sent a view that nobody asked for.")
+                self._viewed(message)
             case Accepted() | Tokens() | Failed():
                 request = self._requests.get(message.request_id)
                 if request is not None:
                     if request.stage != "service":
                         raise ProtocolError("The service speaks of a request it does not have.")
-                    self._advance(request, message)
+                    self._advance(request, in_own_words(message) if isinstance(message, Failed) else message)
             case _:
                 raise ProtocolError("The service sent a message out of turn.")
 

@@ -1,0 +1,102 @@
+"""A service that wants to tell somebody what it knows has tokens and numbers to say it with, and no text.
+
+The relay is the real one; the service, the vaults and the gateway are played over real sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+
+from cloister.errors import CloisterError, VaultLost
+from cloister.messages.front import FromGateway, ToGateway
+from cloister.messages.generation import Accepted, Failed, SamplingParams, Stats, Submit, Tokens
+from cloister.messages.service import AskView, FromSealedService, View
+from cloister.messages.vault import Confide, Understood
+from tests.controller.fakes import House
+
+SECRET = "what another user said"
+PARAMS = SamplingParams(max_tokens=8)
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    house = await House.build(spare_vaults=0)
+    yield house
+    house.close()
+
+
+def codes() -> list[str]:
+    kinds, found = [CloisterError], []
+    while kinds:
+        kind = kinds.pop()
+        found.append(kind.code)
+        kinds += kind.__subclasses__()
+    return sorted({*found, SECRET})
+
+
+@pytest.mark.parametrize("code", codes())
+async def test_text_of_the_service_reaches_nobody(house: House, code: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    house.send(Submit(1, "ann", (1,), PARAMS))
+    submit = await house.service.next(Submit)
+    house.service.say(Failed(submit.request_id, code, SECRET, retry_after=123456789))
+    told = await house.failure()
+    assert told.message and SECRET not in (told.code, told.message) and told.retry_after <= 60
+    assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize("reason", ["vault_lost", "vault_timeout", "link_malformed"])
+async def test_why_a_vault_was_lost_is_told(house: House, reason: str) -> None:
+    """Words that are ours to the letter say more, and no more than a number would."""
+    house.send(Submit(1, "ann", (1,), PARAMS))
+    submit = await house.service.next(Submit)
+    ours = str(VaultLost.because(reason))
+    house.service.say(Failed(submit.request_id, "vault_lost", ours))
+    assert (await house.failure()).message == ours
+
+
+async def test_a_view_that_nobody_asked_for_ends_the_service_and_not_the_gateway(house: House) -> None:
+    house.ask(1, level="isolated")
+    vault = await house.vault(0)
+    asked = await vault.next(Confide)
+    house.service.say(View(asked.request_id, known=True, prompt=(1, 2, 3)))
+    await asyncio.wait_for(house.service.gone.wait(), 5)
+    vault.say(Understood(asked.request_id, 3), Tokens(asked.request_id, (4,), finish="stop"))
+    await house.front.next(Accepted)
+    assert (await house.front.next(Tokens)).tokens == (4,)
+
+
+async def test_a_view_is_told_once(house: House) -> None:
+    house.send(AskView(9))
+    asked = await house.service.next(AskView)
+    house.service.say(View(asked.request_id, known=True), View(asked.request_id, known=True))
+    await house.front.next(View)
+    await asyncio.wait_for(house.service.gone.wait(), 5)
+    assert not house.front.messages
+
+
+async def test_a_view_is_answered_though_the_service_died(house: House) -> None:
+    house.send(AskView(9))
+    await house.service.next(AskView)
+    house.service.die()
+    assert await house.front.next(View) == View(9, known=False)
+
+
+def test_no_message_of_the_service_has_text_but_what_is_replaced_or_said_before_any_request() -> None:
+    """A field of text that is added later must be thought about here."""
+    texts = {
+        f"{message.__name__}.{name}"
+        for message in FromSealedService.__args__
+        for name, kind in message.__annotations__.items()
+        if "str" in str(kind) or "Name" in str(kind) or "bytes" in str(kind)
+    }
+    replaced, before_any_request = (
+        {"Failed.code", "Failed.message"},
+        {*("Ready.kernels", "StartFailed.code", "StartFailed.message", "StartFailed.hint")},
+    )
+    assert texts == replaced | before_any_request
+    assert Stats in FromSealedService.__args__ and View in ToGateway.__args__ and View not in FromGateway.__args__
