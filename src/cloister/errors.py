@@ -124,11 +124,14 @@ class ProtocolError(CloisterError):
     code = "protocol_error"
 
 
-def error_from_code(code: str, message: str, *, hint: str | None = None, retry_after: int = 1) -> CloisterError:
+def error_from_code(
+    code: str, message: str, *, hint: str | None = None, retry_after: int = 1, param: str | None = None
+) -> CloisterError:
     """The error of the family with this code, as another process reported it."""
     if code == QueueFull.code:
         return QueueFull(message, retry_after=retry_after)
-    return _BY_CODE.get(code, CloisterError)(message, hint=hint)
+    kind = _BY_CODE.get(code, CloisterError)
+    return kind(message, param=param, hint=hint) if issubclass(kind, InvalidRequest) else kind(message, hint=hint)
 
 
 _BY_CODE: dict[str, type[CloisterError]] = {

@@ -355,7 +355,8 @@ class Relay:
         self._end(request)
 
     def _refuse(self, request_id: int, reason: CloisterError) -> None:
-        self._tell(Failed(request_id, reason.code, str(reason), getattr(reason, "retry_after", 0)))
+        retry_after, param = getattr(reason, "retry_after", 0), getattr(reason, "param", None)
+        self._tell(Failed(request_id, reason.code, str(reason), retry_after, param))
 
 
 def _wide(number: int, request_id: int) -> int:

@@ -36,7 +36,7 @@ class Engine:
     def __init__(self, runner: Runner, settings: EngineSettings, prefix: PrefixCache | None = None) -> None:
         self._runner = runner
         self._pool = BlockPool(runner.num_blocks)
-        prefix = prefix or NoReuse()
+        prefix = NoReuse() if prefix is None else prefix
         prefix.attach(self._pool, runner.block_tokens)
         self._scheduler = Scheduler(settings, self._pool, runner.block_tokens, prefix, runner.link_rows)
         self._sampler = Sampler(runner.vocabulary, runner.draw_rows)

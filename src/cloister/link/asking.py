@@ -11,7 +11,7 @@ from ctypes import POINTER, pointer
 
 import torch
 
-from cloister.errors import VaultLost
+from cloister.errors import ProtocolError, VaultLost
 from cloister.kernels.batch import RemoteRows
 from cloister.kernels.structs import AskedStruct, AskingStruct
 from cloister.link.mapping import Mapping
@@ -28,8 +28,12 @@ class _Link:
     def __init__(self, shape: LinkShape, question: int, answer: int) -> None:
         self._question = Mapping(question, shape.question_bytes, writable=True)
         self._answer = Mapping(answer, shape.answer_bytes, writable=False)
-        for piece in (self._question, self._answer):
-            shape.check(piece.read(0, NUMBER_AT))
+        try:
+            for piece in (self._question, self._answer):
+                shape.check(piece.read(0, NUMBER_AT))
+        except ProtocolError:
+            self.close()
+            raise
         self.struct = AskedStruct(
             question=self._question.address,
             reply=self._answer.address,

@@ -132,12 +132,16 @@ class Tokens(_Discreet, Struct, frozen=True, tag="tokens", forbid_unknown_fields
 
 
 class Failed(Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
-    """Service → front: the request ended in an error. `code` is a CloisterError code; no user content in it."""
+    """Service → front: the request ended in an error. `code` is a CloisterError code; no user content in it.
+
+    `param` names the field of the request that is wrong, where one is.
+    """
 
     request_id: RequestId
     code: Name
     message: Annotated[str, Meta(max_length=4096)]
     retry_after: int = 0
+    param: Annotated[str, Meta(pattern="^[a-z_]{1,64}$")] | None = None
 
 
 class Stats(Struct, frozen=True, tag="stats", forbid_unknown_fields=True):

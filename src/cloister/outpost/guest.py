@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from typing import Literal, Protocol
@@ -18,6 +19,8 @@ from cloister.link.shape import LinkShape
 from cloister.messages.bridge import Admitted, FromFar, Lend, Receive
 from cloister.messages.vault import FloorDone, WantFloor
 from cloister.outpost.bridge import start_bridge
+
+log = logging.getLogger(__name__)
 
 FAR = "cloister.link.network.far"
 INTRODUCTION_S = 15.0
@@ -51,7 +54,7 @@ class Guest:
         self._link: LinkMemory | None = None
         self._vault: Child | None = None
         self._bridge, ours = start_bridge(FAR)
-        self._channel = Channel(ours, FromFar, self._receive, self.give_up)
+        self._channel = Channel(ours, FromFar, self._receive, self.close)
         self._channel.send(order, (connection.fileno(),))
         self._patience = asyncio.get_running_loop().call_later(INTRODUCTION_S, self.give_up)
 
@@ -69,6 +72,8 @@ class Guest:
         self._channel.send(message)
 
     def give_up(self) -> None:
+        """It takes too long: over its introduction, or with the floor."""
+        log.warning("A vault kept the floor too long." if self.admitted else "A stranger did not introduce itself.")
         self.close()
 
     def close(self, wait_s: float = 0.0) -> None:

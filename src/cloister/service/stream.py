@@ -64,7 +64,7 @@ def raised(event: Failed | CloisterError) -> CloisterError:
     """The error to raise for an event that ends a request."""
     if isinstance(event, CloisterError):
         return event
-    return error_from_code(event.code, event.message, retry_after=event.retry_after)
+    return error_from_code(event.code, event.message, retry_after=event.retry_after, param=event.param)
 
 
 def _joined(first: Tokens, second: Tokens) -> Tokens:

@@ -14,7 +14,7 @@ import msgspec
 
 from cloister.config import EngineSettings
 from cloister.engine.model_runner import ModelRunner
-from cloister.errors import CloisterError, ProtocolError, QueueFull
+from cloister.errors import CloisterError, InvalidRequest, ProtocolError, QueueFull
 from cloister.kernels.cache import KVCache
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION, Cancel, Failed
@@ -169,4 +169,6 @@ def _failed(request_id: int, error: Exception) -> Failed:
     """The error in our own words: libraries put their input into theirs."""
     if not isinstance(error, CloisterError):
         error = CloisterError(f"The computation failed ({type(error).__name__}).", hint="Try again.")
-    return Failed(request_id, error.code, str(error), error.retry_after if isinstance(error, QueueFull) else 0)
+    retry_after = error.retry_after if isinstance(error, QueueFull) else 0
+    param = error.param if isinstance(error, InvalidRequest) else None
+    return Failed(request_id, error.code, str(error), retry_after, param)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import select
 import socket
 import sys
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import TypeAlias
 
@@ -19,7 +20,7 @@ from cloister.link.network.confine import begin, confine, say
 from cloister.link.network.line import Line
 from cloister.link.network.near import shape_of
 from cloister.link.network.records import CONTROL, CONTROL_BYTES, HAIL, KIND, QUESTION, kind_of, longest_record
-from cloister.link.network.secure import SecureChannel, meet
+from cloister.link.network.secure import CutOff, SecureChannel, meet
 from cloister.link.network.sides import ServiceSide
 from cloister.messages.bridge import Admitted, Hail, Lend, Receive, ToFar, Unwelcome, Welcome
 from cloister.messages.frames import FrameReader, encode_frame
@@ -92,7 +93,12 @@ class Far:
         self._unsent: SimpleQueue[bytes] = SimpleQueue()
 
     def from_near(self) -> None:
-        """Service and controller → vault, until the other side ends."""
+        """Service and controller → vault, until the other side ends. A server kills what it needs no longer, so a
+        line that is cut is how most sessions end, and worth no word."""
+        with suppress(CutOff):
+            self._take_records()
+
+    def _take_records(self) -> None:
         frames: FrameReader[msgspec.Struct] = FrameReader(ToVault)
         while (record := self._channel.receive()) is not None:
             kind = kind_of(record)

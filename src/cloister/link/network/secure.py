@@ -45,6 +45,10 @@ _NONCE = struct.Struct("<4xQ")
 _RECORD, _END = 0, 1
 
 
+class CutOff(ProtocolError):
+    """The connection is gone without an end that was agreed on: the other side died, or somebody cut the line."""
+
+
 def meet(connection: socket.socket, secret: bytes, side: Side, limit: int, patience_s: float = 10.0) -> SecureChannel:
     """Prove to each other who we are. Nothing but keys and proofs is sent before; both sides must agree on `limit`."""
     if len(secret) != SECRET_BYTES:
@@ -196,7 +200,7 @@ class SecureChannel:
             try:
                 self._connection.sendall(self._out[:until])
             except OSError:
-                raise self._die("The connection broke.") from None
+                raise self._die("The connection broke.", CutOff) from None
 
     def _await_record(self) -> tuple[int, int]:
         """Read until the next record is whole; its length and kind, neither of which is to be believed yet."""
@@ -220,16 +224,16 @@ class SecureChannel:
             try:
                 received = self._connection.recv_into(self._in[self._filled :])
             except OSError:
-                raise self._die("The connection broke.") from None
+                raise self._die("The connection broke.", CutOff) from None
             if not received:
-                raise self._die("The connection was cut off.")
+                raise self._die("The connection was cut off.", CutOff)
             self._filled += received
 
-    def _die(self, why: str) -> ProtocolError:
+    def _die(self, why: str, kind: type[ProtocolError] = ProtocolError) -> ProtocolError:
         self._dead = True
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
-        return ProtocolError(why)
+        return kind(why)
 
 
 def _send(connection: socket.socket, data: bytes, end: float) -> None:
