@@ -88,6 +88,7 @@ def test_a_repetition_penalty_works_where_the_prompt_is(llama: Decoder, room: Ro
     assert room.answer(1) == engine_answer(llama, tuple(WORDS.encode()), repetition_penalty=1.7)[0]
     refused = room.confide(2, WORDS, repetition_penalty=1.7)
     assert isinstance(refused, Failed) and refused.code == "invalid_request" and "repetition" in refused.message
+    assert refused.param == "repetition_penalty"
 
 
 def test_only_the_private_span_is_exposed(room: Room, answerer: FakeAnswerer):
