@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections import deque
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
@@ -85,12 +85,16 @@ class Controller:
         settings: EngineSettings,
         weights_of: ModelFolder | None = None,
         packed_with: EngineSettings | None = None,
+        module: str = "cloister.nursery",
+        output: IO[bytes] | None = None,
     ) -> None:
         weights = asyncio.run(seal_weights(weights_of or folder, packed_with or settings))
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "cloister.nursery", str(theirs.fileno())]
+        command = [sys.executable, "-m", module, str(theirs.fileno())]
         with theirs:
-            self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+            self.process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
         self.line = Line(ours, FromNursery)
         order = Preload(VERSION, folder.name, str(folder.path), settings.model_dump_json().encode())
         self.line.send(order, descriptors=(weights.fd,))

@@ -1,0 +1,225 @@
+"""A secret in a prompt is in the memory of its own vault and nowhere else: not in another process of the server, not in
+shared memory, the log, a file, an argument; and nowhere at all once its session has ended.
+
+The whole of every process is searched (tests/redteam/memory.py), for the text and for its tokens.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import string
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from cloister.config import DEVELOPMENT_KEY, cache_folder
+from cloister.models.source import ModelFolder
+from cloister.models.tokenizer import Tokenizer
+from tests.redteam.family import Family
+from tests.redteam.memory import Search, Secret, memory_files_of, stopped, told_at_start
+from tests.served import Server, running_server
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root may read another process's memory"),
+]
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+VAULT_LEVELS = ("partitioned", "isolated")
+IDLE_S = 15
+ARGUMENTS = (
+    *("--threads", "1", "--kv-cache-mib", "64", "--vault-kv-mib", "32", "--spare-vaults", "1"),
+    # Long enough for a step to outlast the stop of all processes that a search takes.
+    *("--link-deadline-ms", "300000", "--request-timeout", "600", "--session-idle", str(IDLE_S)),
+)
+
+
+class House:
+    """A server, a client, and the search through all that the server is."""
+
+    def __init__(self, server: Server, temporary: Path, folder: ModelFolder) -> None:
+        self.server = server
+        self.client = httpx.Client(
+            base_url=server.url(), headers={"Authorization": f"Bearer {DEVELOPMENT_KEY}"}, timeout=600
+        )
+        self._written_in = (temporary, Path.cwd(), cache_folder())
+        self._begun = time.time() - 1
+        self._tokenizer = Tokenizer(folder)
+        self._model = folder.name
+
+    def secret(self) -> Secret:
+        """Random letters whose tokens, those at either end left out, are the same in any sentence."""
+        while True:
+            text = "".join(secrets.choice(string.ascii_lowercase) for _ in range(32))
+            tokens = tuple(self._tokenizer.encode(f" {text} "))[1:-2][:8]
+            if len(tokens) == 8 and min(tokens) > 256:
+                return Secret(text, tokens)
+
+    def body(self, path: str, prompt: Any, **fields: Any) -> dict[str, Any]:
+        given = {"prompt": prompt} if path == COMPLETIONS else {"messages": prompt}
+        return {"model": self._model, "max_tokens": 400, "logit_bias": {"2": -100}, **given, **fields}
+
+    def ask(self, path: str, prompt: Any, **fields: Any) -> httpx.Response:
+        return self.client.post(path, json=self.body(path, prompt, **fields))
+
+    @contextmanager
+    def answering(self, path: str, prompt: Any, **fields: Any) -> Iterator[Iterator[str]]:
+        """An answer that has begun to come and is far from its end."""
+        with self.client.stream("POST", path, json=self.body(path, prompt, stream=True, **fields)) as response:
+            assert response.status_code == 200, response.read()
+            lines = response.iter_lines()
+            for _ in range(6):
+                next(lines)
+            yield lines
+
+    def family(self) -> Family:
+        """When nothing is being forked or buried any more."""
+        before: Family | None = None
+        for _ in range(100):
+            with suppress(ValueError, OSError):
+                now = Family.of(self.server)
+                if now == before:
+                    return now
+                before = now
+            time.sleep(0.3)
+        raise AssertionError("the server does not come to rest")
+
+    def holders(self, secret: Secret) -> dict[str, list[str]]:
+        """Who has the secret: processes by name; files, arguments and shared memory by theirs."""
+        found: dict[str, list[str]] = {}
+        family = self.family()
+        with stopped(family.all):
+            search = Search(secret)
+            for pid in family.all:
+                found[family.name(pid)] = search.look_into(pid)
+                found[f"start of {family.name(pid)}"] = secret.found_in(told_at_start(pid))
+            for name, data in memory_files_of(family.controller).items():  # links: also those nobody maps
+                found[name] = secret.found_in(data)
+            for path in (*Path("/dev/shm").rglob("*"), *self._written()):
+                with suppress(OSError):
+                    if path.is_file():
+                        found[str(path)] = secret.found_in(path.read_bytes())
+        found["log"] = secret.found_in(self.server.said.encode())
+        return {name: places for name, places in found.items() if places}
+
+    def _written(self) -> Iterator[Path]:
+        """Every file that was written since the server began, wherever it could write by itself."""
+        for root in self._written_in:
+            for folder, _, names in os.walk(root):
+                for name in names:
+                    path = Path(folder, name)
+                    with suppress(OSError):
+                        if path.stat().st_mtime >= self._begun:
+                            yield path
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory, smollm_folder: ModelFolder) -> Iterator[House]:
+    temporary = tmp_path_factory.mktemp("temporary")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(temporary))
+        with running_server(tmp_path_factory.mktemp("served") / "log", *ARGUMENTS) as server:
+            yield House(server, temporary, smollm_folder)
+
+
+def four_ways(secret: Secret) -> list[tuple[str, Any]]:
+    """As a user's words, a system message, a confidential span after public ones, a plain text."""
+    user = {"role": "user", "content": "Tell me a long story."}
+    return [
+        (CHAT, [{"role": "user", "content": f"Repeat {secret.text} and tell me a long story."}]),
+        (CHAT, [{"role": "system", "content": f"The word is {secret.text} today."}, user]),
+        (CHAT, [{"role": "user", "content": f"Public. <confidential>It is {secret.text} now.</confidential> Well?"}]),
+        (COMPLETIONS, f"Once upon {secret.text} there was a long story"),
+    ]
+
+
+def of_vaults(holders: dict[str, list[str]]) -> int:
+    """How many there are, where they are all there are."""
+    assert all(name.startswith("vault ") for name in holders), holders
+    return len(holders)
+
+
+@pytest.mark.parametrize("level", VAULT_LEVELS)
+def test_a_prompt_is_in_its_vault_only_and_nowhere_after(house: House, level: str) -> None:
+    secret = house.secret()
+    with ExitStack() as answers:
+        for path, prompt in four_ways(secret):
+            answers.enter_context(house.answering(path, prompt, protection=level))
+        assert of_vaults(house.holders(secret)) == 4
+    assert house.holders(secret) == {}
+
+
+def test_whole_answers_leave_nothing(house: House) -> None:
+    """Not cut short by the client, and not streamed."""
+    secret = house.secret()
+    for level in VAULT_LEVELS:
+        for path, prompt in four_ways(secret):
+            assert house.ask(path, prompt, protection=level, max_tokens=4).status_code == 200
+    assert house.holders(secret) == {}
+
+
+def test_a_kept_session_holds_its_prompt_until_it_ends(house: House) -> None:
+    """One is deleted, the other forgotten for as long as sessions may be idle."""
+    secret = house.secret()
+    path, prompt = four_ways(secret)[0]
+    for name in ("deleted", "forgotten"):
+        assert house.ask(path, prompt, session=name, max_tokens=4).status_code == 200
+    assert of_vaults(house.holders(secret)) == 2
+    for name in ("deleted", "forgotten"):  # again: the search may have taken longer than a session may be idle
+        assert house.ask(path, prompt, session=name, max_tokens=4).status_code == 200
+    vaults = len(house.family().vaults)
+    assert house.client.delete("/v1/sessions/deleted").is_success
+    assert len(house.family().vaults) < vaults
+    time.sleep(IDLE_S + 1)
+    assert house.holders(secret) == {}
+
+
+def test_the_search_finds_what_the_service_is_given(house: House) -> None:
+    """At `open` the service has the tokens: were it given them at another level, the search would find them too."""
+    secret = house.secret()
+    path, prompt = four_ways(secret)[0]
+    with house.answering(path, prompt, protection="open"):
+        holders = house.holders(secret)
+    assert any(form.startswith("tokens") for form in holders["service"])
+    assert not any(name.startswith("vault ") for name in holders)
+
+
+def kill_the_vault_at_work(family: Family) -> None:
+    """The one that has computed: the others are spare."""
+    os.kill(max(family.vaults, key=lambda pid: sum(psutil.Process(pid).cpu_times()[:2])), signal.SIGKILL)
+
+
+def test_failures_say_and_leave_nothing_of_the_prompt(house: House) -> None:
+    secret = house.secret()
+    text = secret.text
+    replies: list[httpx.Response] = []
+    wrong: list[Callable[[str], httpx.Response]] = [
+        lambda level: house.ask(CHAT, [{"role": "user", "content": f"<confidential>{text}"}], protection=level),
+        lambda level: house.ask(COMPLETIONS, f"{text}</confidential>", protection=level),
+        lambda level: house.ask(CHAT, [{"role": "user", "content": f"{text} word" * 2000}], protection=level),
+        lambda level: house.ask(COMPLETIONS, text, protection=level, max_tokens=10**6),
+        lambda level: house.ask(COMPLETIONS, text, protection=level, temperature=text),
+        lambda level: house.ask(CHAT, [{"role": text, "content": text}], protection=level),
+        lambda level: house.ask(CHAT, [{"role": "user", "content": text}], protection=level, session=text * 20),
+        lambda level: house.client.post(CHAT, content=b'{"messages": [{"content": "%b' % text.encode()),
+        lambda level: house.client.post(CHAT, content=text.encode(), headers={"Content-Type": "text/plain"}),
+    ]
+    for level in VAULT_LEVELS:
+        replies += [attempt(level) for attempt in wrong]
+    assert {reply.status_code for reply in replies} <= {400, 413, 415}
+    with house.answering(CHAT, four_ways(secret)[0][1], protection="partitioned") as lines:
+        kill_the_vault_at_work(house.family())
+        last = "".join(lines)
+    assert "vault_lost" in last
+    said = last + "".join(str(reply.headers) + reply.text for reply in replies) + house.server.said
+    assert not secret.found_in(said.encode())
+    assert house.holders(secret) == {}
