@@ -15,6 +15,8 @@ from tests.served import Server, running_server
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 QUESTION = "Name three rivers, and say where each of them begins."
+# The two would be on two machines, and do not make way for each other.
+ONE = ("--threads", "1")
 HEADERS = {"Authorization": "Bearer cloister-dev"}
 
 
@@ -39,11 +41,11 @@ def ask(url: str, level: str, tokens: int = 24) -> str:
 @pytest.mark.skipif(bool(why_no_namespaces()), reason=why_no_namespaces() or "-")
 def test_vaults_in_another_network_give_what_open_gives_and_end_as_a_503(tmp_path: Path, key: Path) -> None:
     with another_network() as (namespace, host):
-        outpost = OutpostProcess(tmp_path / "outpost", key, listen=f"{host}:7000", namespace=namespace)
+        outpost = OutpostProcess(tmp_path / "outpost", key, *ONE, listen=f"{host}:7000", namespace=namespace)
         try:
             # The two start at once: a server may be there before its outpost is.
             keys = ("--outpost", f"{host}:7000", "--outpost-key", str(key))
-            with running_server(tmp_path / "server", *keys) as server:
+            with running_server(tmp_path / "server", *keys, *ONE) as server:
                 outpost.address()
                 assert os.readlink(f"/proc/{outpost.process.pid}/ns/net") != os.readlink("/proc/self/ns/net")
                 _answers_are_equal(server.url())
