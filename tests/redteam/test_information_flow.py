@@ -18,7 +18,7 @@ from cloister.messages.service import AskView, FromSealedService, View
 from cloister.messages.vault import Confide, Understood
 from tests.controller.fakes import House
 
-SECRET = "what another user said"
+SECRET = "what_another_user_said"
 PARAMS = SamplingParams(max_tokens=8)
 
 
@@ -43,9 +43,9 @@ async def test_text_of_the_service_reaches_nobody(house: House, code: str, caplo
     caplog.set_level(logging.DEBUG)
     house.send(Submit(1, "ann", (1,), PARAMS))
     submit = await house.service.next(Submit)
-    house.service.say(Failed(submit.request_id, code, SECRET, retry_after=123456789))
+    house.service.say(Failed(submit.request_id, code, SECRET, retry_after=123456789, param=SECRET))
     told = await house.failure()
-    assert told.message and SECRET not in (told.code, told.message) and told.retry_after <= 60
+    assert told.message and SECRET not in (told.code, told.message, told.param) and told.retry_after <= 60
     assert SECRET not in caplog.text
 
 
@@ -55,8 +55,9 @@ async def test_why_a_vault_was_lost_is_told(house: House, reason: str) -> None:
     house.send(Submit(1, "ann", (1,), PARAMS))
     submit = await house.service.next(Submit)
     ours = str(VaultLost.because(reason))
-    house.service.say(Failed(submit.request_id, "vault_lost", ours))
-    assert (await house.failure()).message == ours
+    house.service.say(Failed(submit.request_id, "vault_lost", ours, param=SECRET))
+    told = await house.failure()
+    assert told.message == ours and told.param is None
 
 
 async def test_a_view_that_nobody_asked_for_ends_the_service_and_not_the_gateway(house: House) -> None:
@@ -95,7 +96,7 @@ def test_no_message_of_the_service_has_text_but_what_is_replaced_or_said_before_
         if "str" in str(kind) or "Name" in str(kind) or "bytes" in str(kind)
     }
     replaced, before_any_request = (
-        {"Failed.code", "Failed.message"},
+        {"Failed.code", "Failed.message", "Failed.param"},
         {*("Ready.kernels", "StartFailed.code", "StartFailed.message", "StartFailed.hint")},
     )
     assert texts == replaced | before_any_request

@@ -6,14 +6,13 @@ for whatever it holds of somebody else.
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from cloister.errors import CloisterError, InvalidRequest, PromptTooLong, QueueFull, ServiceUnavailable, VaultLost
 from cloister.messages.generation import Failed
 
 MAX_RETRY_AFTER_S = 60
 
 _LOST = frozenset(str(VaultLost.because(reason)) for reason in ("vault_lost", "vault_timeout", "link_malformed"))
+_FIELDS = frozenset({"prompt", "logit_bias", "max_tokens", "logprobs", "repetition_penalty"})
 _WORDS = {
     kind.code: words
     for kind, words in (
@@ -29,9 +28,10 @@ _WORDS = {
 def in_own_words(failed: Failed) -> Failed:
     """The same failure as far as its code is one the service has; none of its text that is not ours to the letter."""
     retry_after = min(max(failed.retry_after, 0), MAX_RETRY_AFTER_S)
-    if failed.code == VaultLost.code and failed.message in _LOST:
-        return replace(failed, retry_after=retry_after)
     words = _WORDS.get(failed.code)
     if words is None:
         return Failed(failed.request_id, CloisterError.code, "The service failed.")
-    return Failed(failed.request_id, failed.code, words, retry_after)
+    if failed.code == VaultLost.code and failed.message in _LOST:
+        words = failed.message
+    param = failed.param if failed.param in _FIELDS else None
+    return Failed(failed.request_id, failed.code, words, retry_after, param=param)
