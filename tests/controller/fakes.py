@@ -164,6 +164,8 @@ class House:
             def send(self, message: msgspec.Struct) -> None:
                 front.put(message)
 
+            send_soon = send
+
         return self.relay.add_front(Front())
 
     async def start_service(self) -> None:

@@ -58,6 +58,25 @@ async def test_messages_and_descriptors_arrive_in_order_however_full_the_socket(
         two.channel.take_descriptor()
 
 
+async def test_what_is_gathered_goes_out_as_one_frame_and_before_what_is_sent_after_it() -> None:
+    ours, theirs = socket.socketpair()
+    end = End(ours)
+    for number in range(3):
+        end.channel.send_soon(Cancel(number))
+    end.channel.send(AskStats())
+    end.channel.send_soon(Cancel(3))
+    end.channel.close()  # nothing that was said is lost
+    end.channel.send_soon(Cancel(4))
+    await asyncio.sleep(0)
+    expected = [
+        encode_frame(tuple(Cancel(n) for n in range(3))),
+        encode_frame((AskStats(),)),
+        encode_frame((Cancel(3),)),
+    ]
+    assert theirs.recv(1 << 16) == b"".join(expected)
+    theirs.close()
+
+
 async def test_a_hang_up_is_told_once_and_a_close_of_ones_own_never(ends: tuple[End, End]) -> None:
     one, two = ends
     one.channel.close()

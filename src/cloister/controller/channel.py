@@ -41,6 +41,7 @@ class Channel:
         self._on_end = on_end
         self._unsent: deque[tuple[memoryview, tuple[int, ...]]] = deque()
         self._unsent_bytes = 0
+        self._gathered: list[msgspec.Struct] = []
         self._received: deque[int] = deque()
         self._loop = asyncio.get_running_loop()
         self.open = True
@@ -48,9 +49,27 @@ class Channel:
 
     def send(self, message: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
         """Send now or as soon as the peer reads. Descriptors are copied: the caller keeps (and closes) its own."""
+        self._send_gathered()
+        self._send((message,), descriptors)
+
+    def send_soon(self, message: msgspec.Struct) -> None:
+        """Send with what else is to be said before the loop turns: one frame, and one waking of the peer, for all.
+
+        For small messages: together they must fit a frame.
+        """
+        self._gathered.append(message)
+        if len(self._gathered) == 1:
+            self._loop.call_soon(self._send_gathered)
+
+    def _send_gathered(self) -> None:
+        if self._gathered:
+            messages, self._gathered = tuple(self._gathered), []
+            self._send(messages)
+
+    def _send(self, messages: tuple[msgspec.Struct, ...], descriptors: tuple[int, ...] = ()) -> None:
         if not self.open:
             return
-        frame = memoryview(encode_frame((message,)))
+        frame = memoryview(encode_frame(messages))
         self._unsent.append((frame, tuple(os.dup(one) for one in descriptors)))
         self._unsent_bytes += len(frame)
         if len(self._unsent) == 1:
@@ -66,6 +85,7 @@ class Channel:
 
     def say_goodbye(self) -> None:
         """Send nothing more: the peer reads an end and may end by itself. What it still says is received."""
+        self._send_gathered()
         if self.open:
             with suppress(OSError):
                 self._peer.shutdown(socket.SHUT_WR)
@@ -74,6 +94,7 @@ class Channel:
         """Hang up; nobody is told."""
         if not self.open:
             return
+        self._send_gathered()
         self.open = False
         self._loop.remove_reader(self._peer)
         self._loop.remove_writer(self._peer)

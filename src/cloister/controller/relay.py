@@ -49,6 +49,7 @@ class Front(Protocol):
     """A gateway, as far as the relay is concerned."""
 
     def send(self, message: msgspec.Struct) -> None: ...
+    def send_soon(self, message: msgspec.Struct) -> None: ...
 
 
 @dataclass
@@ -179,7 +180,8 @@ class Relay:
 
     def _tell(self, message: Accepted | Tokens | Failed | View) -> None:
         if front := self._fronts.get(message.request_id >> GATEWAY_ID_BITS):
-            front.send(replace(message, request_id=message.request_id & _LOCAL))
+            # A step brings tokens for everybody: the gateway is woken once for all of them.
+            front.send_soon(replace(message, request_id=message.request_id & _LOCAL))
 
     def _tell_stats(self, number: int, stats: Stats) -> None:
         if front := self._fronts.get(number):
