@@ -24,9 +24,6 @@ class ModelRunner(Runner):
 
     block_tokens = BLOCK_TOKENS
 
-    small_pages = False
-    """Whether little of the cache will be used at a time (see KVCache)."""
-
     def __init__(self, decoder: Decoder, settings: EngineSettings, asker: Asker | None = None) -> None:
         self._decoder = decoder
         self.vocabulary = decoder.vocabulary
@@ -45,7 +42,7 @@ class ModelRunner(Runner):
                 f"{settings.kv_cache_mib} MiB of KV cache hold not one block of this model.",
                 hint="Give more with --kv-cache-mib.",
             )
-        self._cache = KVCache(decoder.cache_shape, self.num_blocks, dtype, small_pages=self.small_pages)
+        self._cache = KVCache(decoder.cache_shape, self.num_blocks, dtype)
 
     def forward(self, pieces: Sequence[Piece]) -> torch.Tensor:
         """Each row is computed by itself, so the logits of a piece do not depend on its neighbours."""

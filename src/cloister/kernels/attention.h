@@ -36,6 +36,7 @@ struct attention {
     const float *turn_cosine, *turn_sine; /* [strip][rotary] */
     const int32_t *remote; /* per row: its place among the rows with a part elsewhere, or -1; NULL if there are none */
     float *parts; /* [remote row][2][head][dim + 2]: what such a row finds here, before and after the part elsewhere */
+    size_t block; /* values from one block of a layer to the next */
     int tiles, heads, kv_heads, dim, q_stride, table_stride, window, bf16, rotary;
     float scale;
 };
@@ -127,7 +128,8 @@ EXACT void turn(float *x, const float *cosine, const float *sine, int rotary) {
 struct pages {
     const void *keys, *values;
     const int32_t *blocks;
-    int kv_heads, dim, length, window, bf16;
+    size_t block;
+    int dim, length, window, bf16;
 };
 
 /* `queries` queries, at ascending places, look at one KV head of one segment. */
@@ -145,10 +147,10 @@ EXACT void see_segment(const struct pages *pages, int kv, const float (*q)[MAX_D
     int widened = pages->bf16 && queries > GROUP; /* once for many groups of queries, as they go for one */
     const see_fn *see = SEE_BLOCKS[pages->bf16 && !widened];
     for (int b = from; b <= last / BLOCK; b++) {
-        size_t at = ((size_t)pages->blocks[b] * pages->kv_heads + kv) * head_size;
+        size_t at = (size_t)pages->blocks[b] * pages->block + kv * head_size;
         const char *keys = (const char *)pages->keys + at * size, *values = (const char *)pages->values + at * size;
         if (b < last / BLOCK) {
-            size_t next = ((size_t)pages->blocks[b + 1] * pages->kv_heads + kv) * head_size * size;
+            size_t next = ((size_t)pages->blocks[b + 1] * pages->block + kv * head_size) * size;
             fetch_ahead((const char *)pages->keys + next, head_size * size);
             fetch_ahead((const char *)pages->values + next, head_size * size);
         }
@@ -215,7 +217,7 @@ static void attend(const void *given, int item, int member) {
     for (int s = 0; s < count; s++) {
         const struct segment *segment = job->segments + (size_t)strip * SEGMENTS + s;
         struct pages pages = {job->keys, job->values, job->tables + (size_t)strip * job->table_stride + segment->first,
-                              job->kv_heads, dim, segment->length, job->window, job->bf16};
+                              job->block, dim, segment->length, job->window, job->bf16};
         for (int i = 0; i < queries; i++) {
             int row = first + i / group, head = kv * group + i % group;
             memcpy(q[i], job->q + (size_t)row * job->q_stride + head * dim, sizeof(float) * dim);

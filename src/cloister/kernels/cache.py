@@ -1,4 +1,4 @@
-"""The storage of the paged KV cache: for every layer, blocks of 16 positions of keys and values.
+"""The storage of the paged KV cache: blocks of 16 positions, in each of them keys and values of every layer.
 
 Keys of a block lie as [kv head][dim][16], values as [kv head][16][dim]: the order in which attention reads them.
 Who owns which block is the pool's affair.
@@ -7,8 +7,6 @@ Who owns which block is the pool's affair.
 from __future__ import annotations
 
 import math
-import mmap
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,40 +29,36 @@ class CacheShape:
 
 
 class KVCache:
-    """Keys and values of `blocks` blocks, per layer."""
+    """Keys and values of `blocks` blocks. A block's layers lie together, so that little used takes few pages."""
 
-    def __init__(self, shape: CacheShape, blocks: int, dtype: torch.dtype, *, small_pages: bool = False) -> None:
+    def __init__(self, shape: CacheShape, blocks: int, dtype: torch.dtype) -> None:
         self.shape = shape
         self.blocks = blocks
         self.dtype = dtype
-        size = (shape.layers, blocks, shape.kv_heads)
-        self._keys = _zeros(*size, shape.dim, BLOCK_TOKENS, dtype=dtype, small_pages=small_pages)
-        self._values = _zeros(*size, BLOCK_TOKENS, shape.dim, dtype=dtype, small_pages=small_pages)
+        size = (blocks, shape.layers, shape.kv_heads)
+        self._keys = _zeros(*size, shape.dim, BLOCK_TOKENS, dtype=dtype)
+        self._values = _zeros(*size, BLOCK_TOKENS, shape.dim, dtype=dtype)
 
     @property
     def bytes_per_layer(self) -> int:
         """How far one layer's keys (or values) lie from the next's."""
-        return self._keys.stride(0) * self.dtype.itemsize
+        return self._keys.stride(1) * self.dtype.itemsize
+
+    @property
+    def block(self) -> int:
+        """How many values lie between a layer's keys (or values) in one block and in the next."""
+        return self._keys.stride(0)
 
     def keys(self, layer: int) -> torch.Tensor:
         """[block, kv head, dim, 16]"""
-        return self._keys[layer]
+        return self._keys[:, layer]
 
     def values(self, layer: int) -> torch.Tensor:
         """[block, kv head, 16, dim]"""
-        return self._values[layer]
+        return self._values[:, layer]
 
 
-def _zeros(*size: int, dtype: torch.dtype, small_pages: bool) -> torch.Tensor:
-    """Zeros that take memory only once a page is written: a large cache costs nothing at start.
-
-    numpy asks for pages of 2 MiB, good for one cache that is full. With `small_pages` a cache of which little is used
-    takes little: one block of it lies in as many places as there are layers.
-    """
-    count = math.prod(size) * dtype.itemsize
-    if not small_pages:
-        return torch.from_numpy(np.zeros(count, dtype=np.uint8)).view(dtype).view(size)
-    memory = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel without huge pages needs no such advice
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype).view(size)
+def _zeros(*size: int, dtype: torch.dtype) -> torch.Tensor:
+    """Zeros that take memory only once a page is written: a large cache costs nothing at start."""
+    raw = np.zeros(math.prod(size) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(raw).view(dtype).view(size)

@@ -174,7 +174,7 @@ struct answering {
     struct reply *reply;
     struct slot *slots;
     const char *keys, *values;
-    size_t cache_bytes_per_layer;
+    size_t cache_bytes_per_layer, block; /* see struct attention */
     const float *scale; /* per layer */
     const int32_t *window;
     int slot_count, heads, kv_heads, dim, layers, capacity, rotary, bf16;
@@ -189,7 +189,7 @@ static int answer_row(const struct answering *self, int layer, const struct ask_
     if (!atomic_load_explicit(&slot->exposed, memory_order_acquire)) return 0;
     int dim = self->dim, group = self->heads / self->kv_heads;
     size_t offset = self->cache_bytes_per_layer * (size_t)layer;
-    struct pages pages = {self->keys + offset, self->values + offset, slot->blocks, self->kv_heads, dim, slot->length,
+    struct pages pages = {self->keys + offset, self->values + offset, slot->blocks, self->block, dim, slot->length,
                           self->window[layer], self->bf16};
     float q[MAX_QUERIES][MAX_DIM] __attribute__((aligned(64)));
     struct cursor cursors[MAX_QUERIES];

@@ -126,6 +126,7 @@ struct rotate {
     void *keys, *values;
     const int64_t *slot;
     int rows, heads, kv_heads, dim, rotary, stride, bf16;
+    size_t block;
 };
 
 static void rotate_rows(const void *given, int item, int member) {
@@ -140,7 +141,7 @@ static void rotate_rows(const void *given, int item, int member) {
         }
         size_t block = (size_t)job->slot[row] / BLOCK, lane = (size_t)job->slot[row] % BLOCK;
         for (int h = 0; h < job->kv_heads; h++) {
-            size_t base = (block * job->kv_heads + h) * BLOCK * job->dim;
+            size_t base = block * job->block + (size_t)h * BLOCK * job->dim;
             for (int d = 0; d < job->dim; d++) {
                 size_t key = base + (size_t)d * BLOCK + lane, value = base + lane * job->dim + d;
                 float kx = k[h * job->dim + d], vx = v[h * job->dim + d];
@@ -154,8 +155,8 @@ static void rotate_rows(const void *given, int item, int member) {
 /* Rotates q and k in place by their rows' angles (rotary 0: leaves them) and writes k and v into their cache slots. */
 API void cloister_rotate_and_store(float *q, float *k, const float *v, int stride, int rows, int heads, int kv_heads,
                                    int dim, int rotary, const float *cosine, const float *sine, const int64_t *slot,
-                                   void *keys, void *values, int bf16) {
-    struct rotate job = {q, k, v, cosine, sine, keys, values, slot, rows, heads, kv_heads, dim, rotary, stride, bf16};
+                                   void *keys, void *values, int bf16, size_t block) {
+    struct rotate job = {q, k, v, cosine, sine, keys, values, slot, rows, heads, kv_heads, dim, rotary, stride, bf16, block};
     share_out(rotate_rows, &job, up_to(rows, ROWS) / ROWS);
 }
 
@@ -184,7 +185,8 @@ static void norm_heads(const struct layer *layer, float *x, int stride, int rows
 }
 
 API void cloister_before_attention(const struct layer *layer, const struct workspace *space, const float *x, int rows,
-                                   const float *cosine, const float *sine, const int64_t *slot, void *keys, void *values) {
+                                   const float *cosine, const float *sine, const int64_t *slot, void *keys, void *values,
+                                   size_t block) {
     int queries = layer->heads * layer->dim, width = layer->kv_heads * layer->dim, stride = queries + 2 * width;
     float *q = space->qkv, *k = q + queries, *v = k + width;
     cloister_rms_norm(x, layer->hidden, rows, 1, layer->hidden, layer->attention_norm, layer->epsilon, space->normed, layer->hidden);
@@ -192,7 +194,7 @@ API void cloister_before_attention(const struct layer *layer, const struct works
     norm_heads(layer, q, stride, rows, layer->heads, layer->q_norm);
     norm_heads(layer, k, stride, rows, layer->kv_heads, layer->k_norm);
     cloister_rotate_and_store(q, k, v, stride, rows, layer->heads, layer->kv_heads, layer->dim, layer->rotary, cosine, sine,
-                              slot, keys, values, layer->qkv.format != FP32);
+                              slot, keys, values, layer->qkv.format != FP32, block);
 }
 
 /* Where a step's time goes, in the order of the paper's Figure 7. */
@@ -220,13 +222,13 @@ static void partitioned_attention(const struct layer *layer, const struct worksp
     if (w->format != FP32) share_out(tile_rows, &product, up_to(rows, ROWS) / ROWS);
     panels(&product, 0, cut);
     norm_heads(layer, q, stride, rows, layer->heads, layer->q_norm);
-    cloister_rotate_and_store(q, k, v, stride, rows, layer->heads, 0, layer->dim, layer->rotary, cosine, sine, slot, NULL, NULL, bf16);
+    cloister_rotate_and_store(q, k, v, stride, rows, layer->heads, 0, layer->dim, layer->rotary, cosine, sine, slot, NULL, NULL, bf16, 0);
     ask(job, asking, layer->index);
     clock = spent(phases, QUERY, clock);
     if (cut < end) panels(&product, cut, end);
     norm_heads(layer, k, stride, rows, layer->kv_heads, layer->k_norm);
     cloister_rotate_and_store(q, k, v, stride, rows, 0, layer->kv_heads, layer->dim, layer->rotary, cosine, sine, slot,
-                              (void *)job->keys, (void *)job->values, bf16);
+                              (void *)job->keys, (void *)job->values, bf16, job->block);
     clock = spent(phases, KEY_VALUE, clock);
     share_out(attend, job, job->tiles * job->kv_heads);
     clock = spent(phases, OUTPUT_ATTENTION, clock);
@@ -257,7 +259,7 @@ API void cloister_run_layers(const struct layer *const *layers, int count, const
         if (asking) {
             partitioned_attention(layer, space, x, rows, cosine, sine, slot, &job, asking, phases);
         } else {
-            cloister_before_attention(layer, space, x, rows, cosine, sine, slot, (void *)job.keys, (void *)job.values);
+            cloister_before_attention(layer, space, x, rows, cosine, sine, slot, (void *)job.keys, (void *)job.values, job.block);
             cloister_attention(&job, NULL, layer->index);
         }
         uint64_t clock = now_ns();

@@ -116,7 +116,7 @@ class NativeKernels(Kernels):
         into = (cache.keys(layer).data_ptr(), cache.values(layer).data_ptr(), self._bf16)
         slots = batch.slots.data_ptr()
         self._library.cloister_rotate_and_store(
-            start, start, start + 4 * width, 2 * width, rows, 0, kv_heads, dim, 0, None, None, slots, *into
+            start, start, start + 4 * width, 2 * width, rows, 0, kv_heads, dim, 0, None, None, slots, *into, cache.block
         )
 
     def start_team(self, threads: int) -> int:
@@ -163,7 +163,15 @@ class NativeKernels(Kernels):
         cosine, sine = angles.cosine.data_ptr(), angles.sine.data_ptr()
         into = (cache.keys(layer.index).data_ptr(), cache.values(layer.index).data_ptr())
         self._library.cloister_before_attention(
-            byref(struct), byref(self._space), x.data_ptr(), rows, cosine, sine, batch.slots.data_ptr(), *into
+            byref(struct),
+            byref(self._space),
+            x.data_ptr(),
+            rows,
+            cosine,
+            sine,
+            batch.slots.data_ptr(),
+            *into,
+            cache.block,
         )
         stride = (shape.heads + 2 * shape.kv_heads) * shape.dim
         return self._buffers["qkv"].as_strided((rows, shape.heads, shape.dim), (stride, shape.dim, 1))
@@ -289,6 +297,7 @@ class NativeKernels(Kernels):
         job.strip, job.position = batch.strip.data_ptr(), batch.positions.data_ptr()
         job.tile_row, job.tile_rows = batch.tile_row.data_ptr(), batch.tile_rows.data_ptr()
         job.segments, job.counts = batch.segments.data_ptr(), batch.counts.data_ptr()
+        job.block = cache.block
         job.tiles, job.kv_heads, job.dim, job.bf16 = len(batch.tile_row), cache.shape.kv_heads, dim, self._bf16
         self._prepared = (batch, cache)
         self._asked = self._ask_for(batch)

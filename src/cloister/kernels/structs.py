@@ -39,6 +39,7 @@ class AttentionStruct(Structure):
         *((name, c_void_p) for name in ("q", "out", "keys", "values", "tables", "strip", "position")),
         *((name, c_void_p) for name in ("tile_row", "tile_rows", "segments", "counts")),
         *((name, c_void_p) for name in ("turn_cosine", "turn_sine", "remote", "parts")),
+        ("block", c_size_t),
         *((name, c_int) for name in ("tiles", "heads", "kv_heads", "dim", "q_stride", "table_stride")),
         *((name, c_int) for name in ("window", "bf16", "rotary")),
         ("scale", c_float),
@@ -75,7 +76,7 @@ class AnsweringStruct(Structure):
 
     _fields_: ClassVar = [
         *((name, c_void_p) for name in ("question", "reply", "slots", "keys", "values")),
-        ("cache_bytes_per_layer", c_size_t),
+        *((name, c_size_t) for name in ("cache_bytes_per_layer", "block")),
         *((name, c_void_p) for name in ("scale", "window")),
         *((name, c_int) for name in ("slot_count", "heads", "kv_heads", "dim", "layers", "capacity", "rotary", "bf16")),
         ("event", c_int),

@@ -59,6 +59,7 @@ class Answerer:
             keys=cache.keys(0).data_ptr(),
             values=cache.values(0).data_ptr(),
             cache_bytes_per_layer=cache.bytes_per_layer,
+            block=cache.block,
             scale=self._scales.data_ptr(),
             window=self._windows.data_ptr(),
             slot_count=SLOTS,

@@ -57,8 +57,6 @@ class Answering(Exposing, Protocol):
 class VaultRunner(ModelRunner):
     """The vault's own runner: its cache is also what the link answers from."""
 
-    small_pages = True
-
     def __init__(self, decoder: Decoder, settings: EngineSettings) -> None:
         super().__init__(decoder, settings.model_copy(update={"kv_cache_mib": settings.vault_kv_mib}))
 
