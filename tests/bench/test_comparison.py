@@ -65,9 +65,14 @@ async def test_servers_are_measured_in_turn_while_the_others_are_paused(tmp_path
 
     def on_run_end(name: str, round: int, run: RunReport) -> None:
         order.append((name, round))
-        states = {each: psutil.Process(pid).status() for each, pid in pids.items()}
-        awake = [each for each, state in states.items() if state != psutil.STATUS_STOPPED]
-        assert awake == ["peer" if name == "peer" else "ours"]
+        expected = ["peer" if name == "peer" else "ours"]
+        for _ in range(200):  # a process stops at its next chance, not at once
+            states = {each: psutil.Process(pid).status() for each, pid in pids.items()}
+            awake = [each for each, state in states.items() if state != psutil.STATUS_STOPPED]
+            if awake == expected:
+                return
+            time.sleep(0.01)
+        raise AssertionError(f"{awake} run while {expected} is measured")
 
     try:
         load = Workload(input_tokens=2, output_tokens=3, requests_per_user=2, warmup=0)
