@@ -120,7 +120,7 @@ async def test_leaving_frees_what_was_held_at_whatever_stage(house: RealHouse) -
 
 async def test_refusals_keep_their_type(tiny: ModelFolder) -> None:
     narrow = ENGINE.model_copy(update={"max_waiting": 1, "max_waiting_per_tenant": 1, "max_running": 1})
-    house = await RealHouse.start(tiny, narrow, spare_vaults=0, max_vaults=1)
+    house = await RealHouse.start(tiny, narrow, spare_vaults=0, max_vaults=1, max_waiting_for_vaults=0)
     try:
         with pytest.raises(PromptTooLong):
             await house.client.generate("tenant", OpenJob(tuple([1] * 600)), GREEDY)

@@ -70,16 +70,26 @@ def test_stop_ends_the_text_before_the_stop_string(client: openai.OpenAI, model:
 
 
 def test_echo_scores_the_prompt(client: openai.OpenAI, model: str) -> None:
-    echoed = client.completions.create(model=model, prompt="The sky is", max_tokens=0, echo=True, logprobs=0)
+    asked = {"model": model, "prompt": "The sky is", "max_tokens": 0, "echo": True, "logprobs": 0}
+    with pytest.raises(openai.BadRequestError, match="echo"):  # at the default level the prompt is not there to score
+        client.completions.create(**asked)
+    echoed = client.completions.create(**asked, extra_body={"protection": "open"})
     assert echoed.choices[0].text == "The sky is"
     assert echoed.choices[0].logprobs.token_logprobs[0] is None
     assert all(value <= 0 for value in echoed.choices[0].logprobs.token_logprobs[1:])
 
 
-def test_neighbours_leave_no_trace_over_http(client: openai.OpenAI, model: str) -> None:
+@pytest.mark.parametrize("level", ["open", "partitioned"])
+def test_neighbours_leave_no_trace_over_http(client: openai.OpenAI, model: str, level: str) -> None:
     def ask(start: int) -> object:
         answer = client.completions.create(
-            model=model, prompt=list(range(start, start + 40)), max_tokens=12, temperature=0, logprobs=2, echo=True
+            model=model,
+            prompt=list(range(start, start + 40)),
+            max_tokens=12,
+            temperature=0,
+            logprobs=2,
+            echo=level == "open",
+            extra_body={"protection": level},
         )
         return answer.choices[0].text, answer.choices[0].logprobs
 
