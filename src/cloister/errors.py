@@ -124,6 +124,40 @@ class ProtocolError(CloisterError):
     code = "protocol_error"
 
 
+class EvidenceInvalid(CloisterError):
+    """Evidence, a certificate, a token or a proof is malformed or too large to look at."""
+
+    code = "evidence_invalid"
+
+
+class VerificationFailed(CloisterError):
+    """A node did not prove what the policy asks for. `checks` names what failed; no prompt was sent."""
+
+    code = "verification_failed"
+
+    def __init__(self, message: str, *, checks: tuple[str, ...] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.checks = checks
+
+
+class ChannelBroken(CloisterError):
+    """A sealed message was altered, cut off, reordered, repeated or made for another key."""
+
+    code = "channel_broken"
+
+
+class ChannelKeyUnknown(ChannelBroken):
+    """The node does not hold this channel key (any more): it started again. Verify it anew and send again."""
+
+    code = "channel_key_unknown"
+
+
+class MessageRepeated(ChannelBroken):
+    """This sealed message was received before; somebody repeats what they recorded."""
+
+    code = "message_repeated"
+
+
 def error_from_code(
     code: str, message: str, *, hint: str | None = None, retry_after: int = 1, param: str | None = None
 ) -> CloisterError:
@@ -140,5 +174,6 @@ _BY_CODE: dict[str, type[CloisterError]] = {
         *(SetupError, SandboxIncomplete, ModelNotFound, ModelUnsupported, ModelCorrupt),
         *(InvalidRequest, PromptTooLong, LevelUnavailable),
         *(Unauthorized, RequestTimeout, ServiceUnavailable, VaultLost, ProtocolError),
+        *(EvidenceInvalid, VerificationFailed, ChannelBroken, ChannelKeyUnknown, MessageRepeated),
     )
 }

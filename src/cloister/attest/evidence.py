@@ -1,0 +1,120 @@
+"""What a node shows a client, as one document, and the 64 bytes that tie it all to the machine's report.
+
+The document holds no secret. Nothing in it counts before the report's signature and `report_data` are checked:
+report data = SHA-512(domain ‖ nonce ‖ channel key ‖ release measurement ‖ SHA-256 of GPU evidence ‖ SHA-256 of statement),
+the binding of Petridish §4.1 (CPU report bound to the GPU token and to the Diffie–Hellman key), every part 32 bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from cloister.attest.attester import Tee
+from cloister.errors import EvidenceInvalid
+
+VERSION = 1
+DOMAIN = b"cloister evidence v1\0"
+NONCE_BYTES = 32
+MAX_EVIDENCE_BYTES = 1 << 20
+
+Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Certificate = Annotated[bytes, Meta(max_length=16384)]
+
+
+class GpuEvidence(Struct, frozen=True, forbid_unknown_fields=True):
+    """The GPUs' own evidence: `report` is a JSON list of reports with certificate chains, `token` NRAS's EAT."""
+
+    kind: Literal["report", "token"]
+    data: Annotated[bytes, Meta(max_length=262144)]
+
+
+class ReleaseProof(Struct, frozen=True, forbid_unknown_fields=True):
+    """That the node's release is in the log: the manifest, its place, and proofs against a signed checkpoint.
+
+    `consistency` leads from the tree the client saw last (`since`, 0: none) to this checkpoint.
+    """
+
+    manifest: Annotated[bytes, Meta(max_length=262144)]
+    index: Annotated[int, Meta(ge=0)] = 0
+    inclusion: Annotated[tuple[Digest, ...], Meta(max_length=64)] = ()
+    checkpoint: Annotated[str, Meta(max_length=65536)] = ""
+    since: Annotated[int, Meta(ge=0)] = 0
+    consistency: Annotated[tuple[Digest, ...], Meta(max_length=128)] = ()
+    log_key: Annotated[str, Meta(max_length=1024)] = ""
+    """The log's verifier key as the node knows it: a client that has one of its own compares, and one that trusts on
+    first use remembers it."""
+    sigstore: Annotated[bytes, Meta(max_length=262144)] = b""
+
+
+class Statement(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the node's software says of itself: true if the release is one you trust."""
+
+    model: Annotated[str, Meta(max_length=256)]
+    weights: Digest
+    missing_layers: tuple[Annotated[str, Meta(max_length=64)], ...] = ()
+    started: int = 0
+    """Unix seconds; changes when the node starts again, and so does its channel key."""
+
+
+class NodeEvidence(Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole document; JSON on the wire (bytes in base64)."""
+
+    version: Annotated[int, Meta(ge=1)]
+    tee: Tee
+    report: Annotated[bytes, Meta(max_length=65536)]
+    channel_key: Digest
+    measurement: Digest
+    """SHA-256 of the release's manifest; of the running source where there is no release."""
+    statement: Annotated[bytes, Meta(max_length=16384)]
+    """JSON of Statement, as bytes: what was hashed is what is read."""
+    certificates: Annotated[tuple[Certificate, ...], Meta(max_length=16)] = ()
+    collateral: Annotated[bytes, Meta(max_length=262144)] = b""
+    release: ReleaseProof | None = None
+    gpu: GpuEvidence | None = None
+
+    def report_data(self, nonce: bytes) -> bytes:
+        """What the report must carry if this document answers this nonce."""
+        return bind(nonce, self.channel_key, self.measurement, self.gpu.data if self.gpu else b"", self.statement)
+
+
+def bind(nonce: bytes, channel_key: bytes, measurement: bytes, gpu: bytes, statement: bytes) -> bytes:
+    """The 64 bytes that tie a nonce and all that matters together."""
+    if not len(nonce) == len(channel_key) == len(measurement) == 32:
+        raise EvidenceInvalid("A nonce, a channel key and a measurement have 32 bytes each.")
+    gpu_hash = hashlib.sha256(gpu).digest() if gpu else bytes(32)
+    parts = (DOMAIN, nonce, channel_key, measurement, gpu_hash, hashlib.sha256(statement).digest())
+    return hashlib.sha512(b"".join(parts)).digest()
+
+
+_evidence: msgspec.json.Decoder[NodeEvidence] = msgspec.json.Decoder(NodeEvidence)
+_statement: msgspec.json.Decoder[Statement] = msgspec.json.Decoder(Statement)
+
+
+def write_evidence(evidence: NodeEvidence) -> bytes:
+    """The document as JSON."""
+    return msgspec.json.encode(evidence)
+
+
+def read_evidence(data: bytes) -> NodeEvidence:
+    """The document, or EvidenceInvalid."""
+    if len(data) > MAX_EVIDENCE_BYTES:
+        raise EvidenceInvalid(f"Evidence may have at most {MAX_EVIDENCE_BYTES} bytes.")
+    try:
+        evidence = _evidence.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:
+        raise EvidenceInvalid(f"The evidence does not decode ({type(wrong).__name__}).") from None
+    if evidence.version != VERSION:
+        raise EvidenceInvalid(f"The evidence has version {evidence.version}, not {VERSION}.", hint="Update the client.")
+    return evidence
+
+
+def read_statement(data: bytes) -> Statement:
+    """The node's statement, or EvidenceInvalid."""
+    try:
+        return _statement.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:
+        raise EvidenceInvalid(f"The node's statement does not decode ({type(wrong).__name__}).") from None
