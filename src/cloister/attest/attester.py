@@ -1,4 +1,4 @@
-"""The contract of everything that can speak for a machine: siblings read the kernel's reports or sign for themselves."""
+"""The contract of everything that can speak for a machine: siblings read the kernel's reports or sign themselves."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a node shows a client, as one document, and the 64 bytes that tie it all to the machine's report.
 
 The document holds no secret. Nothing in it counts before the report's signature and `report_data` are checked:
-report data = SHA-512(domain ‖ nonce ‖ channel key ‖ release measurement ‖ SHA-256 of GPU evidence ‖ SHA-256 of statement),
+report data = SHA-512(domain ‖ nonce ‖ channel key ‖ release measurement ‖ hash of GPU evidence ‖ hash of statement),
 the binding of Petridish §4.1 (CPU report bound to the GPU token and to the Diffie–Hellman key), every part 32 bytes.
 """
 
