@@ -8,19 +8,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 
 
-class Server:
-    """A running `cloister serve` on a free port; what it says goes to a file."""
+class Command:
+    """A running `python -m cloister …` in a session of its own; what it says goes to a file."""
 
-    def __init__(self, log: Path, *arguments: str) -> None:
+    def __init__(self, log: Path, *arguments: str, before: Sequence[str] = ()) -> None:
         self._log = log
-        command = [sys.executable, "-m", "cloister", "serve", "--port", "0", *arguments]
+        self._name = " ".join(("cloister", *arguments[:2]))
+        command = [*before, sys.executable, "-m", "cloister", *arguments]
         with log.open("wb") as output:
             self.process = subprocess.Popen(
                 command, stdout=output, stderr=output, env={**os.environ, "COLUMNS": "200"}, start_new_session=True
@@ -30,12 +31,12 @@ class Server:
     def said(self) -> str:
         return self._log.read_text()
 
-    def url(self, patience_s: float = 240) -> str:
-        """Where it listens, once it says so; the first start converts the model, hence the patience."""
+    def wait_for(self, pattern: str, patience_s: float = 240) -> str:
+        """What the pattern's group finds in what it says; the first start converts the model, hence the patience."""
         end = time.monotonic() + patience_s
-        while (found := re.search(r"API +(http://\S+)/v1", self.said)) is None:
-            assert self.process.poll() is None, f"cloister serve ended:\n{self.said}"
-            assert time.monotonic() < end, f"cloister serve is not up:\n{self.said}"
+        while (found := re.search(pattern, self.said)) is None:
+            assert self.process.poll() is None, f"{self._name} ended:\n{self.said}"
+            assert time.monotonic() < end, f"{self._name} is not up:\n{self.said}"
             time.sleep(0.1)
         return found[1]
 
@@ -52,6 +53,17 @@ class Server:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             raise
+
+
+class Server(Command):
+    """`cloister serve` on a free port."""
+
+    def __init__(self, log: Path, *arguments: str) -> None:
+        super().__init__(log, "serve", "--port", "0", *arguments)
+
+    def url(self, patience_s: float = 240) -> str:
+        """Where it listens, once it says so."""
+        return self.wait_for(r"API +(http://\S+)/v1", patience_s)
 
 
 @contextmanager

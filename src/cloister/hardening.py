@@ -15,6 +15,13 @@ PR_SET_DUMPABLE = 4
 
 log = logging.getLogger("cloister")
 
+# Freed memory is overwritten at once, so that what passed through does not linger: every allocation is malloc's, none
+# waits in a thread's cache, and free() fills what it takes back.
+WIPE_FREED_MEMORY = {
+    "PYTHONMALLOC": "malloc",
+    "GLIBC_TUNABLES": "glibc.malloc.perturb=165:glibc.malloc.tcache_count=0",
+}
+
 
 def forbid_core_dumps() -> None:
     """No core file, and no other process of this user may read our memory."""

@@ -51,6 +51,13 @@ def running(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
+def is_gateway(process: psutil.Process) -> bool:
+    try:
+        return "cloister.gateway" in process.cmdline()
+    except psutil.NoSuchProcess:  # a vault that ended meanwhile
+        return False
+
+
 @pytest.mark.slow
 def test_serve_answers_chat_at_every_level(server: Server, run: Run) -> None:
     url = server.url()
@@ -67,7 +74,7 @@ def test_serve_answers_chat_at_every_level(server: Server, run: Run) -> None:
 @pytest.mark.slow
 def test_a_killed_gateway_comes_back_at_the_same_address(server: Server) -> None:
     url = server.url()
-    [gateway] = [one for one in running(server.children()) if "cloister.gateway" in one.cmdline()]
+    [gateway] = [one for one in running(server.children()) if is_gateway(one)]
     gateway.kill()
     eventually(lambda: not gateway.is_running() or gateway.status() == psutil.STATUS_ZOMBIE)
     eventually(lambda: healthy(url))

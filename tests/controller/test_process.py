@@ -223,12 +223,17 @@ async def test_a_broken_model_is_a_typed_error_and_no_process_stays(tiny: ModelF
     assert not set(psutil.Process().children(recursive=True)) - others
 
 
-async def test_nothing_of_a_request_is_visible_from_outside(house: RealHouse) -> None:
+async def test_nothing_of_a_request_is_visible_from_outside(tiny: ModelFolder) -> None:
     """Arguments of the processes hold no settings and no prompt; no core of theirs would be written."""
-    stream = await house.client.generate("tenant", private(TEXT, "a"), ENDLESS)
+    others = set(psutil.Process().children(recursive=True))
+    house = await RealHouse.start(tiny, spare_vaults=0)
+    stream = await house.client.generate("tenant", private(TEXT, "a", keep=True), ENDLESS)
     await anext(stream)
-    for process in psutil.Process().children(recursive=True):
+    ours = set(psutil.Process().children(recursive=True)) - others
+    assert len(ours) >= 3  # nursery, service, the session's vault
+    for process in ours:
         assert process.cmdline()[1:3] == ["-m", "cloister.nursery"] and len(process.cmdline()) == 4
         limits = Path(f"/proc/{process.pid}/limits").read_text()
         assert re.search(r"^Max core file size +0 +0 ", limits, re.MULTILINE)
     await stream.aclose()
+    await house.close()

@@ -22,8 +22,8 @@ from typing import Any
 import httpx
 import pytest
 
-from cloister.controller.child import WIPE_FREED_MEMORY
 from cloister.errors import VaultLost
+from cloister.hardening import WIPE_FREED_MEMORY
 from tests.gateway.fakes import KEY, FakeBackend, chat_body, completion_body
 
 CHAT = "/v1/chat/completions"

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,59 +14,21 @@ from pathlib import Path
 import psutil
 
 from cloister.link.network.address import Address
+from tests.served import Command
 
 
-class OutpostProcess:
-    """A running outpost; what it says goes to a file."""
+class OutpostProcess(Command):
+    """A running outpost."""
 
     def __init__(self, log: Path, key: Path, *arguments: str, listen: str = "127.0.0.1:0", namespace: str = "") -> None:
-        self._log = log
-        command = [
-            sys.executable,
-            "-m",
-            "cloister",
-            "vault",
-            "serve",
-            "--listen",
-            listen,
-            "--key",
-            str(key),
-            *arguments,
-        ]
-        if namespace:
-            command = ["ip", "netns", "exec", namespace, *command]
-        with log.open("wb") as output:
-            self.process = subprocess.Popen(
-                command, stdout=output, stderr=output, env={**os.environ, "COLUMNS": "200"}, start_new_session=True
-            )
-
-    @property
-    def said(self) -> str:
-        return self._log.read_text()
+        elsewhere = ("ip", "netns", "exec", namespace) if namespace else ()
+        super().__init__(log, "vault", "serve", "--listen", listen, "--key", str(key), *arguments, before=elsewhere)
 
     def address(self, patience_s: float = 240) -> str:
-        end = time.monotonic() + patience_s
-        while (found := re.search(r"listens on (\S+);", self.said)) is None:
-            assert self.process.poll() is None, f"cloister vault serve ended:\n{self.said}"
-            assert time.monotonic() < end, f"cloister vault serve is not up:\n{self.said}"
-            time.sleep(0.05)
-        return found[1]
-
-    def children(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children(recursive=True)
+        return self.wait_for(r"listens on (\S+);", patience_s)
 
     def bridges(self) -> list[psutil.Process]:
         return [one for one in self.children() if runs(one, "cloister.link.network.far")]
-
-    def stop(self) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-        try:
-            return self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-            raise
 
 
 @contextmanager

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, NoReturn
@@ -135,30 +133,17 @@ def serve(
 
 
 def _become_controller(settings: Settings) -> NoReturn:
-    """Find the model, which may take heavy imports to convert it; then replace this program by the controller.
-
-    The controller begins with nothing but its own code in memory, and with an allocator that wipes what it frees.
-    """
+    """Find the model, which may take heavy imports to convert it; then replace this program by the controller."""
     begun = monotonic()
     from rich.console import Console
 
+    from cloister.controller.remote import check_outpost
+    from cloister.entry import become
     from cloister.gateway.keys import load_keys
     from cloister.models.source import find_model
-    from cloister.outpost.remote import check_outpost
 
     with Console(stderr=True, highlight=False).status("Starting…"):
         load_keys(settings.gateway)  # a wrong keys file should not cost the time to load a model
         check_outpost(settings.controller)
         folder = find_model(settings.model)
-
-    import msgspec
-
-    from cloister.controller.child import WIPE_FREED_MEMORY
-    from cloister.messages.lifecycle import StartController
-
-    start = StartController(settings.model_dump_json(), folder.name, str(folder.path.absolute()), begun)
-    note = os.memfd_create("cloister-settings", 0)
-    os.write(note, msgspec.json.encode(start))
-    os.lseek(note, 0, os.SEEK_SET)
-    command = [sys.executable, "-m", "cloister.controller", str(note)]
-    os.execve(sys.executable, command, {**os.environ, **WIPE_FREED_MEMORY})
+    become("cloister.controller", settings, folder, begun)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, NoReturn
@@ -91,6 +89,7 @@ def _become_outpost(settings: OutpostSettings, model: str | None) -> NoReturn:
     begun = monotonic()
     from rich.console import Console
 
+    from cloister.entry import become
     from cloister.link.network.address import Address
     from cloister.link.network.secret import read_secret
     from cloister.models.source import find_model
@@ -99,16 +98,5 @@ def _become_outpost(settings: OutpostSettings, model: str | None) -> NoReturn:
     read_secret(settings.key_file)  # a wrong address or key should not cost the time to load a model
     with Console(stderr=True, highlight=False).status("Starting…"):
         folder = find_model(model)
-
-    import msgspec
-
-    from cloister.controller.child import WIPE_FREED_MEMORY
-    from cloister.messages.lifecycle import StartController
-
     settings = settings.model_copy(update={"key_file": settings.key_file.absolute()})
-    start = StartController(settings.model_dump_json(), folder.name, str(folder.path.absolute()), begun)
-    note = os.memfd_create("cloister-settings", 0)
-    os.write(note, msgspec.json.encode(start))
-    os.lseek(note, 0, os.SEEK_SET)
-    command = [sys.executable, "-m", "cloister.outpost", str(note)]
-    os.execve(sys.executable, command, {**os.environ, **WIPE_FREED_MEMORY})
+    become("cloister.outpost", settings, folder, begun)

@@ -7,45 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import resource
 import signal
-import sys
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import msgspec
 from rich.console import Console
 
 from cloister.config import Settings
 from cloister.controller.gateway import Gateway
 from cloister.controller.process import Controller
 from cloister.controller.ready import say_ready
-from cloister.errors import CloisterError, SetupError
-from cloister.hardening import forbid_core_dumps, hide_tracebacks, where_raised
+from cloister.entry import run
+from cloister.hardening import where_raised
 from cloister.messages.lifecycle import StartController
 from cloister.models.source import ModelFolder
-
-
-def main() -> int:
-    """Serve until SIGINT or SIGTERM; the exit status."""
-    hide_tracebacks()
-    forbid_core_dumps()
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a vault takes six descriptors
-    console = Console(stderr=True, highlight=False)
-    with open(int(sys.argv[1]), "rb") as file:
-        start = msgspec.json.decode(file.read(), type=StartController)
-    try:
-        # asyncio's own loop: uvloop keeps what it last received in a buffer that lives as long as the loop.
-        asyncio.run(_serve(start, console))
-    except CloisterError as reason:
-        console.print(f"[red]Error: {reason.message}[/]", soft_wrap=True)
-        if reason.hint:
-            console.print(reason.hint, markup=False, soft_wrap=True)
-        return 2 if isinstance(reason, SetupError) else 1
-    return 0
 
 
 async def _serve(start: StartController, console: Console) -> None:
@@ -88,6 +64,4 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    status = main()
-    sys.stderr.flush()
-    os._exit(status)  # threads that wait for dead children are of no interest any more
+    run(_serve)

@@ -14,13 +14,6 @@ from contextlib import suppress
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR", "CC")
 _PASSED_ON_PREFIXES = ("CLOISTER_", "XDG_")
 
-# Freed memory is overwritten at once, so that what passed through does not linger: every allocation is malloc's, none
-# waits in a thread's cache, and free() fills what it takes back.
-WIPE_FREED_MEMORY = {
-    "PYTHONMALLOC": "malloc",
-    "GLIBC_TUNABLES": "glibc.malloc.perturb=165:glibc.malloc.tcache_count=0",
-}
-
 
 def environment(**more: str) -> dict[str, str]:
     """The environment for a child."""

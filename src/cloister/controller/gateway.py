@@ -14,9 +14,10 @@ import msgspec
 
 from cloister.config import GatewaySettings
 from cloister.controller.channel import Channel
-from cloister.controller.child import WIPE_FREED_MEMORY, run_module
+from cloister.controller.child import run_module
 from cloister.controller.relay import Relay
 from cloister.errors import ProtocolError, ServiceUnavailable, error_from_code
+from cloister.hardening import WIPE_FREED_MEMORY
 from cloister.messages.front import FromGateway, Listening, Serving, StartGateway
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import StartFailed

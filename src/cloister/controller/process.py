@@ -16,6 +16,7 @@ from contextlib import suppress
 from cloister.config import Settings
 from cloister.controller.nursery import Nursery
 from cloister.controller.relay import Relay
+from cloister.controller.remote import reach_outpost
 from cloister.controller.service import Service
 from cloister.controller.weights import SealedWeights, seal_weights
 from cloister.errors import CloisterError, ServiceUnavailable
@@ -24,7 +25,6 @@ from cloister.messages.front import Serving
 from cloister.messages.generation import VERSION, Ready
 from cloister.messages.nursery import Preloaded
 from cloister.models.source import ModelFolder
-from cloister.outpost.remote import reach_outpost
 
 log = logging.getLogger(__name__)
 

@@ -5,21 +5,15 @@ The controller hands them out and never looks at what they carry; it can close t
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
-import platform
 from dataclasses import dataclass
 
+from cloister.link import futex
 from cloister.link.mapping import Mapping
 from cloister.link.shape import CLOSED, NUMBER_AT, LinkShape
 
-FUTEX_WAKE = 1
-EVERYONE = 2**31 - 1
-_SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
 _FIXED_SIZE = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +27,7 @@ class Piece:
     def close_down(self) -> None:
         """Put the number that ends the link where the next one would be, and wake whoever sleeps on it."""
         self.mapping.word(NUMBER_AT).value = CLOSED
-        word = ctypes.c_void_p(self.mapping.address + NUMBER_AT)
-        _libc.syscall(_SYS_FUTEX[platform.machine()], word, FUTEX_WAKE, EVERYONE, 0, 0, 0)
+        futex.wake(self.mapping.address + NUMBER_AT)
 
     def close(self) -> None:
         self.mapping.close()

@@ -23,7 +23,7 @@ def serve(control: socket.socket) -> None:
     import cloister.nursery.child  # torch and all: while the controller has the weights packed
     import cloister.nursery.rehearsal  # noqa: F401
 
-    order = desk.next(set())
+    order = desk.next()
     if order is None:
         return
     if not isinstance(order, Preload):
@@ -73,7 +73,7 @@ class Nursery:
 
     def run(self) -> None:
         """Take orders until the controller hangs up."""
-        while (order := self._desk.next(set(self._living))) is not None:
+        while (order := self._desk.next_or_ended(set(self._living))) is not None:
             if isinstance(order, set):
                 self._bury(order)
             elif isinstance(order, Spawn):

@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from cloister.controller.bridge import start_bridge
 from cloister.controller.channel import Channel
 from cloister.controller.child import Child
 from cloister.controller.referee import Referee
@@ -18,7 +19,6 @@ from cloister.link.memory import LinkMemory, create_link
 from cloister.link.shape import LinkShape
 from cloister.messages.bridge import Admitted, FromFar, Lend, Receive
 from cloister.messages.vault import FloorDone, WantFloor
-from cloister.outpost.bridge import start_bridge
 
 log = logging.getLogger(__name__)
 

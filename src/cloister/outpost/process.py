@@ -18,13 +18,13 @@ from cloister.controller.referee import Referee
 from cloister.controller.weights import SealedWeights, seal_weights
 from cloister.errors import CloisterError, SetupError
 from cloister.link.network.address import Address, address_of, without_delay
+from cloister.link.network.hail import digest_of, hail_of
 from cloister.link.network.secret import read_secret
 from cloister.link.shape import LinkShape
 from cloister.messages.bridge import Receive
 from cloister.messages.nursery import Preloaded
 from cloister.models.source import ModelFolder
 from cloister.outpost.guest import Guest
-from cloister.outpost.model import digest_of, hail_of
 
 log = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable, Collection
@@ -21,12 +22,17 @@ from cloister.hardening import die_with_parent as end_with_parent
 from cloister.hardening import forbid_core_dumps, hide_tracebacks, where_raised
 
 
-def begin() -> None:
-    """First of all: no core dump, no traceback with data, no life without the parent."""
+def run_bridge(serve: Callable[[socket.socket], None]) -> None:
+    """A bridge's whole life: `python -m … FD`. First of all no core dump, no traceback with data, no life alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; who started us decides
     hide_tracebacks()
     forbid_core_dumps()
     end_with_parent()
+    try:
+        serve(socket.socket(fileno=int(sys.argv[1])))
+    except Exception as reason:
+        say(reason)
+        sys.exit(1)
 
 
 def confine(loops: Collection[Callable[[], None]], keep: Collection[int], *, allow_degraded: bool) -> NoReturn:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import select
 import socket
-import sys
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import TypeAlias
@@ -16,29 +15,20 @@ from typing import TypeAlias
 import msgspec
 
 from cloister.errors import ProtocolError
-from cloister.link.network.confine import begin, confine, say
-from cloister.link.network.line import Line
-from cloister.link.network.near import shape_of
+from cloister.link.network.confine import confine, run_bridge
+from cloister.link.network.hail import shape_of
 from cloister.link.network.records import CONTROL, CONTROL_BYTES, HAIL, KIND, QUESTION, kind_of, longest_record
 from cloister.link.network.secure import CutOff, SecureChannel, meet
 from cloister.link.network.sides import ServiceSide
 from cloister.messages.bridge import Admitted, Hail, Lend, Receive, ToFar, Unwelcome, Welcome
 from cloister.messages.frames import FrameReader, encode_frame
+from cloister.messages.line import Line
 from cloister.messages.vault import FloorDone, FromVault, TakeFloor, ToVault, WantFloor
 
 RECEIVE_BYTES = 1 << 18
 MAX_UNSENT_FRAMES = 4096
 
 Order: TypeAlias = Receive | Lend | TakeFloor
-
-
-def main() -> None:
-    begin()
-    try:
-        _serve(socket.socket(fileno=int(sys.argv[1])))
-    except Exception as reason:
-        say(reason)
-        sys.exit(1)
 
 
 def _serve(outpost: socket.socket) -> None:
@@ -158,4 +148,4 @@ class Far:
 
 
 if __name__ == "__main__":
-    main()
+    run_bridge(_serve)

@@ -7,31 +7,22 @@ pass it on their way; it keeps none, and overwrites the buffers that held one.
 from __future__ import annotations
 
 import socket
-import sys
 
 import msgspec
 
 from cloister.errors import ProtocolError, VaultLost
 from cloister.link.network.address import Address
-from cloister.link.network.confine import begin, confine, say
-from cloister.link.network.line import Line
+from cloister.link.network.confine import confine, run_bridge
+from cloister.link.network.hail import shape_of
 from cloister.link.network.records import ANSWER, CONTROL, CONTROL_BYTES, HAIL, KIND, kind_of, longest_record
 from cloister.link.network.secure import SecureChannel, meet
 from cloister.link.network.sides import VaultSide
 from cloister.link.shape import LinkShape
-from cloister.messages.bridge import Cross, Hail, ToNear, Unwelcome, Welcome
+from cloister.messages.bridge import Cross, ToNear, Unwelcome, Welcome
+from cloister.messages.line import Line
 
 CONNECT_S = 10.0
 _NO_BYTES = bytes(CONTROL_BYTES)
-
-
-def main() -> None:
-    begin()
-    try:
-        _serve(socket.socket(fileno=int(sys.argv[1])))
-    except Exception as reason:
-        say(reason)
-        sys.exit(1)
 
 
 def _serve(control: socket.socket) -> None:
@@ -45,10 +36,6 @@ def _serve(control: socket.socket) -> None:
     bridge = Near(control, side, channel)
     loops = (bridge.from_far, bridge.questions, bridge.from_controller)
     confine(loops, (control.fileno(), connection.fileno()), allow_degraded=order.allow_degraded)
-
-
-def shape_of(hail: Hail) -> LinkShape:
-    return LinkShape(hail.heads, hail.dim, hail.layers, hail.capacity)
 
 
 def _cross(order: Cross, shape: LinkShape) -> tuple[socket.socket, SecureChannel]:
@@ -106,4 +93,4 @@ class Near:
 
 
 if __name__ == "__main__":
-    main()
+    run_bridge(_serve)

@@ -10,8 +10,8 @@ import ctypes
 from collections.abc import Callable
 
 from cloister.errors import ProtocolError
+from cloister.link import futex
 from cloister.link.mapping import Mapping
-from cloister.link.network import futex
 from cloister.link.network.records import (
     ANSWER,
     FINE,

@@ -18,3 +18,7 @@ def digest_of(weights: int) -> bytes:
 
 def hail_of(model: bytes, shape: LinkShape) -> Hail:
     return Hail(VERSION, model, shape.heads, shape.dim, shape.layers, shape.capacity)
+
+
+def shape_of(hail: Hail) -> LinkShape:
+    return LinkShape(hail.heads, hail.dim, hail.layers, hail.capacity)

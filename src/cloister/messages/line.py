@@ -1,4 +1,4 @@
-"""A bridge's end of the socket to the process that started it: orders with descriptors beside them, blocking."""
+"""A child's end of the socket to the process that started it: orders with descriptors beside them, blocking."""
 
 from __future__ import annotations
 
@@ -33,22 +33,29 @@ class Line(Generic[Message]):
     def next(self) -> Message | None:
         """The next order; None when the other side hung up."""
         while not self._messages:
-            data, descriptors, flags, _ = socket.recv_fds(self._peer, RECEIVE_BYTES, MAX_DESCRIPTORS)
-            self._descriptors.extend(descriptors)
-            for descriptor in descriptors:
-                os.set_inheritable(descriptor, False)
-            if not data:
+            if not self._receive():
                 return None
-            if flags & socket.MSG_CTRUNC:
-                raise ProtocolError("More descriptors came than fit.")
-            self._messages.extend(self._frames.feed(data))
         return self._messages.popleft()
 
+    def _receive(self) -> bool:
+        """Take what has come; whether anything may still come."""
+        data, descriptors, flags, _ = socket.recv_fds(self._peer, RECEIVE_BYTES, MAX_DESCRIPTORS)
+        self._descriptors.extend(descriptors)
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+        if data and flags & socket.MSG_CTRUNC:
+            raise ProtocolError("More descriptors came than fit.")
+        self._messages.extend(self._frames.feed(data))
+        return bool(data)
+
     def take_descriptors(self, count: int) -> list[int]:
-        """The descriptors that the order at hand announces."""
+        """The descriptors that the order at hand announces; they are the caller's to close."""
         if len(self._descriptors) < count:
             raise ProtocolError("An order announces descriptors that did not come.")
         return [self._descriptors.popleft() for _ in range(count)]
 
-    def send(self, message: msgspec.Struct) -> None:
-        self._peer.sendall(encode_frame((message,)))
+    def send(self, message: msgspec.Struct, *descriptors: int) -> None:
+        """Send a message; descriptors go as copies."""
+        frame = encode_frame((message,))
+        sent = socket.send_fds(self._peer, [frame], list(descriptors)) if descriptors else 0
+        self._peer.sendall(frame[sent:])
