@@ -16,7 +16,7 @@ from cloister.kernels.batch import Batch
 from cloister.kernels.cache import KVCache
 from cloister.kernels.choose import choose_kernels
 from cloister.messages.generation import Cancel, Failed, SamplingParams, Submit, TokenLogprob, Tokens
-from cloister.messages.prompts import Prompt, TextPrompt, write_prompt
+from cloister.messages.prompts import LockedPrompt, Prompt, TextPrompt, write_prompt
 from cloister.messages.vault import Confide, First, FloorDone, Release, TakeFloor, VaultLevel, WantFloor
 from cloister.models.decoder import Decoder
 from cloister.models.fused import FusedDecoder
@@ -138,12 +138,12 @@ class Room:
         self.said: list[Any] = []
 
     def confide(
-        self, number: int, prompt: Prompt | str | bytes, level: VaultLevel = "partitioned", **params: Any
+        self, number: int, prompt: Prompt | LockedPrompt | str | bytes, level: VaultLevel = "partitioned", **params: Any
     ) -> Any:
         """Hand in a prompt; the vault's first word about it."""
         if isinstance(prompt, str):
             prompt = TextPrompt(prompt)
-        data = prompt if isinstance(prompt, bytes) else write_prompt(prompt)
+        data = prompt if isinstance(prompt, bytes | LockedPrompt) else write_prompt(prompt)
         params = {"temperature": 0.0, "max_tokens": 8, **params}
         return self.say(Confide(number, level, data, SamplingParams(**params)))[0]
 

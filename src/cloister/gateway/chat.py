@@ -11,9 +11,8 @@ from cloister.gateway.chat_reply import ChatReply
 from cloister.gateway.front import AskedBy, front_of
 from cloister.gateway.generation import Order
 from cloister.gateway.openapi import generation_docs
-from cloister.gateway.prompts import chat_prompt
 from cloister.gateway.sampling import choice_seed, sampling_params
-from cloister.gateway.schema import ChatRequest
+from cloister.gateway.schema import CHAT
 
 # An answer without a limit of its own may take the rest of the context, but not hold blocks for ever.
 DEFAULT_TOKENS = 1024
@@ -25,8 +24,9 @@ router = APIRouter()
 async def chat_completions(request: Request, asked: AskedBy) -> Response:
     """Continue a conversation."""
     front = front_of(request)
-    body, terms = await front.read(request, ChatRequest, asked)
-    job = await front.job(chat_prompt(body.messages), terms)
+    body, terms = await front.read(request, CHAT, asked)
+    [prompt] = terms.prompts
+    job = await front.job(prompt, terms)
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     max_tokens = front.answer_tokens(job, limit, DEFAULT_TOKENS)
     orders = [

@@ -14,11 +14,10 @@ from cloister.gateway.front import AskedBy, front_of
 from cloister.gateway.generation import Order
 from cloister.gateway.limits import MAX_CHOICES
 from cloister.gateway.openapi import generation_docs
-from cloister.gateway.prompt_field import OnePrompt
-from cloister.gateway.prompts import plain_prompt
 from cloister.gateway.sampling import choice_seed, sampling_params
-from cloister.gateway.schema import CompletionRequest
+from cloister.gateway.schema import COMPLETION
 from cloister.gateway.text import Tokenizer
+from cloister.messages.prompts import Prompt, SealedPrompt, TextPrompt
 from cloister.models.confidential import parse_confidential
 from cloister.service.base import OpenJob
 
@@ -32,15 +31,15 @@ router = APIRouter()
 async def completions(request: Request, asked: AskedBy) -> Response:
     """Continue one or several prompts."""
     front = front_of(request)
-    body, terms = await front.read(request, CompletionRequest, asked)
+    body, terms = await front.read(request, COMPLETION, asked)
     each = body.n or 1
-    if each * len(body.prompt) > MAX_CHOICES:
+    if each * len(terms.prompts) > MAX_CHOICES:
         raise InvalidRequest(f"n times the number of prompts may be at most {MAX_CHOICES}.", param="n")
     orders: list[Order] = []
-    for number, given in enumerate(body.prompt):
-        job = await front.job(plain_prompt(given), terms)
+    for number, prompt in enumerate(terms.prompts):
+        job = await front.job(prompt, terms)
         max_tokens = front.answer_tokens(job, body.max_tokens, DEFAULT_TOKENS)
-        echo = _echo(given, job, front.tokenizer) if body.echo and isinstance(job, OpenJob) else None
+        echo = _echo(prompt, job, front.tokenizer) if body.echo and isinstance(job, OpenJob) else None
         for choice in range(each):
             params = sampling_params(
                 body,
@@ -56,7 +55,8 @@ async def completions(request: Request, asked: AskedBy) -> Response:
     return front.answer(terms, body, orders, reply)
 
 
-def _echo(given: OnePrompt, job: OpenJob, tokenizer: Tokenizer) -> Echo:
+def _echo(prompt: Prompt | SealedPrompt, job: OpenJob, tokenizer: Tokenizer) -> Echo:
     """The prompt as it was read: without its tags, or as the text of its tokens."""
-    text = parse_confidential(given, param="prompt").text if isinstance(given, str) else tokenizer.decode(job.prompt)
-    return Echo(text, job.prompt)
+    if isinstance(prompt, TextPrompt):
+        return Echo(parse_confidential(prompt.text, param="prompt").text, job.prompt)
+    return Echo(tokenizer.decode(job.prompt), job.prompt)

@@ -10,14 +10,16 @@ import logging
 import math
 
 import msgspec
-from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from cloister.errors import (
+    ChannelBroken,
+    ChannelKeyUnknown,
     CloisterError,
     InvalidRequest,
+    MessageRepeated,
     ModelNotFound,
     QueueFull,
     RequestTimeout,
@@ -77,6 +79,9 @@ _STATUS: tuple[tuple[type[CloisterError], int, str], ...] = (
     (Unauthorized, 401, "invalid_request_error"),
     (ForeignHost, 403, "invalid_request_error"),
     (ModelNotFound, 404, "invalid_request_error"),
+    (ChannelKeyUnknown, 409, "invalid_request_error"),
+    (MessageRepeated, 409, "invalid_request_error"),
+    (ChannelBroken, 400, "invalid_request_error"),
     (QueueFull, 429, "rate_limit_error"),
     (RequestTimeout, 504, "timeout_error"),
     (VaultLost, 503, "server_error"),
@@ -127,20 +132,6 @@ async def handle_http_error(request: Request, error: Exception) -> Response:
         message, code = "The request could not be served.", "http_error"
     reply = ErrorReply(ErrorBody(message, "invalid_request_error", None, code))
     return Response(msgspec.json.encode(reply), error.status_code, error.headers, "application/json")
-
-
-def invalid_from(wrong: ValidationError) -> InvalidRequest:
-    """The first thing wrong with a body, told with the schema's words and none of the body's."""
-    first = wrong.errors(include_url=False, include_context=False, include_input=False)[0]
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "missing":
-        message = "This field is required"
-    elif first["type"] == "model_type":
-        message = "Input should be a JSON object"
-    where = first["loc"][0] if first["loc"] else None
-    param = where if isinstance(where, str) else None
-    place = "".join(f"[{step}]" for step in first["loc"][1:2] if isinstance(step, int))
-    return InvalidRequest(f"{param}{place}: {message}." if param else f"{message}.", param=param)
 
 
 def log_unexpected(error: BaseException) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, TypeVar, cast
 
 from fastapi import Depends, Request, Security
@@ -16,22 +16,23 @@ from cloister.errors import ModelNotFound
 from cloister.gateway import protection, session
 from cloister.gateway.answer import Answer, StreamedAnswer
 from cloister.gateway.choice import Choice
-from cloister.gateway.errors import invalid_from
 from cloister.gateway.generation import Generation, Order
 from cloister.gateway.keys import Caller, KeyRing
 from cloister.gateway.limits import answer_tokens, read_body
 from cloister.gateway.metrics import Metrics
-from cloister.gateway.prompts import PromptReader, sealed
+from cloister.gateway.prompts import PromptReader, for_vault
 from cloister.gateway.protection import OPEN, Levels
 from cloister.gateway.refusals import refuse_what_needs_the_prompt
 from cloister.gateway.reply import Reply
-from cloister.gateway.schema import GenerationRequest
+from cloister.gateway.schema import Forms, GenerationRequest
+from cloister.gateway.sealed_request import prompts_of, sealed_request_of
 from cloister.gateway.session import Session, choose_session
 from cloister.gateway.stops import StopStrings
 from cloister.gateway.text import Tokenizer
 from cloister.gateway.watched import WatchedAnswer, WatchedAnswers
-from cloister.messages.prompts import Prompt
+from cloister.messages.prompts import Prompt, SealedPrompt
 from cloister.messages.vault import VaultLevel
+from cloister.models.given import invalid_from
 from cloister.service.base import Backend, OpenJob, VaultJob
 
 Body = TypeVar("Body", bound=GenerationRequest)
@@ -50,12 +51,13 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """For whom, at which level and in which session a request is served."""
+    """For whom, at which level and in which session which prompts are served."""
 
     caller: Caller
     deadline: float
     level: str
     session: Session
+    prompts: Sequence[Prompt | SealedPrompt] = field(repr=False)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -79,9 +81,11 @@ class Front:
     watched: WatchedAnswers
     metrics: Metrics
 
-    async def read(self, request: Request, kind: type[Body], asked: Asked) -> tuple[Body, Terms]:
+    async def read(self, request: Request, forms: Forms[Body], asked: Asked) -> tuple[Body, Terms]:
         """The request's body, checked, and its terms: a level this server offers and can do all of this at."""
         raw = await read_body(request, self.settings)
+        sealed = sealed_request_of(request)
+        kind = forms.sealed if sealed is not None and sealed.counts_prompts(raw, forms.field) else forms.plain
         try:
             body = kind.model_validate_json(raw)
         except ValidationError as wrong:
@@ -90,15 +94,18 @@ class Front:
             raise ModelNotFound("The model asked for is not served here.", hint=f"This server has {self.model!r}.")
         level = self.levels.choose(body.protection, asked.protection)
         refuse_what_needs_the_prompt(body, level)
-        return body, Terms(asked.caller, asked.deadline, level, choose_session(body.session, asked.session))
+        prompts = prompts_of(body.prompts, forms.field, level, sealed)
+        session = choose_session(body.session, asked.session)
+        return body, Terms(asked.caller, asked.deadline, level, session, prompts)
 
-    async def job(self, prompt: Prompt, terms: Terms) -> OpenJob | VaultJob:
+    async def job(self, prompt: Prompt | SealedPrompt, terms: Terms) -> OpenJob | VaultJob:
         """The prompt as the backend wants it: read at `open`, unread at every other level."""
-        if terms.level == OPEN:
+        if terms.level == OPEN and not isinstance(prompt, SealedPrompt):
             read = await self.prompts.read(prompt)
             return OpenJob(read.tokens, read.public)
         level = cast(VaultLevel, terms.level)
-        return VaultJob(level, terms.session.name, terms.session.keep, sealed(prompt), terms.caller.trust_group)
+        unread = prompt if isinstance(prompt, SealedPrompt) else for_vault(prompt)
+        return VaultJob(level, terms.session.name, terms.session.keep, unread, terms.caller.trust_group)
 
     def answer_tokens(self, job: OpenJob | VaultJob, asked: int | None, default: int) -> int:
         """How many tokens the answer to this job may have, as far as that is known here."""

@@ -16,7 +16,6 @@ from cloister.errors import PromptTooLong
 from cloister.gateway.errors import BodyTimeout, BodyTooLarge, UnsupportedMedia
 
 MAX_CHOICES = 128
-MAX_PROMPT_TOKENS = 1_048_576
 BODY_TIMEOUT_S = 30.0
 _DRAIN_S = 2.0
 

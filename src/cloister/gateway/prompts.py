@@ -1,4 +1,4 @@
-"""From the prompt in a request's body to a job: tokens where the provider may read them, sealed bytes where not.
+"""From the prompt in a request's body to a job: tokens where the provider may read them, unread bytes where not.
 
 At the level `open` the prompt is read here, a long one in a thread, so that it does not hold up everybody's tokens. At
 the other levels nobody in this process looks into it. This module keeps no prompt.
@@ -7,44 +7,22 @@ the other levels nobody in this process looks into it. This module keeps no prom
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from cloister.errors import PromptTooLong
-from cloister.gateway.prompt_field import OnePrompt
-from cloister.gateway.schema import ChatMessage
 from cloister.gateway.text import Tokenizer
 from cloister.messages.front import Serving
-from cloister.messages.prompts import (
-    MAX_PROMPT_BYTES,
-    ChatPrompt,
-    Prompt,
-    TextPrompt,
-    TokenPrompt,
-    Turn,
-    write_prompt,
-)
+from cloister.messages.prompts import ChatPrompt, Prompt, TextPrompt, write_prompt
+from cloister.models.given import check_size
 from cloister.models.reading import PromptReading, ReadPrompt
 
 _LONG_CHARACTERS = 8192
 _MANY_MESSAGES = 64
 
 
-def chat_prompt(messages: Sequence[ChatMessage]) -> ChatPrompt:
-    """The conversation, still without a template."""
-    return ChatPrompt(tuple(Turn(message.role, message.text) for message in messages))
-
-
-def plain_prompt(given: OnePrompt) -> TextPrompt | TokenPrompt:
-    """One prompt of a plain completion."""
-    return TextPrompt(given) if isinstance(given, str) else TokenPrompt(given)
-
-
-def sealed(prompt: Prompt) -> bytes:
+def for_vault(prompt: Prompt) -> bytes:
     """The prompt for a vault."""
     data = write_prompt(prompt)
-    if len(data) > MAX_PROMPT_BYTES:
-        raise PromptTooLong(f"A prompt may have at most {MAX_PROMPT_BYTES} bytes.", hint="Shorten the prompt.")
+    check_size(len(data))
     return data
 
 
@@ -63,6 +41,10 @@ class PromptReader:
         # Many short prompts in one request are as long as one long one: let others in between.
         await asyncio.sleep(0)
         return self._reading.read(prompt)
+
+    def start(self) -> None:
+        """Have the thread now: where threads cannot be started later."""
+        self._thread.submit(int).result()
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)

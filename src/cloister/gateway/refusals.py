@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from cloister.errors import InvalidRequest
 from cloister.gateway.protection import OPEN, PARTITIONED
-from cloister.gateway.schema import CompletionRequest, GenerationRequest
+from cloister.gateway.schema import CompletionOptions, GenerationRequest
 
 
 def refuse_what_needs_the_prompt(body: GenerationRequest, level: str) -> None:
     """InvalidRequest for a field that can be served only by whoever samples with the prompt at hand."""
     if level == OPEN:
         return
-    if isinstance(body, CompletionRequest):
+    if isinstance(body, CompletionOptions):
         if body.echo:
             raise _refusal(
                 "echo", level, "The prompt is not given back from its vault; put it before the answer yourself."

@@ -2,39 +2,35 @@
 
 Known fields are checked strictly (no "3" for 3, no true for 1, no NaN); fields this server does not know are ignored,
 as OpenAI does. What only a particular model can judge (its context, its vocabulary) is checked elsewhere.
+
+Of each body there is a second form for requests that came sealed: in the prompts' place it says how many there are.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
-from pydantic.config import JsonDict
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from cloister.gateway.limits import MAX_CHOICES
 from cloister.gateway.prompt_field import Prompt
 from cloister.gateway.protection import PROVIDER_SEES
 from cloister.gateway.session import PATTERN
-
-# What is only there to be refused is described as what is accepted of it.
-_EMPTY: JsonDict = {"maxItems": 0}
+from cloister.messages.prompts import Prompt as GivenPrompt
+from cloister.messages.prompts import PromptField
+from cloister.models.given import EMPTY, Given, Messages, chat_prompt, plain_prompt
 
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
 
 
-class _Body(BaseModel):
-    # No cache of strings: pydantic's would keep a short prompt for as long as this process lives.
-    model_config = ConfigDict(
-        strict=True, extra="ignore", allow_inf_nan=False, frozen=True, cache_strings="none", hide_input_in_errors=True
-    )
-
-
-class StreamOptions(_Body):
+class StreamOptions(Given):
     include_usage: bool | None = None
 
 
-class ResponseFormat(_Body):
+class ResponseFormat(Given):
     type: str = Field(json_schema_extra={"const": "text"})
 
     @field_validator("type")
@@ -45,7 +41,13 @@ class ResponseFormat(_Body):
         return value
 
 
-class GenerationRequest(_Body):
+class SealedCount(Given):
+    """In the place of prompts that were sealed for a vault: how many they are."""
+
+    sealed: int = Field(ge=1, le=MAX_CHOICES)
+
+
+class GenerationRequest(Given):
     """What chat and plain completions have in common."""
 
     model: Annotated[str, StringConstraints(max_length=1024)]
@@ -85,6 +87,11 @@ class GenerationRequest(_Body):
         return value
 
     @property
+    def prompts(self) -> Sequence[GivenPrompt] | SealedCount:
+        """What is to be continued, or how many sealed prompts are."""
+        raise NotImplementedError
+
+    @property
     def stop_strings(self) -> list[str]:
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
@@ -93,51 +100,9 @@ class GenerationRequest(_Body):
         return bool(self.stream_options and self.stream_options.include_usage)
 
 
-class ContentPart(_Body):
-    model_config = ConfigDict(json_schema_extra={"required": ["type", "text"]})
+class ChatOptions(GenerationRequest):
+    """What a chat has beside its messages."""
 
-    type: str = Field(json_schema_extra={"const": "text"})
-    text: str | None = Field(default=None, json_schema_extra={"type": "string"})
-
-    @model_validator(mode="after")
-    def _only_text(self) -> ContentPart:
-        if self.type != "text" or self.text is None:
-            raise ValueError("Only content parts of type 'text' are supported")
-        return self
-
-
-class ChatMessage(_Body):
-    # Optional to the parser only so that a tool call, which has no content, is refused as a tool call.
-    model_config = ConfigDict(json_schema_extra={"required": ["role", "content"]})
-
-    role: str = Field(json_schema_extra={"enum": ["system", "developer", "user", "assistant"]})
-    content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = Field(
-        default=None, json_schema_extra={"not": {"type": "null"}}
-    )
-    tool_calls: list[Any] | None = Field(default=None, json_schema_extra=_EMPTY)
-    function_call: Any = Field(default=None, json_schema_extra={"type": "null"})
-
-    @model_validator(mode="after")
-    def _servable(self) -> ChatMessage:
-        if self.role in ("tool", "function") or self.tool_calls or self.function_call is not None:
-            raise ValueError("Tool calls are not supported")
-        if self.role not in ("system", "developer", "user", "assistant"):
-            raise ValueError("A message's role must be 'system', 'developer', 'user' or 'assistant'")
-        if self.content is None:
-            raise ValueError("A message needs content: a string or a list of text parts")
-        return self
-
-    @property
-    def text(self) -> str:
-        if isinstance(self.content, str):
-            return self.content
-        return "".join(part.text or "" for part in self.content or ())
-
-
-class ChatRequest(GenerationRequest):
-    """The body of POST /v1/chat/completions."""
-
-    messages: list[ChatMessage] = Field(min_length=1, max_length=65536, fail_fast=True)
     max_tokens: int | None = Field(
         default=None,
         ge=1,
@@ -148,8 +113,8 @@ class ChatRequest(GenerationRequest):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20, description="needs logprobs: true")
     response_format: ResponseFormat | None = None
-    tools: list[Any] | None = Field(default=None, json_schema_extra=_EMPTY)
-    functions: list[Any] | None = Field(default=None, json_schema_extra=_EMPTY)
+    tools: list[Any] | None = Field(default=None, json_schema_extra=EMPTY)
+    functions: list[Any] | None = Field(default=None, json_schema_extra=EMPTY)
 
     @field_validator("tools", "functions")
     @classmethod
@@ -166,10 +131,36 @@ class ChatRequest(GenerationRequest):
         return value
 
 
-class CompletionRequest(GenerationRequest):
-    """The body of POST /v1/completions."""
+class ChatRequest(ChatOptions):
+    """The body of POST /v1/chat/completions."""
 
-    prompt: Prompt
+    messages: Messages
+
+    @property
+    def prompts(self) -> Sequence[GivenPrompt]:
+        return (chat_prompt(self.messages),)
+
+
+class SealedChatRequest(ChatOptions):
+    """The same with sealed messages: one prompt, however many messages there are."""
+
+    messages: SealedCount
+
+    @property
+    def prompts(self) -> SealedCount:
+        return self.messages
+
+    @field_validator("messages")
+    @classmethod
+    def _one(cls, value: SealedCount) -> SealedCount:
+        if value.sealed != 1:
+            raise ValueError("All messages are sealed as one")
+        return value
+
+
+class CompletionOptions(GenerationRequest):
+    """What a plain completion has beside its prompts."""
+
     max_tokens: int | None = Field(
         default=None, ge=0, le=2**31 - 1, description="default 16; 0 only scores, with echo and logprobs"
     )
@@ -186,7 +177,43 @@ class CompletionRequest(GenerationRequest):
         return value
 
     @model_validator(mode="after")
-    def _best_is_all(self) -> CompletionRequest:
+    def _best_is_all(self) -> CompletionOptions:
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise ValueError("best_of is supported only when it equals n")
         return self
+
+
+class CompletionRequest(CompletionOptions):
+    """The body of POST /v1/completions."""
+
+    prompt: Prompt
+
+    @property
+    def prompts(self) -> Sequence[GivenPrompt]:
+        return tuple(plain_prompt(each) for each in self.prompt)
+
+
+class SealedCompletionRequest(CompletionOptions):
+    """The same with sealed prompts."""
+
+    prompt: SealedCount
+
+    @property
+    def prompts(self) -> SealedCount:
+        return self.prompt
+
+
+Options = TypeVar("Options", bound=GenerationRequest, covariant=True)
+
+
+@dataclass(frozen=True)
+class Forms(Generic[Options]):
+    """The two forms of one body, and the field that tells them apart."""
+
+    field: PromptField
+    plain: type[Options]
+    sealed: type[Options]
+
+
+CHAT = Forms[ChatOptions]("messages", ChatRequest, SealedChatRequest)
+COMPLETION = Forms[CompletionOptions]("prompt", CompletionRequest, SealedCompletionRequest)

@@ -1,20 +1,28 @@
 """A prompt on its way to whoever may read it: bytes to everybody else.
 
 The gateway makes these bytes and hands them on; the vault (or, at the level `open`, the gateway itself) reads them.
-Encrypting them for the vault alone changes only who can make sense of the bytes, not who carries them.
+A prompt that its user sealed stays sealed up to the vault: the controller adds the key, and nobody else ever has both.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from cloister.errors import ProtocolError
-from cloister.messages.generation import TokenId
+from cloister.messages.generation import RequestId, TokenId
 
 MAX_PROMPT_BYTES = 8 * 1024 * 1024
+MAX_SEALED_PROMPT_BYTES = MAX_PROMPT_BYTES + (1 << 20) + 64
+"""Padding and tag on top."""
+
+RequestKey = Annotated[bytearray, Meta(min_length=32, max_length=32)]
+"""A key of one request; whoever has used it overwrites it where it lies."""
+Enc = Annotated[bytes, Meta(min_length=32, max_length=32)]
+PromptNumber = Annotated[int, Meta(ge=0, le=127)]
+PromptField = Literal["messages", "prompt"]
 
 
 class _Silent:
@@ -45,6 +53,24 @@ class TokenPrompt(_Silent, Struct, frozen=True, tag="tokens", forbid_unknown_fie
     """Token ids to continue."""
 
     tokens: tuple[TokenId, ...]
+
+
+class SealedPrompt(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which prompt of which sealed request, and for which field of the body: its name, not its bytes."""
+
+    request_id: RequestId
+    index: PromptNumber
+    field: PromptField
+
+
+class LockedPrompt(_Silent, Struct, frozen=True, forbid_unknown_fields=True):
+    """A sealed prompt with the key to it, for a vault alone. Opened, it is the JSON its user wrote for `field`."""
+
+    data: Annotated[bytes, Meta(max_length=MAX_SEALED_PROMPT_BYTES)]
+    key: RequestKey
+    enc: Enc
+    index: PromptNumber
+    field: PromptField
 
 
 Prompt = ChatPrompt | TextPrompt | TokenPrompt

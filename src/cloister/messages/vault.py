@@ -17,7 +17,7 @@ from cloister.messages.generation import (
     Tokens,
     _Discreet,
 )
-from cloister.messages.prompts import PromptBytes
+from cloister.messages.prompts import LockedPrompt, PromptBytes
 
 VaultLevel = Literal["partitioned", "isolated"]
 
@@ -27,7 +27,7 @@ class Confide(_Discreet, Struct, frozen=True, tag="confide", forbid_unknown_fiel
 
     request_id: RequestId
     level: VaultLevel
-    prompt: PromptBytes
+    prompt: PromptBytes | LockedPrompt
     params: SamplingParams
 
 

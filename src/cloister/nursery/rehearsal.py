@@ -10,7 +10,16 @@ import msgspec
 
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Cancel, Failed, SamplingParams
-from cloister.messages.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt, Turn, write_prompt
+from cloister.messages.prompts import (
+    ChatPrompt,
+    LockedPrompt,
+    Prompt,
+    PromptField,
+    TextPrompt,
+    TokenPrompt,
+    Turn,
+    write_prompt,
+)
 from cloister.messages.vault import (
     Confide,
     FromVault,
@@ -21,6 +30,7 @@ from cloister.messages.vault import (
     WantFloor,
 )
 from cloister.nursery.house import House
+from cloister.transport.sealing import seal_prompt
 from cloister.vault.process import Unasked
 from cloister.vault.vault import Vault, VaultRunner
 
@@ -30,6 +40,13 @@ PROMPTS: tuple[Prompt, ...] = (
     ChatPrompt((Turn("user", "a"),)),
     ChatPrompt((Turn("system", "a"), Turn("user", "a <confidential>b</confidential>"))),
     TextPrompt("<confidential>"),
+)
+SEALED: tuple[tuple[PromptField, bytes], ...] = (
+    ("messages", b'[{"role": "user", "content": [{"type": "text", "text": "a"}]}]'),
+    ("messages", b'[{"role": "a"}]'),
+    ("prompt", b'"a"'),
+    ("prompt", b"[0]"),
+    ("prompt", b"{"),
 )
 WAYS = (
     SamplingParams(max_tokens=2, temperature=0.0, presence_penalty=0.5, logit_bias={0: 1.0}),
@@ -51,7 +68,16 @@ def rehearse(house: House) -> None:
             for params in WAYS:
                 number += 1
                 _play(vault, Confide(number, level, write_prompt(prompt), params))
+        for field, written in SEALED:
+            for key in (bytearray(32), bytearray(b"?" * 32)):  # the second does not open it
+                number += 1
+                _play(vault, Confide(number, level, _locked(field, written, key), WAYS[0]))
     stage.close()
+
+
+def _locked(field: PromptField, written: bytes, key: bytearray) -> LockedPrompt:
+    enc = bytes(32)
+    return LockedPrompt(seal_prompt(bytes(32), enc, 0, written), key, enc, 0, field)
 
 
 def _play(vault: Vault, confided: Confide) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from cloister.messages.front import Serving
 from cloister.messages.generation import SamplingParams, Stats, Tokens
+from cloister.messages.prompts import SealedPrompt
 from cloister.messages.service import View
 from cloister.messages.vault import VaultLevel
 
@@ -22,7 +23,8 @@ class OpenJob:
 
 @dataclass(frozen=True)
 class VaultJob:
-    """A prompt for a vault alone: the bytes of messages.prompts.write_prompt, opaque to whoever carries them.
+    """A prompt for a vault alone: the bytes of messages.prompts.write_prompt, opaque to whoever carries them, or the
+    name of one that is sealed and stays with the controller until a vault gets it.
 
     Requests of one tenant (or of one trust `group`) with one `session` share a vault. With `keep` it waits for the
     session's next request; without, it ends with the last one under way. A request that names no session gets a
@@ -32,7 +34,7 @@ class VaultJob:
     level: VaultLevel
     session: str
     keep: bool
-    prompt: bytes = field(repr=False)
+    prompt: bytes | SealedPrompt = field(repr=False)
     group: str = ""
 
 

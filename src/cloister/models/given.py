@@ -1,0 +1,146 @@
+"""Prompts as users write them in JSON (messages, a text, token ids): checked, and turned into messages.prompts.
+
+The gateway checks them as fields of a request's body, a vault checks a sealed one by itself: the same rules and the
+same words for what is wrong, none of which are the user's. Nothing here knows of HTTP, keys or tokens' meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic.config import JsonDict
+
+from cloister.errors import InvalidRequest, PromptTooLong
+from cloister.messages.prompts import (
+    MAX_PROMPT_BYTES,
+    ChatPrompt,
+    Prompt,
+    PromptField,
+    TextPrompt,
+    TokenPrompt,
+    Turn,
+)
+
+MAX_PROMPT_TOKENS = 1_048_576
+
+# No cache of strings: pydantic's would keep a short prompt for as long as this process lives.
+STRICT = ConfigDict(
+    strict=True, extra="ignore", allow_inf_nan=False, frozen=True, cache_strings="none", hide_input_in_errors=True
+)
+# What is only there to be refused is described as what is accepted of it.
+EMPTY: JsonDict = {"maxItems": 0}
+
+OnePrompt: TypeAlias = str | tuple[int, ...]
+
+
+class Given(BaseModel):
+    """Whatever comes from a user: known fields are checked strictly, unknown ones are ignored, as OpenAI does."""
+
+    model_config = STRICT
+
+
+class ContentPart(Given):
+    model_config = ConfigDict(json_schema_extra={"required": ["type", "text"]})
+
+    type: str = Field(json_schema_extra={"const": "text"})
+    text: str | None = Field(default=None, json_schema_extra={"type": "string"})
+
+    @model_validator(mode="after")
+    def _only_text(self) -> ContentPart:
+        if self.type != "text" or self.text is None:
+            raise ValueError("Only content parts of type 'text' are supported")
+        return self
+
+
+class ChatMessage(Given):
+    # Optional to the parser only so that a tool call, which has no content, is refused as a tool call.
+    model_config = ConfigDict(json_schema_extra={"required": ["role", "content"]})
+
+    role: str = Field(json_schema_extra={"enum": ["system", "developer", "user", "assistant"]})
+    content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = Field(
+        default=None, json_schema_extra={"not": {"type": "null"}}
+    )
+    tool_calls: list[Any] | None = Field(default=None, json_schema_extra=EMPTY)
+    function_call: Any = Field(default=None, json_schema_extra={"type": "null"})
+
+    @model_validator(mode="after")
+    def _servable(self) -> ChatMessage:
+        if self.role in ("tool", "function") or self.tool_calls or self.function_call is not None:
+            raise ValueError("Tool calls are not supported")
+        if self.role not in ("system", "developer", "user", "assistant"):
+            raise ValueError("A message's role must be 'system', 'developer', 'user' or 'assistant'")
+        if self.content is None:
+            raise ValueError("A message needs content: a string or a list of text parts")
+        return self
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text or "" for part in self.content or ())
+
+
+Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=65536, fail_fast=True)]
+
+
+def one_prompt(value: Any) -> OnePrompt:
+    """One prompt of a plain completion, if it is one; ValueError otherwise."""
+    if not isinstance(value, str | list):
+        raise ValueError("A prompt must be a string or a list of token ids")
+    if not value:
+        raise ValueError("A prompt must not be empty")
+    if isinstance(value, str):
+        return value
+    if len(value) > MAX_PROMPT_TOKENS:
+        raise ValueError(f"A prompt may have at most {MAX_PROMPT_TOKENS} tokens")
+    if not all(type(token) is int and 0 <= token < 2**31 for token in value):
+        raise ValueError("Token ids must be integers from 0 to 2147483647")
+    return tuple(value)
+
+
+def chat_prompt(messages: Sequence[ChatMessage]) -> ChatPrompt:
+    """The conversation, still without a template."""
+    return ChatPrompt(tuple(Turn(message.role, message.text) for message in messages))
+
+
+def plain_prompt(given: OnePrompt) -> TextPrompt | TokenPrompt:
+    """One prompt of a plain completion."""
+    return TextPrompt(given) if isinstance(given, str) else TokenPrompt(given)
+
+
+_messages: TypeAdapter[list[ChatMessage]] = TypeAdapter(Messages, config=STRICT)
+_one_prompt: TypeAdapter[OnePrompt] = TypeAdapter(Annotated[Any, AfterValidator(one_prompt)], config=STRICT)
+
+
+def read_given(field: PromptField, data: bytes) -> Prompt:
+    """The prompt from the JSON of this field: all messages of a chat, or one prompt of a plain completion."""
+    check_size(len(data))
+    try:
+        if field == "messages":
+            return chat_prompt(_messages.validate_json(data))
+        return plain_prompt(_one_prompt.validate_json(data))
+    except ValidationError as wrong:
+        raise invalid_from(wrong, field) from None
+
+
+def check_size(size: int) -> None:
+    """PromptTooLong for what no vault would take."""
+    if size > MAX_PROMPT_BYTES:
+        raise PromptTooLong(f"A prompt may have at most {MAX_PROMPT_BYTES} bytes.", hint="Shorten the prompt.")
+
+
+def invalid_from(wrong: ValidationError, *within: str) -> InvalidRequest:
+    """The first thing wrong with a body (or with what is `within` this field), told in our words and none of its."""
+    first = wrong.errors(include_url=False, include_context=False, include_input=False)[0]
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "missing":
+        message = "This field is required"
+    elif first["type"] == "model_type":
+        message = "Input should be a JSON object"
+    path = (*within, *first["loc"])
+    where = path[0] if path else None
+    param = where if isinstance(where, str) else None
+    place = "".join(f"[{step}]" for step in path[1:2] if isinstance(step, int))
+    return InvalidRequest(f"{param}{place}: {message}." if param else f"{message}.", param=param)

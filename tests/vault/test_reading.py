@@ -1,0 +1,122 @@
+"""A sealed prompt is opened in its vault: the same tokens as in the clear, typed refusals, and no key left behind."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cloister.messages.frames import FrameReader, encode_frame
+from cloister.messages.generation import Failed, SamplingParams
+from cloister.messages.prompts import ChatPrompt, LockedPrompt, PromptField, TextPrompt, TokenPrompt, Turn
+from cloister.messages.vault import Confide, ToVault, Understood
+from cloister.transport.keys import ChannelKey, address_to
+from cloister.transport.sealing import seal_prompt
+from tests.vault.house import Room
+
+SECRET = "nobody else may read this"
+
+
+def locked(field: PromptField, given: Any, index: int = 0, **instead: Any) -> LockedPrompt:
+    """Sealed as a client does, opened with what the node derives."""
+    node = ChannelKey.generate()
+    enc, keys = address_to(node.public)
+    written = given if isinstance(given, bytes) else json.dumps(given).encode()
+    data = seal_prompt(keys.prompt, enc, index, written)
+    return LockedPrompt(**{"data": data, "key": node.accept(enc).prompt, "enc": enc, "index": index, "field": field}
+                        | instead)  # fmt: skip
+
+
+SAME = [
+    ("messages", [{"role": "user", "content": SECRET}], ChatPrompt((Turn("user", SECRET),))),
+    (
+        "messages",
+        [{"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
+        ChatPrompt((Turn("developer", "ab"),)),
+    ),
+    ("prompt", f"public <confidential>{SECRET}</confidential>", TextPrompt(f"public <confidential>{SECRET}</confidential>")),
+    ("prompt", [7, 8, 9], TokenPrompt((7, 8, 9))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("level", ["partitioned", "isolated"])
+@pytest.mark.parametrize(("field", "given", "plain"), SAME)
+def test_sealed_and_plain_prompts_are_read_alike(room: Room, field: PromptField, given: Any, plain: Any, level: Any):
+    assert isinstance(room.confide(1, plain, level), Understood)
+    room.serve()
+    sealed = room.confide(2, locked(field, given, index=3), level)
+    assert isinstance(sealed, Understood)
+    room.serve()
+    if level == "partitioned":
+        first, second = room.first(1), room.first(2)
+        assert (first.token, first.public) == (second.token, second.public)
+    else:
+        assert room.answer(1) == room.answer(2) != []
+
+
+def test_the_key_is_overwritten_once_it_was_used_or_tried(room: Room) -> None:
+    good, bad = locked("prompt", SECRET), locked("prompt", SECRET, key=bytearray(b"k" * 32))
+    assert isinstance(room.confide(1, good), Understood)
+    assert isinstance(room.confide(2, bad), Failed)
+    assert good.key == bad.key == bytes(32)
+
+
+def altered(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+@pytest.mark.parametrize("what", ["key", "enc", "index", "data", "cut", "empty"])
+def test_what_does_not_open_is_refused_without_a_word_of_it(room: Room, what: str) -> None:
+    right = locked("prompt", SECRET)
+    wrong = {
+        "key": {"key": bytearray(b"k" * 32)},
+        "enc": {"enc": altered(right.enc)},
+        "index": {"index": 1},
+        "data": {"data": altered(right.data)},
+        "cut": {"data": right.data[:-16]},
+        "empty": {"data": b""},
+    }[what]
+    fields = {name: getattr(right, name) for name in ("data", "key", "enc", "index", "field")}
+    failed = room.confide(1, LockedPrompt(**{**fields, **wrong}))
+    assert isinstance(failed, Failed) and failed.code == "channel_broken" and failed.param is None
+    assert not room.wants_floor
+
+
+@pytest.mark.parametrize(
+    ("field", "given", "message"),
+    [
+        ("messages", "hello", "messages: Input should be a valid array."),
+        ("messages", [], "messages: List should have at least 1 item after validation, not 0."),
+        ("messages", [{"role": "user", "content": "a"}, {"role": SECRET, "content": "a"}],
+         "messages[1]: A message's role must be 'system', 'developer', 'user' or 'assistant'."),
+        ("messages", [{"role": "user", "content": [{"type": "image_url"}]}],
+         "messages[0]: Input should be a valid string."),  # a union tells its first branch first, as at the gateway
+        ("prompt", "", "prompt: A prompt must not be empty."),
+        ("prompt", 7, "prompt: A prompt must be a string or a list of token ids."),
+        ("prompt", [1, -1], "prompt: Token ids must be integers from 0 to 2147483647."),
+        ("prompt", [SECRET], "prompt: Token ids must be integers from 0 to 2147483647."),
+        ("prompt", {"sealed": 1}, "prompt: A prompt must be a string or a list of token ids."),
+    ],
+)  # fmt: skip
+def test_refusals_are_the_gateways_own(room: Room, field: PromptField, given: Any, message: str) -> None:
+    failed = room.confide(1, locked(field, given))
+    assert isinstance(failed, Failed)
+    assert (failed.code, failed.message, failed.param) == ("invalid_request", message, field)
+    assert SECRET not in failed.message
+
+
+@pytest.mark.parametrize("given", [b"", b"{", b'"\xff"', b'["\\ud800"]', b"[" * 5000, SECRET.encode()])
+@pytest.mark.parametrize("field", ["messages", "prompt"])
+def test_what_is_no_json_is_refused_and_not_quoted(room: Room, field: PromptField, given: bytes) -> None:
+    failed = room.confide(1, locked(field, given))
+    assert isinstance(failed, Failed) and failed.code == "invalid_request" and failed.param == field
+    assert SECRET not in failed.message
+
+
+def test_a_locked_prompt_shows_nothing_and_survives_the_wire() -> None:
+    prompt = locked("prompt", SECRET)
+    confide = Confide(1, "partitioned", prompt, SamplingParams())
+    [read] = FrameReader[Confide](ToVault).feed(encode_frame((confide,)))
+    assert read == confide
+    assert repr(prompt) == "LockedPrompt(…)" and repr(confide) == "Confide(request_id=1)"
