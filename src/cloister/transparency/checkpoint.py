@@ -1,0 +1,65 @@
+"""C2SP checkpoints: a log's name, how many entries it has, and the root over them, as a signed note."""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import dataclass
+
+from cloister.errors import EvidenceInvalid
+from cloister.transparency.keys import Algorithm, VerifierKey, signed_at
+from cloister.transparency.merkle import EMPTY_ROOT, HASH_BYTES, MAX_SIZE
+from cloister.transparency.note import Note, exact_base64, read_note
+
+_SIZE = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a log says it is at one moment."""
+
+    origin: str
+    size: int
+    root: bytes
+    extensions: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        lines = (self.origin, str(self.size), base64.b64encode(self.root).decode(), *self.extensions)
+        return "".join(line + "\n" for line in lines)
+
+
+@dataclass(frozen=True)
+class SignedCheckpoint:
+    """A checkpoint with its signatures, none of them verified yet."""
+
+    checkpoint: Checkpoint
+    note: Note
+
+    def __str__(self) -> str:
+        return str(self.note)
+
+    def signed_by(self, log: VerifierKey) -> bool:
+        """Whether this log signed it, under its own name."""
+        return log.algorithm is Algorithm.ED25519 and log.name == self.checkpoint.origin and log.signed(self.note)
+
+    def cosigned_by(self, witness: VerifierKey) -> int | None:
+        """When this witness signed it, in Unix seconds; None if it did not."""
+        if witness.algorithm is not Algorithm.COSIGNATURE or not witness.signed(self.note):
+            return None
+        return max(signed_at(line) for line in witness.signatures_on(self.note))
+
+
+def read_checkpoint(data: str) -> SignedCheckpoint:
+    """The checkpoint, or EvidenceInvalid."""
+    note = read_note(data)
+    lines = note.text[:-1].split("\n")
+    if len(lines) < 3 or not all(lines):
+        raise EvidenceInvalid("A checkpoint has an origin, a size and a root, each on a line, and no empty lines.")
+    origin, size, encoded, *extensions = lines
+    root = exact_base64(encoded)
+    if not _SIZE.fullmatch(size) or int(size) > MAX_SIZE:
+        raise EvidenceInvalid("A checkpoint's second line is not the size of a tree.")
+    if root is None or len(root) != HASH_BYTES or (size == "0" and root != EMPTY_ROOT):
+        raise EvidenceInvalid("A checkpoint's third line is not the root of a tree of its size.")
+    return SignedCheckpoint(Checkpoint(origin, int(size), root, tuple(extensions)), note)

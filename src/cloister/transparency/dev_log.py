@@ -1,0 +1,72 @@
+"""A node started without a release keeps a log of its own, so that clients and tests meet one way only.
+
+It says what runs, to this machine's user; nobody witnesses it. Clients know it by its name, `development/…`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloister.attest.evidence import ReleaseProof
+from cloister.errors import EvidenceInvalid, SetupError
+from cloister.transparency.durable import make_folder, only_one
+from cloister.transparency.key_file import new_key_file, read_key_file
+from cloister.transparency.keys import Algorithm
+from cloister.transparency.log import Log
+from cloister.transparency.manifest import measure_running, measurement
+from cloister.transparency.proof import prove_release
+from cloister.transparency.release_entry import publish
+
+ORIGIN_PREFIX = "development/"
+_KEY = "log.key"
+_LOG = "log"
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release and the log it is in."""
+
+    manifest: bytes
+    log_dir: Path
+    log_key: str
+
+    @property
+    def measurement(self) -> bytes:
+        return measurement(self.manifest)
+
+    def prove(self, since: int = 0) -> ReleaseProof:
+        """The proof for a client that last saw the log with `since` entries."""
+        return prove_release(self.log_dir, self.manifest, since)
+
+
+def development_release(folder: Path) -> Release:
+    """What runs now, in the development log of this folder; key and log are made once and kept."""
+    manifest = measure_running().encoded()
+    try:
+        make_folder(folder, mode=0o700)
+        with only_one(folder / ".lock"):
+            log = _log_in(folder)
+            key = read_key_file(folder / _KEY, Algorithm.ED25519)
+            if key.verifier != log.key:
+                raise EvidenceInvalid("its key is another's.")
+            publish(log, manifest, key)
+    except OSError as reason:
+        raise SetupError(f"The development log cannot be kept in {folder}: {reason.strerror}.") from None
+    except EvidenceInvalid as wrong:
+        raise SetupError(
+            f"The development log in {folder} is damaged: {wrong.message}",
+            hint="Remove the folder: it is made again, with a new key.",
+        ) from None
+    return Release(manifest, log.folder, str(log.key))
+
+
+def _log_in(folder: Path) -> Log:
+    """The folder's log; where a crash left less than a whole one, nobody can have seen it, and it is made."""
+    key_file, log_dir = folder / _KEY, folder / _LOG
+    if not key_file.exists():
+        new_key_file(key_file, ORIGIN_PREFIX + secrets.token_hex(8))
+    if not (log_dir / "checkpoint").exists():
+        return Log.create(log_dir, read_key_file(key_file, Algorithm.ED25519))
+    return Log.open(log_dir)

@@ -1,0 +1,60 @@
+"""Files that survive a crash whole or not at all, and a lock that ends with its holder. Knows nothing of contents."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+def write_whole(path: Path, data: bytes, *, mode: int = 0o644, fresh: bool = False) -> None:
+    """Put `data` there: readers see the old file or the new one, also after a crash.
+
+    `fresh`: there must be no file yet, else FileExistsError.
+    """
+    partial = path.parent / f".{path.name}.{secrets.token_hex(8)}"
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if fresh:
+            os.link(partial, path)
+            os.unlink(partial)
+        else:
+            os.replace(partial, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(partial)
+        raise
+    sync_folder(path.parent)
+
+
+def make_folder(folder: Path, *, mode: int = 0o755) -> None:
+    """The folder and those above it, made to last."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        with suppress(FileExistsError):
+            each.mkdir(mode)
+        sync_folder(each.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def only_one(path: Path) -> Iterator[None]:
+    """Hold this lock file. The kernel lets go of it when the holder dies, however it dies."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,137 @@
+"""A log in a plain folder that any static web server can host; nothing in the folder is secret.
+
+    checkpoint        the signed tree head, written last
+    vkey              the log's verifier key
+    tile/…            C2SP tlog-tiles
+    manifest/<hex>    the releases' manifests, by measurement (see `proof`)
+
+Knows entries as bytes. The signing key lies elsewhere and is handed in when something is appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cloister.errors import EvidenceInvalid, SetupError
+from cloister.transparency.checkpoint import Checkpoint, SignedCheckpoint, read_checkpoint
+from cloister.transparency.durable import make_folder, only_one, write_whole
+from cloister.transparency.keys import MAX_KEY_CHARACTERS, SigningKey, VerifierKey
+from cloister.transparency.merkle import consistency_proof, inclusion_proof
+from cloister.transparency.note import MAX_NOTE_CHARACTERS, MAX_SIGNATURES, Note, Signature
+from cloister.transparency.tiles import Tiles
+
+_CHECKPOINT = "checkpoint"
+_KEY = "vkey"
+_LOCK = ".lock"
+
+
+class Log:
+    """The log as its checkpoint had it when this object was made or last appended to; others may have gone on since."""
+
+    def __init__(self, folder: Path, key: VerifierKey, signed: SignedCheckpoint) -> None:
+        self.folder = folder
+        self.key = key
+        self.signed = signed
+        self.tiles = Tiles(folder, signed.checkpoint.size)
+
+    @classmethod
+    def create(cls, folder: Path, key: SigningKey) -> Log:
+        """An empty log; the key's name is its origin."""
+        try:
+            make_folder(folder)
+            with only_one(folder / _LOCK):
+                if any((folder / name).exists() for name in (_CHECKPOINT, "tile")):
+                    raise SetupError(f"There is a log in {folder} already.", hint="Name a new folder.")
+                write_whole(folder / _KEY, f"{key.verifier}\n".encode())
+                _publish(folder, key, Tiles(folder, 0))
+        except OSError as reason:
+            raise SetupError(f"No log can be made in {folder}: {reason.strerror}.") from None
+        return cls.open(folder)
+
+    @classmethod
+    def open(cls, folder: Path) -> Log:
+        """The log in this folder. Its checkpoint is checked against the key beside it: shows damage, not deceit."""
+        key = VerifierKey.parse(_read(folder, _KEY, MAX_KEY_CHARACTERS).removesuffix("\n"))
+        signed = read_checkpoint(_read(folder, _CHECKPOINT, MAX_NOTE_CHARACTERS))
+        if not signed.signed_by(key):
+            raise EvidenceInvalid(f"The checkpoint in {folder} is not signed by the log's key.")
+        return cls(folder, key, signed)
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return self.signed.checkpoint
+
+    @property
+    def origin(self) -> str:
+        return self.checkpoint.origin
+
+    def append(self, entry: bytes, key: SigningKey) -> int:
+        """Add an entry; its index. It is in the log once this returns, whatever happens to the machine then."""
+        return self.append_all((entry,), key)
+
+    def append_all(self, entries: Sequence[bytes], key: SigningKey) -> int:
+        """Add entries; the first one's index."""
+        if key.verifier != self.key:
+            raise SetupError("The key is not this log's.", hint=f"Give the key of {self.key.name}.")
+        with only_one(self.folder / _LOCK):
+            now = Log.open(self.folder)
+            # A checkpoint says "and all before it": what cannot be found on the disk any more is not signed again.
+            if now.tiles.root() != now.checkpoint.root:
+                raise EvidenceInvalid("The log's tiles do not add up to its checkpoint.", hint="Restore the log.")
+            _publish(self.folder, key, now.tiles.extended(entries))
+            self._become(Log.open(self.folder))
+        return now.checkpoint.size
+
+    def attach(self, cosignature: Signature) -> None:
+        """Put a witness's signature under the checkpoint, in place of an older one by the same key."""
+        with only_one(self.folder / _LOCK):
+            now = Log.open(self.folder)
+            who = (cosignature.name, cosignature.key_id)
+            if who == (self.key.name, self.key.key_id):
+                raise EvidenceInvalid("A log does not witness itself.")
+            kept = [line for line in now.signed.note.signatures if (line.name, line.key_id) != who]
+            if len(kept) >= MAX_SIGNATURES:
+                raise EvidenceInvalid(f"The checkpoint has {MAX_SIGNATURES} signatures already.")
+            note = Note(now.signed.note.text, (*kept, cosignature))
+            write_whole(self.folder / _CHECKPOINT, str(note).encode())
+            self._become(Log.open(self.folder))
+
+    def find(self, entry: bytes) -> int | None:
+        """Where this entry is, if it is in the log."""
+        return self.tiles.find(entry)
+
+    def inclusion(self, index: int) -> tuple[bytes, ...]:
+        """The proof that entry `index` is under the checkpoint."""
+        if not 0 <= index < self.checkpoint.size:
+            raise EvidenceInvalid(f"The log has no entry {index}: it has {self.checkpoint.size}.")
+        return inclusion_proof(self.tiles.subtree, index, self.checkpoint.size)
+
+    def consistency(self, since: int) -> tuple[bytes, ...]:
+        """The proof that the tree of `since` entries is the beginning of this one."""
+        if not 0 <= since <= self.checkpoint.size:
+            raise EvidenceInvalid(f"The log never had {since} entries: it has {self.checkpoint.size}.")
+        return consistency_proof(self.tiles.subtree, since, self.checkpoint.size)
+
+    def _become(self, other: Log) -> None:
+        self.signed, self.tiles = other.signed, other.tiles
+
+
+def _publish(folder: Path, key: SigningKey, tiles: Tiles) -> None:
+    text = Checkpoint(key.name, tiles.size, tiles.root()).text
+    write_whole(folder / _CHECKPOINT, str(Note(text, (key.sign(text),))).encode())
+
+
+def _read(folder: Path, name: str, limit: int) -> str:
+    try:
+        with (folder / name).open("rb") as file:
+            data = file.read(4 * limit + 1)
+    except OSError as reason:
+        raise SetupError(
+            f"There is no log in {folder}: {name} cannot be read ({reason.strerror}).",
+            hint="`cloister log create` makes one.",
+        ) from None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise EvidenceInvalid(f"The log's {name} is not text.") from None

@@ -1,0 +1,188 @@
+"""A release's manifest: which bytes it is made of. The same tree gives the same manifest, byte for byte, anywhere.
+
+Names and SHA-256 of files only: no times, owners, modes or machines. `measurement` is the manifest's own SHA-256, and
+is what a node's report is bound to. This module knows nothing of logs; it reads source files and runs none of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+import cloister
+from cloister.errors import EvidenceInvalid, SetupError
+
+FORMAT = "cloister-release/v1"
+MAX_MANIFEST_BYTES = 262144
+PACKAGE = "src/cloister"
+PROJECT_FILE = "pyproject.toml"
+LOCK_FILE = "constraints.txt"
+
+Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+Version = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z][0-9A-Za-z.+!-]{0,63}\Z")]
+FileName = Annotated[str, Meta(min_length=1, max_length=512)]
+_IMAGE = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a release consists of. Paths are relative to the source tree, with slashes."""
+
+    format: str
+    version: Version
+    files: dict[FileName, Sha256]
+    lock: Sha256 | None
+    """The file that pins every dependency."""
+    image: Annotated[str, Meta(pattern=r"\Asha256:[0-9a-f]{64}\Z")] | None
+    """The container or machine image, where there is one."""
+
+    def encoded(self) -> bytes:
+        """The one way to write it: sorted, indented for people who compare releases, a newline at the end."""
+        text = json.dumps(msgspec.to_builtins(self), sort_keys=True, indent=1, ensure_ascii=True)
+        return text.encode("ascii") + b"\n"
+
+    def measurement(self) -> bytes:
+        return measurement(self.encoded())
+
+
+def measurement(manifest: bytes) -> bytes:
+    """What stands for the release in evidence and logs."""
+    return hashlib.sha256(manifest).digest()
+
+
+def read_manifest(data: bytes) -> Manifest:
+    """The manifest, or EvidenceInvalid. Only the one canonical writing of it is accepted."""
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise EvidenceInvalid(f"A release manifest may have at most {MAX_MANIFEST_BYTES} bytes.")
+    try:
+        manifest = _decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:
+        raise EvidenceInvalid(f"The release manifest does not decode ({type(wrong).__name__}).") from None
+    if manifest.format != FORMAT:
+        raise EvidenceInvalid(f"The release manifest is not of the format {FORMAT}.", hint="Update cloister.")
+    if manifest.encoded() != data:
+        raise EvidenceInvalid("The release manifest is not written canonically.", hint="`cloister release build` is.")
+    return manifest
+
+
+def build_manifest(source: Path, *, image: str | None = None) -> Manifest:
+    """The manifest of a source tree: the folder that has `src/cloister` in it."""
+    package = source / PACKAGE
+    if not (package / "__init__.py").is_file():
+        raise SetupError(
+            f"{source} is not a source tree of Cloister.", hint=f"Name the folder that has {PACKAGE} in it."
+        )
+    if image is not None and not _IMAGE.fullmatch(image):
+        raise SetupError("An image is named by its digest.", hint="Like: sha256:<64 hex digits>")
+    return _checked(_manifest_of(package, source, image))
+
+
+def measure_running() -> Manifest:
+    """The manifest of the package that runs, with what lies beside it if it runs from a source tree."""
+    package = Path(cloister.__file__).resolve().parent
+    tree = package.parents[1]
+    beside = tree if package == tree / PACKAGE and (tree / PROJECT_FILE).is_file() else None
+    return _checked(_manifest_of(package, beside, None))
+
+
+def differences(release: Manifest, running: Manifest) -> tuple[str, ...]:
+    """How the running package's files differ from the release's, a line each; empty if they are the same.
+
+    An installed package has no project or lock file beside it, so those count only where both have them.
+    """
+    found = [
+        _difference(path, release.files.get(path), running.files.get(path)) for path in _compared(release, running)
+    ]
+    if release.lock and running.lock and release.lock != running.lock:
+        found.append(f"{LOCK_FILE} is another")
+    if release.version != running.version:
+        found.append(f"version is {running.version}, not {release.version}")
+    return tuple(each for each in found if each)
+
+
+def _compared(release: Manifest, running: Manifest) -> list[str]:
+    return sorted(
+        path
+        for path in release.files.keys() | running.files.keys()
+        if path.startswith(PACKAGE + "/") or (path in release.files and path in running.files)
+    )
+
+
+def _difference(path: str, wanted: str | None, found: str | None) -> str:
+    if wanted == found:
+        return ""
+    return (
+        f"{path} is missing" if found is None else f"{path} is another" if wanted else f"{path} is not of the release"
+    )
+
+
+def _manifest_of(package: Path, beside: Path | None, image: str | None) -> Manifest:
+    try:
+        files = {f"{PACKAGE}/{path.relative_to(package).as_posix()}": _sha256(path) for path in _files_of(package)}
+        lock = None
+        if beside is not None:
+            if (beside / PROJECT_FILE).is_file():
+                files[PROJECT_FILE] = _sha256(beside / PROJECT_FILE)
+            if (beside / LOCK_FILE).is_file():
+                lock = _sha256(beside / LOCK_FILE)
+        version = _version_of((package / "__init__.py").read_bytes())
+    except OSError as reason:
+        raise SetupError(f"{reason.filename} cannot be read: {reason.strerror}.") from None
+    return Manifest(FORMAT, version, files, lock, image)
+
+
+def _files_of(package: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(package, onerror=_raise):
+        folders[:] = sorted(set(folders) - {"__pycache__"})
+        for name in (*folders, *names):
+            path = Path(folder, name)
+            if path.is_symlink():
+                raise SetupError(f"{path} is a link: what it leads to is not part of the source.", hint="Remove it.")
+        for name in sorted(names):
+            path = Path(folder, name)
+            # Python would import it, and nobody could compare it with a source.
+            if path.suffix in (".pyc", ".pyo"):
+                raise SetupError(f"{path} is compiled code without a source.", hint="Remove it.")
+            if not path.is_file():
+                raise SetupError(f"{path} is not a plain file.", hint="Remove it.")
+            yield path
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _version_of(source: bytes) -> str:
+    """`__version__ = "…"`, read without running anything."""
+    try:
+        for statement in ast.parse(source).body:
+            match statement:
+                case ast.Assign(targets=[ast.Name(id="__version__")], value=ast.Constant(value=str(version))):
+                    return version
+    except (SyntaxError, ValueError):
+        pass
+    raise SetupError(f"{PACKAGE}/__init__.py does not say which version it is.")
+
+
+def _checked(manifest: Manifest) -> Manifest:
+    """What we write is what anybody can read."""
+    try:
+        return read_manifest(manifest.encoded())
+    except (EvidenceInvalid, UnicodeEncodeError) as wrong:
+        raise SetupError(f"No manifest can be made of this source tree: {wrong}") from None
+
+
+_decoder: msgspec.json.Decoder[Manifest] = msgspec.json.Decoder(Manifest)

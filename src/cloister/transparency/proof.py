@@ -1,0 +1,167 @@
+"""That a release is in a log everybody else sees too: made for a node's evidence, checked by its clients.
+
+`verify_release` is pure: what is trusted and what was seen before are handed in, and nothing is fetched or written.
+The checks, by name:
+
+    release manifest     the manifest hashes to the measurement the machine's report is bound to
+    log checkpoint       a trusted log signed the checkpoint, under its own name
+    log inclusion        the release is in the tree under the checkpoint
+    log witnesses        enough trusted witnesses cosigned the checkpoint
+    log consistency      the tree continues the one seen last: no fork, no rollback
+    sigstore …           in their place, where Sigstore is accepted and the proof has a bundle and no checkpoint
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cloister.attest.checks import Examination, Verdict
+from cloister.attest.evidence import ReleaseProof
+from cloister.errors import EvidenceInvalid, SetupError
+from cloister.transparency.checkpoint import Checkpoint, SignedCheckpoint, read_checkpoint
+from cloister.transparency.log import Log
+from cloister.transparency.manifest import measurement as measurement_of
+from cloister.transparency.manifest import read_manifest
+from cloister.transparency.merkle import leaf_hash, verify_consistency, verify_inclusion
+from cloister.transparency.release_entry import entry_of
+from cloister.transparency.trust import ReleaseTrust, cosigners
+
+
+def prove_release(log_dir: Path, manifest: bytes, since: int = 0, *, sigstore: bytes = b"") -> ReleaseProof:
+    """The proof for a client that last saw the log with `since` entries.
+
+    Where the log never had as many, there is no such proof: the client gets one from the beginning, and will notice.
+    """
+    log = Log.open(log_dir)
+    index = log.find(entry_of(manifest))
+    if index is None:
+        raise SetupError(
+            f"The release {measurement_of(manifest).hex()} is not in the log {log.origin}.",
+            hint="Put it there with `cloister log append`, or serve a release that is.",
+        )
+    known = since if 0 <= since <= log.checkpoint.size else 0
+    proof = ReleaseProof(
+        manifest=manifest,
+        index=index,
+        inclusion=log.inclusion(index),
+        checkpoint=str(log.signed),
+        since=known,
+        consistency=log.consistency(known),
+        log_key=str(log.key),
+        sigstore=sigstore,
+    )
+    leaf = leaf_hash(entry_of(manifest))
+    if not verify_inclusion(index, log.checkpoint.size, leaf, proof.inclusion, log.checkpoint.root):
+        raise EvidenceInvalid(
+            "The log's tiles do not add up to its checkpoint.", hint="`cloister log audit` says more."
+        )
+    return proof
+
+
+def verify_release(
+    proof: ReleaseProof, measurement: bytes, *, trusted: ReleaseTrust, seen: Checkpoint | None
+) -> Verdict:
+    """Whether the release with this measurement is public. `seen`: the last checkpoint of the same log, if any."""
+    found = Examination()
+    version = read_manifest(proof.manifest).version
+    found.check(
+        "release manifest",
+        measurement_of(proof.manifest) == measurement,
+        "the manifest is not that of the measurement in the evidence",
+        found=f"version {version}",
+    )
+    found.claim("release_version", version)
+    found.claim("release_measurement", measurement_of(proof.manifest).hex())
+    if proof.checkpoint:
+        _verify_in_log(found, proof, trusted, seen)
+    elif proof.sigstore and trusted.sigstore is not None:
+        from cloister.transparency.sigstore_bundle import verify_sigstore
+
+        found.include(verify_sigstore(measurement, proof.sigstore, trust=trusted.sigstore))
+    else:
+        missing = "a Sigstore bundle, but no Sigstore identity is trusted" if proof.sigstore else "nothing"
+        found.failed("log checkpoint", f"the proof has no checkpoint of a log: it has {missing}")
+    return found.verdict()
+
+
+def log_origin(proof: ReleaseProof) -> str:
+    """Which log a proof speaks of, so that the right memory can be looked up; "" if of none."""
+    return read_checkpoint(proof.checkpoint).checkpoint.origin if proof.checkpoint else ""
+
+
+def _verify_in_log(found: Examination, proof: ReleaseProof, trusted: ReleaseTrust, seen: Checkpoint | None) -> None:
+    signed = read_checkpoint(proof.checkpoint)
+    now = signed.checkpoint
+    found.claim("log_origin", now.origin)
+    found.claim("log_size", now.size)
+    found.claim("log_index", proof.index)
+    _check_signature(found, proof, signed, trusted)
+    found.check(
+        "log inclusion",
+        verify_inclusion(proof.index, now.size, leaf_hash(entry_of(proof.manifest)), proof.inclusion, now.root),
+        "the release is not in the log: its proof does not lead to the checkpoint's root",
+        found=f"entry {proof.index} of {now.size}",
+    )
+    check_witnesses(found, signed, trusted)
+    _check_consistency(found, proof, now, seen)
+
+
+def _check_signature(found: Examination, proof: ReleaseProof, signed: SignedCheckpoint, trusted: ReleaseTrust) -> None:
+    keys = [key for key in trusted.log_keys() if key.name == signed.checkpoint.origin]
+    signers = [key for key in keys if signed.signed_by(key)]
+    if not keys:
+        names = ", ".join(ascii(key.name) for key in trusted.log_keys()) or "none"
+        reason = f"the log {signed.checkpoint.origin!a} is not a trusted one (those are: {names})"
+    elif not signers:
+        reason = "the checkpoint is not signed by the log's key"
+    elif proof.log_key not in {"", *map(str, signers)}:
+        reason = "the node knows the log by another key than the trusted one"
+    else:
+        found.passed("log checkpoint", f"signed by {signers[0].name}")
+        return
+    found.failed("log checkpoint", reason)
+
+
+def check_witnesses(found: Examination, signed: SignedCheckpoint, trusted: ReleaseTrust) -> None:
+    """The check `log witnesses`."""
+    cosigned = cosigners(signed, trusted)
+    found.claim("log_witnesses", {name: _utc(when) for name, when in cosigned.items()})
+    if not trusted.needed:
+        found.skipped("log witnesses", "no witnesses are asked for", required=False)
+        return
+    have = f"{len(cosigned)} of {len(trusted.witnesses)} trusted witnesses signed the checkpoint"
+    found.check("log witnesses", len(cosigned) >= trusted.needed, f"{have}; {trusted.needed} are needed", found=have)
+
+
+def _check_consistency(found: Examination, proof: ReleaseProof, now: Checkpoint, seen: Checkpoint | None) -> None:
+    name = "log consistency"
+    if seen is None:
+        if proof.since or proof.consistency:
+            found.failed(name, f"the proof begins at {proof.since} entries, but none were seen before")
+        else:
+            found.skipped(name, "this log was not seen before", required=False)
+    elif seen.origin != now.origin:
+        found.failed(name, f"another log was seen before: {seen.origin!a}")
+    elif now.size < seen.size:
+        found.failed(name, f"rolled back: the log has {now.size} entries, and had {seen.size} when last seen")
+    elif now.size == seen.size and now.root != seen.root:
+        found.failed(name, f"forked: the log's {now.size} entries are not those last seen")
+    elif proof.since != seen.size:
+        found.failed(name, f"the proof begins at {proof.since} entries, not at the {seen.size} last seen")
+    elif seen.size == 0:
+        found.check(name, not proof.consistency, "a proof from the empty log is not empty", found="was empty")
+    else:
+        found.check(
+            name,
+            verify_consistency(seen.size, now.size, seen.root, now.root, proof.consistency),
+            f"forked: the log's {now.size} entries do not begin with the {seen.size} last seen",
+            found=f"continues the {seen.size} entries last seen",
+        )
+
+
+def _utc(seconds: int) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).isoformat()
+    except (ValueError, OverflowError, OSError):
+        return str(seconds)

@@ -1,0 +1,154 @@
+"""A client's memory on disk: the last checkpoint of every log, and the log keys it took on first use, by place.
+
+Without this memory a log could be forked or rolled back between two visits. So: one file, replaced whole, readable by
+its owner alone; when it cannot be read or does not decode, nothing is guessed. How one visit uses it:
+
+    last = memory.last(origin)                 before asking: `since` is last.size, or 0
+    … verify_release(…, seen=last) …           pure
+    memory.remember(signed, after=last)        SeenMoved: another program remembered more meanwhile; ask once more
+
+A checkpoint must be verified before it is remembered; this module cannot tell.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from cloister.errors import EvidenceInvalid, SetupError, VerificationFailed
+from cloister.transparency.checkpoint import Checkpoint, SignedCheckpoint, read_checkpoint
+from cloister.transparency.durable import make_folder, only_one, write_whole
+from cloister.transparency.keys import MAX_KEY_CHARACTERS, VerifierKey
+from cloister.transparency.note import MAX_NOTE_CHARACTERS
+
+MAX_MEMORY_BYTES = 16 << 20
+_CHECK = "log consistency"
+
+
+class SeenMoved(VerificationFailed):
+    """The memory is not what this verification began with: another program wrote to it. Ask the node once more."""
+
+    code = "log_memory_moved"
+
+
+class _Memory(Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1] = 1
+    checkpoints: dict[str, Annotated[str, Meta(max_length=MAX_NOTE_CHARACTERS)]] = {}
+    """Origin → checkpoint with signatures: whoever catches a log lying has the proof at hand."""
+    keys: dict[str, Annotated[str, Meta(max_length=MAX_KEY_CHARACTERS)]] = {}
+    """Place (a node's address) → the log key taken there on first use."""
+
+
+class SeenLogs:
+    """The memory in one file, which is made when there is something to remember."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def last(self, origin: str) -> Checkpoint | None:
+        """The last checkpoint seen of this log."""
+        signed = self.last_signed(origin)
+        return None if signed is None else signed.checkpoint
+
+    def last_signed(self, origin: str) -> SignedCheckpoint | None:
+        return self._checkpoint(self._read(), origin)
+
+    def pinned(self, place: str) -> str | None:
+        """The log key taken at this place on first use."""
+        return self._read().keys.get(place)
+
+    def remember(self, signed: SignedCheckpoint, *, after: Checkpoint | None) -> None:
+        """Keep a verified checkpoint that continues `after`, the last one as the verification knew it."""
+        now = signed.checkpoint
+        self._prepare()
+        with only_one(self._lock):
+            memory = self._read()
+            before = self._checkpoint(memory, now.origin)
+            if (before.checkpoint if before else None) != after:
+                raise SeenMoved(
+                    "Another program saw more of the log meanwhile.", checks=(_CHECK,), hint="Verify the node again."
+                )
+            if after is not None and (now.size < after.size or (now.size == after.size and now.root != after.root)):
+                raise VerificationFailed(
+                    f"The log {now.origin!a} took back what it showed before.",
+                    checks=(_CHECK,),
+                    hint=f"Do not trust it. What it signed before is kept in {self._file}.",
+                )
+            self._write(msgspec.structs.replace(memory, checkpoints={**memory.checkpoints, now.origin: str(signed)}))
+
+    def pin(self, place: str, key: VerifierKey) -> None:
+        """Take this log key for this place, from now on."""
+        self._prepare()
+        with only_one(self._lock):
+            memory = self._read()
+            if memory.keys.get(place, str(key)) != str(key):
+                raise VerificationFailed(
+                    f"The log at {place!a} has another key than on first use.",
+                    checks=("log checkpoint",),
+                    hint=f"If that is meant to be so, remove the place from {self._file}.",
+                )
+            self._write(msgspec.structs.replace(memory, keys={**memory.keys, place: str(key)}))
+
+    @property
+    def _lock(self) -> Path:
+        return self._file.with_name(f".{self._file.name}.lock")
+
+    def _prepare(self) -> None:
+        try:
+            make_folder(self._file.parent, mode=0o700)
+        except OSError as reason:
+            raise SetupError(f"The memory of logs cannot be kept in {self._file}: {reason.strerror}.") from None
+
+    def _checkpoint(self, memory: _Memory, origin: str) -> SignedCheckpoint | None:
+        text = memory.checkpoints.get(origin)
+        if text is None:
+            return None
+        try:
+            signed = read_checkpoint(text)
+        except EvidenceInvalid:
+            raise self._damaged("does not decode") from None
+        if signed.checkpoint.origin != origin:
+            raise self._damaged("does not decode")
+        return signed
+
+    def _read(self) -> _Memory:
+        try:
+            descriptor = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return _Memory()
+        except OSError as reason:
+            raise self._damaged(f"cannot be read ({reason.strerror})") from None
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o022 or status.st_uid not in (0, os.geteuid()):
+                raise self._damaged("can be written by others")
+            data = file.read(MAX_MEMORY_BYTES + 1)
+        if len(data) > MAX_MEMORY_BYTES:
+            raise self._damaged("is too large")
+        try:
+            return _decoder.decode(data)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            raise self._damaged("does not decode") from None
+
+    def _write(self, memory: _Memory) -> None:
+        data = msgspec.json.format(msgspec.json.encode(memory, order="sorted"), indent=1)
+        if len(data) > MAX_MEMORY_BYTES:
+            raise SetupError(f"{self._file} remembers too many logs.", hint="Remove those you do not use from it.")
+        try:
+            write_whole(self._file, data, mode=0o600)
+        except OSError as reason:
+            raise SetupError(f"The memory of logs cannot be kept in {self._file}: {reason.strerror}.") from None
+
+    def _damaged(self, how: str) -> SetupError:
+        return SetupError(
+            f"The memory of logs {how}, so a log that took something back would not be noticed.",
+            hint=f"Restore {self._file}. If you remove it, the logs are met as if for the first time.",
+        )
+
+
+_decoder: msgspec.json.Decoder[_Memory] = msgspec.json.Decoder(_Memory)

@@ -1,0 +1,104 @@
+"""Sigstore bundles as another way to say that a release is public: signed by a known identity, logged in Rekor.
+
+The `sigstore` package does the work, offline: certificate chain, SCT, log inclusion and checkpoint, timestamps, the
+signature itself. It is imported only when a bundle is at hand. Accepted are bundles v0.1 to v0.3 over the manifest
+(message signature, Rekor v1 or v2) or over an in-toto statement that names it as a subject (DSSE, as build platforms
+make them); each must carry an inclusion proof. Not verified, because the package does not: witness cosignatures on
+Rekor's checkpoints.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from cloister.attest.checks import Examination, Verdict
+from cloister.errors import EvidenceInvalid, SetupError
+from cloister.transparency.trust import SigstoreTrust
+
+MAX_BUNDLE_BYTES = 262144
+MAX_ROOT_BYTES = 1 << 20
+_IN_TOTO = "application/vnd.in-toto+json"
+_STATEMENTS = ("https://in-toto.io/Statement/v1", "https://in-toto.io/Statement/v0.1")
+
+
+class _Shape(msgspec.Struct):
+    envelope: msgspec.Raw | None = msgspec.field(default=None, name="dsseEnvelope")
+
+
+class _Subject(msgspec.Struct):
+    digest: dict[str, str]
+
+
+class _InTotoStatement(msgspec.Struct):
+    type: str = msgspec.field(name="_type")
+    subject: list[_Subject]
+
+
+def verify_sigstore(measurement: bytes, bundle: bytes, *, trust: SigstoreTrust) -> Verdict:
+    """Whether the trusted identity signed the artifact with this SHA-256, publicly."""
+    if len(bundle) > MAX_BUNDLE_BYTES:
+        raise EvidenceInvalid(f"A Sigstore bundle may have at most {MAX_BUNDLE_BYTES} bytes.")
+    if not trust.identity or not trust.issuer:
+        raise SetupError("Sigstore needs both an identity and an issuer to trust.", hint="Anybody can get a signature.")
+    from sigstore.errors import Error as SigstoreError
+    from sigstore.hashes import Hashed
+    from sigstore.models import Bundle, TrustedRoot
+    from sigstore.verify import Verifier
+    from sigstore.verify.policy import Identity
+    from sigstore_models.common.v1 import HashAlgorithm
+    from sigstore_models.trustroot.v1 import TrustedRoot as TrustedRootFile
+
+    if len(trust.trusted_root) > MAX_ROOT_BYTES:
+        raise SetupError(f"A Sigstore trusted root may have at most {MAX_ROOT_BYTES} bytes.")
+    try:
+        verifier = Verifier(trusted_root=TrustedRoot(TrustedRootFile.from_json(trust.trusted_root)))
+    except Exception as wrong:  # the package's parsers raise what their own libraries raise
+        raise SetupError(
+            f"The Sigstore trusted root cannot be used ({type(wrong).__name__}).", hint="Fetch trusted_root.json anew."
+        ) from None
+    try:
+        parsed = Bundle.from_json(bundle)
+        in_envelope = msgspec.json.decode(bundle, type=_Shape).envelope is not None
+    except Exception as wrong:
+        raise EvidenceInvalid(f"The Sigstore bundle does not decode ({type(wrong).__name__}).") from None
+
+    found = Examination("sigstore ")
+    policy = Identity(identity=trust.identity, issuer=trust.issuer)
+    try:
+        if in_envelope:
+            kind, payload = verifier.verify_dsse(parsed, policy)
+            named = _names(kind, payload, measurement)
+        else:
+            verifier.verify_artifact(Hashed(algorithm=HashAlgorithm.SHA2_256, digest=measurement), parsed, policy)
+            named = True
+    except SigstoreError as refusal:
+        found.failed("bundle", _one_line(str(refusal)))
+    except Exception as wrong:  # fails closed, whatever a malformed bundle makes the package stumble over
+        found.failed("bundle", f"it could not be verified ({type(wrong).__name__})")
+    else:
+        found.check(
+            "bundle",
+            named,
+            "what was signed does not name the release",
+            found=f"signed by {trust.identity}",
+        )
+        found.claim("sigstore_identity", trust.identity)
+        found.claim("sigstore_issuer", trust.issuer)
+    return found.verdict()
+
+
+def _names(kind: str, payload: bytes, measurement: bytes) -> bool:
+    """Whether a signed in-toto statement has a subject with this SHA-256."""
+    if kind != _IN_TOTO:
+        return False
+    try:
+        statement = msgspec.json.decode(payload, type=_InTotoStatement)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False
+    wanted = measurement.hex()
+    return statement.type in _STATEMENTS and any(each.digest.get("sha256") == wanted for each in statement.subject)
+
+
+def _one_line(text: str) -> str:
+    """A reason from the package, fit for a table: it may quote the bundle."""
+    return ascii(" ".join(text.split()))[1:-1][:300]
