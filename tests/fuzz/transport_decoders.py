@@ -1,4 +1,4 @@
-"""Atheris harness: whatever bytes come, the decoders of the channel give a value or ChannelBroken.
+"""Atheris harness: whatever bytes come, the decoders of the channel give a value or the one error they may.
 
 Run it by hand for as long as you like: `python tests/fuzz/transport_decoders.py -max_total_time=600`.
 """
@@ -6,20 +6,29 @@ Run it by hand for as long as you like: `python tests/fuzz/transport_decoders.py
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+import tempfile
 
 import atheris
 
 with atheris.instrument_imports(include=["cloister.transport"]):
-    from cloister.errors import ChannelBroken
+    from cloister.errors import ChannelBroken, ModelCorrupt
+    from cloister.transparency.keys import SigningKey
+    from cloister.transparency.note import Note
     from cloister.transport.envelope import Envelope
     from cloister.transport.inner import InnerHead, InnerRequest
     from cloister.transport.keys import ChannelKey
     from cloister.transport.sealing import open_prompt, open_request, unpad
+    from cloister.transport.sealed_weights import MAGIC, WeightsBundle
     from cloister.transport.stream import StreamOpener
+    from cloister.transport.weights_header import read_header
+    from cloister.transport.weights_key import receive_release
 
 NODE = ChannelKey.generate()
 KEY, ENC = bytes(32), bytes(range(32))
+PROVIDER = SigningKey.generate("provider.example/weights")
+FILE = tempfile.TemporaryFile()
 
 
 def open_stream(data: bytes) -> None:
@@ -27,6 +36,19 @@ def open_stream(data: bytes) -> None:
     for at in range(0, len(data), 97):
         opener.feed(data[at : at + 97])
     opener.finish()
+
+
+def open_bundle(data: bytes) -> None:
+    FILE.truncate(0)
+    os.pwrite(FILE.fileno(), MAGIC + data, 0)
+    FILE.seek(0)
+    WeightsBundle(FILE, PROVIDER.verifier)
+
+
+def open_signed_header(data: bytes) -> None:
+    """As if the provider had signed nonsense."""
+    text = "cloister sealed weights v1\n" + data.decode("utf-8", "replace") + "\n"
+    read_header(str(Note(text, (PROVIDER.sign(text),))), PROVIDER.verifier)
 
 
 DECODERS = [
@@ -37,13 +59,16 @@ DECODERS = [
     open_stream,
     lambda data: open_request(KEY, ENC, data),
     lambda data: open_prompt(KEY, ENC, 0, data),
+    lambda data: receive_release(NODE, data),
+    open_bundle,
+    open_signed_header,
     NODE.accept,
 ]
 
 
 def one_input(data: bytes) -> None:
     if data:
-        with contextlib.suppress(ChannelBroken):
+        with contextlib.suppress(ChannelBroken, ModelCorrupt):
             DECODERS[data[0] % len(DECODERS)](data[1:])
 
 

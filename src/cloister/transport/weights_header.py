@@ -1,0 +1,105 @@
+"""What a file of sealed weights says of itself in the clear, signed by the provider: a C2SP signed note around JSON.
+
+The signature covers the digest of the plaintext, so that who decrypts knows whose weights these are. Knows no chunks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from cloister.errors import EvidenceInvalid, ModelCorrupt, ModelUnsupported, SetupError
+from cloister.transparency.keys import Algorithm, SigningKey, VerifierKey
+from cloister.transparency.note import MAX_NOTE_CHARACTERS, Note, read_note
+
+VERSION = 1
+MAX_HEADER_BYTES = 4 * MAX_NOTE_CHARACTERS
+CHUNK_BYTES = 1 << 20
+_TITLE = "cloister sealed weights v1\n"
+
+Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Size = Annotated[int, Meta(ge=0, le=2**48)]
+
+
+class WeightsFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of the model's folder. Its bytes follow those of the file before it."""
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")]
+    size: Size
+
+
+class WeightsHeader(Struct, frozen=True, forbid_unknown_fields=True):
+    """All of it is public, and all of it is signed."""
+
+    version: int
+    model: Annotated[str, Meta(min_length=1, max_length=256)]
+    digest: Digest
+    """SHA-256 of all files' bytes, one after the other."""
+    files: Annotated[tuple[WeightsFile, ...], Meta(min_length=1, max_length=1024)]
+    key_check: Annotated[bytes, Meta(min_length=8, max_length=8)]
+    """Which content key opens this; tells nothing of the key."""
+    salt: Digest
+    """Makes this file's own key of the content key, which may seal several files."""
+    chunk_bytes: Annotated[int, Meta(ge=4096, le=1 << 24)] = CHUNK_BYTES
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @property
+    def chunks(self) -> int:
+        """How many there are; the last is marked as such, and there always is one."""
+        return max(1, -(-self.total_bytes // self.chunk_bytes))
+
+
+def sign_header(header: WeightsHeader, key: SigningKey) -> str:
+    """The signed note."""
+    text = f"{_TITLE}{msgspec.json.encode(header).decode()}\n"
+    if len(text) > MAX_NOTE_CHARACTERS // 2:
+        raise ModelUnsupported("The model has too many files to be sealed.", hint="Merge its shards.")
+    return str(Note(text, (key.sign(text),)))
+
+
+def read_header(note: str, provider: VerifierKey) -> WeightsHeader:
+    """The header; ModelCorrupt unless the provider signed exactly this."""
+    try:
+        signed = read_note(note)
+    except EvidenceInvalid:
+        raise ModelCorrupt("The header of the sealed weights is malformed.", hint=_HINT) from None
+    if not provider.signed(signed):
+        raise ModelCorrupt(f"The weights are not signed by {provider.name}, or were changed since.", hint=_HINT)
+    if not signed.text.startswith(_TITLE):
+        raise ModelCorrupt("What the provider signed is not a header of sealed weights.", hint=_HINT)
+    try:
+        header = msgspec.json.decode(signed.text[len(_TITLE) :], type=WeightsHeader)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise ModelCorrupt("The header of the sealed weights does not decode.", hint="Update Cloister.") from None
+    if header.version != VERSION:
+        raise ModelCorrupt(f"The sealed weights have version {header.version}, not {VERSION}.", hint="Update Cloister.")
+    if len({file.name for file in header.files}) != len(header.files) or header.total_bytes > 2**48:
+        raise ModelCorrupt("The header of the sealed weights names a file twice, or too much.", hint=_HINT)
+    return header
+
+
+def read_provider_key(text: str) -> VerifierKey:
+    """The key that must have signed, from what `cloister weights key` printed."""
+    try:
+        key = VerifierKey.parse(text.strip())
+    except EvidenceInvalid:
+        raise SetupError(
+            "The provider's key is not `name+hash+base64`.", hint="Copy it whole; `cloister weights key` printed it."
+        ) from None
+    if key.algorithm is not Algorithm.ED25519:
+        raise SetupError("The provider's key is a witness's, not one that signs weights.")
+    return key
+
+
+def binding(note: str) -> bytes:
+    """What ties every chunk to this header."""
+    return hashlib.sha256(note.encode()).digest()
+
+
+_HINT = "Fetch the file from the provider again, and check the provider's key."
