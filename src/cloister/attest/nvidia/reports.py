@@ -1,0 +1,153 @@
+"""Whether GPUs' own reports prove what a policy asks for: signature, NVIDIA's root, nonce, chip, versions, firmware.
+
+Revocation (OCSP) and NVIDIA's reference manifests need more than the report: the policy may name the measurements it
+knows, else that check shows as skipped. NVIDIA's service does both; see `cloister.attest.nvidia.token`.
+"""
+
+from __future__ import annotations
+
+import hmac
+from datetime import datetime
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from cryptography.hazmat.primitives.hashes import SHA384
+
+from cloister.attest.checks import Examination, Verdict
+from cloister.attest.nvidia.bundle import DeviceEvidence, read_bundle
+from cloister.attest.nvidia.device import FWID, architecture, certified_fwid, describe, driver_version, vbios_version
+from cloister.attest.nvidia.policy import GpuPolicy
+from cloister.attest.nvidia.spdm import GpuReport
+from cloister.attest.nvidia.versions import examine_versions
+from cloister.attest.tdx.chain import find_chain, key_fingerprint, read_certificates, subject
+
+NVIDIA_ROOTS = frozenset({"a90c4eb5acfd3e3d03a25db6a26b84f720ad0503196c627c21ddd48dd85b06a4"})
+"""The key of `NVIDIA Device Identity CA`."""
+
+
+def verify_gpu_reports(
+    evidence: bytes,
+    nonce: bytes | None,
+    *,
+    at: datetime,
+    policy: GpuPolicy,
+    chain: bytes | None = None,
+    roots: frozenset[str] = NVIDIA_ROOTS,
+) -> Verdict:
+    """The verdict on all reports at a time. `roots` are fingerprints of keys (SHA-256 of SubjectPublicKeyInfo)."""
+    devices = read_bundle(evidence, chain)
+    found = Examination()
+    described: list[dict[str, Any]] = []
+    keys: list[str] = []
+    for index, device in enumerate(devices):
+        one = Examination(prefix=f"gpu {index}: ")
+        leaf = _examine_device(device, nonce, at, policy, roots, one)
+        verdict = one.verdict()
+        described.append(dict(verdict.claims))
+        keys += [key_fingerprint(leaf)] if leaf else []
+        found.include(Verdict(verdict.checks))
+    found.check(
+        "gpu count",
+        len(devices) >= policy.min_gpus,
+        f"{len(devices)} reported, the policy asks for {policy.min_gpus}",
+        str(len(devices)),
+    )
+    found.check("gpus distinct", len(set(keys)) == len(keys), "one GPU reported more than once")
+    found.claim("gpus", described)
+    return found.verdict()
+
+
+def _examine_device(
+    device: DeviceEvidence,
+    nonce: bytes | None,
+    at: datetime,
+    policy: GpuPolicy,
+    roots: frozenset[str],
+    found: Examination,
+) -> x509.Certificate | None:
+    report = device.report
+    for name, value in describe(report.opaque).items():
+        found.claim(name, value)
+    found.claim("nonce", report.nonce.hex())
+    leaf = _examine_signature(device, at, policy, roots, found)
+    if nonce is None:
+        found.skipped("nonce", "nothing to compare with was given", required=False)
+    else:
+        found.check("nonce", hmac.compare_digest(report.nonce, nonce), "the report answers another nonce")
+    if device.stated_nonce:
+        same = device.stated_nonce.lower().removeprefix("0x") == report.nonce.hex()
+        found.check("stated nonce", same, "the report has another nonce than is written beside it")
+    examine_versions(driver_version(report.opaque), vbios_version(report.opaque), policy, found)
+    _examine_measurements(report, policy, found)
+    found.skipped("revocation", "needs NVIDIA's OCSP service; its tokens answer for it", required=False)
+    return leaf
+
+
+def _examine_signature(
+    device: DeviceEvidence, at: datetime, policy: GpuPolicy, roots: frozenset[str], found: Examination
+) -> x509.Certificate | None:
+    certificates = read_certificates(device.chain) if device.chain else ()
+    if not certificates:
+        found.skipped("certificate chain", "the report comes without certificates")
+        found.skipped("signature", "the GPU's certificate is not known")
+        return None
+    chain = find_chain(certificates, roots, at, found)
+    if chain is None:
+        found.skipped("signature", "the GPU's certificate is not to be trusted")
+        return None
+    leaf = chain[0]
+    found.check("signature", _signed(leaf, device.report), "the report is not signed by the GPU's key")
+    found.claim("chip", subject(leaf))
+    found.claim("serial", f"{leaf.serial_number:X}")
+    _examine_architecture(leaf, device.stated_architecture, policy, found)
+    _examine_firmware(leaf, device.report, policy, found)
+    return leaf
+
+
+def _examine_architecture(leaf: x509.Certificate, stated: str, policy: GpuPolicy, found: Examination) -> None:
+    known = architecture(subject(leaf))
+    found.claim("architecture", known)
+    found.check(
+        "architecture",
+        known in policy.architectures and stated.upper() in ("", known),
+        f"{subject(leaf)} is {known or 'no GPU that is known'}, stated is {stated[:32] or 'nothing'}; "
+        f"the policy accepts {', '.join(policy.architectures)}",
+        str(known),
+    )
+
+
+def _examine_firmware(leaf: x509.Certificate, report: GpuReport, policy: GpuPolicy, found: Examination) -> None:
+    certified, reported = certified_fwid(leaf), report.opaque.get(FWID)
+    if certified is None or reported is None:
+        missing = "report" if reported is None else "certificate"
+        found.skipped("firmware", f"the {missing} names no firmware", required=policy.require_fwid)
+    else:
+        found.check("firmware", hmac.compare_digest(certified, reported), "the certificate is of other firmware")
+
+
+def _examine_measurements(report: GpuReport, policy: GpuPolicy, found: Examination) -> None:
+    if not policy.measurements:
+        found.skipped("measurements", "the policy names none to compare with", required=False)
+        return
+    wrong = [
+        index
+        for index, accepted in policy.measurements.items()
+        if report.measurements.get(int(index), b"").hex() not in {one.lower() for one in accepted}
+    ]
+    found.check("measurements", not wrong, f"not as the policy has them: {', '.join(wrong)}")
+
+
+def _signed(leaf: x509.Certificate, report: GpuReport) -> bool:
+    """ECDSA over SHA-384 with a P-384 key, the signature as two numbers of 48 bytes."""
+    key = leaf.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
+        return False
+    numbers = int.from_bytes(report.signature[:48], "big"), int.from_bytes(report.signature[48:], "big")
+    try:
+        key.verify(encode_dss_signature(*numbers), report.signed, ec.ECDSA(SHA384()))
+    except InvalidSignature:
+        return False
+    return True

@@ -1,0 +1,146 @@
+"""The bytes of a TDX quote, taken apart. Checks nothing but that they are of the form Intel describes.
+
+Intel TDX DCAP Quoting Library API, appendix A: header, body (TD report 1.0 in version 4; 1.0, 1.5 or 1.5 extended in
+version 5), then the signature data with the QE's report and the PCK certificate chain. All numbers little-endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from cloister.errors import EvidenceInvalid
+
+MAX_QUOTE_BYTES = 65536
+HEADER_BYTES = 48
+TEE_TDX = 0x81
+KEY_ECDSA_P256 = 2
+CERTIFICATION_QE_REPORT = 6
+CERTIFICATION_PCK_CHAIN = 5
+QE_REPORT_BYTES = 384
+
+_SIZE_OF_BODY: Final = {2: 584, 3: 648, 4: 885}
+"""TD report 1.0, 1.5 and 1.5 extended, by the body type of version 5."""
+_BODY_NAME: Final = {2: "1.0", 3: "1.5", 4: "1.5 extended"}
+
+
+@dataclass(frozen=True)
+class TdReport:
+    """What the TDX module measured and was told. The last two are of TD 1.5 (zeros in 1.0)."""
+
+    version: str
+    tee_tcb_svn: bytes
+    mrseam: bytes
+    mrsignerseam: bytes
+    seam_attributes: bytes
+    td_attributes: int
+    xfam: bytes
+    mrtd: bytes
+    mrconfigid: bytes
+    mrowner: bytes
+    mrownerconfig: bytes
+    rtmrs: tuple[bytes, bytes, bytes, bytes]
+    report_data: bytes
+    tee_tcb_svn2: bytes = bytes(16)
+    mrservicetd: bytes = bytes(48)
+
+
+@dataclass(frozen=True)
+class QeReport:
+    """The quoting enclave's own report: its data binds the attestation key, a PCK signs it."""
+
+    signed: bytes
+    signature: bytes
+    auth_data: bytes
+
+    @property
+    def report_data(self) -> bytes:
+        return self.signed[320:384]
+
+
+@dataclass(frozen=True)
+class Quote:
+    """A whole quote. `signed` is what `signature` is over; `pck_chain` is PEM, empty if the quote carries none."""
+
+    version: int
+    qe_vendor: bytes
+    report: TdReport
+    signed: bytes
+    signature: bytes
+    attestation_key: bytes
+    qe: QeReport
+    pck_chain: bytes
+
+
+class _Reader:
+    """Takes bytes from the front and says what was missing when there are too few."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.at = 0
+
+    def take(self, count: int, what: str) -> bytes:
+        if count > len(self._data) - self.at:
+            raise EvidenceInvalid(f"The quote ends within its {what}.")
+        self.at += count
+        return self._data[self.at - count : self.at]
+
+    def number(self, count: int, what: str) -> int:
+        return int.from_bytes(self.take(count, what), "little")
+
+    def done(self, what: str) -> None:
+        if self.at != len(self._data):
+            raise EvidenceInvalid(f"The quote's {what} has {len(self._data) - self.at} bytes too many.")
+
+
+def read_quote(data: bytes) -> Quote:
+    """The quote, or EvidenceInvalid. What follows the signature data is padding to some and is not read."""
+    if len(data) > MAX_QUOTE_BYTES:
+        raise EvidenceInvalid(f"A quote may have at most {MAX_QUOTE_BYTES} bytes.")
+    quote = _Reader(data)
+    version, key_type, tee, _, vendor, _ = struct.unpack("<HHI4s16s20s", quote.take(HEADER_BYTES, "header"))
+    if version not in (4, 5):
+        raise EvidenceInvalid(f"The quote has version {version}; TDX quotes have 4 or 5.")
+    if tee != TEE_TDX:
+        raise EvidenceInvalid(f"The quote is of TEE type {tee:#x}, not of TDX ({TEE_TDX:#x}).")
+    if key_type != KEY_ECDSA_P256:
+        raise EvidenceInvalid(f"The quote's attestation key has type {key_type}, not {KEY_ECDSA_P256} (ECDSA P-256).")
+    body_type = 2 if version == 4 else quote.number(2, "body type")
+    size = _SIZE_OF_BODY.get(body_type)
+    if size is None or (version == 5 and quote.number(4, "body size") != size):
+        raise EvidenceInvalid(f"The quote's body has type {body_type} or a size that is not of a TD report.")
+    report = _read_report(quote.take(size, "TD report"), _BODY_NAME[body_type])
+    signed = data[: quote.at]
+    signature, key, qe, chain = _read_signature_data(quote.take(quote.number(4, "length"), "signature data"))
+    return Quote(version, vendor, report, signed, signature, key, qe, chain)
+
+
+def _read_report(body: bytes, version: str) -> TdReport:
+    (svn, seam, signer, seam_attributes, attributes, xfam, mrtd, config, owner, owner_config, *rtmrs, report_data) = (
+        struct.unpack_from("<16s48s48s8sQ8s48s48s48s48s48s48s48s48s64s", body)
+    )
+    newer = struct.unpack_from("<16s48s", body, 584) if version != "1.0" else (bytes(16), bytes(48))
+    return TdReport(
+        version, svn, seam, signer, seam_attributes, attributes, xfam, mrtd, config, owner, owner_config,
+        (rtmrs[0], rtmrs[1], rtmrs[2], rtmrs[3]), report_data, *newer,
+    )  # fmt: skip
+
+
+def _read_signature_data(data: bytes) -> tuple[bytes, bytes, QeReport, bytes]:
+    outer = _Reader(data)
+    signature = outer.take(64, "signature")
+    key = outer.take(64, "attestation key")
+    if (kind := outer.number(2, "certification data")) != CERTIFICATION_QE_REPORT:
+        raise EvidenceInvalid(f"The quote is certified by data of type {kind}, not by the QE's report.")
+    inner = _Reader(outer.take(outer.number(4, "certification data"), "certification data"))
+    outer.done("signature data")
+    qe = QeReport(
+        inner.take(QE_REPORT_BYTES, "QE report"),
+        inner.take(64, "QE report's signature"),
+        inner.take(inner.number(2, "QE authentication data"), "QE authentication data"),
+    )
+    kind = inner.number(2, "PCK certification data")
+    chain = inner.take(inner.number(4, "PCK certification data"), "PCK certification data")
+    inner.done("certification data")
+    return signature, key, qe, chain if kind == CERTIFICATION_PCK_CHAIN else b""

@@ -1,0 +1,175 @@
+"""Whether a TDX quote proves what a policy asks for: a list of checks, each with its outcome.
+
+The signatures from the quote up to Intel's root are checked here. How the platform stands (its TCB, its quoting
+enclave, revocations) only Intel's collateral can tell; without it those checks are skipped and nothing passes.
+Petridish §4.1: the report's data binds nonce, channel key and release (see `cloister.attest.evidence`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from datetime import datetime
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from cloister.attest.checks import Examination, Verdict
+from cloister.attest.tdx.chain import find_chain, read_certificates
+from cloister.attest.tdx.collateral import CollateralRefused, judge, pck_chain, read_collateral
+from cloister.attest.tdx.policy import TdxPolicy
+from cloister.attest.tdx.quote import Quote, TdReport, read_quote
+from cloister.attest.tdx.report import examine_report
+
+INTEL_ROOTS = frozenset({"a0af031289f5d5d4132f9186068a7fc13628633ba235777472e29b6b6c67a49e"})
+"""The key of `Intel SGX Root CA`."""
+INTEL_QE_VENDOR = bytes.fromhex("939a7233f79c4ca9940a0db3957f0607")
+SGX_EXTENSION = x509.ObjectIdentifier("1.2.840.113741.1.13.1")
+"""Only PCK certificates have it; Intel's root stands above others, too."""
+
+
+def verify_tdx(
+    quote: bytes,
+    collateral: bytes | None,
+    *,
+    at: datetime,
+    policy: TdxPolicy,
+    report_data: bytes | None,
+    roots: frozenset[str] = INTEL_ROOTS,
+) -> Verdict:
+    """The verdict on a quote at a time. `roots` are fingerprints of keys (SHA-256 of SubjectPublicKeyInfo)."""
+    read = read_quote(quote)
+    found = Examination()
+    _claim(read, found)
+    _examine_signatures(read, found)
+    chain = _examine_chain(read, collateral, roots, at, found)
+    _examine_standing(quote, read.report, collateral, chain, at, policy, found)
+    examine_report(read.report, policy, report_data, found)
+    return found.verdict()
+
+
+def _claim(quote: Quote, found: Examination) -> None:
+    report = quote.report
+    found.claim("tee", "tdx")
+    found.claim("quote_version", quote.version)
+    found.claim("td_version", report.version)
+    for name in (
+        *("mrtd", "mrseam", "mrsignerseam", "mrconfigid", "mrowner", "mrownerconfig", "mrservicetd"),
+        *("tee_tcb_svn", "seam_attributes", "xfam", "report_data"),
+    ):
+        found.claim(name, getattr(report, name).hex())
+    for index, value in enumerate(report.rtmrs):
+        found.claim(f"rtmr{index}", value.hex())
+    found.claim("td_attributes", f"{report.td_attributes:016x}")
+
+
+def _examine_signatures(quote: Quote, found: Examination) -> None:
+    found.check("qe vendor", quote.qe_vendor == INTEL_QE_VENDOR, "the quoting enclave is not Intel's")
+    try:
+        key = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), b"\x04" + quote.attestation_key)
+    except ValueError:
+        found.failed("quote signature", "the attestation key is no point of P-256")
+        return
+    found.check(
+        "quote signature",
+        _signed(key, quote.signature, quote.signed),
+        "the quote is not signed by its attestation key",
+    )
+    bound = hashlib.sha256(quote.attestation_key + quote.qe.auth_data).digest() + bytes(32)
+    found.check(
+        "attestation key",
+        hmac.compare_digest(bound, quote.qe.report_data),
+        "the quoting enclave's report does not speak for this attestation key",
+    )
+
+
+def _examine_chain(
+    quote: Quote, collateral: bytes | None, roots: frozenset[str], at: datetime, found: Examination
+) -> tuple[x509.Certificate, ...] | None:
+    pem = quote.pck_chain or (pck_chain(collateral) if collateral is not None else b"")
+    if not pem:
+        found.skipped("certificate chain", "neither quote nor collateral carries the PCK certificate chain")
+        found.skipped("qe report signature", "the PCK certificate is not known")
+        return None
+    chain = find_chain(read_certificates(pem), roots, at, found)
+    if chain is None:
+        found.skipped("qe report signature", "the PCK certificate is not to be trusted")
+        return None
+    leaf = chain[0]
+    key = leaf.public_key()
+    is_pck = any(extension.oid == SGX_EXTENSION for extension in leaf.extensions)
+    found.check("pck certificate", is_pck, "the leaf certificate is not of an SGX or TDX platform")
+    found.check(
+        "qe report signature",
+        isinstance(key, ec.EllipticCurvePublicKey) and _signed(key, quote.qe.signature, quote.qe.signed),
+        "the quoting enclave's report is not signed by the platform's PCK",
+    )
+    return chain
+
+
+def _examine_standing(
+    quote: bytes,
+    report: TdReport,
+    collateral: bytes | None,
+    chain: tuple[x509.Certificate, ...] | None,
+    at: datetime,
+    policy: TdxPolicy,
+    found: Examination,
+) -> None:
+    if collateral is None:
+        found.skipped("collateral", "no collateral was given: TCB, quoting enclave and revocation are unknown")
+        found.skipped("tcb status", "no collateral was given")
+        return
+    word = read_collateral(collateral)
+    if chain is None:
+        found.skipped("collateral", "there is no trusted root to judge it by")
+        found.skipped("tcb status", "there is no trusted root to judge the collateral by")
+        return
+    try:
+        standing = judge(quote, word, chain[-1].public_bytes(Encoding.DER), int(at.timestamp()))
+    except CollateralRefused as refused:
+        if refused.below_all_levels:
+            found.skipped("collateral", "not judged to its end: the platform matches no level of it")
+            found.failed("tcb status", "older than every TCB level Intel lists for this platform (below OutOfDate)")
+        else:
+            found.failed("collateral", refused.reason)
+            found.skipped("tcb status", "the collateral was refused")
+        return
+    found.check("collateral", standing.agrees_with(report), "dcap-qvl reads another report out of this quote")
+    found.claim("tcb_status", standing.status)
+    found.claim("advisories", list(standing.advisories))
+    found.claim("tcb_evaluation", standing.evaluation)
+    found.check(
+        "tcb status",
+        standing.status in policy.accepted_statuses,
+        f"{standing.status}; the policy accepts {', '.join(policy.accepted_statuses)}",
+        standing.status,
+    )
+    refused_ids = [
+        name
+        for name in standing.advisories
+        if name in policy.refused_advisories
+        or (policy.accepted_advisories is not None and name not in policy.accepted_advisories)
+    ]
+    found.check("advisories", not refused_ids, f"the policy does not accept {', '.join(refused_ids)}")
+    found.check(
+        "tcb evaluation",
+        standing.evaluation >= policy.min_tcb_evaluation,
+        f"the collateral is of evaluation {standing.evaluation}, the policy asks for {policy.min_tcb_evaluation}",
+    )
+
+
+def _signed(key: ec.EllipticCurvePublicKey, signature: bytes, data: bytes) -> bool:
+    """ECDSA over SHA-256 with the P-256 key, the signature as two numbers of 32 bytes."""
+    if not isinstance(key.curve, ec.SECP256R1):
+        return False
+    numbers = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:], "big")
+    try:
+        key.verify(encode_dss_signature(*numbers), data, ec.ECDSA(SHA256()))
+    except InvalidSignature:
+        return False
+    return True
