@@ -11,7 +11,9 @@ from cloister.cli.bench import bench
 from cloister.cli.chat import chat
 from cloister.cli.failure import FriendlyGroup
 from cloister.cli.key import key
+from cloister.cli.log import log
 from cloister.cli.models import models
+from cloister.cli.release import release
 from cloister.cli.serve import serve
 from cloister.cli.vault import vault
 from cloister.cli.version import version
@@ -29,4 +31,6 @@ for command in (serve, chat, models, version):
     app.command()(command)
 app.add_typer(bench, name="bench")
 app.add_typer(key, name="key")
+app.add_typer(log, name="log")
+app.add_typer(release, name="release")
 app.add_typer(vault, name="vault")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cloister.attest.evidence import ReleaseProof
 from cloister.errors import EvidenceInvalid, SetupError
-from cloister.transparency.durable import make_folder, only_one
+from cloister.transparency.durable import make_folder, needed, only_one
 from cloister.transparency.key_file import new_key_file, read_key_file
 from cloister.transparency.keys import Algorithm
 from cloister.transparency.log import Log
@@ -44,16 +44,16 @@ class Release:
 def development_release(folder: Path) -> Release:
     """What runs now, in the development log of this folder; key and log are made once and kept."""
     manifest = measure_running().encoded()
+    kept = f"The development log cannot be kept in {folder}"
     try:
-        make_folder(folder, mode=0o700)
-        with only_one(folder / ".lock"):
+        with needed(kept):
+            make_folder(folder, mode=0o700)
+        with needed(kept), only_one(folder / ".lock"):
             log = _log_in(folder)
             key = read_key_file(folder / _KEY, Algorithm.ED25519)
             if key.verifier != log.key:
                 raise EvidenceInvalid("its key is another's.")
             publish(log, manifest, key)
-    except OSError as reason:
-        raise SetupError(f"The development log cannot be kept in {folder}: {reason.strerror}.") from None
     except EvidenceInvalid as wrong:
         raise SetupError(
             f"The development log in {folder} is damaged: {wrong.message}",

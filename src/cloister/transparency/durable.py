@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from cloister.errors import SetupError
+
 
 def write_whole(path: Path, data: bytes, *, mode: int = 0o644, fresh: bool = False) -> None:
     """Put `data` there: readers see the old file or the new one, also after a crash.
@@ -50,6 +52,15 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def needed(what: str) -> Iterator[None]:
+    """Do something with files without which there is no going on: `what` says, in a SetupError, what failed."""
+    try:
+        yield
+    except OSError as reason:
+        raise SetupError(f"{what}: {reason.strerror}.") from None
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.transparency.checkpoint import Checkpoint, SignedCheckpoint, read_checkpoint
-from cloister.transparency.durable import make_folder, only_one, write_whole
+from cloister.transparency.durable import make_folder, needed, only_one, write_whole
 from cloister.transparency.keys import MAX_KEY_CHARACTERS, SigningKey, VerifierKey
 from cloister.transparency.merkle import consistency_proof, inclusion_proof
 from cloister.transparency.note import MAX_NOTE_CHARACTERS, MAX_SIGNATURES, Note, Signature
@@ -38,15 +38,13 @@ class Log:
     @classmethod
     def create(cls, folder: Path, key: SigningKey) -> Log:
         """An empty log; the key's name is its origin."""
-        try:
+        with needed(f"No log can be made in {folder}"):
             make_folder(folder)
             with only_one(folder / _LOCK):
                 if any((folder / name).exists() for name in (_CHECKPOINT, "tile")):
                     raise SetupError(f"There is a log in {folder} already.", hint="Name a new folder.")
                 write_whole(folder / _KEY, f"{key.verifier}\n".encode())
                 _publish(folder, key, Tiles(folder, 0))
-        except OSError as reason:
-            raise SetupError(f"No log can be made in {folder}: {reason.strerror}.") from None
         return cls.open(folder)
 
     @classmethod
@@ -74,7 +72,7 @@ class Log:
         """Add entries; the first one's index."""
         if key.verifier != self.key:
             raise SetupError("The key is not this log's.", hint=f"Give the key of {self.key.name}.")
-        with only_one(self.folder / _LOCK):
+        with needed(f"The log in {self.folder} cannot be written"), only_one(self.folder / _LOCK):
             now = Log.open(self.folder)
             # A checkpoint says "and all before it": what cannot be found on the disk any more is not signed again.
             if now.tiles.root() != now.checkpoint.root:
@@ -85,7 +83,7 @@ class Log:
 
     def attach(self, cosignature: Signature) -> None:
         """Put a witness's signature under the checkpoint, in place of an older one by the same key."""
-        with only_one(self.folder / _LOCK):
+        with needed(f"The log in {self.folder} cannot be written"), only_one(self.folder / _LOCK):
             now = Log.open(self.folder)
             who = (cosignature.name, cosignature.key_id)
             if who == (self.key.name, self.key.key_id):

@@ -87,10 +87,15 @@ def build_manifest(source: Path, *, image: str | None = None) -> Manifest:
 
 def measure_running() -> Manifest:
     """The manifest of the package that runs, with what lies beside it if it runs from a source tree."""
-    package = Path(cloister.__file__).resolve().parent
-    tree = package.parents[1]
-    beside = tree if package == tree / PACKAGE and (tree / PROJECT_FILE).is_file() else None
-    return _checked(_manifest_of(package, beside, None))
+    return _checked(_manifest_of(_running_package(), _running_tree(), None))
+
+
+def source_of_running() -> Path:
+    """The source tree this program runs from, if it does."""
+    tree = _running_tree()
+    if tree is None:
+        raise SetupError("This program does not run from a source tree.", hint="Name one with --source DIR.")
+    return tree
 
 
 def differences(release: Manifest, running: Manifest) -> tuple[str, ...]:
@@ -122,6 +127,16 @@ def _difference(path: str, wanted: str | None, found: str | None) -> str:
     return (
         f"{path} is missing" if found is None else f"{path} is another" if wanted else f"{path} is not of the release"
     )
+
+
+def _running_package() -> Path:
+    return Path(cloister.__file__).resolve().parent
+
+
+def _running_tree() -> Path | None:
+    package = _running_package()
+    tree = package.parents[1]
+    return tree if package == tree / PACKAGE and (tree / PROJECT_FILE).is_file() else None
 
 
 def _manifest_of(package: Path, beside: Path | None, image: str | None) -> Manifest:

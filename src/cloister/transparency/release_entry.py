@@ -6,7 +6,7 @@ The manifest itself would outgrow the 64 KiB that C2SP allows an entry.
 from __future__ import annotations
 
 from cloister.errors import EvidenceInvalid
-from cloister.transparency.durable import make_folder, write_whole
+from cloister.transparency.durable import make_folder, needed, write_whole
 from cloister.transparency.keys import SigningKey
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import MAX_MANIFEST_BYTES, measurement, read_manifest
@@ -38,8 +38,9 @@ def publish(log: Log, manifest: bytes, key: SigningKey) -> tuple[int, bool]:
     """Put a release into the log unless it is there; its index, and whether it is new."""
     entry = entry_of(manifest)
     folder = log.folder / _FOLDER
-    make_folder(folder)
-    write_whole(folder / measurement(manifest).hex(), manifest)
+    with needed(f"The manifest cannot be put into {folder}"):
+        make_folder(folder)
+        write_whole(folder / measurement(manifest).hex(), manifest)
     found = log.find(entry)
     return (log.append(entry, key), True) if found is None else (found, False)
 

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,7 +24,7 @@ from msgspec import Meta, Struct
 
 from cloister.errors import EvidenceInvalid, SetupError, VerificationFailed
 from cloister.transparency.checkpoint import Checkpoint, SignedCheckpoint, read_checkpoint
-from cloister.transparency.durable import make_folder, only_one, write_whole
+from cloister.transparency.durable import make_folder, needed, only_one, write_whole
 from cloister.transparency.keys import MAX_KEY_CHARACTERS, VerifierKey
 from cloister.transparency.note import MAX_NOTE_CHARACTERS
 
@@ -65,8 +67,7 @@ class SeenLogs:
     def remember(self, signed: SignedCheckpoint, *, after: Checkpoint | None) -> None:
         """Keep a verified checkpoint that continues `after`, the last one as the verification knew it."""
         now = signed.checkpoint
-        self._prepare()
-        with only_one(self._lock):
+        with self._held():
             memory = self._read()
             before = self._checkpoint(memory, now.origin)
             if (before.checkpoint if before else None) != after:
@@ -83,8 +84,7 @@ class SeenLogs:
 
     def pin(self, place: str, key: VerifierKey) -> None:
         """Take this log key for this place, from now on."""
-        self._prepare()
-        with only_one(self._lock):
+        with self._held():
             memory = self._read()
             if memory.keys.get(place, str(key)) != str(key):
                 raise VerificationFailed(
@@ -94,15 +94,13 @@ class SeenLogs:
                 )
             self._write(msgspec.structs.replace(memory, keys={**memory.keys, place: str(key)}))
 
-    @property
-    def _lock(self) -> Path:
-        return self._file.with_name(f".{self._file.name}.lock")
-
-    def _prepare(self) -> None:
-        try:
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """The file is this program's alone."""
+        with needed(f"The memory of logs cannot be kept in {self._file}"):
             make_folder(self._file.parent, mode=0o700)
-        except OSError as reason:
-            raise SetupError(f"The memory of logs cannot be kept in {self._file}: {reason.strerror}.") from None
+            with only_one(self._file.with_name(f".{self._file.name}.lock")):
+                yield
 
     def _checkpoint(self, memory: _Memory, origin: str) -> SignedCheckpoint | None:
         text = memory.checkpoints.get(origin)
@@ -139,10 +137,7 @@ class SeenLogs:
         data = msgspec.json.format(msgspec.json.encode(memory, order="sorted"), indent=1)
         if len(data) > MAX_MEMORY_BYTES:
             raise SetupError(f"{self._file} remembers too many logs.", hint="Remove those you do not use from it.")
-        try:
-            write_whole(self._file, data, mode=0o600)
-        except OSError as reason:
-            raise SetupError(f"The memory of logs cannot be kept in {self._file}: {reason.strerror}.") from None
+        write_whole(self._file, data, mode=0o600)
 
     def _damaged(self, how: str) -> SetupError:
         return SetupError(

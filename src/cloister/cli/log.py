@@ -1,0 +1,223 @@
+"""`cloister log`: a public log of releases in a plain folder, its witnesses and its auditors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cloister.cli.release import (
+    AsJson,
+    LogKey,
+    Quorum,
+    Seen,
+    WitnessKey,
+    checkpoint_in,
+    read_file,
+    report,
+    text_of,
+    trust_of,
+)
+
+log = typer.Typer(no_args_is_help=True, help="The transparency log: every release, for everyone to see.")
+
+Folder = Annotated[Path, typer.Argument(metavar="LOG", help="The log's folder.")]
+Key = Annotated[Path, typer.Option(metavar="FILE", help="The log's signing key. Keep it out of the log's folder.")]
+
+
+@log.command("create")
+def create(
+    folder: Folder,
+    origin: Annotated[str, typer.Option(metavar="NAME", help="The log's name: an address without a scheme is usual.")],
+    key: Key,
+    as_json: AsJson = False,
+) -> None:
+    """Make an empty log and its key; prints the verifier key that clients must be given.
+
+    Example:
+
+      cloister log create releases --origin example.com/releases --key releases.key
+    """
+    import json
+
+    from cloister.errors import SetupError
+    from cloister.transparency.key_file import new_key_file, read_key_file
+    from cloister.transparency.keys import Algorithm
+    from cloister.transparency.log import Log
+
+    if key.resolve().is_relative_to(folder.resolve()):
+        raise SetupError("The log's folder is public; its signing key must not lie in it.", hint="Name another file.")
+    signing = read_key_file(key, Algorithm.ED25519) if key.exists() else new_key_file(key, origin)
+    if signing.name != origin:
+        raise SetupError(f"{key} is the key of {signing.name}, not of {origin}.", hint="Name a new file.")
+    made = Log.create(folder, signing)
+    if as_json:
+        typer.echo(json.dumps({"origin": made.origin, "verifier_key": str(made.key), "size": 0}))
+        return
+    typer.secho(f"Log in {folder}, signing key in {key}. Clients trust it by this verifier key:", dim=True, err=True)
+    typer.echo(str(made.key))
+
+
+@log.command("append")
+def append(
+    folder: Folder,
+    manifest: Annotated[Path, typer.Argument(help="What `cloister release build` wrote.")],
+    key: Key,
+    as_json: AsJson = False,
+) -> None:
+    """Put a release into the log. One that is there stays where it is.
+
+    Example:
+
+      cloister log append releases release.json --key releases.key
+    """
+    import json
+
+    from cloister.transparency.key_file import read_key_file
+    from cloister.transparency.keys import Algorithm
+    from cloister.transparency.log import Log
+    from cloister.transparency.manifest import MAX_MANIFEST_BYTES, measurement
+    from cloister.transparency.release_entry import publish
+
+    opened = Log.open(folder)
+    data = read_file(manifest, MAX_MANIFEST_BYTES)
+    index, new = publish(opened, data, read_key_file(key, Algorithm.ED25519))
+    size, measured = opened.checkpoint.size, measurement(data).hex()
+    if as_json:
+        typer.echo(json.dumps({"index": index, "new": new, "size": size, "measurement": measured}))
+        return
+    typer.echo(f"{measured} is entry {index} of {size}{'' if new else ', as before'}.")
+
+
+@log.command("prove")
+def prove(
+    folder: Folder,
+    manifest: Annotated[Path, typer.Argument(help="The release's manifest.")],
+    since: Annotated[int, typer.Option(min=0, help="How many entries the log had when the verifier saw it last.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to write the proof.", show_default="standard output")
+    ] = None,
+) -> None:
+    """Prove, as JSON, that a release is in the log and that the log only grew.
+
+    Examples:
+
+      cloister log prove releases release.json --out proof.json
+
+      cloister release check release.json --proof proof.json --log-key example.com/releases+…
+    """
+    from cloister.errors import InvalidRequest
+    from cloister.transparency.durable import needed, write_whole
+    from cloister.transparency.log import Log
+    from cloister.transparency.manifest import MAX_MANIFEST_BYTES
+    from cloister.transparency.proof import prove_release
+    from cloister.transparency.proof_file import write_proof
+
+    size = Log.open(folder).checkpoint.size
+    if since > size:
+        raise InvalidRequest(f"The log has {size} entries: nobody can have seen {since}.", hint="Was it rolled back?")
+    proof = write_proof(prove_release(folder, read_file(manifest, MAX_MANIFEST_BYTES), since))
+    if out is None:
+        typer.echo(proof.decode())
+        return
+    with needed(f"The proof cannot be written to {out}"):
+        write_whole(out, proof)
+
+
+@log.command("witness")
+def witness(
+    folder: Folder,
+    key: Annotated[Path, typer.Option(metavar="FILE", help="The witness's key; made if --name is given.")],
+    state: Annotated[Path, typer.Option(metavar="DIR", help="Where the witness remembers what it signed.")],
+    name: Annotated[str, typer.Option(help="Make a key of this name, if there is none yet.", show_default="none")] = "",
+    log_key: Annotated[
+        str, typer.Option(metavar="VKEY", help="The log's verifier key.", show_default="as on the first visit")
+    ] = "",
+    attach: Annotated[bool, typer.Option("--attach", help="Put the signature under the log's checkpoint.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Sign the log's checkpoint if it continues the last one signed; prints the signature line.
+
+    A log that was forked or rolled back is refused with exit code 1.
+
+    Examples:
+
+      cloister log witness releases --name witness.example --key witness.key --state witness --attach
+
+      cloister log witness releases --key witness.key --state witness > cosignature
+    """
+    import json
+    from datetime import UTC, datetime
+
+    from cloister.transparency.key_file import new_key_file, read_key_file
+    from cloister.transparency.keys import Algorithm, VerifierKey
+    from cloister.transparency.log import Log
+    from cloister.transparency.witness import Witness
+
+    if name and not key.exists():
+        new_key_file(key, name, Algorithm.COSIGNATURE)
+    signing = read_key_file(key, Algorithm.COSIGNATURE)
+    watched = Log.open(folder)
+    cosigner = Witness(signing, state)
+    cosigner.meet(VerifierKey.parse(log_key) if log_key else watched.key)
+    signature = cosigner.visit(watched, at=datetime.now(UTC))
+    if attach:
+        watched.attach(signature)
+    if as_json:
+        told = {"origin": watched.origin, "size": watched.checkpoint.size, "witness": str(signing.verifier)}
+        typer.echo(json.dumps({**told, "cosignature": signature.line.removesuffix("\n")}))
+        return
+    typer.secho(f"Signed {watched.checkpoint.size} entries as {signing.verifier}", dim=True, err=True)
+    typer.echo(signature.line, nl=False)
+
+
+@log.command("attach")
+def attach(
+    folder: Folder,
+    cosignature: Annotated[Path, typer.Argument(help="The line a witness printed.")],
+    witness: Annotated[str, typer.Option(metavar="VKEY", help="The witness's verifier key.")],
+) -> None:
+    """Put a witness's signature under the checkpoint, if it is one.
+
+    Example:
+
+      cloister log attach releases cosignature --witness witness.example+…
+    """
+    from cloister.errors import EvidenceInvalid
+    from cloister.transparency.keys import VerifierKey
+    from cloister.transparency.log import Log
+    from cloister.transparency.note import read_signature
+
+    opened = Log.open(folder)
+    signature = read_signature(text_of(cosignature).removesuffix("\n"))
+    if not VerifierKey.parse(witness).verifies(opened.signed.note.text, signature):
+        raise EvidenceInvalid(
+            "This is not that witness's signature on the log's checkpoint.",
+            hint="If the log grew since, ask the witness again.",
+        )
+    opened.attach(signature)
+    typer.echo(f"{signature.name} signed {opened.checkpoint.size} entries of {opened.origin}.")
+
+
+@log.command("audit")
+def audit_command(
+    folder: Folder,
+    log_key: LogKey = None,
+    witness: WitnessKey = None,
+    quorum: Quorum = None,
+    seen: Seen = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recompute the whole log from its entries; exits with 1 if anything is wrong.
+
+    Examples:
+
+      cloister log audit releases --log-key example.com/releases+…
+
+      cloister log audit releases --seen checkpoint.last-week --witness witness.example+… --json
+    """
+    from cloister.transparency.audit import audit
+
+    verdict = audit(folder, trusted=trust_of(log_key, witness, quorum), earlier=checkpoint_in(seen))
+    report(verdict, as_json=as_json)
