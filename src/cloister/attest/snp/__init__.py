@@ -1,0 +1,10 @@
+"""AMD SEV-SNP: reports of a guest's firmware, checked up to AMD's root keys.
+
+Knows the report (ABI specification 56860), the keys that sign it (VCEK per chip, VLEK per provider; KDS specification
+57230) and the policy a reader may have. Fetches nothing and reads no clock.
+"""
+
+from cloister.attest.snp.policy import SnpPolicy, TcbFloor
+from cloister.attest.snp.verify import verify_snp
+
+__all__ = ["SnpPolicy", "TcbFloor", "verify_snp"]

@@ -1,0 +1,153 @@
+"""The report itself: 1,184 bytes, of which the firmware signs the first 672 (ABI specification 56860, table 23).
+
+Only reads; says nothing of whether a word of it is true.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Literal
+
+from cloister.attest.snp.product import Product, product_of_cpuid
+from cloister.errors import EvidenceInvalid
+
+REPORT_BYTES = 1184
+SIGNED_BYTES = 0x2A0
+VERSIONS = range(2, 6)
+ECDSA_P384_SHA384 = 1
+
+SigningKey = Literal["vcek", "vlek", "none", "unknown"]
+_SIGNING_KEYS: dict[int, SigningKey] = {0: "vcek", 1: "vlek", 7: "none"}
+_NUMBER_BYTES = 72
+_CPUID_SINCE = 3
+
+
+@dataclass(frozen=True)
+class GuestPolicy:
+    """What the guest's owner demanded of the firmware at launch (ABI specification, table 9)."""
+
+    bits: int
+
+    @property
+    def smt(self) -> bool:
+        return self._bit(16)
+
+    @property
+    def migration_agent(self) -> bool:
+        return self._bit(18)
+
+    @property
+    def debug(self) -> bool:
+        return self._bit(19)
+
+    @property
+    def single_socket(self) -> bool:
+        return self._bit(20)
+
+    @property
+    def known(self) -> bool:
+        """Bit 17 is always one, and no bit above 25 has a meaning yet."""
+        return self._bit(17) and not self.bits >> 26
+
+    def _bit(self, place: int) -> bool:
+        return bool(self.bits >> place & 1)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report's fields under the names of the specification. TCBs stay packed: their layout depends on the product."""
+
+    version: int
+    guest_svn: int
+    policy: GuestPolicy
+    family_id: bytes
+    image_id: bytes
+    vmpl: int
+    signature_algorithm: int
+    current_tcb: bytes
+    platform_info: int
+    signing_key: SigningKey
+    report_data: bytes
+    measurement: bytes
+    host_data: bytes
+    id_key_digest: bytes
+    author_key_digest: bytes
+    report_id: bytes
+    report_id_ma: bytes
+    reported_tcb: bytes
+    cpuid: tuple[int, int, int] | None
+    """Family, model, stepping; since version 3."""
+    chip_id: bytes
+    committed_tcb: bytes
+    current_firmware: tuple[int, int, int]
+    committed_firmware: tuple[int, int, int]
+    """Major, minor, build."""
+    launch_tcb: bytes
+    r: int
+    s: int
+    signed: bytes
+
+    @property
+    def product(self) -> Product | None:
+        """The product, where the report itself knows it."""
+        return product_of_cpuid(self.cpuid[0], self.cpuid[1]) if self.cpuid else None
+
+    @property
+    def smt_enabled(self) -> bool:
+        return bool(self.platform_info & 1)
+
+    @property
+    def ciphertext_hiding(self) -> bool:
+        return bool(self.platform_info >> 4 & 1)
+
+    @property
+    def alias_check_complete(self) -> bool:
+        """The firmware looked for memory that answers at two addresses."""
+        return bool(self.platform_info >> 5 & 1)
+
+
+def read_report(data: bytes) -> Report:
+    """The report in these bytes, or EvidenceInvalid."""
+    if len(data) != REPORT_BYTES:
+        raise EvidenceInvalid(f"An SEV-SNP report has {REPORT_BYTES} bytes; this has {len(data)}.")
+    version, guest_svn, policy = struct.unpack_from("<IIQ", data, 0)
+    if version not in VERSIONS:
+        raise EvidenceInvalid(
+            f"SEV-SNP reports of version {version} are not known here; {VERSIONS[0]} to {VERSIONS[-1]} are.",
+            hint="Is this a report of an SEV-SNP guest? If its firmware is newer than this program, update it.",
+        )
+    vmpl, algorithm = struct.unpack_from("<II", data, 0x30)
+    platform_info, flags = struct.unpack_from("<QI", data, 0x40)
+    # Nobody signs the rest of the signature's field, so it must not be a place where something can hide.
+    if any(data[SIGNED_BYTES + 2 * _NUMBER_BYTES :]):
+        raise EvidenceInvalid("The bytes after the report's signature are not zero.")
+    return Report(
+        version=version,
+        guest_svn=guest_svn,
+        policy=GuestPolicy(policy),
+        family_id=data[0x10:0x20],
+        image_id=data[0x20:0x30],
+        vmpl=vmpl,
+        signature_algorithm=algorithm,
+        current_tcb=data[0x38:0x40],
+        platform_info=platform_info,
+        signing_key=_SIGNING_KEYS.get(flags >> 2 & 7, "unknown"),
+        report_data=data[0x50:0x90],
+        measurement=data[0x90:0xC0],
+        host_data=data[0xC0:0xE0],
+        id_key_digest=data[0xE0:0x110],
+        author_key_digest=data[0x110:0x140],
+        report_id=data[0x140:0x160],
+        report_id_ma=data[0x160:0x180],
+        reported_tcb=data[0x180:0x188],
+        cpuid=(data[0x188], data[0x189], data[0x18A]) if version >= _CPUID_SINCE else None,
+        chip_id=data[0x1A0:0x1E0],
+        committed_tcb=data[0x1E0:0x1E8],
+        current_firmware=(data[0x1EA], data[0x1E9], data[0x1E8]),
+        committed_firmware=(data[0x1EE], data[0x1ED], data[0x1EC]),
+        launch_tcb=data[0x1F0:0x1F8],
+        r=int.from_bytes(data[SIGNED_BYTES : SIGNED_BYTES + _NUMBER_BYTES], "little"),
+        s=int.from_bytes(data[SIGNED_BYTES + _NUMBER_BYTES : SIGNED_BYTES + 2 * _NUMBER_BYTES], "little"),
+        signed=data[:SIGNED_BYTES],
+    )
