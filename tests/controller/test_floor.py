@@ -11,18 +11,20 @@ from cloister.controller.floor import ROUND_TOKENS, Command, Floor, Grant
 from cloister.errors import ProtocolError
 from cloister.messages.service import Pause, Resume
 
+CORES = 3
+
 
 class House(RuleBasedStateMachine):
     """The service as it really behaves: after Resume it makes one step at least before a Pause counts."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.floor = Floor()
+        self.floor = Floor(CORES)
         self.up = False
         self.may_compute = False  # between its start or Resume, and Paused
         self.pause_asked = False
         self.owes_step = False
-        self.holders: set[int] = set()
+        self.holders: dict[int, int] = {}
         self.waiting: list[int] = []
         self.alive = set(range(6))
         self.spent_since_step = 0
@@ -31,11 +33,11 @@ class House(RuleBasedStateMachine):
     def obey(self, commands: list[Command]) -> None:
         for command in commands:
             match command:
-                case Grant(vault=vault):
+                case Grant(vault=vault, cores=cores):
                     assert vault == self.waiting[0], "first come, first served"
                     assert not (self.up and self.may_compute), "a vault was let in while the service computes"
                     self.waiting.remove(vault)
-                    self.holders.add(vault)
+                    self.holders[vault] = cores
                     if self.up:
                         assert self.spent_since_step < ROUND_TOKENS, "the service waits longer than a round"
                         self.spent_since_step += self.tokens[vault]
@@ -64,12 +66,12 @@ class House(RuleBasedStateMachine):
             with pytest.raises(ProtocolError):
                 self.floor.done(vault)
             return
-        self.holders.remove(vault)
+        del self.holders[vault]
         self.obey(self.floor.done(vault))
 
     @rule(vault=st.integers(0, 5))
     def a_vault_dies(self, vault: int) -> None:
-        self.holders.discard(vault)
+        self.holders.pop(vault, None)
         if vault in self.waiting:
             self.waiting.remove(vault)
         self.obey(self.floor.gone(vault))
@@ -111,9 +113,9 @@ class House(RuleBasedStateMachine):
         self.obey(self.floor.paused())
 
     @invariant()
-    def never_two(self) -> None:
-        assert len(self.holders) <= 1
-        assert self.floor.holder == next(iter(self.holders), None)
+    def never_more_than_there_are(self) -> None:
+        assert all(self.holders.values()) and sum(self.holders.values()) <= CORES
+        assert self.floor.holders == self.holders
         assert not (self.holders and self.up and self.may_compute)
 
     @invariant()
@@ -121,6 +123,8 @@ class House(RuleBasedStateMachine):
         """Whoever waits, waits for a holder's end or for a pause that was asked for: nothing else."""
         if self.waiting:
             assert self.holders or (self.up and self.pause_asked and self.floor.service == "pausing")
+            if not self.up:
+                assert sum(self.holders.values()) == CORES, "a core is idle though somebody waits"
         if self.up and not self.may_compute and not self.holders:
             assert self.floor.service == "pausing", "a paused service is forgotten"
 
@@ -140,15 +144,38 @@ TestFloor.settings = settings(max_examples=150, stateful_step_count=40, deadline
 
 
 def test_small_pieces_share_one_round_and_large_ones_do_not() -> None:
-    floor = Floor()
+    floor = Floor(1)
     floor.service_up()
     assert floor.want(1, 64) == [Pause()]
     for vault in range(2, 11):
         assert floor.want(vault, 64) == []
-    assert floor.paused() == [Grant(1)]
+    assert floor.paused() == [Grant(1, 1)]
     for vault in range(1, 8):
-        assert floor.done(vault) == [Grant(vault + 1)]
+        assert floor.done(vault) == [Grant(vault + 1, 1)]
     assert floor.done(8) == [Resume(), Pause()]  # 512 tokens' worth of work: now the service has its step
-    assert floor.paused() == [Grant(9)]
-    assert floor.done(9) == [Grant(10)]
+    assert floor.paused() == [Grant(9, 1)]
+    assert floor.done(9) == [Grant(10, 1)]
     assert floor.done(10) == [Resume()]
+
+
+def test_one_vault_has_all_cores_and_several_divide_them() -> None:
+    floor = Floor(4)
+    assert floor.want(1, 64) == [Grant(1, 4)]
+    assert floor.want(2, 64) == floor.want(3, 64) == []
+    assert floor.done(1) == [Grant(2, 2), Grant(3, 2)]
+    assert [floor.want(vault, 64) for vault in range(4, 9)] == [[]] * 5
+    assert floor.done(2) == [Grant(4, 1), Grant(5, 1)]
+    assert floor.gone(3) == [Grant(6, 1), Grant(7, 1)]
+    assert floor.done(7) == [Grant(8, 1)]
+    assert floor.done(8) == []
+
+
+def test_the_service_waits_for_the_last_holder_and_nobody_joins_a_round_that_is_over() -> None:
+    floor = Floor(2)
+    floor.service_up()
+    floor.want(1, 400)
+    floor.want(2, 400)
+    floor.want(3, 400)
+    assert floor.paused() == [Grant(1, 1), Grant(2, 1)]
+    assert floor.done(1) == []
+    assert floor.done(2) == [Resume(), Pause()]

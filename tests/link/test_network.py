@@ -146,8 +146,8 @@ def test_the_conversation_passes_and_the_floor_stays_with_the_outpost() -> None:
         vault.send(Understood(1, 5), WantFloor(40))
         assert controller.hear() == Understood(1, 5)
         assert bridges.outpost.hear() == WantFloor(40)
-        bridges.outpost.send(TakeFloor())
-        assert vault.hear() == TakeFloor()
+        bridges.outpost.send(TakeFloor(1))
+        assert vault.hear() == TakeFloor(1)
         vault.send(FloorDone(), Understood(2, 6))
         assert bridges.outpost.hear() == FloorDone()
         assert controller.hear() == Understood(2, 6), "the controller never hears of the floor"
@@ -158,7 +158,7 @@ def test_the_conversation_passes_and_the_floor_stays_with_the_outpost() -> None:
 def test_the_floor_cannot_be_given_from_afar() -> None:
     with Bridges(SMALL) as bridges:
         vault = bridges.lend()
-        bridges.controller.send(TakeFloor())
+        bridges.controller.send(TakeFloor(1))
         assert "not the server's to give" in bridges.ended()[1]
         assert vault.recv(1) == b""
 

@@ -72,7 +72,7 @@ def first_of(vault: Child, text: str, params: SamplingParams, number: int = 1) -
     assert isinstance(vault.line.hear(), Understood)
     while not isinstance(message := vault.line.hear(), First):
         if isinstance(message, WantFloor):
-            vault.line.send(TakeFloor())
+            vault.line.send(TakeFloor(1))
     assert vault.line.hear() == FloorDone()
     return message
 
@@ -84,7 +84,7 @@ def answer_of(line, number: int) -> list[int]:
         message = line.hear()
         assert not isinstance(message, Failed | None), message
         if isinstance(message, WantFloor):
-            line.send(TakeFloor())
+            line.send(TakeFloor(1))
         if isinstance(message, Tokens) and message.request_id == number:
             tokens += message.tokens
             finish = message.finish

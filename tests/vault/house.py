@@ -160,7 +160,7 @@ class Room:
     def serve(self) -> None:
         """Give the floor until it is not wanted any more."""
         while self.wants_floor:
-            self.say(TakeFloor())
+            self.say(TakeFloor(1))
 
     def first(self, number: int) -> First:
         [found] = [m for m in self.said if isinstance(m, First) and m.request_id == number]

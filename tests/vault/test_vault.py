@@ -203,7 +203,7 @@ def test_the_floor_is_asked_for_once_and_given_back(room: Room):
     assert kinds(room.vault.hear([confide(1, WORDS)])) == ["Understood", "WantFloor"]
     assert kinds(room.vault.hear([confide(2, WORDS[:20])])) == ["Understood"]
     talk = []
-    while (replies := room.vault.hear([TakeFloor()])) and len(talk) < 10:
+    while (replies := room.vault.hear([TakeFloor(1)])) and len(talk) < 10:
         talk.append(kinds(replies))
         if not isinstance(replies[-1], WantFloor):
             break
@@ -226,7 +226,7 @@ def test_the_floor_is_asked_for_in_the_size_of_the_work(llama: Decoder, answerer
 
 def test_a_floor_given_unasked_ends_the_vault(room: Room):
     with pytest.raises(ProtocolError):
-        room.say(TakeFloor())
+        room.say(TakeFloor(1))
 
 
 def test_an_id_under_way_cannot_come_again(room: Room):
@@ -307,7 +307,7 @@ def test_cancel_at_every_stage_frees_everything(llama: Decoder, room: Room, answ
     room.confide(2, "z" + WORDS, level)
     for _ in range(turns):
         if room.wants_floor:
-            room.say(TakeFloor())
+            room.say(TakeFloor(1))
     room.cancel(1)
     room.cancel(1)
     said = len(room.said)
@@ -326,7 +326,7 @@ def test_cancel_at_every_stage_frees_everything(llama: Decoder, room: Room, answ
 def test_a_floor_that_nobody_needs_any_more_is_given_back_at_once(room: Room):
     room.confide(1, WORDS)
     room.cancel(1)
-    assert kinds(room.say(TakeFloor())) == ["FloorDone"]
+    assert kinds(room.say(TakeFloor(1))) == ["FloorDone"]
 
 
 def test_choices_of_one_prompt_share_its_blocks(room: Room, answerer: FakeAnswerer):
@@ -418,7 +418,7 @@ def test_a_whole_request_over_the_wire_until_the_controller_hangs_up(llama: Deco
     wire.send(confide(7, WORDS[:30]))
     assert wire.hear() == Understood(7, 30)
     assert wire.hear() == WantFloor(30)
-    wire.send(TakeFloor())
+    wire.send(TakeFloor(1))
     first = wire.hear()
     assert isinstance(first, First) and first.token == engine_answer(llama, tuple(WORDS[:30].encode()))[0][0]
     assert wire.hear() == FloorDone()

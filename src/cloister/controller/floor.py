@@ -1,9 +1,10 @@
-"""Who may compute now: the service, or one vault. A pure state machine: events in, commands out.
+"""Who may compute now, on how many cores: the service, or vaults. A pure state machine: events in, commands out.
 
 Two teams of kernel threads on the same cores ruin each other, so heavy work takes turns: vaults wait in line, the
-service is asked to pause, vaults take the floor one after the other until about ROUND_TOKENS' worth of work is done,
-then the service computes one step at least (messages.service.Resume) before the next round. Answering links is light
-and needs no floor. The machine knows neither sockets nor clocks: a holder that dies or is late is reported as `gone`.
+service is asked to pause, vaults have the floor until about ROUND_TOKENS' worth of work is done, then the service
+computes one step at least (messages.service.Resume) before the next round. Vaults that wait together divide the cores
+among them: one thread does most where nobody waits for another. Answering links is light and needs no floor. The
+machine knows neither sockets nor clocks: a holder that dies or is late is reported as `gone`.
 """
 
 from __future__ import annotations
@@ -19,42 +20,43 @@ ROUND_TOKENS = 512
 
 @dataclass(frozen=True)
 class Grant:
-    """Give the floor to this vault."""
+    """Give this vault so many cores."""
 
     vault: int
+    cores: int
 
 
 Command = Pause | Resume | Grant
 
 
 class Floor:
-    """Never two holders, never a holder while the service computes; first come, first served."""
+    """Never more cores given than there are, never any while the service computes; first come, first served."""
 
-    def __init__(self) -> None:
-        self.holder: int | None = None
+    def __init__(self, cores: int) -> None:
+        self.holders: dict[int, int] = {}
+        """Vaults that compute, and on how many cores."""
+        self._cores = cores
         self.service: Literal["absent", "computing", "pausing", "paused"] = "absent"
         self._waiting: dict[int, int] = {}
         self._spent = 0
 
     def want(self, vault: int, tokens: int) -> list[Command]:
         """A vault has work for all cores."""
-        if vault in self._waiting or vault == self.holder:
+        if vault in self._waiting or vault in self.holders:
             raise ProtocolError("A vault asked for the floor twice.")
         self._waiting[vault] = tokens
         return self._go_on()
 
     def done(self, vault: int) -> list[Command]:
-        """The holder has done its piece of work."""
-        if vault != self.holder:
+        """A holder has done its piece of work."""
+        if self.holders.pop(vault, None) is None:
             raise ProtocolError("A vault gave back a floor it did not have.")
-        self.holder = None
         return self._go_on()
 
     def gone(self, vault: int) -> list[Command]:
         """A vault died or was given up."""
         self._waiting.pop(vault, None)
-        if vault == self.holder:
-            self.holder = None
+        self.holders.pop(vault, None)
         return self._go_on()
 
     def paused(self) -> list[Command]:
@@ -67,7 +69,7 @@ class Floor:
     def service_up(self) -> list[Command]:
         """There is a service. Before it hears of any work it is told to wait if a vault is computing."""
         self._spent = 0
-        self.service = "computing" if self.holder is None else "pausing"
+        self.service = "pausing" if self.holders else "computing"
         return [Pause()] if self.service == "pausing" else self._go_on()
 
     def service_gone(self) -> list[Command]:
@@ -76,17 +78,29 @@ class Floor:
         return self._go_on()
 
     def _go_on(self) -> list[Command]:
-        if self.holder is not None or self.service == "pausing":
+        if self.service == "pausing":
             return []
-        if self.service == "paused" and (not self._waiting or self._spent >= ROUND_TOKENS):
+        if self.service == "computing":
+            if not self._waiting:
+                return []
+            self.service = "pausing"
+            return [Pause()]
+        granted = self._grants()
+        if self.service == "paused" and not self.holders:
             self._spent = 0
             self.service = "computing"
             return [Resume(), *self._go_on()]
-        if not self._waiting:
-            return []
-        if self.service == "computing":
-            self.service = "pausing"
-            return [Pause()]
-        self.holder = next(iter(self._waiting))
-        self._spent += self._waiting.pop(self.holder)
-        return [Grant(self.holder)]
+        return granted
+
+    def _grants(self) -> list[Command]:
+        """Divide the free cores among those who wait."""
+        granted: list[Command] = []
+        free = self._cores - sum(self.holders.values())
+        while free and self._waiting and (self.service == "absent" or self._spent < ROUND_TOKENS):
+            cores = max(1, free // len(self._waiting))
+            vault = next(iter(self._waiting))
+            self._spent += self._waiting.pop(vault)
+            self.holders[vault] = cores
+            free -= cores
+            granted.append(Grant(vault, cores))
+        return granted

@@ -24,13 +24,13 @@ class Player(Protocol):
 class Referee:
     """One floor for the service and all vaults."""
 
-    def __init__(self, vault_deadline_s: float, service_deadline_s: float) -> None:
-        self._floor = Floor()
+    def __init__(self, cores: int, vault_deadline_s: float, service_deadline_s: float) -> None:
+        self._floor = Floor(cores)
         self._vaults: dict[int, Player] = {}
         self._service: Player | None = None
         self._vault_deadline_s = vault_deadline_s
         self._service_deadline_s = service_deadline_s
-        self._vault_timer: asyncio.TimerHandle | None = None
+        self._vault_timers: dict[int, asyncio.TimerHandle] = {}
         self._service_timer: asyncio.TimerHandle | None = None
 
     def want(self, number: int, vault: Player, tokens: int) -> None:
@@ -39,13 +39,12 @@ class Referee:
 
     def done(self, number: int) -> None:
         commands = self._floor.done(number)
-        _stop(self._vault_timer)
+        self._vault_timers.pop(number).cancel()
         self._obey(commands)
 
     def gone(self, number: int) -> None:
         self._vaults.pop(number, None)
-        if self._floor.holder == number:
-            _stop(self._vault_timer)
+        _stop(self._vault_timers.pop(number, None))
         self._obey(self._floor.gone(number))
 
     def paused(self) -> None:
@@ -68,8 +67,8 @@ class Referee:
         for command in commands:
             if isinstance(command, Grant):
                 vault = self._vaults[command.vault]
-                self._vault_timer = later(self._vault_deadline_s, vault.give_up)
-                vault.send(TakeFloor())
+                self._vault_timers[command.vault] = later(self._vault_deadline_s, vault.give_up)
+                vault.send(TakeFloor(command.cores))
             elif self._service is not None:
                 if isinstance(command, Pause):
                     self._service_timer = later(self._service_deadline_s, self._service.give_up)

@@ -131,6 +131,10 @@ class Kernels(ABC):
         """Start the threads that compute, where there are any (0 asks for one a core); how many compute now."""
         return 1
 
+    def use_cores(self, cores: int) -> None:
+        """Compute on so many of the team's threads at most, until told otherwise."""
+        return None
+
     @property
     def seconds(self) -> dict[str, float]:
         """Time spent so far in each phase of the layers; empty where it is not measured."""

@@ -24,6 +24,8 @@ API const char *cloister_bf16_with(void) { return BF16_WITH; }
 /* How many members the team has, or -1 where the kernel refuses the tile registers this build needs. */
 API int cloister_start(int members) { return allow_tiles() ? -1 : team_start(members); }
 
+API void cloister_use(int members) { team.most = members; }
+
 static const int ITEM_BYTES[] = {[FP32] = 4, [BF16] = 2, [INT8] = 1};
 
 /* Where element i of column c stands in its panel. */

@@ -122,6 +122,9 @@ class NativeKernels(Kernels):
     def start_team(self, threads: int) -> int:
         return int(self._library.cloister_start(threads or os.cpu_count() or 1))
 
+    def use_cores(self, cores: int) -> None:
+        self._library.cloister_use(cores)
+
     @property
     def seconds(self) -> dict[str, float]:
         return {name: ns / 1e9 for name, ns in zip(PHASES, self._phases, strict=True)}

@@ -27,6 +27,7 @@ typedef void (*item_fn)(const void *job, int item, int member);
 
 static struct {
     int members; /* the calling thread is member 0 */
+    int most;    /* how many of them take part */
     item_fn fn;
     const void *job;
     int items;
@@ -35,7 +36,7 @@ static struct {
     atomic_uint round; /* changes with every job: what helpers wait on */
     atomic_int asleep;
     atomic_int resting; /* helpers leave their cores to others until the next job */
-} team = {.members = 1};
+} team = {.members = 1, .most = MAX_MEMBERS};
 
 static void take_items(int member) {
     for (int i; (i = atomic_fetch_add_explicit(&team.next, 1, memory_order_relaxed)) < team.items;)
@@ -65,7 +66,7 @@ static void *helper(void *number) {
             atomic_fetch_sub(&team.asleep, 1);
         }
         seen = now;
-        if (enter()) {
+        if (member < team.most && enter()) {
             take_items(member);
             atomic_fetch_sub_explicit(&team.door, 1, memory_order_release);
         }
@@ -92,7 +93,7 @@ static void rest_team(void) { atomic_store_explicit(&team.resting, 1, memory_ord
 
 /* Runs fn for every item and returns when all are done. Only one thread of the process may call it at a time. */
 static void share_out(item_fn fn, const void *job, int items) {
-    if (team.members == 1 || items <= 1) {
+    if (team.members == 1 || team.most == 1 || items <= 1) {
         for (int i = 0; i < items; i++) fn(job, i, 0);
         return;
     }

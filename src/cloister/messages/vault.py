@@ -38,7 +38,9 @@ class Release(Struct, frozen=True, tag="release", forbid_unknown_fields=True):
 
 
 class TakeFloor(Struct, frozen=True, tag="take_floor", forbid_unknown_fields=True):
-    """Controller → vault: the cores are yours for the piece of work you asked them for."""
+    """Controller → vault: so many cores are yours for the piece of work you asked them for."""
+
+    cores: Annotated[int, Meta(ge=1, le=4096)]
 
 
 class VaultReady(Struct, frozen=True, tag="vault_ready", forbid_unknown_fields=True):
@@ -55,7 +57,7 @@ class Understood(_Discreet, Struct, frozen=True, tag="understood", forbid_unknow
 
 
 class WantFloor(Struct, frozen=True, tag="want_floor", forbid_unknown_fields=True):
-    """Vault → controller: I have work for all cores, about as much as prefilling so many tokens."""
+    """Vault → controller: I have work for some cores, about as much as prefilling so many tokens."""
 
     tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)]
 

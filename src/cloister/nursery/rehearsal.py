@@ -83,7 +83,7 @@ def _locked(field: PromptField, written: bytes, key: bytearray) -> LockedPrompt:
 def _play(vault: Vault, confided: Confide) -> None:
     replies = _over_the_wire(vault, confided)
     while any(isinstance(reply, WantFloor) for reply in replies):
-        replies = _over_the_wire(vault, TakeFloor())
+        replies = _over_the_wire(vault, TakeFloor(1))
     _over_the_wire(vault, Release(confided.request_id))
     _over_the_wire(vault, Cancel(confided.request_id))
 

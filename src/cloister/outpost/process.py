@@ -42,7 +42,7 @@ class Outpost:
         self._folder = folder
         self._settings = settings
         self._secret = read_secret(settings.key_file)
-        self._referee = Referee(settings.vault_deadline_s, settings.vault_deadline_s)
+        self._referee = Referee(settings.engine.cores, settings.vault_deadline_s, settings.vault_deadline_s)
         self._numbers = itertools.count(1)
         self._guests: dict[int, Guest] = {}
         self._weights: SealedWeights | None = None

@@ -79,6 +79,7 @@ class Vault:
         levels: tuple[VaultLevel, ...] = ("partitioned", "isolated"),
     ) -> None:
         self._answerer = answerer
+        self._kernels = decoder.kernels
         self._reader = Reader(reading, decoder, levels)
         self.memory = SessionMemory()
         self._isolated = Isolated(runner, settings, self.memory)
@@ -122,10 +123,11 @@ class Vault:
                 self._partitioned.drop(request_id)
                 self._isolated.drop(request_id)
                 return []
-            case TakeFloor():
+            case TakeFloor(cores=cores):
                 if not self._wants_floor:
                     raise ProtocolError("The floor was given to a vault that did not ask for it.")
                 self._wants_floor = False
+                self._kernels.use_cores(cores)
                 return [*self._work(), FloorDone()]
 
     def _take(self, confided: Confide) -> Understood | Failed:
