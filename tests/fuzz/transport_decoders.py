@@ -19,8 +19,8 @@ with atheris.instrument_imports(include=["cloister.transport"]):
     from cloister.transport.envelope import Envelope
     from cloister.transport.inner import InnerHead, InnerRequest
     from cloister.transport.keys import ChannelKey
-    from cloister.transport.sealing import open_prompt, open_request, unpad
     from cloister.transport.sealed_weights import MAGIC, WeightsBundle
+    from cloister.transport.sealing import open_prompt, open_request, unpad
     from cloister.transport.stream import StreamOpener
     from cloister.transport.weights_header import read_header
     from cloister.transport.weights_key import receive_release
@@ -28,7 +28,7 @@ with atheris.instrument_imports(include=["cloister.transport"]):
 NODE = ChannelKey.generate()
 KEY, ENC = bytes(32), bytes(range(32))
 PROVIDER = SigningKey.generate("provider.example/weights")
-FILE = tempfile.TemporaryFile()
+FILE = tempfile.TemporaryFile()  # noqa: SIM115
 
 
 def open_stream(data: bytes) -> None:

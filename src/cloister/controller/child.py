@@ -21,12 +21,28 @@ def environment(**more: str) -> dict[str, str]:
     return {**passed, **more}
 
 
+_inherited: list[int] = []
+
+
+def inherit_everywhere(descriptor: int | None) -> None:
+    """From now on every child inherits it under the same number: a model's folder that has no path. None: no more."""
+    _inherited[:] = [] if descriptor is None else [descriptor]
+
+
+def inherited() -> tuple[int, ...]:
+    """What every child inherits."""
+    return tuple(_inherited)
+
+
 def run_module(module: str, peer: socket.socket, **more_environment: str) -> subprocess.Popen[bytes]:
-    """`python -m module FD` with `peer` as its only open descriptor beside the standard ones; ours is closed."""
+    """`python -m module FD` with `peer` open beside the standard descriptors and `inherited`; ours is closed."""
     command = [sys.executable, "-m", module, str(peer.fileno())]
     with peer:
         return subprocess.Popen(
-            command, pass_fds=[peer.fileno()], stdin=subprocess.DEVNULL, env=environment(**more_environment)
+            command,
+            pass_fds=[peer.fileno(), *_inherited],
+            stdin=subprocess.DEVNULL,
+            env=environment(**more_environment),
         )
 
 

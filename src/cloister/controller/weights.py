@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from cloister.config import EngineSettings
+from cloister.controller.child import inherited
 from cloister.errors import CloisterError, SetupError, error_from_code
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import Start, StartFailed
@@ -50,7 +51,7 @@ async def seal_weights(folder: ModelFolder, settings: EngineSettings) -> SealedW
 async def _pack(folder: ModelFolder, settings: EngineSettings, fd: int) -> None:
     start = Start(VERSION, folder.name, str(folder.path), settings.model_dump_json().encode())
     command = (sys.executable, "-m", PACKER, str(fd))
-    packer = await asyncio.create_subprocess_exec(*command, pass_fds=[fd], stdin=PIPE, stdout=PIPE)
+    packer = await asyncio.create_subprocess_exec(*command, pass_fds=[fd, *inherited()], stdin=PIPE, stdout=PIPE)
     try:
         said, _ = await packer.communicate(msgspec.json.encode(start))
     finally:

@@ -1,0 +1,84 @@
+"""A folder that lies in memory alone and has no path: who holds its descriptor, or inherits it, can read it.
+
+A tmpfs that is mounted nowhere. It vanishes with its last descriptor, however the processes end, so that nothing has to
+be cleaned up and nothing is ever on a disk. Knows nothing of what the files hold.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from contextlib import suppress
+from pathlib import Path
+
+from cloister.controller.sandbox.kernel import syscall
+from cloister.errors import SetupError
+
+_NEWNS, _NEWUSER = 0x00020000, 0x10000000
+_CLOEXEC = 1
+_SET_FLAG, _SET_STRING, _CREATE = 0, 1, 6
+_RDONLY, _NOSUID, _NODEV, _NOEXEC = 0x1, 0x2, 0x4, 0x8
+_EMPTY_PATH = 0x1000
+_PAGE = 4096
+
+
+def path_of(descriptor: int) -> Path:
+    """How a process that has the descriptor, under this number, names the folder."""
+    return Path(f"/proc/self/fd/{descriptor}")
+
+
+class MemoryFolder:
+    """For a short-lived process of its own, while it has one thread: it enters namespaces to be allowed to mount."""
+
+    def __init__(self, capacity: int, files: int) -> None:
+        try:
+            _enter_own_namespaces()
+            self.descriptor = _mounted(capacity + files * _PAGE, files)
+        except OSError as wrong:
+            raise SetupError(
+                f"A folder in memory cannot be made: {wrong.strerror}.",
+                hint="Sealed weights need Linux 5.12 or newer, and user namespaces or root.",
+            ) from None
+
+    def create(self, name: str) -> int:
+        """A new file, open for writing."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.open(name, flags, 0o444, dir_fd=self.descriptor)
+
+    def remove(self, suffix: str) -> None:
+        """Take out the files whose names end so; their memory is free as soon as nobody has them open."""
+        for name in os.listdir(path_of(self.descriptor)):
+            if name.endswith(suffix):
+                os.unlink(name, dir_fd=self.descriptor)
+
+    def lock(self) -> None:
+        """From now on nobody can write, not even who holds the descriptor and owns the files."""
+        attributes = ctypes.create_string_buffer(struct.pack("=QQQQ", _RDONLY, 0, 0, 0), 32)
+        syscall("mount_setattr", self.descriptor, b"", _EMPTY_PATH, ctypes.byref(attributes), 32)
+
+
+def _enter_own_namespaces() -> None:
+    """Root needs none but for tidiness; others may mount only where they own the namespace."""
+    if os.geteuid() == 0:
+        with suppress(OSError):
+            syscall("unshare", _NEWNS)
+            return
+    uid, gid = os.geteuid(), os.getegid()
+    syscall("unshare", _NEWUSER | _NEWNS)
+    for name, line in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        Path(f"/proc/self/{name}").write_text(line)
+
+
+def _mounted(capacity: int, files: int) -> int:
+    context = syscall("fsopen", b"tmpfs", _CLOEXEC)
+    try:
+        options = {"size": capacity, "nr_inodes": files + 8, "mode": "0755"}
+        for name, value in options.items():
+            syscall("fsconfig", context, _SET_STRING, name.encode(), str(value).encode(), 0)
+        with suppress(OSError):  # the machine's root alone may forbid swapping, since Linux 6.4
+            syscall("fsconfig", context, _SET_FLAG, b"noswap", None, 0)
+        syscall("fsconfig", context, _CREATE, None, None, 0)
+        return syscall("fsmount", context, _CLOEXEC, _NOSUID | _NODEV | _NOEXEC)
+    finally:
+        os.close(context)
