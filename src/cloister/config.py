@@ -46,6 +46,11 @@ class EngineSettings(BaseModel):
     vault_kv_mib: int = Field(default=256, ge=1, description="memory for one vault's KV cache; taken as it fills")
     link_deadline_ms: int = Field(default=2000, ge=1, description="how long a step waits for a vault's answer")
 
+    @property
+    def cores(self) -> int:
+        """How many cores compute."""
+        return self.threads or os.cpu_count() or 1
+
 
 class ControllerSettings(BaseModel):
     """How the controller keeps vaults and how patient it is."""

@@ -147,7 +147,7 @@ class House:
 
     def __init__(self, **settings: Any) -> None:
         self.nursery = FakeNursery()
-        self.relay = Relay(ControllerSettings(**settings), lambda: SERVING)
+        self.relay = Relay(ControllerSettings(**settings), lambda: SERVING, cores=1)
         self.relay.vaults.open(self.nursery, LinkShape(3, 16, 2))  # type: ignore[arg-type]
         self.front = Inbox()
         self.gateway = self.add_gateway(self.front)

@@ -45,7 +45,7 @@ class Controller:
         self._preloaded: Preloaded | None = None
         self._service: Service | None = None
         self._ready: Ready | None = None
-        self.relay = Relay(settings.controller, lambda: self.serving)
+        self.relay = Relay(settings.controller, lambda: self.serving, settings.engine.cores)
         self._broken = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
 

@@ -69,7 +69,7 @@ class Request:
 class Relay:
     """All requests of all gateways."""
 
-    def __init__(self, settings: ControllerSettings, serving: Callable[[], Serving]) -> None:
+    def __init__(self, settings: ControllerSettings, serving: Callable[[], Serving], cores: int) -> None:
         self._serving = serving
         self._service: Service | None = None
         self._fronts: dict[int, Front] = {}
@@ -79,7 +79,7 @@ class Relay:
         self._views: Counter[int] = Counter()
         self._prompt_tokens = 0
         self._output_tokens = 0
-        self.referee = Referee(settings.vault_deadline_s, settings.service_deadline_s)
+        self.referee = Referee(cores, settings.vault_deadline_s, settings.service_deadline_s)
         self.vaults = Vaults(settings.spare_vaults, settings.vault_ready_s, self._from_vault, self._vault_ended)
         self.sessions = Sessions(
             self.vaults, settings.max_vaults, settings.session_idle_s, self._session_begins, self._session_ended
