@@ -1,18 +1,21 @@
-"""`cloister chat`: talk to a server from the terminal. Knows the terminal; `conversation` knows the API."""
+"""`cloister chat`: talk to a verified node from the terminal. Knows the terminal; `conversation` knows the API."""
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cloister.cli.options import DEFAULT_KEY, DEFAULT_URL, ApiKey, Url
+from cloister.cli.verify import AllowSoftwareTee, PolicyFile, software_note
 from cloister.errors import CloisterError, SetupError
 
 if TYPE_CHECKING:
     from cloister.cli.conversation import Conversation
+    from cloister.client.node import VerifiedNode
 
 
 def chat(
@@ -46,42 +49,66 @@ def chat(
         ),
     ] = None,
     api_key: ApiKey = DEFAULT_KEY,
+    policy: PolicyFile = None,
+    allow_software_tee: AllowSoftwareTee = False,
+    insecure_plaintext: Annotated[
+        bool,
+        typer.Option(
+            "--insecure-plaintext",
+            help="Verify nothing and seal nothing: the server and everybody on the way can read it all.",
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of streaming.")] = False,
 ) -> None:
-    """Chat with a model: one question, or a conversation.
+    """Chat with a model: one question, or a conversation. The node is verified first, and everything goes sealed.
 
     Examples:
 
-      cloister chat "Why is the sky blue?"
+      cloister chat --url https://node.example --policy policy.toml
 
-      cloister chat    # a conversation; Ctrl-D ends it
+      cloister chat "Why is the sky blue?" --allow-software-tee    # a development node of your own
 
-      echo "A private question" | cloister chat -
+      echo "A private question" | cloister chat - --allow-software-tee
 
-      cloister chat "Name three rivers." --temperature 0 --json
+      cloister chat "Name three rivers." --temperature 0 --json --allow-software-tee
 
-      cloister chat --protection isolated
+      cloister chat --protection isolated --policy policy.toml
     """
-    from cloister.bench.address import ServerAddress
     from cloister.cli.conversation import Conversation
+    from cloister.client.address import NodeAddress
 
+    address = NodeAddress.parse(url)
+    if prompt is None and as_json:
+        raise SetupError("--json answers one question.", hint='Give it, or "-" to read it from standard input.')
+    if insecure_plaintext and (policy or allow_software_tee):
+        raise SetupError("--insecure-plaintext verifies nothing.", hint="Leave out the other flags, or it.")
+    node = None if insecure_plaintext else _verified(url, policy, allow_software_tee)
     choices = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
     given = {name: value for name, value in choices.items() if value is not None}
     with Conversation(
-        ServerAddress.parse(url), api_key, model=model, system=system, protection=protection, choices=given
+        address, api_key, node=node, model=model, system=system, protection=protection, choices=given
     ) as conversation:
         if prompt == "-":
             prompt = sys.stdin.read().strip()
             if not prompt:
                 raise SetupError("Standard input holds no prompt.", hint='Try: echo "Hello" | cloister chat -')
         if as_json:
-            if prompt is None:
-                raise SetupError("--json answers one question.", hint='Give it, or "-" to read it from standard input.')
+            assert prompt is not None
             typer.echo(json.dumps(conversation.ask_whole(prompt), indent=2, ensure_ascii=False))
         elif prompt is not None:
             _print_answer(conversation, prompt)
         else:
             _converse(conversation)
+
+
+def _verified(url: str, policy: Path | None, allow_software_tee: bool) -> VerifiedNode:
+    from cloister.attest.policy import load_policy
+    from cloister.client.node import VerifiedNode
+
+    node = VerifiedNode(url, load_policy(policy, allow_software_tee=allow_software_tee))
+    if note := software_note(node.verification):
+        typer.secho(note, dim=True, err=True)
+    return node
 
 
 def _converse(conversation: Conversation) -> None:

@@ -1,5 +1,6 @@
-"""A conversation with an OpenAI-compatible server over HTTP. Knows nothing of terminals; keeps nothing on disk.
+"""A conversation with an OpenAI-compatible server: sealed to a verified node, or over plain HTTP where that is wished.
 
+Knows nothing of terminals or seals; keeps nothing on disk.
 Where it is a Cloister server, all turns share a session, so that a vault keeps what it computed; its name goes into a
 header, which other servers ignore.
 """
@@ -13,9 +14,11 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 
-from cloister.bench.address import ServerAddress
+from cloister.client.address import NodeAddress
+from cloister.client.node import VerifiedNode
+from cloister.client.sealed import SealedTransport
 from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, SetupError, Unauthorized
 
 LEVEL_HEADER, SESSION_HEADER = "X-Cloister-Protection", "X-Cloister-Session"
@@ -27,9 +30,10 @@ class Conversation:
 
     def __init__(
         self,
-        address: ServerAddress,
+        address: NodeAddress,
         api_key: str,
         *,
+        node: VerifiedNode | None = None,
         model: str | None = None,
         system: str | None = None,
         protection: str | None = None,
@@ -39,8 +43,11 @@ class Conversation:
         self._protection = protection
         self._session = secrets.token_hex(16)
         self._session_kept = False
-        self._client = httpx.Client(
-            headers={"Authorization": f"Bearer {api_key}"}, timeout=httpx.Timeout(600.0, connect=5.0), trust_env=False
+        self._client = httpx2.Client(
+            transport=None if node is None else SealedTransport(node),
+            headers={"Authorization": f"Bearer {api_key}"},
+            timeout=httpx2.Timeout(600.0, connect=5.0),
+            trust_env=False,
         )
         self._model = model
         self._choices = {**(choices or {}), **({} if protection is None else {"protection": protection})}
@@ -55,8 +62,8 @@ class Conversation:
         try:
             if self._session_kept:
                 self._client.delete(self._url(f"/v1/sessions/{quote(self._session, safe='')}"), timeout=5.0)
-        except httpx.TransportError:
-            pass  # a server that is gone has forgotten too
+        except (httpx2.TransportError, CloisterError):
+            pass  # a server that is gone has forgotten too, and one that started again
         finally:
             self._client.close()
 
@@ -88,7 +95,7 @@ class Conversation:
                     if line.startswith("data:") and (piece := self._text_of(line[5:].strip())):
                         said.append(piece)
                         yield piece
-        except httpx.TransportError as wrong:
+        except httpx2.TransportError as wrong:
             raise self._unreachable(wrong) from None
         self._remember(prompt, "".join(said))
 
@@ -122,7 +129,7 @@ class Conversation:
     def _send(self, method: str, endpoint: str, body: dict[str, Any] | None) -> dict[str, Any]:
         try:
             response = self._client.request(method, self._url(endpoint), json=body)
-        except httpx.TransportError as wrong:
+        except httpx2.TransportError as wrong:
             raise self._unreachable(wrong) from None
         if response.status_code != 200:
             raise self._refusal(response)
@@ -136,7 +143,7 @@ class Conversation:
             raise self._not_openai()
         return document
 
-    def _check_level(self, response: httpx.Response) -> None:
+    def _check_level(self, response: httpx2.Response) -> None:
         """A server that does not say it served at the level asked for has ignored the wish."""
         if self._protection in (None, "open") or response.headers.get(LEVEL_HEADER) == self._protection:
             return
@@ -156,7 +163,7 @@ class Conversation:
         except (ValueError, KeyError, TypeError, AttributeError):
             raise self._not_openai() from None
 
-    def _refusal(self, response: httpx.Response) -> CloisterError:
+    def _refusal(self, response: httpx2.Response) -> CloisterError:
         if response.status_code in (401, 403):
             return Unauthorized(f"{self._address} refuses the API key.", hint="Set CLOISTER_API_KEY or give --api-key.")
         try:
@@ -167,12 +174,12 @@ class Conversation:
             return ServiceUnavailable(message, hint="Try again in a moment.")
         return InvalidRequest(message)
 
-    def _unreachable(self, wrong: httpx.TransportError) -> CloisterError:
-        if isinstance(wrong, httpx.ConnectError | httpx.ConnectTimeout):
+    def _unreachable(self, wrong: httpx2.TransportError) -> CloisterError:
+        if isinstance(wrong, httpx2.ConnectError | httpx2.ConnectTimeout):
             return ServiceUnavailable(
                 f"Nothing answers at {self._address}.", hint="Start a server with `cloister serve`, or check --url."
             )
-        if isinstance(wrong, httpx.RemoteProtocolError):
+        if isinstance(wrong, httpx2.RemoteProtocolError):
             return self._not_openai("no proper HTTP response")
         return ServiceUnavailable(f"The connection to {self._address} failed ({type(wrong).__name__}).")
 

@@ -1,0 +1,109 @@
+"""A node's evidence against a policy: the machine's report, what it is bound to, its GPUs, and what the node says.
+
+Pure: time, nonce, policy and keys are handed in. Whether the release is public is `transparency`'s to say; here it is
+only bound to the report (Petridish §4.1), and the machine's launch is held against the policy.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from cloister.attest.checks import Examination, Verdict
+from cloister.attest.evidence import GpuEvidence, NodeEvidence, read_statement
+from cloister.attest.nvidia import verify_gpu_reports, verify_gpu_token
+from cloister.attest.policy import Policy
+from cloister.attest.snp import verify_snp
+from cloister.attest.software import verify_software
+from cloister.attest.tdx import verify_tdx
+
+TDX_LAUNCH = ("mrtd", "rtmr1", "rtmr2")
+"""Firmware, kernel and boot loader, command line and initial disk: with any of them open, any software passes."""
+
+
+def verify_node(evidence: NodeEvidence, nonce: bytes, *, at: datetime, policy: Policy) -> Verdict:
+    """The verdict on all of the evidence but the release's place in a log. EvidenceInvalid if it is malformed."""
+    found = Examination()
+    _check_tee(found, evidence, policy)
+    report = _verify_report(evidence, nonce, at, policy)
+    found.include(Verdict(report.checks))
+    found.claim("report", dict(report.claims))
+    _check_launch(found, evidence, policy)
+    _check_gpu(found, evidence.gpu, nonce, at, policy)
+    _check_statement(found, evidence, policy)
+    return found.verdict()
+
+
+def _check_tee(found: Examination, evidence: NodeEvidence, policy: Policy) -> None:
+    accepted = (*policy.tees, "none") if policy.allow_software_tee else policy.tees
+    found.claim("tee", evidence.tee)
+    found.check(
+        "tee", evidence.tee in accepted, f"{evidence.tee} is not among {', '.join(accepted)}", found=evidence.tee
+    )
+
+
+def _verify_report(evidence: NodeEvidence, nonce: bytes, at: datetime, policy: Policy) -> Verdict:
+    bound = evidence.report_data(nonce)
+    if evidence.tee == "sev-snp":
+        return verify_snp(evidence.report, evidence.certificates, at=at, policy=policy.snp, report_data=bound)
+    if evidence.tee == "tdx":
+        collateral = evidence.collateral or None
+        return verify_tdx(evidence.report, collateral, at=at, policy=policy.tdx, report_data=bound)
+    return verify_software(evidence.report, at=at, allowed=policy.allow_software_tee, report_data=bound)
+
+
+def _check_launch(found: Examination, evidence: NodeEvidence, policy: Policy) -> None:
+    """A release speaks for the node only if the policy knows how a machine that runs it starts: any other could say so.
+
+    The values themselves are compared by the report's verifier.
+    """
+    name = "launch"
+    if evidence.tee == "sev-snp":
+        open_ones = [] if policy.snp.measurements else ["[snp] measurements"]
+    elif evidence.tee == "tdx":
+        open_ones = [f"[tdx] {register}" for register in TDX_LAUNCH if not getattr(policy.tdx, register)]
+    else:
+        found.skipped(name, "no hardware measured how this node started", required=False)
+        return
+    if open_ones:
+        found.skipped(name, f"the policy does not say what must have started: {', '.join(open_ones)}")
+    else:
+        found.passed(name, "held against the policy's measurements")
+
+
+def _check_gpu(found: Examination, gpu: GpuEvidence | None, nonce: bytes, at: datetime, policy: Policy) -> None:
+    """GPUs answer the client's own nonce; that this evidence is this node's, the CPU's report data says."""
+    name = "gpu evidence"
+    if gpu is None:
+        if policy.require_gpu:
+            found.failed(name, "the policy asks for a confidential GPU, and the node shows none")
+        else:
+            found.skipped(name, "the node shows none, and the policy asks for none", required=False)
+        return
+    if gpu.kind == "token" and policy.gpu_keys is None:
+        found.skipped(name, "the policy has no gpu_keys to check NVIDIA's token with")
+        return
+    if gpu.kind == "token":
+        verdict = verify_gpu_token(gpu.data, policy.gpu_keys or b"", nonce, at=at, policy=policy.gpu)
+    else:
+        verdict = verify_gpu_reports(gpu.data, nonce, at=at, policy=policy.gpu)
+    found.passed(name, gpu.kind)
+    found.include(Verdict(verdict.checks))
+    found.claim("gpu", dict(verdict.claims))
+
+
+def _check_statement(found: Examination, evidence: NodeEvidence, policy: Policy) -> None:
+    statement = read_statement(evidence.statement)
+    found.claim("model", statement.model)
+    found.claim("weights", statement.weights.hex())
+    found.claim("started", statement.started)
+    found.claim("measurement", evidence.measurement.hex())
+    found.claim("missing_layers", list(statement.missing_layers))
+    missing = sorted(set(statement.missing_layers) - set(policy.accept_missing_layers))
+    found.check(
+        "sandbox",
+        not missing,
+        f"the node runs without {', '.join(missing)}",
+        found="complete"
+        if not statement.missing_layers
+        else f"without {', '.join(statement.missing_layers)}, accepted",
+    )

@@ -1,0 +1,152 @@
+"""What a user demands of a node, in one TOML file: TEEs, releases, firmware, GPUs, age. Fails closed.
+
+    tees = ["sev-snp", "tdx"]
+    measurements = ["…"]          # releases accepted by name: SHA-256 of their manifests
+    max_age_s = 3600              # verify again after this long
+    require_gpu = false
+
+    [log]                         # and/or: releases accepted because they are in a log
+    logs = ["example.com/releases+…"]
+    witnesses = ["witness.example+…"]
+    quorum = 1
+
+    [sigstore]                    # or signed through Sigstore
+    trusted_root = "trusted_root.json"
+    identity = "release@example.com"
+    issuer = "https://accounts.example.com"
+
+    [snp]                         # and [tdx], [gpu]: what the verifiers of that evidence can be asked for
+    measurements = ["…"]
+
+What is not in the file keeps its default, and every default is the strict one. Nothing in a file can make the software
+attester acceptable, which proves nothing: that is said where the client is started, `--allow-software-tee`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from cloister.attest.nvidia import GpuPolicy
+from cloister.attest.snp import SnpPolicy
+from cloister.attest.tdx import TdxPolicy
+from cloister.errors import SetupError
+from cloister.transparency.trust import ReleaseTrust, SigstoreTrust
+
+MAX_FILE_BYTES = 4 << 20
+DEFAULT_MAX_AGE_S = 3600.0
+
+ReleaseMeasurement = Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{64}\Z")]
+Layer = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class LogRules(Struct, frozen=True, forbid_unknown_fields=True):
+    """Logs by key (any of them will do), and how many witnesses must have signed (all, unless a quorum is given)."""
+
+    logs: Annotated[tuple[str, ...], Meta(min_length=1)]
+    witnesses: tuple[str, ...] = ()
+    quorum: Annotated[int, Meta(ge=0)] | None = None
+
+
+class SigstoreRules(Struct, frozen=True, forbid_unknown_fields=True):
+    """Who may sign releases; `trusted_root` is a file beside the policy."""
+
+    trusted_root: str
+    identity: Annotated[str, Meta(min_length=1)]
+    issuer: Annotated[str, Meta(min_length=1)]
+
+
+class _Rules(Struct, frozen=True, forbid_unknown_fields=True):
+    """The file as it is written."""
+
+    tees: Annotated[tuple[Literal["sev-snp", "tdx"], ...], Meta(min_length=1)] = ("sev-snp", "tdx")
+    measurements: tuple[ReleaseMeasurement, ...] = ()
+    max_age_s: Annotated[float, Meta(gt=0, le=7 * 24 * 3600)] = DEFAULT_MAX_AGE_S
+    accept_missing_layers: tuple[Layer, ...] = ()
+    require_gpu: bool = False
+    gpu_keys: str | None = None
+    log: LogRules | None = None
+    sigstore: SigstoreRules | None = None
+    snp: SnpPolicy = SnpPolicy()
+    tdx: TdxPolicy = TdxPolicy()
+    gpu: GpuPolicy = GpuPolicy()
+
+
+class Policy(Struct, frozen=True):
+    """What a node must prove. The default accepts real TEEs only, and knows no log yet: name one, or measurements."""
+
+    tees: tuple[Literal["sev-snp", "tdx"], ...] = ("sev-snp", "tdx")
+    measurements: tuple[ReleaseMeasurement, ...] = ()
+    """SHA-256 of the manifests of releases accepted; if empty, a log or Sigstore must say which are."""
+    release: ReleaseTrust = ReleaseTrust()
+    max_age_s: float = DEFAULT_MAX_AGE_S
+    accept_missing_layers: tuple[Layer, ...] = ()
+    """Layers of the node's sandbox that may be missing; any other that is missing fails the node."""
+    require_gpu: bool = False
+    gpu_keys: bytes | None = None
+    """The JWKS that signs GPU tokens (file `gpu_keys`): without it a token cannot be checked, and nothing passes."""
+    snp: SnpPolicy = SnpPolicy()
+    tdx: TdxPolicy = TdxPolicy()
+    gpu: GpuPolicy = GpuPolicy()
+    allow_software_tee: bool = False
+    """Accept a node that proves nothing, for development. Only then may its log's key be learnt on first use."""
+
+    @property
+    def names_releases(self) -> bool:
+        """Whether it says which software is acceptable, in any of the three ways."""
+        return bool(self.measurements or self.release.logs or self.release.sigstore)
+
+
+def load_policy(policy: Policy | Path | str | None, *, allow_software_tee: bool = False) -> Policy:
+    """The policy of this file, this policy, or the default; SetupError says what is wrong with a file."""
+    if policy is None:
+        policy = Policy()
+    elif not isinstance(policy, Policy):
+        policy = read_policy(Path(policy))
+    return msgspec.structs.replace(policy, allow_software_tee=True) if allow_software_tee else policy
+
+
+def read_policy(path: Path) -> Policy:
+    """The policy in a TOML file; the files it names are looked for beside it."""
+    try:
+        table = tomllib.loads(_read(path).decode("utf-8"))
+    except (ValueError, RecursionError):
+        raise SetupError("The policy is not valid TOML.", hint=f"Look at {path}.") from None
+    try:
+        rules = msgspec.convert(table, _Rules)
+    except (msgspec.ValidationError, ValueError) as wrong:
+        raise SetupError(f"The policy cannot be used: {wrong}.", hint=f"Look at {path}.") from None
+    policy = Policy(
+        **{name: getattr(rules, name) for name in _SAME},
+        release=_release(rules, path.parent),
+        gpu_keys=None if rules.gpu_keys is None else _read(path.parent / rules.gpu_keys),
+    )
+    # A mistyped key should be found when the policy is read, not when a node is.
+    policy.release.log_keys(), policy.release.witness_keys()
+    return policy
+
+
+_SAME = ("tees", "measurements", "max_age_s", "accept_missing_layers", "require_gpu", "snp", "tdx", "gpu")
+
+
+def _release(rules: _Rules, folder: Path) -> ReleaseTrust:
+    known: dict[str, Any] = msgspec.structs.asdict(rules.log) if rules.log else {}
+    if (signers := rules.sigstore) is not None:
+        root = _read(folder / signers.trusted_root)
+        known["sigstore"] = SigstoreTrust(trusted_root=root, identity=signers.identity, issuer=signers.issuer)
+    return ReleaseTrust(**known)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as wrong:
+        raise SetupError(f"{path.name} cannot be read: {wrong.strerror}.", hint=f"Look at {path}.") from None
+    if len(data) > MAX_FILE_BYTES:
+        raise SetupError(f"{path.name} is larger than {MAX_FILE_BYTES} bytes.", hint=f"Look at {path}.")
+    return data

@@ -1,0 +1,102 @@
+"""`cloister verify`: what a node proves of itself, check by check. The exit code is the verdict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cloister.errors import ServiceUnavailable
+
+if TYPE_CHECKING:
+    from cloister.client.verification import Verification
+
+FAILED, UNREACHABLE, INCOMPLETE = 1, 2, 3
+
+NodeUrl = Annotated[str, typer.Argument(metavar="URL", help="The node's address; `/v1` may be left out.")]
+PolicyFile = Annotated[
+    Path | None,
+    typer.Option("--policy", metavar="FILE", help="What the node must prove, in TOML.", show_default="real TEEs only"),
+]
+AllowSoftwareTee = Annotated[
+    bool,
+    typer.Option(
+        "--allow-software-tee",
+        help="Accept a development node, which proves nothing: whoever runs it can read everything.",
+    ),
+]
+
+
+def verify(
+    url: NodeUrl,
+    policy: PolicyFile = None,
+    allow_software_tee: AllowSoftwareTee = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole document as JSON.")] = False,
+) -> None:
+    """Verify a node: its hardware, its release, and the key that prompts are sealed to.
+
+    Exit code: 0 verified, 1 a check failed, 3 something could not be checked, 2 no answer or wrong use.
+
+    Examples:
+
+      cloister verify https://node.example --policy policy.toml
+
+      cloister verify http://127.0.0.1:8000 --allow-software-tee
+
+      cloister verify https://node.example --policy policy.toml --json
+    """
+    from cloister.attest.policy import load_policy
+    from cloister.client.verification import examine
+
+    rules = load_policy(policy, allow_software_tee=allow_software_tee)
+    try:
+        verification = examine(url, rules)
+    except ServiceUnavailable as gone:
+        typer.secho(f"Error: {gone}", fg="red", err=True)
+        raise typer.Exit(UNREACHABLE) from None
+    if as_json:
+        typer.echo(json.dumps(verification.as_json(), indent=2))
+    else:
+        _print(verification)
+    if not verification.passed:
+        raise typer.Exit(INCOMPLETE if verification.verdict.incomplete else FAILED)
+
+
+def software_note(verification: Verification) -> str:
+    """What to say of a node that has no hardware behind it; "" for any other."""
+    if verification.verdict.claims.get("tee") != "none":
+        return ""
+    return "Note: this node attests by its own word (software TEE): whoever runs it can read everything."
+
+
+def _print(verification: Verification) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    colours = {"PASS": "green", "FAIL": "red", "SKIP": "yellow"}
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("check", "outcome", "found"):
+        table.add_column(title, overflow="fold")
+    for check in verification.verdict.checks:
+        outcome = str(check.outcome)
+        colour = "dim" if outcome == "SKIP" and not check.required else colours[outcome]
+        found = check.reason if check.required or outcome != "SKIP" else f"{check.reason} (not asked for)"
+        table.add_row(Text(_plain(check.name)), Text(outcome, style=colour), Text(_plain(found)))
+    console = Console()
+    console.print(table)
+    console.print()
+    if verification.passed:
+        key = f"prompts are sealed to channel key {verification.key_id}"
+        console.print(Text(f"Verified: {verification.url}; {key}.", style="green"), soft_wrap=True)
+    elif verification.verdict.incomplete:
+        console.print(Text("Not verified: something that matters could not be checked.", style="yellow"))
+    else:
+        console.print(Text("Not verified: do not send it anything you would not publish.", style="red"))
+
+
+def _plain(text: str) -> str:
+    """The node had a hand in it, and a terminal obeys escape sequences."""
+    return "".join(each for each in " ".join(text.split()) if each.isprintable())

@@ -1,0 +1,63 @@
+"""Asks a node for its evidence, once: bounded in time and size, telling nothing of who asks. Checks nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import monotonic
+
+import httpx2
+import msgspec
+
+from cloister.attest.evidence import MAX_EVIDENCE_BYTES, NodeEvidence, read_evidence
+from cloister.client.address import NodeAddress
+from cloister.errors import EvidenceInvalid, ServiceUnavailable
+
+ENDPOINT = "/v1/evidence"
+CONNECT_S = 5.0
+WHOLE_S = 30.0
+_BUSY = (408, 429, 502, 503, 504)
+_HINT = "Check the address; `cloister serve` starts a node."
+
+
+def ask_for_evidence(address: NodeAddress, nonce: bytes, since: int) -> NodeEvidence:
+    """The node's evidence for this nonce, with the log proven from `since` entries on.
+
+    ServiceUnavailable if there is no answer; EvidenceInvalid if the answer is no evidence.
+    """
+    request = httpx2.Request(
+        "POST",
+        address.url(ENDPOINT),
+        headers=(("Content-Type", "application/json"), ("Accept", "application/json")),
+        content=msgspec.json.encode({"nonce": nonce.hex(), "since": since}),
+        extensions={"timeout": httpx2.Timeout(WHOLE_S, connect=CONNECT_S).as_dict()},
+    )
+    until = monotonic() + WHOLE_S
+    try:
+        with httpx2.HTTPTransport() as wire:
+            response = wire.handle_request(request)
+            assert isinstance(response.stream, httpx2.SyncByteStream)
+            body = _bounded(iter(response.stream), until)
+            response.close()
+    except httpx2.TimeoutException:
+        raise ServiceUnavailable(f"{address} did not show its evidence in time.", hint=_HINT) from None
+    except httpx2.RequestError as wrong:
+        what = "Nothing answers" if isinstance(wrong, httpx2.ConnectError) else "No proper answer came"
+        raise ServiceUnavailable(f"{what} at {address}.", hint=_HINT) from None
+    if response.status_code in _BUSY:
+        raise ServiceUnavailable(f"{address} cannot answer now (HTTP {response.status_code}).", hint="Try again soon.")
+    if response.status_code != 200:
+        raise EvidenceInvalid(
+            f"{address} shows no evidence (HTTP {response.status_code}).", hint="Is that a Cloister node?"
+        )
+    return read_evidence(body)
+
+
+def _bounded(pieces: Iterator[bytes], until: float) -> bytes:
+    body = bytearray()
+    for piece in pieces:
+        body += piece
+        if len(body) > MAX_EVIDENCE_BYTES:
+            raise EvidenceInvalid(f"Evidence may have at most {MAX_EVIDENCE_BYTES} bytes.")
+        if monotonic() > until:
+            raise httpx2.ReadTimeout("the evidence comes too slowly")
+    return bytes(body)

@@ -1,0 +1,194 @@
+"""`Client` and `AsyncClient`: OpenAI's own clients, whose every request goes sealed to a node that was verified.
+
+Drop-in: what `openai.OpenAI` can do over HTTP is unchanged. Verification happens in the constructor, before there is
+anything to send with. What would go past the sealed transport (another HTTP client, WebSockets, another server in a
+copy) is refused. This module knows the SDK; `sealed` knows the channel.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+import httpx2
+import openai
+
+from cloister.attest.policy import Policy, load_policy
+from cloister.client.address import NodeAddress
+from cloister.client.node import VerifiedNode
+from cloister.client.sealed import AsyncSealedTransport, SealedTransport
+from cloister.client.verification import Verification
+from cloister.errors import ChannelBroken, CloisterError, SetupError, VerificationFailed
+
+_TIMEOUT = openai.DEFAULT_TIMEOUT
+
+
+class ChannelBrokenError(openai.APIConnectionError, ChannelBroken):  # type: ignore[misc]
+    """An answer that was altered or cut off, as both families of errors know it. The SDK does not try it again."""
+
+    def __init__(self, error: CloisterError, request: httpx2.Request) -> None:
+        openai.APIConnectionError.__init__(self, message=str(error), request=request)
+        self.code, self.hint = error.code, None
+
+
+class NodeNotVerifiedError(openai.APIConnectionError, VerificationFailed):  # type: ignore[misc]
+    """A node that could not be verified anew. Nothing was sent to it, and the SDK does not try again."""
+
+    def __init__(self, error: CloisterError, request: httpx2.Request) -> None:
+        openai.APIConnectionError.__init__(self, message=str(error), request=request)
+        self.code, self.hint = error.code, None
+        self.checks = getattr(error, "checks", ())
+
+
+class SealedHttpClient(httpx2.Client):
+    """The SDK's way out: it knows one node, and no other way to send."""
+
+    def __init__(self, node: VerifiedNode, timeout: Any) -> None:
+        self.node = node
+        super().__init__(
+            base_url=node.address.url("/v1/"),
+            transport=SealedTransport(node, raising=_error_of_both_families),
+            timeout=timeout,
+            trust_env=False,
+            follow_redirects=False,
+        )
+
+
+class AsyncSealedHttpClient(httpx2.AsyncClient):
+    """As `SealedHttpClient`, for an event loop."""
+
+    def __init__(self, node: VerifiedNode, timeout: Any) -> None:
+        self.node = node
+        super().__init__(
+            base_url=node.address.url("/v1/"),
+            transport=AsyncSealedTransport(node, raising=_error_of_both_families),
+            timeout=timeout,
+            trust_env=False,
+            follow_redirects=False,
+        )
+
+
+class Client(openai.OpenAI):
+    """`openai.OpenAI` for a verified node."""
+
+    def __init__(
+        self,
+        base_url: str | httpx2.URL,
+        *,
+        policy: Policy | Path | str | None = None,
+        allow_software_tee: bool = False,
+        timeout: Any = _TIMEOUT,
+        http_client: httpx2.Client | None = None,
+        websocket_base_url: object = None,
+        **options: Any,
+    ) -> None:
+        """Verify the node at `base_url` (VerificationFailed if it does not prove what the policy asks for).
+
+        `policy` is a file or a Policy; without one the default of `cloister.attest.policy` holds. Every other option
+        is OpenAI's own.
+        """
+        _refuse_websockets(websocket_base_url)
+        if http_client is None:
+            node = VerifiedNode(str(base_url), load_policy(policy, allow_software_tee=allow_software_tee))
+            http_client = SealedHttpClient(node, timeout)
+        elif not isinstance(http_client, SealedHttpClient):
+            _refuse_other_http()
+        _refuse_other_server(http_client.node, base_url)
+        super().__init__(
+            base_url=http_client.node.address.url("/v1"), http_client=http_client, timeout=timeout, **options
+        )
+        self._node = http_client.node
+
+    @property
+    def verification(self) -> Verification:
+        """How the node was verified last: what was checked, with which outcome, and what the node says of itself."""
+        return self._node.verification
+
+    def copy(self, **options: Any) -> Client:
+        """A client with other options, for the same verified node."""
+        return super().copy(**{**options, "websocket_base_url": _NO_WEBSOCKETS})
+
+    with_options = copy
+
+    @property
+    def websocket_base_url(self) -> NoReturn:
+        raise _websockets()
+
+    @websocket_base_url.setter
+    def websocket_base_url(self, url: object) -> None:
+        _refuse_websockets(url)
+
+
+class AsyncClient(openai.AsyncOpenAI):
+    """`openai.AsyncOpenAI` for a verified node. The constructor verifies, and so waits for the network."""
+
+    def __init__(
+        self,
+        base_url: str | httpx2.URL,
+        *,
+        policy: Policy | Path | str | None = None,
+        allow_software_tee: bool = False,
+        timeout: Any = _TIMEOUT,
+        http_client: httpx2.AsyncClient | None = None,
+        websocket_base_url: object = None,
+        **options: Any,
+    ) -> None:
+        """As `Client`: raises VerificationFailed if the node does not prove what the policy asks for."""
+        _refuse_websockets(websocket_base_url)
+        if http_client is None:
+            node = VerifiedNode(str(base_url), load_policy(policy, allow_software_tee=allow_software_tee))
+            http_client = AsyncSealedHttpClient(node, timeout)
+        elif not isinstance(http_client, AsyncSealedHttpClient):
+            _refuse_other_http()
+        _refuse_other_server(http_client.node, base_url)
+        super().__init__(
+            base_url=http_client.node.address.url("/v1"), http_client=http_client, timeout=timeout, **options
+        )
+        self._node = http_client.node
+
+    @property
+    def verification(self) -> Verification:
+        """How the node was verified last: what was checked, with which outcome, and what the node says of itself."""
+        return self._node.verification
+
+    def copy(self, **options: Any) -> AsyncClient:
+        """A client with other options, for the same verified node."""
+        return super().copy(**{**options, "websocket_base_url": _NO_WEBSOCKETS})
+
+    with_options = copy
+
+    @property
+    def websocket_base_url(self) -> NoReturn:
+        raise _websockets()
+
+    @websocket_base_url.setter
+    def websocket_base_url(self, url: object) -> None:
+        _refuse_websockets(url)
+
+
+# The SDK's `copy` asks the client for its WebSocket URL unless it is given one, and a sealed client has none to give.
+_NO_WEBSOCKETS = "wss://not-sealed.invalid"
+
+
+def _error_of_both_families(error: CloisterError, request: httpx2.Request) -> Exception:
+    """An error that programs written for the SDK catch as they always did, and that it passes on at once."""
+    kind = ChannelBrokenError if isinstance(error, ChannelBroken) else NodeNotVerifiedError
+    return kind(error, request)
+
+
+def _refuse_websockets(url: object) -> None:
+    if url not in (None, _NO_WEBSOCKETS):
+        raise _websockets()
+
+
+def _websockets() -> SetupError:
+    return SetupError("WebSockets are not sealed.", hint="Use the HTTP endpoints, or `openai.OpenAI` in the clear.")
+
+
+def _refuse_other_http() -> NoReturn:
+    raise SetupError("A sealed client brings its own HTTP client.", hint="Leave `http_client` out.")
+
+
+def _refuse_other_server(node: VerifiedNode, base_url: str | httpx2.URL) -> None:
+    if NodeAddress.parse(str(base_url)) != node.address:
+        raise SetupError("A copy of a client speaks to the same node.", hint="Make a new client for another one.")

@@ -1,0 +1,173 @@
+"""Verifying a node: a fresh nonce, its evidence, every check, and the document that says how it went.
+
+Petridish §4.1's challenge and response, the user's half. What passed is believed for as long as the policy says; what
+did not pass is never spoken to. No prompt is sent from here.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from cloister.attest.checks import Examination, Verdict
+from cloister.attest.evidence import NONCE_BYTES, NodeEvidence
+from cloister.attest.node import verify_node
+from cloister.attest.policy import Policy
+from cloister.client.address import NodeAddress
+from cloister.client.asking import ask_for_evidence
+from cloister.client.memory import seen_logs
+from cloister.client.release import check_release, learns_on_first_use
+from cloister.errors import EvidenceInvalid, VerificationFailed
+from cloister.transparency.checkpoint import Checkpoint, read_checkpoint
+from cloister.transparency.dev_log import ORIGIN_PREFIX
+from cloister.transparency.keys import VerifierKey
+from cloister.transparency.proof import log_origin
+from cloister.transparency.seen import SeenLogs, SeenMoved
+from cloister.transport.keys import key_id
+
+Ask = Callable[[NodeAddress, bytes, int], NodeEvidence]
+_TRIES = 3
+
+
+@dataclass(frozen=True)
+class Verification:
+    """One verification of one node. `channel_key` is to be used only if it `passed`."""
+
+    url: str
+    time: datetime
+    nonce: bytes
+    verdict: Verdict
+    channel_key: bytes = b""
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict.passed
+
+    @property
+    def key_id(self) -> str:
+        """The short name of the channel key; "" if there is none."""
+        return key_id(self.channel_key).hex() if self.channel_key else ""
+
+    def as_json(self) -> dict[str, Any]:
+        """The document: what was asked, every check and its outcome, and what the node says of itself."""
+        return {
+            "url": self.url,
+            "time": self.time.isoformat(timespec="seconds"),
+            "nonce": self.nonce.hex(),
+            "channel_key_id": self.key_id,
+            **self.verdict.as_json(),
+        }
+
+
+class NodeNotVerified(VerificationFailed):
+    """The node did not prove what the policy asks for; `verification` is the whole document."""
+
+    def __init__(self, verification: Verification) -> None:
+        broken = verification.verdict.broken
+        what = "; ".join(f"{check.name} ({check.outcome}: {check.reason})" for check in broken[:4])
+        more = f" and {len(broken) - 4} more" if len(broken) > 4 else ""
+        software = any(check.name == "software tee" for check in broken)
+        hint = (
+            "To accept a development node that proves nothing, say --allow-software-tee (allow_software_tee=True)."
+            if software
+            else "Nothing was sent to it. `cloister verify` shows every check."
+        )
+        super().__init__(
+            f"{verification.url} is not verified: {what}{more}.", checks=tuple(each.name for each in broken), hint=hint
+        )
+        self.verification = verification
+
+
+def verify(
+    node: NodeAddress | str, policy: Policy, *, memory: SeenLogs | None = None, ask: Ask = ask_for_evidence
+) -> Verification:
+    """The verification, if it passed; NodeNotVerified (a VerificationFailed) names the checks that did not.
+
+    ServiceUnavailable if the node does not answer.
+    """
+    verification = examine(node, policy, memory=memory, ask=ask)
+    if not verification.passed:
+        raise NodeNotVerified(verification)
+    return verification
+
+
+def examine(
+    node: NodeAddress | str, policy: Policy, *, memory: SeenLogs | None = None, ask: Ask = ask_for_evidence
+) -> Verification:
+    """The verification, passed or not. The log's checkpoint is remembered if it did."""
+    address = NodeAddress.parse(node) if isinstance(node, str) else node
+    visit = _Visit(address, policy, memory or seen_logs(), ask)
+    for _ in range(_TRIES):
+        try:
+            return visit.make()
+        except SeenMoved:
+            continue
+    raise VerificationFailed("The memory of logs changes all the time.", checks=("log consistency",), hint="Try again.")
+
+
+class _Visit:
+    """One question and what becomes of the answer."""
+
+    def __init__(self, address: NodeAddress, policy: Policy, memory: SeenLogs, ask: Ask) -> None:
+        self._address = address
+        self._policy = policy
+        self._memory = memory
+        self._ask = ask
+        self._place = str(address)
+
+    def make(self) -> Verification:
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        pinned = self._memory.pinned(self._place) if self._policy.allow_software_tee else None
+        guess = self._likely_origin(pinned)
+        seen = self._memory.last(guess) if guess else None
+        try:
+            evidence = self._ask(self._address, nonce, seen.size if seen else 0)
+            origin = log_origin(evidence.release) if evidence.release else ""
+            if origin != guess:
+                seen = self._memory.last(origin) if self._may_be_trusted(origin) else None
+                if seen is not None:
+                    # Another log than expected, but one seen before: the proof must begin where that one ended.
+                    nonce = secrets.token_bytes(NONCE_BYTES)
+                    evidence = self._ask(self._address, nonce, seen.size)
+            return self._judge(evidence, nonce, pinned, seen)
+        except EvidenceInvalid as wrong:
+            found = Examination()
+            found.failed("evidence", str(wrong))
+            return Verification(self._place, datetime.now(UTC), nonce, found.verdict())
+
+    def _likely_origin(self, pinned: str | None) -> str:
+        logs = self._policy.release.logs or ((pinned,) if pinned else ())
+        return VerifierKey.parse(logs[0]).name if logs else ""
+
+    def _may_be_trusted(self, origin: str) -> bool:
+        """No other node need learn which logs this user has met."""
+        if origin.startswith(ORIGIN_PREFIX):
+            return self._policy.allow_software_tee
+        return any(key.name == origin for key in self._policy.release.log_keys())
+
+    def _judge(self, evidence: NodeEvidence, nonce: bytes, pinned: str | None, seen: Checkpoint | None) -> Verification:
+        at = datetime.now(UTC)
+        found = Examination()
+        found.include(verify_node(evidence, nonce, at=at, policy=self._policy))
+        found.include(check_release(evidence, self._policy, pinned=pinned, seen=seen))
+        if found.verdict().passed:
+            self._remember(found, evidence, seen)
+        return Verification(self._place, at, nonce, found.verdict(), evidence.channel_key)
+
+    def _remember(self, found: Examination, evidence: NodeEvidence, seen: Checkpoint | None) -> None:
+        """Keep what was verified, or fail: what cannot be remembered cannot be held against the node next time."""
+        proof = evidence.release
+        first_use = learns_on_first_use(evidence, self._policy)
+        if proof is None or not proof.checkpoint or not (first_use or self._policy.release.logs):
+            return
+        try:
+            if first_use:
+                self._memory.pin(self._place, VerifierKey.parse(proof.log_key))
+            self._memory.remember(read_checkpoint(proof.checkpoint), after=seen)
+        except SeenMoved:
+            raise
+        except VerificationFailed as wrong:
+            found.failed(wrong.checks[0] if wrong.checks else "log consistency", wrong.message)

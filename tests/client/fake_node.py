@@ -1,0 +1,210 @@
+"""A node without a model: real evidence of the software attester, a real log, the real sealed channel, a tiny API.
+
+What arrives in the clear at any other path is kept in `in_the_clear`, and answered as an OpenAI server would: a client
+that fell back to plaintext would be noticed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cloister.attest.evidence import NodeEvidence, Statement, bind, write_evidence
+from cloister.attest.software import SoftwareAttester
+from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, MessageRepeated
+from cloister.transparency.dev_log import Release
+from cloister.transparency.keys import SigningKey
+from cloister.transparency.log import Log
+from cloister.transparency.manifest import FORMAT, Manifest
+from cloister.transparency.release_entry import publish
+from cloister.transport.envelope import CONTENT_TYPE, Envelope
+from cloister.transport.inner import InnerHead, InnerRequest
+from cloister.transport.keys import ChannelKey
+from cloister.transport.sealing import open_prompt, open_request
+from cloister.transport.seen import SeenMessages
+from cloister.transport.stream import StreamSealer
+from tests.client.http_server import Received, Reply, Server, http_server, reply
+
+MODEL = "made-up"
+KEY = "sk-of-the-test"
+STATUS = {ChannelKeyUnknown.code: 409, MessageRepeated.code: 409, ChannelBroken.code: 400}
+
+
+def manifest_of(version: str) -> bytes:
+    files = {"src/cloister/__init__.py": hashlib.sha256(version.encode()).hexdigest()}
+    return Manifest(FORMAT, version, files, None, None).encoded()
+
+
+def release_in(folder: Path, *, version: str = "1.0.0", key: SigningKey | None = None, others: int = 0) -> Release:
+    """A release in a log of its own, after `others` entries."""
+    key = key or SigningKey.generate("development/test")
+    log = Log.create(folder, key)
+    for number in range(others):
+        log.append(b"another entry %d" % number, key)
+    publish(log, manifest_of(version), key)
+    return Release(manifest_of(version), folder, str(key.verifier))
+
+
+@dataclass
+class Opened:
+    """One sealed request as the node read it."""
+
+    request: InnerRequest
+    prompts: list[Any]
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return dict(self.request.headers)
+
+    @property
+    def body(self) -> Any:
+        return json.loads(self.request.body)
+
+
+@dataclass
+class FakeNode:
+    release: Release | None
+    missing_layers: tuple[str, ...] = ()
+    started: int = 1_700_000_000
+    in_the_clear: list[Received] = field(default_factory=list)
+    opened: list[Opened] = field(default_factory=list)
+    evidence_asked: int = 0
+    words: tuple[str, ...] = ("so ", "it ", "is ")
+    pause_s: float = 0.0
+    head_headers: tuple[tuple[str, str], ...] = ()
+    server: Server = field(default_factory=Server)
+
+    def __post_init__(self) -> None:
+        self.attester = SoftwareAttester()
+        self.restart()
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    def restart(self) -> None:
+        """Lose the channel key, as a node does that starts again."""
+        self.channel_key = ChannelKey.generate()
+        self.seen = SeenMessages()
+
+    async def handle(self, received: Received) -> Reply:
+        if received.path.endswith("/v1/evidence"):
+            self.evidence_asked += 1
+            asked = json.loads(received.body)
+            return reply(200, write_evidence(self.evidence(bytes.fromhex(asked["nonce"]), asked["since"])))
+        if received.path.endswith("/v1/sealed"):
+            return await self.sealed(received)
+        self.in_the_clear.append(received)
+        status, kind, pieces = self.answer(received.method, received.path, received.body, [])
+        return Reply(status, kind, pieces)
+
+    def evidence(self, nonce: bytes, since: int) -> NodeEvidence:
+        statement = json.dumps(
+            {
+                "model": MODEL,
+                "weights": "A" * 43 + "=",
+                "missing_layers": self.missing_layers,
+                "started": self.started,
+            }
+        ).encode()
+        measurement = self.release.measurement if self.release else bytes(32)
+        bound = bind(nonce, self.channel_key.public, measurement, b"", statement)
+        return NodeEvidence(
+            version=1,
+            tee="none",
+            report=self.attester.attest(bound).report,
+            channel_key=self.channel_key.public,
+            measurement=measurement,
+            statement=statement,
+            release=self.release.prove(since) if self.release else None,
+        )
+
+    async def sealed(self, received: Received) -> Reply:
+        try:
+            assert received.headers["content-type"] == CONTENT_TYPE
+            envelope = Envelope.decode(received.body)
+            if envelope.key_id != self.channel_key.key_id:
+                raise ChannelKeyUnknown("This key is not held here.")
+            self.seen.add(envelope.enc)
+            keys = self.channel_key.accept(envelope.enc)
+            request = InnerRequest.decode(open_request(keys.request, envelope.enc, envelope.request))
+            prompts = [
+                json.loads(open_prompt(keys.prompt, envelope.enc, index, sealed))
+                for index, sealed in enumerate(envelope.prompts)
+            ]
+        except CloisterError as error:
+            body = {"error": {"message": str(error), "type": "x", "param": None, "code": error.code}}
+            return reply(STATUS[error.code], json.dumps(body).encode())
+        self.opened.append(Opened(request, prompts))
+        status, kind, pieces = self.answer(request.method, request.path, request.body, prompts, request.headers)
+        return Reply(200, CONTENT_TYPE, self._seal(StreamSealer(keys.response, envelope.enc), status, kind, pieces))
+
+    async def _seal(
+        self, sealer: StreamSealer, status: int, kind: str, pieces: AsyncIterator[bytes]
+    ) -> AsyncIterator[bytes]:
+        yield sealer.head(InnerHead(status, (("content-type", kind), *self.head_headers)).encode())
+        async for piece in pieces:
+            yield sealer.data(piece)
+        yield sealer.end()
+
+    def answer(
+        self, method: str, path: str, body: bytes, prompts: list[Any], headers: tuple[tuple[str, str], ...] = ()
+    ) -> tuple[int, str, AsyncIterator[bytes]]:
+        """The tiny API: says its words back, with how many prompts it got."""
+        if method == "GET" and path.endswith("/v1/models"):
+            return 200, "application/json", _json({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+        if headers and dict(headers).get("authorization") != f"Bearer {KEY}":
+            return 401, "application/json", _json({"error": {"message": "No such key.", "code": "invalid_api_key"}})
+        if not path.endswith("/completions"):
+            return 404, "application/json", _json({"error": {"message": "Nothing here.", "code": "not_found"}})
+        asked = json.loads(body)
+        chat = path.endswith("/chat/completions")
+        if not asked.get("stream"):
+            text = "".join(self.words)
+            said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+            choice = {"index": 0, "finish_reason": "stop", "logprobs": None, **said}
+            return 200, "application/json", _json(_document(chat, [choice], chunk=False))
+        return 200, "text/event-stream", self._events(chat)
+
+    async def _events(self, chat: bool) -> AsyncIterator[bytes]:
+        for word in self.words:
+            said: dict[str, Any] = {"delta": {"content": word}} if chat else {"text": word}
+            yield _event(_document(chat, [{"index": 0, "finish_reason": None, **said}], chunk=True))
+            if self.pause_s:
+                await asyncio.sleep(self.pause_s)
+        last: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
+        yield _event(_document(chat, [{"index": 0, "finish_reason": "stop", **last}], chunk=True))
+        yield b"data: [DONE]\n\n"
+
+
+def _document(chat: bool, choices: list[dict[str, Any]], *, chunk: bool) -> dict[str, Any]:
+    kind = ("chat.completion.chunk" if chunk else "chat.completion") if chat else "text_completion"
+    usage = {} if chunk else {"usage": {"prompt_tokens": 1, "completion_tokens": 3, "total_tokens": 4}}
+    return {"id": "x", "object": kind, "created": 1, "model": MODEL, "choices": choices, **usage}
+
+
+async def _json(document: object) -> AsyncIterator[bytes]:
+    yield json.dumps(document).encode()
+
+
+def _event(document: object) -> bytes:
+    return b"data: " + json.dumps(document).encode() + b"\n\n"
+
+
+@contextmanager
+def running(node: FakeNode, port: int = 0) -> Iterator[FakeNode]:
+    with http_server(node.handle, port) as server:
+        node.server = server
+        yield node
+
+
+def statement_of(evidence: NodeEvidence) -> Statement:
+    from cloister.attest.evidence import read_statement
+
+    return read_statement(evidence.statement)
