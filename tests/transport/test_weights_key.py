@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.errors import ChannelBroken, SetupError
+from cloister.errors import ChannelBroken, ChannelKeyUnknown, SetupError
 from cloister.transport.envelope import Envelope
 from cloister.transport.keys import ChannelKey, address_to
 from cloister.transport.sealing import open_request, seal_request
@@ -88,7 +88,7 @@ def test_a_release_is_no_request_and_a_request_no_release() -> None:
 
 def test_every_altered_byte_of_a_release_is_seen() -> None:
     message = release_to(NODE.public, KEY).message
-    for at in [*range(5), *range(13, len(message))]:  # the key id in between is the receiver's to look at
+    for at in range(len(message)):
         altered = bytearray(message)
         altered[at] ^= 1
         with pytest.raises(ChannelBroken):
@@ -96,7 +96,7 @@ def test_every_altered_byte_of_a_release_is_seen() -> None:
 
 
 def test_another_node_and_a_key_of_another_length() -> None:
-    with pytest.raises(ChannelBroken):
+    with pytest.raises(ChannelKeyUnknown):
         receive_release(ChannelKey.generate(), release_to(NODE.public, KEY).message)
     with pytest.raises(ChannelBroken, match="32 bytes, not 31"):
         receive_release(NODE, release_to(NODE.public, KEY[:31]).message)

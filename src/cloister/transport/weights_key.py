@@ -15,7 +15,7 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from cloister.errors import ChannelBroken, SetupError
+from cloister.errors import ChannelBroken, ChannelKeyUnknown, SetupError
 from cloister.transparency.durable import make_folder, write_whole
 from cloister.transport.envelope import Envelope
 from cloister.transport.keys import KEY_BYTES, ChannelKey, address_to, key_id
@@ -98,6 +98,8 @@ def receive_release(channel_key: ChannelKey, message: bytes) -> tuple[bytearray,
     if len(message) > MAX_RELEASE_BYTES:
         raise ChannelBroken(f"A key release has at most {MAX_RELEASE_BYTES} bytes.")
     envelope = Envelope.decode(message)
+    if envelope.key_id != channel_key.key_id:
+        raise ChannelKeyUnknown("This node does not hold the key the release was sealed to.", hint="Verify it anew.")
     if envelope.prompts:
         raise ChannelBroken("A key release holds no prompts.")
     keys = channel_key.accept(envelope.enc, info=_INFO)

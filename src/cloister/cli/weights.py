@@ -1,0 +1,177 @@
+"""`cloister weights`: a provider's weights, sealed at rest; their key goes to nodes that proved what they are."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cloister.cli.verify import AllowSoftwareTee, NodeUrl, PolicyFile, software_note
+
+if TYPE_CHECKING:
+    from cloister.transport.weights_header import WeightsHeader
+
+weights = typer.Typer(no_args_is_help=True, help="A provider's weights, encrypted and signed at rest.")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+ContentKey = Annotated[Path, typer.Option("--key", metavar="FILE", help="The content key; keep it secret.")]
+_PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "*.txt")
+
+
+@weights.command("key")
+def new_keys(
+    key: Annotated[Path, typer.Option("--key", metavar="FILE", help="New file for the content key.")],
+    sign_key: Annotated[Path, typer.Option("--sign-key", metavar="FILE", help="New file for the signing key.")],
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="Whose weights they are, like example.com/weights.")
+    ] = "provider/weights",
+    as_json: AsJson = False,
+) -> None:
+    """Make the two keys of a provider, and print the one that nodes are given: who must have signed the weights.
+
+    The content key encrypts; nodes get it by `cloister weights release`. The signing key never leaves you.
+
+    Example:
+
+      cloister weights key --key content.key --sign-key sign.key --name example.com/weights
+    """
+    from cloister.errors import SetupError
+    from cloister.transparency.key_file import new_key_file
+    from cloister.transport.weights_key import new_content_key
+
+    for path in (key, sign_key):
+        if path.exists():
+            raise SetupError(f"{path} exists already, and a key is never overwritten.", hint="Name new files.")
+    verifier = str(new_key_file(sign_key, name).verifier)
+    new_content_key(key)
+    if as_json:
+        _say({"provider_key": verifier, "key": str(key), "sign_key": str(sign_key)})
+    else:
+        typer.secho("For `cloister serve --provider-key`:", dim=True, err=True)
+        typer.echo(verifier)
+
+
+@weights.command("seal")
+def seal(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The sealed file to write.")],
+    key: ContentKey,
+    sign_key: Annotated[Path, typer.Option("--sign-key", metavar="FILE", help="The provider's signing key.")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="A model's folder, a GGUF file, or a hub id.", show_default="SmolLM2-135M-Instruct"),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Seal a model: encrypted, signed, of no use to anyone without the content key.
+
+    Example:
+
+      cloister weights seal --model ./my-model --out my-model.sealed --key content.key --sign-key sign.key
+    """
+    from cloister.models.manifest import FILE_NAME
+    from cloister.models.source import find_model
+    from cloister.transparency.key_file import read_key_file
+    from cloister.transparency.keys import Algorithm
+    from cloister.transport.sealed_weights import seal_weights
+    from cloister.transport.weights_key import read_content_key
+
+    content_key, signer = read_content_key(key), read_key_file(sign_key, Algorithm.ED25519)
+    folder = find_model(model)
+    found = {path for pattern in _PATTERNS for path in folder.path.glob(pattern) if path.is_file()}
+    files = sorted(path for path in found if path.name != FILE_NAME)
+    header = seal_weights(files, folder.name, out, content_key, signer)
+    if as_json:
+        _say({"file": str(out), **_described(header), "provider_key": str(signer.verifier)})
+    else:
+        typer.echo(f"{header.model} is sealed in {out} ({header.total_bytes / 1e6:.0f} MB, {len(files)} files).")
+        typer.echo(f"cloister serve --sealed-weights {out} --provider-key '{signer.verifier}'")
+
+
+@weights.command("unseal")
+def unseal(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The sealed file.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="New folder for the model, in the clear.")],
+    key: ContentKey,
+    provider_key: Annotated[str, typer.Option(metavar="KEY", help="Who must have signed; `weights key` printed it.")],
+    as_json: AsJson = False,
+) -> None:
+    """Check a sealed file and decrypt it into a folder. For its owner: a node never does this.
+
+    Example:
+
+      cloister weights unseal my-model.sealed --out ./copy --key content.key --provider-key 'example.com/weights+…'
+    """
+    import shutil
+
+    from cloister.errors import SetupError
+    from cloister.transport.sealed_weights import WeightsBundle
+    from cloister.transport.weights_header import read_provider_key
+    from cloister.transport.weights_key import read_content_key
+
+    bundle = WeightsBundle.open(file, read_provider_key(provider_key))
+    try:
+        content_key = read_content_key(key)
+        try:
+            out.mkdir(mode=0o700)
+        except OSError as wrong:
+            raise SetupError(f"{out} cannot be made: {wrong.strerror}.", hint="Name a new folder.") from None
+        try:
+            bundle.unpack(
+                content_key, lambda each: os.open(out / each.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            )
+        except BaseException:
+            shutil.rmtree(out)
+            raise
+    finally:
+        bundle.close()
+    if as_json:
+        _say({"folder": str(out), **_described(bundle.header)})
+    else:
+        typer.echo(f"{bundle.header.model} is in {out}, as its provider signed it.")
+
+
+@weights.command("release")
+def release(
+    url: NodeUrl,
+    key: ContentKey,
+    policy: PolicyFile = None,
+    allow_software_tee: AllowSoftwareTee = False,
+    as_json: AsJson = False,
+) -> None:
+    """Verify a node that waits for its weights' key and, only if it passes, give it the key.
+
+    Examples:
+
+      cloister weights release https://node.example --key content.key --policy policy.toml
+
+      cloister weights release http://127.0.0.1:8000 --key content.key --allow-software-tee
+    """
+    from cloister.attest.policy import load_policy
+    from cloister.client.provider import release_key
+    from cloister.transport.weights_key import read_content_key
+
+    content_key = read_content_key(key)
+    verification = release_key(url, content_key, load_policy(policy, allow_software_tee=allow_software_tee))
+    if as_json:
+        _say({"released": True, **verification.as_json()})
+    else:
+        model = verification.verdict.claims.get("model", "its model")
+        typer.echo(f"{verification.url} is verified and has the key; it starts to serve {model!r} now.")
+        if note := software_note(verification):
+            typer.secho(note, fg="yellow", err=True)
+
+
+def _described(header: WeightsHeader) -> dict[str, Any]:
+    return {
+        "model": header.model,
+        "bytes": header.total_bytes,
+        "files": [file.name for file in header.files],
+        "sha256": header.digest.hex(),
+    }
+
+
+def _say(document: dict[str, Any]) -> None:
+    typer.echo(json.dumps(document, indent=2))

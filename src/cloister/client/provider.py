@@ -1,0 +1,84 @@
+"""The provider's half of Petridish §5: verify the node, then release the key of its sealed weights to it alone.
+
+The key leaves this machine only under seal, to the channel key that the verified evidence is bound to. Checks nothing
+itself: what a node must prove is the policy's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import httpx2
+
+from cloister.attest.policy import Policy
+from cloister.client.address import NodeAddress
+from cloister.client.answer import MAX_REFUSAL_BYTES, is_sealed, read_refusal
+from cloister.client.message import OUTER_HEADERS
+from cloister.client.verification import Verification, verify
+from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, ServiceUnavailable, SetupError
+from cloister.transport.weights_key import release_to
+
+ENDPOINT = "/v1/weights/key"
+CONNECT_S = 5.0
+WHOLE_S = 60.0
+
+
+def release_key(
+    url: str, content_key: bytes, policy: Policy, *, verifier: Callable[[NodeAddress, Policy], Verification] = verify
+) -> Verification:
+    """Release the key to the node if it passes the policy; the verification. Returns only if the node has the key."""
+    address = NodeAddress.parse(url)
+    verification = verifier(address, policy)
+    try:
+        _send(address, verification.channel_key, content_key)
+    except ChannelKeyUnknown:
+        raise ChannelKeyUnknown(
+            "The node started again since it was verified, and did not get the key.", hint="Release it again."
+        ) from None
+    return verification
+
+
+def _send(address: NodeAddress, channel_key: bytes, content_key: bytes) -> None:
+    release = release_to(channel_key, content_key)
+    request = httpx2.Request(
+        "POST",
+        address.url(ENDPOINT),
+        headers=OUTER_HEADERS,
+        content=release.message,
+        extensions={"timeout": httpx2.Timeout(WHOLE_S, connect=CONNECT_S).as_dict()},
+    )
+    try:
+        with httpx2.HTTPTransport() as wire:
+            response = wire.handle_request(request)
+            assert isinstance(response.stream, httpx2.SyncByteStream)
+            body = _bounded(iter(response.stream))
+            response.close()
+    except httpx2.RequestError as wrong:
+        raise ServiceUnavailable(
+            f"No proper answer came from {address} ({type(wrong).__name__}).",
+            hint="Whether it has the key is not known: verify it, and release the key again.",
+        ) from None
+    if is_sealed(response.status_code, response.headers.get("content-type", "")):
+        release.confirm(body)
+    else:
+        raise _refused(response.status_code, body)
+
+
+def _bounded(pieces: Iterator[bytes]) -> bytes:
+    body = b""
+    for piece in pieces:
+        body += piece
+        if len(body) > MAX_REFUSAL_BYTES:
+            raise ChannelBroken("The node's answer to the key is too long to be one.")
+    return body
+
+
+def _refused(status: int, body: bytes) -> CloisterError:
+    if status in (404, 405):
+        return ServiceUnavailable("The node does not wait for a key: it serves already, or has no sealed weights.")
+    refusal = read_refusal(status, "", body)
+    if status == 400:
+        return SetupError(
+            "The node says that this is not the key of its weights.", hint="Use the key that they were sealed with."
+        )
+    return ServiceUnavailable(refusal.message)
