@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 Dtype = Literal["bf16", "fp32"]
 WeightFormat = Literal["as-dtype", "int8"]
 KernelChoice = Literal["auto", "native", "reference"]
+AttesterChoice = Literal["auto", "software", "tsm"]
 
 DEVELOPMENT_KEY = "cloister-dev"
 
@@ -67,6 +68,10 @@ class ControllerSettings(BaseModel):
     service_deadline_s: float = Field(default=60.0, gt=0, description="how long the service may take to make way")
     outpost: str | None = Field(default=None, description="address of the machine that keeps the vaults")
     outpost_key: Path | None = Field(default=None, description="file with the key that the outpost knows")
+    sealed_weights: Path | None = Field(default=None, description="file of a provider's weights, encrypted and signed")
+    provider_key: str | None = Field(default=None, description="who must have signed them")
+    attester: AttesterChoice = Field(default="auto", description="who speaks for this machine in evidence")
+    release: Path | None = Field(default=None, description="folder of the log that has the release which runs")
 
 
 class GatewaySettings(BaseModel):

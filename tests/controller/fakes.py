@@ -186,7 +186,7 @@ class House:
         return self.nursery.vaults[number]
 
     def send(self, message: msgspec.Struct) -> None:
-        self.relay.from_gateway(self.gateway, message)
+        self.relay.from_front(self.gateway, message)
 
     def ask(self, request_id: int, session: str = "s", *, tenant: str = "ann", level: Any = "partitioned",
             keep: bool = False, group: str = "") -> None:  # fmt: skip

@@ -33,7 +33,7 @@ class RealHouse:
             await controller.close()
             raise
         ours, theirs = socket.socketpair()
-        channel = Channel(ours, FromGateway, lambda message: controller.relay.from_gateway(number, message), _nothing)
+        channel = Channel(ours, FromGateway, lambda message: controller.relay.from_front(number, message), _nothing)
         number = controller.relay.add_front(channel)
         client = await ControllerClient.connect(theirs)
         channel.send(serving)

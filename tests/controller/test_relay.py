@@ -178,7 +178,7 @@ async def test_two_gateways_may_use_the_same_numbers(house: House) -> None:
     other = Inbox()
     number = house.add_gateway(other)
     house.send(Submit(1, "ann", (1,), PARAMS))
-    house.relay.from_gateway(number, Submit(1, "bob", (2,), PARAMS))
+    house.relay.from_front(number, Submit(1, "bob", (2,), PARAMS))
     first, second = await house.service.next(Submit), await house.service.next(Submit)
     assert first.request_id != second.request_id
     house.service.say(Tokens(second.request_id, (9,), finish="stop"))

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cloister.errors import PromptTooLong, QueueFull, ServiceUnavailable, VaultLost
-from cloister.messages.front import Ask, EndSession, FromGateway, Serving, StartGateway
+from cloister.messages.front import Ask, EndSession, FromGateway, Serving, StartFront
 from cloister.messages.generation import (
     VERSION,
     Accepted,
@@ -41,7 +41,7 @@ async def played() -> AsyncIterator[Played]:
     ours, theirs = socket.socketpair()
     controller = Peer(theirs, FromGateway)
     client = await ControllerClient.connect(ours)
-    controller.say(StartGateway(VERSION, b"{}", "m", "/m", 1), SERVING)
+    controller.say(StartFront(VERSION, b"{}", "m", "/m", 1), SERVING)
     await client.serving
     yield Played(client, controller)
     await client.close()

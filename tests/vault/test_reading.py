@@ -16,6 +16,7 @@ from cloister.transport.sealing import seal_prompt
 from tests.vault.house import Room
 
 SECRET = "nobody else may read this"
+TAGGED = f"public <confidential>{SECRET}</confidential>"
 
 
 def locked(field: PromptField, given: Any, index: int = 0, **instead: Any) -> LockedPrompt:
@@ -35,7 +36,7 @@ SAME = [
         [{"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
         ChatPrompt((Turn("developer", "ab"),)),
     ),
-    ("prompt", f"public <confidential>{SECRET}</confidential>", TextPrompt(f"public <confidential>{SECRET}</confidential>")),
+    ("prompt", TAGGED, TextPrompt(TAGGED)),
     ("prompt", [7, 8, 9], TokenPrompt((7, 8, 9))),
 ]  # fmt: skip
 

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from cloister.config import Settings
 from cloister.controller.gateway import Gateway
+from cloister.controller.parlour import Parlour
 from cloister.controller.process import Controller
 from cloister.controller.ready import say_ready
 from cloister.entry import run
@@ -33,8 +34,10 @@ async def _serve(start: StartController, console: Console) -> None:
     settings = Settings.model_validate_json(start.settings)
     folder = ModelFolder(start.name, Path(start.path), {})
     controller = Controller(folder, settings)
-    gateway = Gateway(controller.relay, folder, settings.gateway)
-    starting = asyncio.create_task(_start(controller, gateway))
+    gateway = Gateway(controller.relay, controller.secure, controller.notary, folder, settings.gateway)
+    degraded = settings.controller.allow_degraded_sandbox
+    parlour = Parlour(controller.relay, controller.secure, folder, settings.gateway, allow_degraded=degraded)
+    starting = asyncio.create_task(_start(controller, parlour, gateway))
     stopped = asyncio.create_task(stop.wait())
     try:
         with console.status(f"Loading {start.name}…"):
@@ -47,14 +50,18 @@ async def _serve(start: StartController, console: Console) -> None:
         stopped.cancel()
         await asyncio.gather(starting, stopped, return_exceptions=True)
         await gateway.close()
+        await parlour.close()
         await controller.close()
     console.print("Stopped.")
 
 
-async def _start(controller: Controller, gateway: Gateway) -> str:
-    """The gateway imports while the model loads, and opens its doors when all is ready; its URL."""
+async def _start(controller: Controller, parlour: Parlour, gateway: Gateway) -> str:
+    """The fronts import while the model loads; the gateway opens its doors when all is ready. Its URL."""
     gateway.start()
-    return await gateway.serve(await controller.start())
+    parlour.start()
+    serving = await controller.start()
+    await parlour.open(serving)
+    return await gateway.serve(serving)
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

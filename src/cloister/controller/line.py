@@ -1,23 +1,33 @@
 """Requests that wait for a vault while all are in use: first come, first served, and no more than may wait.
 
-What waits is what came from the gateway, unread.
+What waits is what came from a front, unread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 from cloister.errors import QueueFull
-from cloister.messages.front import Ask
 
 
-class Line:
+class Numbered(Protocol):
+    """Whatever can wait."""
+
+    @property
+    def request_id(self) -> int: ...
+
+
+Waiting = TypeVar("Waiting", bound=Numbered)
+
+
+class Line(Generic[Waiting]):
     """`serve` takes a request, or raises QueueFull while there is no vault for it."""
 
-    def __init__(self, most: int, serve: Callable[[Ask], None]) -> None:
+    def __init__(self, most: int, serve: Callable[[Waiting], None]) -> None:
         self._most = most
         self._serve = serve
-        self._waiting: dict[int, Ask] = {}
+        self._waiting: dict[int, Waiting] = {}
         self._moving = False
 
     def __len__(self) -> int:
@@ -26,7 +36,7 @@ class Line:
     def __contains__(self, request_id: int) -> bool:
         return request_id in self._waiting
 
-    def enter(self, ask: Ask) -> None:
+    def enter(self, ask: Waiting) -> None:
         """Serve the request now, or let it wait behind those who came before."""
         if not self._waiting:
             try:
@@ -42,9 +52,9 @@ class Line:
         """Whether the request waited; it does no more."""
         return self._waiting.pop(request_id, None) is not None
 
-    def waiting_from(self, gateway: int, bits: int) -> list[int]:
-        """The requests of one gateway, whose number stands above so many bits of their ids."""
-        return [request_id for request_id in self._waiting if request_id >> bits == gateway]
+    def waiting_from(self, front: int, bits: int) -> list[int]:
+        """The requests of one front, whose number stands above so many bits of their ids."""
+        return [request_id for request_id in self._waiting if request_id >> bits == front]
 
     def move(self) -> None:
         """A vault may be free: serve as many as there are vaults for."""

@@ -12,14 +12,22 @@ import asyncio
 import itertools
 import logging
 from contextlib import suppress
+from time import time
 
+from cloister.attest.evidence import Statement
+from cloister.attest.tsm import find_attester
 from cloister.config import Settings
+from cloister.controller.channel_key import ChannelKeys
+from cloister.controller.evidence import Notary
 from cloister.controller.nursery import Nursery
 from cloister.controller.relay import Relay
+from cloister.controller.release import find_release
 from cloister.controller.remote import reach_outpost
+from cloister.controller.secure import SecureDesk
 from cloister.controller.service import Service
 from cloister.controller.weights import SealedWeights, seal_weights
 from cloister.errors import CloisterError, ServiceUnavailable
+from cloister.link.network.hail import digest_of
 from cloister.link.shape import LinkShape
 from cloister.messages.front import Serving
 from cloister.messages.generation import VERSION, Ready
@@ -34,7 +42,8 @@ WAIT_FOR_THE_KILLED_S = 2.0
 
 
 class Controller:
-    """Owns every process that computes. Gateways speak to its `relay`."""
+    """Owns every process that computes. Fronts speak to its `relay`; sealed requests go through `secure`, and `notary`
+    shows what this node is."""
 
     def __init__(self, folder: ModelFolder, settings: Settings) -> None:
         self._folder = folder
@@ -45,7 +54,17 @@ class Controller:
         self._preloaded: Preloaded | None = None
         self._service: Service | None = None
         self._ready: Ready | None = None
-        self.relay = Relay(settings.controller, lambda: self.serving, settings.engine.cores)
+        self._started = int(time())
+        self._digest: asyncio.Task[bytes] | None = None
+        keys = ChannelKeys()
+        self.secure = SecureDesk(keys)
+        self.notary = Notary(
+            find_attester(settings.controller.attester),
+            find_release(settings.controller.release),
+            keys,
+            self._statement,
+        )
+        self.relay = Relay(settings.controller, lambda: self.serving, settings.engine.cores, self.secure.lock)
         self._broken = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
 
@@ -75,12 +94,14 @@ class Controller:
         """Start everything, in order."""
         self._launch_nursery()
         self._weights = await seal_weights(self._folder, self._settings.engine)
+        self._digest = asyncio.create_task(asyncio.to_thread(digest_of, self._weights.fd))
         await self._start_what_is_missing()
         self._keeper = asyncio.create_task(self._keep())
         return self.serving
 
     async def close(self) -> None:
         """End everything, and wait until it has ended."""
+        self.notary.close()
         if self._keeper:
             self._keeper.cancel()
             with suppress(asyncio.CancelledError):
@@ -91,9 +112,18 @@ class Controller:
             self._service.close(WAIT_FOR_THE_KILLED_S)
         if self._nursery:
             await self._nursery.close()
+        if self._digest:
+            await asyncio.wait((self._digest,))
         if self._weights:
             self._weights.close()
             self._weights = None
+
+    async def _statement(self) -> Statement:
+        """What evidence says of this node beside which software it is."""
+        serving = self.serving
+        assert self._digest is not None
+        digest = await asyncio.shield(self._digest)
+        return Statement(self._folder.name, digest, serving.missing_layers, self._started)
 
     async def _start_what_is_missing(self) -> None:
         nursery = self._nursery if self._nursery and self._nursery_up else await self._preload_nursery()

@@ -1,4 +1,4 @@
-"""Carries each request through the house: gateway → vault → service → gateway, and back out of it at any stage.
+"""Carries each request through the house: front → vault → service → front, and back out of it at any stage.
 
 Prompts pass as opaque bytes, answers as token ids; neither is kept here. What one process may say of a request is
 checked against the stage that request is in: a vault or service that lies is ended (its channel raises).
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from cloister.config import ControllerSettings
 from cloister.controller.line import Line
+from cloister.controller.numbering import FRONT_BITS, front_of, local, wide
 from cloister.controller.referee import Referee
 from cloister.controller.service import Service
 from cloister.controller.sessions import Session, SessionKey, Sessions
@@ -35,21 +36,36 @@ from cloister.messages.generation import (
     Submit,
     Tokens,
 )
+from cloister.messages.parlour import AskSealed
+from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.service import AskView, Paused, View
 from cloister.messages.vault import Confide, First, FloorDone, LinkBroken, Release, Understood, WantFloor
 
-# A gateway numbers its requests itself; in the house they also carry the gateway's number, in the bits above these.
-GATEWAY_ID_BITS = 40
-_LOCAL = (1 << GATEWAY_ID_BITS) - 1
 _AWAY = "The service is restarting."
 _AGAIN = "Try again in a few seconds."
 
 
 class Front(Protocol):
-    """A gateway, as far as the relay is concerned."""
+    """A gateway or the parlour, as far as the relay is concerned."""
 
     def send(self, message: msgspec.Struct) -> None: ...
     def send_soon(self, message: msgspec.Struct) -> None: ...
+
+
+def _nothing_is_sealed(prompt: SealedPrompt) -> LockedPrompt:
+    raise ProtocolError("There is no sealed prompt.")
+
+
+@dataclass(frozen=True, repr=False)
+class Asked:
+    """What a front asks for, and the prompt as its vault will get it."""
+
+    ask: Ask
+    prompt: bytes | LockedPrompt
+
+    @property
+    def request_id(self) -> int:
+        return self.ask.request_id
 
 
 @dataclass
@@ -67,10 +83,17 @@ class Request:
 
 
 class Relay:
-    """All requests of all gateways."""
+    """All requests of all fronts. `lock` gives a sealed prompt with its key, when a vault is to have it."""
 
-    def __init__(self, settings: ControllerSettings, serving: Callable[[], Serving], cores: int) -> None:
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        serving: Callable[[], Serving],
+        cores: int,
+        lock: Callable[[SealedPrompt], LockedPrompt] = _nothing_is_sealed,
+    ) -> None:
         self._serving = serving
+        self._lock = lock
         self._service: Service | None = None
         self._fronts: dict[int, Front] = {}
         self._front_numbers = itertools.count(1)
@@ -85,31 +108,33 @@ class Relay:
             self.vaults, settings.max_vaults, settings.session_idle_s, self._session_begins, self._session_ended
         )
 
-    # ---- gateways
+    # ---- fronts
 
     def add_front(self, front: Front) -> int:
-        """A number for a gateway; it is part of its requests' ids from now on."""
+        """A number for a front; it is part of its requests' ids from now on."""
         number = next(self._front_numbers)
         self._fronts[number] = front
         return number
 
     def remove_front(self, number: int) -> None:
-        """A gateway is gone, and nobody waits for its requests."""
+        """A front is gone, and nobody waits for its requests."""
         self._fronts.pop(number, None)
-        for request_id in self._line.waiting_from(number, GATEWAY_ID_BITS):
+        for request_id in self._line.waiting_from(number, FRONT_BITS):
             self._line.leave(request_id)
-        for request in [one for one in self._requests.values() if one.request_id >> GATEWAY_ID_BITS == number]:
+        for request in [one for one in self._requests.values() if front_of(one.request_id) == number]:
             self._cancel(request)
 
-    def from_gateway(self, number: int, message: msgspec.Struct) -> None:
+    def from_front(self, number: int, message: msgspec.Struct) -> None:
         match message:
             case Submit():
-                self._submit(replace(message, request_id=_wide(number, message.request_id)))
+                self._submit(replace(message, request_id=wide(number, message.request_id)))
             case Ask():
-                self._ask(replace(message, request_id=_wide(number, message.request_id)))
+                self._ask(replace(message, request_id=wide(number, message.request_id)))
+            case AskSealed():
+                self._ask(replace(message.ask, request_id=wide(number, message.ask.request_id)), message.prompt)
             case Cancel():
-                wide = _wide(number, message.request_id)
-                if not self._line.leave(wide) and (request := self._requests.get(wide)):
+                request_id = wide(number, message.request_id)
+                if not self._line.leave(request_id) and (request := self._requests.get(request_id)):
                     self._cancel(request)
             case AskStats():
                 if self._service is not None:
@@ -118,18 +143,18 @@ class Relay:
                     self._tell_stats(number, Stats(up=False))
             case AskView():
                 if self._service is not None:
-                    self._views[_wide(number, message.request_id)] += 1
-                    self._service.send(AskView(_wide(number, message.request_id)))
+                    self._views[wide(number, message.request_id)] += 1
+                    self._service.send(AskView(wide(number, message.request_id)))
                 else:
-                    self._tell(View(_wide(number, message.request_id), known=False))
+                    self._tell(View(wide(number, message.request_id), known=False))
             case EndSession():
                 self.sessions.end_named(SessionKey.of(message.tenant, message.group, message.session, keep=True))
             case _:
-                raise ProtocolError("The gateway sent a message out of turn.")
+                raise ProtocolError("A front sent a message out of turn.")
 
     def _submit(self, message: Submit) -> None:
         if message.partition is not None or message.request_id in self._requests:
-            raise ProtocolError("The gateway sent a message out of turn.")
+            raise ProtocolError("A front sent a message out of turn.")
         if self._service is None:
             self._refuse(message.request_id, ServiceUnavailable(_AWAY, hint=_AGAIN))
             return
@@ -137,16 +162,17 @@ class Relay:
         self._requests[message.request_id] = request
         self._service.send(message)
 
-    def _ask(self, message: Ask) -> None:
+    def _ask(self, message: Ask, sealed: SealedPrompt | None = None) -> None:
         if message.request_id in self._requests or message.request_id in self._line:
-            raise ProtocolError("The gateway sent a message out of turn.")
+            raise ProtocolError("A front sent a message out of turn.")
         try:
-            self._line.enter(message)
-        except QueueFull as reason:
+            self._line.enter(Asked(message, message.prompt if sealed is None else self._lock(sealed)))
+        except (QueueFull, ServiceUnavailable) as reason:
             self._refuse(message.request_id, reason)
 
-    def _confide(self, message: Ask) -> None:
+    def _confide(self, asked: Asked) -> None:
         """Give a prompt to its session's vault; QueueFull if there is none for it now."""
+        message = asked.ask
         key = SessionKey.of(message.tenant, message.group, message.session, keep=message.keep)
         try:
             if message.level not in self._serving().levels:
@@ -161,7 +187,7 @@ class Relay:
             return
         request = Request(message.request_id, message.tenant, message.level, message.params, "vault", session)
         self._requests[message.request_id] = request
-        session.vault.send(Confide(message.request_id, message.level, message.prompt, message.params))
+        session.vault.send(Confide(message.request_id, message.level, asked.prompt, message.params))
 
     def _cancel(self, request: Request) -> None:
         del self._requests[request.request_id]
@@ -179,9 +205,9 @@ class Relay:
             self._line.move()
 
     def _tell(self, message: Accepted | Tokens | Failed | View) -> None:
-        if front := self._fronts.get(message.request_id >> GATEWAY_ID_BITS):
-            # A step brings tokens for everybody: the gateway is woken once for all of them.
-            front.send_soon(replace(message, request_id=message.request_id & _LOCAL))
+        if front := self._fronts.get(front_of(message.request_id)):
+            # A step brings tokens for everybody: the front is woken once for all of them.
+            front.send_soon(replace(message, request_id=local(message.request_id)))
 
     def _tell_stats(self, number: int, stats: Stats) -> None:
         if front := self._fronts.get(number):
@@ -359,9 +385,3 @@ class Relay:
     def _refuse(self, request_id: int, reason: CloisterError) -> None:
         retry_after, param = getattr(reason, "retry_after", 0), getattr(reason, "param", None)
         self._tell(Failed(request_id, reason.code, str(reason), retry_after, param))
-
-
-def _wide(number: int, request_id: int) -> int:
-    if request_id > _LOCAL:
-        raise ProtocolError("A gateway's request id is too large.")
-    return number << GATEWAY_ID_BITS | request_id

@@ -11,13 +11,13 @@ from starlette.exceptions import HTTPException
 from cloister import __version__
 from cloister.config import GatewaySettings
 from cloister.errors import CloisterError
-from cloister.gateway import chat, completions, models, operations, sessions, views
+from cloister.gateway import chat, completions, models, operations, sealed, sessions, views
 from cloister.gateway.chat_reply import ChatCompletion
 from cloister.gateway.completion_reply import Completion
 from cloister.gateway.errors import ErrorReply, handle_cloister_error, handle_http_error
 from cloister.gateway.front import Front
 from cloister.gateway.guard import Guard
-from cloister.gateway.keys import load_keys
+from cloister.gateway.keys import KeyRing, load_keys
 from cloister.gateway.metrics import Metrics
 from cloister.gateway.openapi import describe
 from cloister.gateway.prompts import PromptReader
@@ -26,11 +26,14 @@ from cloister.gateway.schema import ChatRequest, CompletionRequest
 from cloister.gateway.text import Tokenizer
 from cloister.gateway.watched import WatchedAnswers
 from cloister.gateway.webpage import PageInfo, mount_page
-from cloister.service.base import Backend
+from cloister.service.base import Backend, Carrier
 
 
-def create_app(backend: Backend, tokenizer: Tokenizer, model: str, settings: GatewaySettings, created: int) -> FastAPI:
-    """The application that serves one model. The backend must be ready; closing it stays its owner's affair."""
+def create_api(
+    backend: Backend, tokenizer: Tokenizer, model: str, settings: GatewaySettings, created: int, keys: KeyRing
+) -> FastAPI:
+    """The OpenAI-compatible API over one model, and nothing else. The backend must be ready; closing it stays its
+    owner's affair."""
     metrics = Metrics()
     prompts = PromptReader(tokenizer, backend.ready)
 
@@ -51,14 +54,13 @@ def create_app(backend: Backend, tokenizer: Tokenizer, model: str, settings: Gat
     )
     levels = Levels(backend.ready.levels)
     app.state.front = Front(
-        backend, tokenizer, prompts, model, created, settings, load_keys(settings), levels, WatchedAnswers(), metrics
+        backend, tokenizer, prompts, model, created, settings, keys, levels, WatchedAnswers(), metrics
     )
     app.add_middleware(Guard, metrics=metrics, local_only=settings.keys_file is None)
     app.add_exception_handler(CloisterError, handle_cloister_error)
     app.add_exception_handler(HTTPException, handle_http_error)
     for part in (chat, completions, models, sessions, views, operations):
         app.include_router(part.router)
-    mount_page(app)
     describe(
         app,
         model,
@@ -69,4 +71,21 @@ def create_app(backend: Backend, tokenizer: Tokenizer, model: str, settings: Gat
         ),
         received=(ChatRequest, CompletionRequest),
     )
+    return app
+
+
+def create_app(
+    backend: Backend,
+    tokenizer: Tokenizer,
+    model: str,
+    settings: GatewaySettings,
+    created: int,
+    carrier: Carrier | None = None,
+) -> FastAPI:
+    """The application of the HTTP edge: the API, the page and, where there is a carrier, the secure channel."""
+    app = create_api(backend, tokenizer, model, settings, created, load_keys(settings))
+    if carrier is not None:
+        app.state.carrier = carrier
+        app.include_router(sealed.router)
+    mount_page(app)
     return app

@@ -17,15 +17,17 @@ from cloister.gateway.errors import BodyTimeout, BodyTooLarge, UnsupportedMedia
 
 MAX_CHOICES = 128
 BODY_TIMEOUT_S = 30.0
+JSON = "application/json"
 _DRAIN_S = 2.0
 
 
-async def read_body(request: Request, settings: GatewaySettings) -> bytes:
-    """The whole body, if it is JSON, comes in time and is no larger than allowed."""
-    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise UnsupportedMedia("The body must be JSON.", hint="Send `Content-Type: application/json`.")
-    limit = settings.max_body_bytes
+async def read_body(request: Request, settings: GatewaySettings, wanted: str = JSON, limit: int | None = None) -> bytes:
+    """The whole body, if it is of the wanted kind, comes in time and is no larger than allowed."""
+    kind = request.headers.get("content-type", wanted).partition(";")[0].strip().lower()
+    if kind != wanted:
+        what = "JSON" if wanted == JSON else "a sealed request"
+        raise UnsupportedMedia(f"The body must be {what}.", hint=f"Send `Content-Type: {wanted}`.")
+    limit = settings.max_body_bytes if limit is None else limit
     allowed_s = min(BODY_TIMEOUT_S, settings.request_timeout_s)
     pieces = request.stream()
     body = bytearray()

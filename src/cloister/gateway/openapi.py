@@ -23,6 +23,7 @@ _ERRORS = {
     401: "The API key is missing or unknown",
     404: "There is no such model, or no such request of the caller's",
     408: "The body did not arrive in time",
+    409: "The channel key is not this node's (any more), or the message was received before",
     413: "The body is too large",
     415: "The body is not JSON",
     429: "Too many requests wait already; see Retry-After",
@@ -71,7 +72,10 @@ def generation_docs(body: str, reply: str) -> dict[str, Any]:
     ]
     headers = {HEADER: level, session.HEADER: named}
     return {
-        "responses": {200: {"description": "OK", "content": content, "headers": headers}, **errors(*_ERRORS)},
+        "responses": {
+            200: {"description": "OK", "content": content, "headers": headers},
+            **errors(*_ERRORS.keys() - {409}),
+        },
         "openapi_extra": {"requestBody": {"required": True, "content": json_of(body)}, "parameters": parameters},
     }
 

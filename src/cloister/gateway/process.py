@@ -10,18 +10,18 @@ from pathlib import Path
 from cloister.config import GatewaySettings
 from cloister.errors import CloisterError, ServiceUnavailable
 from cloister.gateway.app import create_app
+from cloister.gateway.client import GatewayClient
 from cloister.gateway.server import serve as serve_http
 from cloister.hardening import where_raised
 from cloister.messages.front import Listening
 from cloister.messages.lifecycle import StartFailed
 from cloister.models.source import open_folder
 from cloister.models.tokenizer import Tokenizer
-from cloister.service.client import ControllerClient
 
 
 async def serve(controller: socket.socket) -> None:
     """Serve until SIGTERM, or until the controller hangs up."""
-    client = await ControllerClient.connect(controller)
+    client = await GatewayClient.connect(controller)
     try:
         await _serve(client)
     except ServiceUnavailable:
@@ -34,11 +34,11 @@ async def serve(controller: socket.socket) -> None:
         await client.close()
 
 
-async def _serve(client: ControllerClient) -> None:
+async def _serve(client: GatewayClient) -> None:
     start = await client.started
     settings = GatewaySettings.model_validate_json(start.settings)
     tokenizer = Tokenizer(open_folder(Path(start.path), start.name))
     await client.serving
-    app = create_app(client, tokenizer, start.name, settings, start.created)
+    app = create_app(client, tokenizer, start.name, settings, start.created, client)
     client.when_gone(lambda: os.kill(os.getpid(), signal.SIGTERM))
     await serve_http(app, settings, lambda url: client.send(Listening(url)))

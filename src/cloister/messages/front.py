@@ -1,4 +1,7 @@
-"""What the gateway and the controller say to each other."""
+"""What a front process (the gateway, the parlour) and the controller say to each other.
+
+Of a request that came sealed the gateway knows its bytes and their number, nothing else.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,9 @@ from cloister.messages.lifecycle import Path, StartFailed
 from cloister.messages.prompts import PromptBytes
 from cloister.messages.service import AskView, View
 from cloister.messages.vault import VaultLevel
+
+MAX_SEALED_BYTES = 15 * 1024 * 1024
+MAX_PART_BYTES = 1 << 18
 
 
 class Ask(_Discreet, Struct, frozen=True, tag="ask", forbid_unknown_fields=True):
@@ -51,14 +57,58 @@ class EndSession(Struct, frozen=True, tag="end_session", forbid_unknown_fields=T
     group: Annotated[str, Meta(max_length=256)] = ""
 
 
-class StartGateway(Struct, frozen=True, tag="start_gateway", forbid_unknown_fields=True):
-    """Controller → gateway, first: its settings as their own JSON, and the model whose tokenizer it needs."""
+class Sealed(_Discreet, Struct, frozen=True, tag="sealed", forbid_unknown_fields=True):
+    """Gateway → controller: a request sealed to the channel key. SealedPart or Failed come of it."""
+
+    request_id: RequestId
+    envelope: Annotated[bytes, Meta(max_length=MAX_SEALED_BYTES)]
+
+
+class SealedPart(_Discreet, Struct, frozen=True, tag="sealed_part", forbid_unknown_fields=True):
+    """Parlour → controller → gateway: more of a sealed answer. With `end` it is whole."""
+
+    request_id: RequestId
+    data: Annotated[bytes, Meta(max_length=MAX_PART_BYTES)]
+    end: bool = False
+
+
+class Taken(Struct, frozen=True, tag="taken", forbid_unknown_fields=True):
+    """Gateway → controller → parlour: the user has taken so many bytes more of a sealed answer."""
+
+    request_id: RequestId
+    bytes: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+
+
+class Leave(Struct, frozen=True, tag="leave", forbid_unknown_fields=True):
+    """Gateway → controller → parlour: nobody waits for this sealed answer any more. Unknown ids are ignored."""
+
+    request_id: RequestId
+
+
+class AskEvidence(Struct, frozen=True, tag="ask_evidence", forbid_unknown_fields=True):
+    """Gateway → controller: evidence over this nonce, for a client that saw a log of `since` entries last."""
+
+    request_id: RequestId
+    nonce: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    since: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+
+
+class Evidence(_Discreet, Struct, frozen=True, tag="evidence", forbid_unknown_fields=True):
+    """Controller → gateway: the document, as JSON."""
+
+    request_id: RequestId
+    document: Annotated[bytes, Meta(max_length=1 << 20)]
+
+
+class StartFront(Struct, frozen=True, tag="start_front", forbid_unknown_fields=True):
+    """Controller → front, first: its settings as their own JSON, and the model whose tokenizer it needs."""
 
     version: int
     settings: Annotated[bytes, Meta(max_length=65536)]
     name: Name
     path: Path
     created: int
+    allow_degraded: bool = False
 
 
 class Listening(Struct, frozen=True, tag="listening", forbid_unknown_fields=True):
@@ -68,7 +118,7 @@ class Listening(Struct, frozen=True, tag="listening", forbid_unknown_fields=True
 
 
 class Serving(Struct, frozen=True, tag="serving", forbid_unknown_fields=True):
-    """Controller → gateway, once: what is served and which levels work here."""
+    """Controller → front, once: what is served and which levels work here."""
 
     version: int
     vocabulary: int
@@ -80,5 +130,7 @@ class Serving(Struct, frozen=True, tag="serving", forbid_unknown_fields=True):
     missing_layers: tuple[str, ...] = ()
 
 
-FromGateway = Listening | StartFailed | Submit | Ask | Cancel | AskStats | AskView | EndSession
-ToGateway = StartGateway | Serving | Accepted | Tokens | Failed | Stats | View
+AboutGenerating = Accepted | Tokens | Failed | Stats | View
+AskGenerating = Submit | Cancel | AskStats | AskView | EndSession
+FromGateway = Listening | StartFailed | Ask | AskGenerating | Sealed | Taken | Leave | AskEvidence
+ToGateway = StartFront | Serving | AboutGenerating | SealedPart | Evidence

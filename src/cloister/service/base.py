@@ -79,3 +79,34 @@ class Backend(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Leave; requests under way end."""
+
+
+class SealedAnswer(ABC):
+    """The sealed bytes of one answer as they come. Leaving before the end (`leave`) gives the request up."""
+
+    @abstractmethod
+    async def next(self) -> tuple[bytes, bool]:
+        """All that waits, at least something, and whether the answer is whole with it.
+
+        Raises ChannelBroken, QueueFull, ServiceUnavailable… if there is no (more of an) answer.
+        """
+
+    @abstractmethod
+    def taken(self, count: int) -> None:
+        """So many bytes are with the user: as many more may be made."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Nobody waits for it any more; whoever awaits `next` gets ServiceUnavailable."""
+
+
+class Carrier(ABC):
+    """Takes sealed requests to where they can be opened, and brings evidence of what stands there."""
+
+    @abstractmethod
+    def carry(self, envelope: bytes) -> SealedAnswer:
+        """Hand in a sealed request."""
+
+    @abstractmethod
+    async def evidence(self, nonce: bytes, since: int) -> bytes:
+        """The node's evidence as JSON, over this nonce, for a client that saw a log of `since` entries last."""

@@ -1,6 +1,7 @@
-"""The gateway's end of the socket to the controller: carries requests there and their tokens back.
+"""A front's end of the socket to the controller: carries requests there and their tokens back.
 
-When the controller is gone, so is everything; the gateway is ended with it.
+When the controller is gone, so is everything; the front is ended with it. What a particular front hears beside tokens
+is its own client's affair.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import socket
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import msgspec
 
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.front import Ask, EndSession, Serving, StartGateway, ToGateway
+from cloister.messages.front import Ask, EndSession, Serving, StartFront, ToGateway
 from cloister.messages.generation import (
     VERSION,
     Accepted,
@@ -29,6 +30,8 @@ from cloister.messages.generation import (
     Submit,
     Tokens,
 )
+from cloister.messages.parlour import AskSealed
+from cloister.messages.prompts import SealedPrompt
 from cloister.messages.service import AskView, View
 from cloister.service.base import Backend, OpenJob, VaultJob
 from cloister.service.stream import Event, TokenStream, raised
@@ -39,9 +42,11 @@ RECEIVE_BYTES = 1 << 20
 class ControllerClient(Backend):
     """A Backend over a socket. `connect`, then `started` and `serving` are what the controller says first."""
 
+    hears: ClassVar[object] = ToGateway
+
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         loop = asyncio.get_running_loop()
-        self.started: asyncio.Future[StartGateway] = loop.create_future()
+        self.started: asyncio.Future[StartFront] = loop.create_future()
         self.serving: asyncio.Future[Serving] = loop.create_future()
         self._writer = writer
         self._ids = itertools.count(1)
@@ -54,7 +59,7 @@ class ControllerClient(Backend):
         self._reading = asyncio.create_task(self._read(reader))
 
     @classmethod
-    async def connect(cls, controller: socket.socket) -> ControllerClient:
+    async def connect(cls, controller: socket.socket) -> Self:
         """The client over a socket of our own."""
         return cls(*await asyncio.open_connection(sock=controller))
 
@@ -68,18 +73,18 @@ class ControllerClient(Backend):
             raise ServiceUnavailable("The service is not up yet.")
         return self.serving.result()
 
-    def send(self, message: msgspec.Struct) -> None:
-        """Say something to the controller."""
+    def send(self, *messages: msgspec.Struct) -> None:
+        """Say something to the controller, in one frame."""
         if not self._up:
             raise ServiceUnavailable("The server is shutting down.")
-        self._writer.write(encode_frame((message,)))
+        self._writer.write(encode_frame(messages))
 
     async def generate(self, tenant: str, job: OpenJob | VaultJob, params: SamplingParams) -> TokenStream:
         request_id = next(self._ids)
         if isinstance(job, OpenJob):
             self.send(Submit(request_id, tenant, job.prompt, params, job.public))
         else:
-            self.send(Ask(request_id, tenant, job.level, job.session, job.keep, job.prompt, params, job.group))
+            self.send(_asking(request_id, tenant, job, params))
         events: asyncio.Queue[Event] = asyncio.Queue()
         accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._open[request_id], self._accepting[request_id] = events, accepted
@@ -123,7 +128,7 @@ class ControllerClient(Backend):
                 self.send(Cancel(request_id))
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        frames: FrameReader[msgspec.Struct] = FrameReader(ToGateway)
+        frames: FrameReader[msgspec.Struct] = FrameReader(self.hears)
         try:
             while data := await reader.read(RECEIVE_BYTES):
                 for message in frames.feed(data):
@@ -154,7 +159,7 @@ class ControllerClient(Backend):
                 _resolve(self._views[request_id].pop(0), message)
                 if not self._views[request_id]:
                     del self._views[request_id]
-            case StartGateway(version=version) if version == VERSION and not self.started.done():
+            case StartFront(version=version) if version == VERSION and not self.started.done():
                 self.started.set_result(message)
             case Serving(version=version) if version == VERSION and not self.serving.done():
                 self.serving.set_result(message)
@@ -181,6 +186,13 @@ class ControllerClient(Backend):
             events.put_nowait(reason)
         for waiting in (self._open, self._accepting, self._stats, self._views):
             waiting.clear()
+
+
+def _asking(request_id: int, tenant: str, job: VaultJob, params: SamplingParams) -> Ask | AskSealed:
+    if isinstance(job.prompt, SealedPrompt):
+        nothing = Ask(request_id, tenant, job.level, job.session, job.keep, b"", params, job.group)
+        return AskSealed(nothing, job.prompt)
+    return Ask(request_id, tenant, job.level, job.session, job.keep, job.prompt, params, job.group)
 
 
 def _resolve(future: asyncio.Future[Any], value: object) -> None:

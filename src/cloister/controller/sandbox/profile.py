@@ -13,7 +13,7 @@ from cloister.controller.sandbox.layers import Layer
 class Profile:
     """`without` leaves layers out on purpose: it exists so that a test can watch a check go red."""
 
-    name: Literal["vault", "service"]
+    name: Literal["vault", "service", "parlour"]
     keep_descriptors: Collection[int]
     data_bytes: int
     without: frozenset[Layer] = frozenset()

@@ -1,0 +1,59 @@
+"""The controller's handle on the parlour, the process that answers sealed requests. It has no network and no file."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from cloister.config import GatewaySettings
+from cloister.controller.front import FrontProcess
+from cloister.controller.relay import Relay
+from cloister.controller.secure import SecureDesk
+from cloister.messages.front import SealedPart, Serving
+from cloister.messages.generation import Failed
+from cloister.messages.parlour import FromParlour, Mishap, Settled
+from cloister.models.source import ModelFolder
+
+log = logging.getLogger(__name__)
+
+
+class Parlour(FrontProcess):
+    """Gets sealed requests from the desk, and asks the relay as any front does."""
+
+    name = "parlour"
+    module = "cloister.parlour"
+    says = FromParlour
+    grace_s = 2.0
+
+    def __init__(
+        self,
+        relay: Relay,
+        secure: SecureDesk,
+        folder: ModelFolder,
+        settings: GatewaySettings,
+        *,
+        allow_degraded: bool = False,
+    ) -> None:
+        super().__init__(relay, folder, settings, allow_degraded=allow_degraded)
+        self._secure = secure
+
+    async def open(self, serving: Serving) -> None:
+        await super().open(serving)
+        self._secure.parlour_up(self.channel)
+
+    def opens(self, message: msgspec.Struct) -> bool:
+        return isinstance(message, Settled)
+
+    def hear(self, message: msgspec.Struct) -> None:
+        match message:
+            case SealedPart() | Failed():
+                self._secure.from_parlour(message)
+            case Mishap():
+                log.error("The parlour: %s", message.line)
+            case _:
+                self.relay.from_front(self.number, message)
+
+    def gone(self) -> None:
+        super().gone()
+        self._secure.parlour_gone()

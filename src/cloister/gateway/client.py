@@ -1,0 +1,125 @@
+"""The gateway's own end of the socket to the controller: beside tokens it carries sealed requests and their answers.
+
+It never looks into a sealed byte. How much of an answer waits here is bounded: what the user has not taken is not made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import msgspec
+
+from cloister.errors import CloisterError, ServiceUnavailable
+from cloister.messages.front import AskEvidence, Evidence, Leave, Sealed, SealedPart, Taken, ToGateway
+from cloister.messages.generation import Failed
+from cloister.service.base import Carrier, SealedAnswer
+from cloister.service.client import ControllerClient
+from cloister.service.stream import raised
+
+TELL_TAKEN_BYTES = 1 << 16
+"""The parlour may be further ahead than this (parlour.exchange.WINDOW_BYTES), so it need not wait for each word."""
+
+
+class GatewayClient(ControllerClient, Carrier):
+    """A Backend and a Carrier."""
+
+    hears = ToGateway
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._sealed: dict[int, CarriedAnswer] = {}
+        self._evidence: dict[int, asyncio.Future[bytes]] = {}
+        super().__init__(reader, writer)
+
+    async def evidence(self, nonce: bytes, since: int) -> bytes:
+        request_id = next(self._ids)
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.send(AskEvidence(request_id, nonce, since))
+        self._evidence[request_id] = answer
+        try:
+            return await answer
+        finally:
+            self._evidence.pop(request_id, None)
+
+    def carry(self, envelope: bytes) -> CarriedAnswer:
+        request_id = next(self._ids)
+        self.send(Sealed(request_id, envelope))
+        answer = self._sealed[request_id] = CarriedAnswer(request_id, self)
+        return answer
+
+    def forget(self, request_id: int) -> None:
+        """An answer has ended, one way or the other."""
+        self._sealed.pop(request_id, None)
+
+    def _dispatch(self, message: msgspec.Struct) -> None:
+        match message:
+            case SealedPart():
+                if answer := self._sealed.get(message.request_id):
+                    answer.put(message)
+            case Evidence():
+                if (evidence := self._evidence.get(message.request_id)) and not evidence.done():
+                    evidence.set_result(message.document)
+            case Failed() if answer := self._sealed.get(message.request_id):
+                answer.put(raised(message))
+            case Failed() if evidence := self._evidence.get(message.request_id):
+                if not evidence.done():
+                    evidence.set_exception(raised(message))
+            case _:
+                super()._dispatch(message)
+
+    def _hang_up(self) -> None:
+        super()._hang_up()
+        for answer in list(self._sealed.values()):
+            answer.put(ServiceUnavailable("The server is shutting down."))
+        for evidence in self._evidence.values():
+            if not evidence.done():
+                evidence.set_exception(ServiceUnavailable("The server is shutting down."))
+
+
+class CarriedAnswer(SealedAnswer):
+    """One sealed answer on its way through."""
+
+    def __init__(self, request_id: int, client: GatewayClient) -> None:
+        self._request_id = request_id
+        self._client = client
+        self._parts: list[SealedPart] = []
+        self._failed: CloisterError | None = None
+        self._news = asyncio.Event()
+        self._untold = 0
+        self._ended = False
+
+    def put(self, part: SealedPart | CloisterError) -> None:
+        if isinstance(part, SealedPart):
+            self._parts.append(part)
+        else:
+            self._failed = part
+        if not isinstance(part, SealedPart) or part.end:
+            self._end()
+        self._news.set()
+
+    async def next(self) -> tuple[bytes, bool]:
+        await self._news.wait()
+        if self._parts:
+            parts, self._parts = self._parts, []
+            if self._failed is None and not parts[-1].end:
+                self._news.clear()
+            return b"".join([part.data for part in parts]), parts[-1].end
+        raise self._failed or ServiceUnavailable("The answer has ended.")
+
+    def taken(self, count: int) -> None:
+        self._untold += count
+        if self._untold >= TELL_TAKEN_BYTES and not self._ended:
+            with suppress(ServiceUnavailable):
+                self._client.send(Taken(self._request_id, self._untold))
+            self._untold = 0
+
+    def leave(self) -> None:
+        if not self._ended:
+            self._end()
+            with suppress(ServiceUnavailable):
+                self._client.send(Leave(self._request_id))
+            self.put(ServiceUnavailable("Nobody waits for this answer any more."))
+
+    def _end(self) -> None:
+        self._ended = True
+        self._client.forget(self._request_id)

@@ -1,0 +1,147 @@
+"""POST /v1/sealed and POST /v1/evidence: the secure channel as it passes the HTTP edge.
+
+A sealed request is bytes of some length to this process, and so is its answer; API keys travel inside. Evidence is for
+everybody: it is what a client looks at before it sends anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Request
+from msgspec import Meta, Struct
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from cloister.errors import CloisterError, InvalidRequest, RequestTimeout, ServiceUnavailable
+from cloister.gateway.front import front_of
+from cloister.gateway.limits import read_body
+from cloister.gateway.openapi import errors
+from cloister.messages.front import MAX_SEALED_BYTES
+from cloister.service.base import Carrier, SealedAnswer
+from cloister.transport.envelope import CONTENT_TYPE
+
+EVIDENCE_S = 20.0
+GRACE_S = 5.0
+"""Whoever answers has the deadline of the settings; this process waits a little longer for its last word."""
+
+_BYTES = {"type": "string", "format": "binary"}
+_DOCUMENT = {"application/json": {"schema": {"type": "object"}}}
+
+
+class EvidenceRequest(Struct, frozen=True):
+    """The body of POST /v1/evidence."""
+
+    nonce: Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{64}\Z")]
+    since: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+
+
+router = APIRouter()
+_asked: msgspec.json.Decoder[EvidenceRequest] = msgspec.json.Decoder(EvidenceRequest)
+
+
+@router.post(
+    "/v1/evidence",
+    responses={200: {"description": "OK", "content": _DOCUMENT}, **errors(400, 408, 413, 415, 429, 500, 503)},
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "properties": {
+                            "nonce": {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"},
+                            "since": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
+                        },
+                        "required": ["nonce"],
+                    }
+                }
+            },
+        }
+    },
+)
+async def evidence(request: Request) -> Response:
+    """What this node can show of itself, over the caller's own 32 random bytes; needs no key."""
+    try:
+        asked = _asked.decode(await read_body(request, front_of(request).settings))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise InvalidRequest(
+            'The body must be {"nonce": "<64 hex digits>", "since": <size of the log last seen, or 0>}.', param="nonce"
+        ) from None
+    try:
+        async with asyncio.timeout(EVIDENCE_S):
+            document = await carrier_of(request).evidence(bytes.fromhex(asked.nonce), asked.since)
+    except TimeoutError:
+        raise ServiceUnavailable("The machine does not give its evidence in time.") from None
+    return Response(document, headers={"Cache-Control": "no-store"}, media_type="application/json")
+
+
+@router.post(
+    "/v1/sealed",
+    responses={
+        200: {"description": "OK", "content": {CONTENT_TYPE: {"schema": _BYTES}}},
+        **errors(400, 408, 409, 413, 415, 429, 500, 503, 504),
+    },
+    openapi_extra={"requestBody": {"required": True, "content": {CONTENT_TYPE: {"schema": _BYTES}}}},
+)
+async def sealed(request: Request) -> Response:
+    """A request sealed to this node's channel key; the answer is sealed too. What may be asked is all of this API."""
+    settings = front_of(request).settings
+    deadline = asyncio.get_running_loop().time() + settings.request_timeout_s + GRACE_S
+    # Padding at most doubles what is sealed; what many small prompts take beyond that fits the rest.
+    limit = min(2 * settings.max_body_bytes + (1 << 18), MAX_SEALED_BYTES)
+    envelope = await read_body(request, settings, CONTENT_TYPE, limit)
+    return PassedOn(carrier_of(request).carry(envelope), deadline)
+
+
+class PassedOn(Response):
+    """Passes sealed bytes on as they come. An answer that breaks off ends without its last chunk: the client's opener
+    would notice anyway, as the authenticated end is missing."""
+
+    media_type = CONTENT_TYPE
+
+    def __init__(self, answer: SealedAnswer, deadline: float) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._answer = answer
+        self._deadline = deadline
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        watcher = asyncio.create_task(self._watch(receive))
+        begun = False
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                ended = False
+                while not ended:
+                    data, ended = await self._answer.next()
+                    if not begun:
+                        begun = True
+                        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                    await send({"type": "http.response.body", "body": data, "more_body": not ended})
+                    self._answer.taken(len(data))
+        except TimeoutError:
+            if not begun:
+                raise RequestTimeout("The request ran longer than this server allows.") from None
+        except CloisterError:
+            if not begun and not watcher.done():  # else the client has gone
+                raise
+        finally:
+            self._answer.leave()
+            watcher.cancel()
+            with suppress(asyncio.CancelledError):
+                await watcher
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._answer.leave()
+
+
+def carrier_of(request: Request) -> Carrier:
+    carrier = request.app.state.carrier
+    assert isinstance(carrier, Carrier)
+    return carrier

@@ -1,0 +1,31 @@
+"""The parlour's own end of the socket to the controller: beside tokens it hears of sealed requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from cloister.messages.front import Leave, Taken
+from cloister.messages.parlour import Serve, ToParlour
+from cloister.service.client import ControllerClient
+
+
+class ParlourClient(ControllerClient):
+    """A Backend; `serve_with` says who takes sealed requests."""
+
+    hears = ToParlour
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._hear: Callable[[Serve | Taken | Leave], None] | None = None
+        super().__init__(reader, writer)
+
+    def serve_with(self, hear: Callable[[Serve | Taken | Leave], None]) -> None:
+        self._hear = hear
+
+    def _dispatch(self, message: msgspec.Struct) -> None:
+        if isinstance(message, Serve | Taken | Leave) and self._hear is not None:
+            self._hear(message)
+        else:
+            super()._dispatch(message)

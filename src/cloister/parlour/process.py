@@ -1,0 +1,127 @@
+"""The parlour's life: read what it needs, rehearse, leave the host, seal itself off, and answer until the end.
+
+The order is the nursery's and a vault's (cloister.controller.sandbox): files are read while there are some, threads
+start before the seal, and nothing of a user reaches this process before it is sealed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+from pathlib import Path
+
+from cloister.config import GatewaySettings
+from cloister.controller.sandbox.credentials import give_up_powers
+from cloister.controller.sandbox.namespaces import leave_host
+from cloister.controller.sandbox.profile import Profile
+from cloister.controller.sandbox.root import empty_root
+from cloister.controller.sandbox.seal import seal
+from cloister.controller.sandbox.seccomp import filter_program
+from cloister.errors import CloisterError, ProtocolError
+from cloister.gateway.app import create_api
+from cloister.gateway.keys import KeyRing, load_keys
+from cloister.hardening import where_raised
+from cloister.messages.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
+from cloister.messages.front import StartFront
+from cloister.messages.generation import VERSION
+from cloister.messages.lifecycle import StartFailed
+from cloister.messages.parlour import Mishap, Settled
+from cloister.models.source import open_folder
+from cloister.models.tokenizer import Tokenizer
+from cloister.parlour.client import ParlourClient
+from cloister.parlour.desk import Desk
+from cloister.parlour.rehearsal import rehearse
+
+MEMORY_BYTES = 1 << 30
+"""What it may take after the seal: every answer under way is bounded, and so is their number."""
+
+_LENGTH = struct.Struct("<I")
+
+
+def serve(control: socket.socket) -> None:
+    """Serve until the controller hangs up."""
+    try:
+        start = _first_word(control)
+        if start is None:
+            return
+        settings = GatewaySettings.model_validate_json(start.settings)
+        tokenizer = Tokenizer(open_folder(Path(start.path), start.name))
+        tokenizer.warm()
+        keys = load_keys(settings)
+        asyncio.run(rehearse(tokenizer, start.name, settings))
+        filter_program(receives_descriptors=False, own_pid=1)
+        leave_host()
+        empty_root()
+        give_up_powers(())
+        asyncio.run(_serve(control, start, settings, tokenizer, keys))
+    except Exception as wrong:
+        control.setblocking(True)
+        control.sendall(encode_frame((_start_failed(wrong),)))
+
+
+async def _serve(
+    control: socket.socket, start: StartFront, settings: GatewaySettings, tokenizer: Tokenizer, keys: KeyRing
+) -> None:
+    client = await ParlourClient.connect(control)
+    gone = asyncio.Event()
+    client.when_gone(gone.set)
+    await client.serving
+    app = create_api(client, tokenizer, start.name, settings, start.created, keys)
+    app.state.front.prompts.start()
+    desk = Desk(app, client.send)
+    client.serve_with(desk.hear)
+    logging.getLogger().addHandler(_Reporter(client))
+    seal(Profile("parlour", _open_descriptors(), MEMORY_BYTES, allow_degraded=start.allow_degraded))
+    client.send(Settled())
+    await gone.wait()
+    os._exit(0)
+
+
+def _first_word(control: socket.socket) -> StartFront | None:
+    """What the controller says first, and not a byte more: the rest is for the loop to read. None at the end."""
+    head = control.recv(_LENGTH.size, socket.MSG_WAITALL)
+    if len(head) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    if length > MAX_FRAME_BYTES:
+        raise ProtocolError("The controller's first word is too long.")
+    body = control.recv(length, socket.MSG_WAITALL)
+    messages = FrameReader[StartFront](StartFront).feed(head + body)
+    if len(messages) != 1 or messages[0].version != VERSION:
+        raise ProtocolError("The parlour was started by a controller of another version.")
+    return messages[0]
+
+
+def _open_descriptors() -> set[int]:
+    """All but the standard ones: the control socket and the loop's own. /proc is gone by now."""
+    found: set[int] = set()
+    for number in range(3, 256):
+        try:
+            os.fstat(number)
+        except OSError:
+            continue
+        found.add(number)
+    return found
+
+
+class _Reporter(logging.Handler):
+    """What would be logged is told to the controller: this process has no output of its own any more."""
+
+    def __init__(self, client: ParlourClient) -> None:
+        super().__init__(logging.WARNING)
+        self._client = client
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not record.name.startswith("cloister"):
+            return  # others put what they were given into their messages
+        line = "".join(letter if " " <= letter <= "~" else "?" for letter in record.getMessage())
+        self._client.send(Mishap(line[:200] or "?"))
+
+
+def _start_failed(error: Exception) -> StartFailed:
+    if isinstance(error, CloisterError):
+        return StartFailed(error.code, error.message, error.hint)
+    return StartFailed(CloisterError.code, f"The parlour cannot start: {where_raised(error)}.")
