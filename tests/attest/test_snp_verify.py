@@ -403,4 +403,6 @@ def test_a_policy_refuses_what_it_does_not_know() -> None:
     for wrong in ({"measurement": ["aa" * 48]}, {"measurements": ["aa"]}, {"minimum_tcb": {"snp": 256}}, {"vmpl": [4]}):
         with pytest.raises(msgspec.ValidationError):
             msgspec.convert(wrong, SnpPolicy)
+    with pytest.raises(ValueError, match="measurements"):
+        SnpPolicy(measurements=("aa",))
     assert SnpPolicy().minimum_tcb == TcbFloor()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
@@ -66,3 +67,15 @@ class SnpPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     require_committed_firmware: bool = False
     """Refuse firmware that its owner may still roll back."""
     require_revocation_list: bool = False
+
+    def __post_init__(self) -> None:
+        # msgspec heeds patterns when it converts, not when it is called; a mistyped value must not just never match.
+        for name, digits in _DIGITS.items():
+            if not all(re.fullmatch(f"[0-9a-fA-F]{{{digits}}}", value) for value in getattr(self, name)):
+                raise ValueError(f"{name}: each has {digits} hexadecimal digits")
+
+
+_DIGITS = {
+    **{"measurements": 96, "id_key_digests": 96, "author_key_digests": 96},
+    **{"host_data": 64, "family_ids": 32, "image_ids": 32, "chip_ids": 128},
+}

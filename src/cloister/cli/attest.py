@@ -1,0 +1,224 @@
+"""`cloister attest`: check anyone's attestation evidence, from files alone."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cloister.cli.evidence_file import read_file, read_nonce, read_policy_table, read_time, unpack
+from cloister.errors import CloisterError, SetupError
+
+if TYPE_CHECKING:
+    from cloister.attest.checks import Verdict
+
+FAILED, WRONG_USE, INCOMPLETE = 1, 2, 3
+_REPORT_DATA_BYTES = 64
+_KINDS = {"snp": "snp", "sev-snp": "snp", "tdx": "tdx", "nvidia": "nvidia", "gpu": "nvidia"}
+
+attest = typer.Typer(no_args_is_help=True, help="Attestation evidence of SEV-SNP, TDX and NVIDIA GPUs.")
+
+
+@attest.callback()
+def _group() -> None:
+    """Attestation evidence of SEV-SNP, TDX and NVIDIA GPUs."""
+
+
+@attest.command("check")
+def check(
+    kind: Annotated[str, typer.Option(metavar="snp|tdx|nvidia", help="Whose evidence it is.")],
+    evidence: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="Report or quote: binary, hex or base64. For nvidia also JSON of several reports, or a token.",
+        ),
+    ],
+    certs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE…",
+            help="snp: the VCEK or VLEK, ASK and ARK as PEM, DER or a host's table, in any order. "
+            "nvidia: a report's chain as PEM, or the JWKS that signs tokens.",
+        ),
+    ] = None,
+    more_certs: Annotated[list[Path] | None, typer.Argument(metavar="[CERTS]...", hidden=True)] = None,
+    collateral: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="tdx: Intel's collateral, JSON. snp: AMD's revocation list.")
+    ] = None,
+    nonce: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HEX", help="What the evidence must answer. snp, tdx: the report data, zeros at its end left out."
+        ),
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="ISO 8601 or Unix seconds.", show_default="now")
+    ] = None,
+    policy: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What is demanded: TOML with a table named snp, tdx or gpu.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Check evidence from files: no network, no clock but --at.
+
+    Exit code: 0 all that was asked for holds, 1 a check failed, 3 something could not be checked, 2 wrong use or
+    unreadable input. What nobody asked for is shown as skipped.
+
+    Examples:
+
+      cloister attest check --kind snp --evidence report.bin --certs vcek.der --certs cert_chain.pem
+
+      cloister attest check --kind tdx --evidence quote.bin --collateral collateral.json --nonce 00ff… --json
+
+      cloister attest check --kind nvidia --evidence gpus.json --nonce 931d… --policy policy.toml
+
+      cloister attest check --kind nvidia --evidence token.json --certs jwks.json --at 2026-03-01T12:00:00Z
+    """
+    try:
+        moment = read_time(at)
+        files = _certificate_files(certs, more_certs)
+        verdict = _verify(kind, evidence, files, collateral, nonce, moment, policy)
+    except CloisterError as wrong:
+        _report_error(wrong, as_json)
+        raise typer.Exit(WRONG_USE) from None
+    if as_json:
+        typer.echo(json.dumps({"kind": _KINDS[kind], "at": moment.isoformat(), **verdict.as_json()}, indent=2))
+    else:
+        _print(verdict, moment)
+    if not verdict.passed:
+        raise typer.Exit(INCOMPLETE if verdict.incomplete else FAILED)
+
+
+def _certificate_files(certs: list[Path] | None, more: list[Path] | None) -> list[bytes]:
+    """Several files may follow one --certs."""
+    if more and not certs:
+        raise SetupError(f"What is {more[0]} for?", hint="Evidence follows --evidence, certificates follow --certs.")
+    return [read_file(path) for path in (*(certs or ()), *(more or ()))]
+
+
+def _verify(
+    kind: str,
+    evidence: Path,
+    certificates: list[bytes],
+    collateral: Path | None,
+    nonce: str | None,
+    at: datetime,
+    policy: Path | None,
+) -> Verdict:
+    if kind not in _KINDS:
+        raise SetupError(f"Evidence of kind {kind!r} is not known.", hint="--kind takes snp, tdx or nvidia.")
+    data = read_file(evidence)
+    beside = read_file(collateral) if collateral else None
+    asked = read_nonce(nonce) if nonce is not None else None
+    if _KINDS[kind] == "nvidia":
+        return _verify_nvidia(data, certificates, asked, at, policy)
+    if _KINDS[kind] == "tdx":
+        return _verify_tdx(data, certificates, beside, asked, at, policy)
+    return _verify_snp(data, certificates, beside, asked, at, policy)
+
+
+def _verify_snp(
+    data: bytes, certificates: list[bytes], crl: bytes | None, nonce: bytes | None, at: datetime, policy: Path | None
+) -> Verdict:
+    from cloister.attest.snp import SnpPolicy, verify_snp
+    from cloister.attest.snp.wrapping import unwrap_report
+
+    report, table = unwrap_report(unpack(data))
+    given = [unpack(each) for each in certificates]
+    return verify_snp(
+        report,
+        [*given, table, *([unpack(crl)] if crl else [])],
+        at=at,
+        policy=read_policy_table(policy, ("snp", "sev-snp"), SnpPolicy),
+        report_data=_report_data(nonce),
+    )
+
+
+def _verify_tdx(
+    data: bytes,
+    certificates: list[bytes],
+    collateral: bytes | None,
+    nonce: bytes | None,
+    at: datetime,
+    policy: Path | None,
+) -> Verdict:
+    from cloister.attest.tdx import TdxPolicy, verify_tdx
+
+    if certificates:
+        typer.echo("Note: a TDX quote brings its certificates; --certs was not used.", err=True)
+    return verify_tdx(
+        unpack(data),
+        collateral,
+        at=at,
+        policy=read_policy_table(policy, ("tdx",), TdxPolicy),
+        report_data=_report_data(nonce),
+    )
+
+
+def _verify_nvidia(
+    data: bytes, certificates: list[bytes], nonce: bytes | None, at: datetime, policy: Path | None
+) -> Verdict:
+    from cloister.attest.checks import Examination
+    from cloister.attest.nvidia import GpuPolicy, verify_gpu_reports, verify_gpu_token
+
+    rules = read_policy_table(policy, ("gpu", "nvidia"), GpuPolicy)
+    if not _is_token(data):
+        return verify_gpu_reports(data, nonce, at=at, policy=rules, chain=b"\n".join(certificates) or None)
+    if not certificates:
+        unsigned = Examination()
+        unsigned.skipped("token signature", "no keys were given: fetch NVIDIA's JWKS and name it with --certs")
+        return unsigned.verdict()
+    if len(certificates) > 1:
+        raise SetupError("A token is checked against one JWKS.", hint="Give --certs once.")
+    return verify_gpu_token(data, certificates[0], nonce, at=at, policy=rules)
+
+
+def _is_token(data: bytes) -> bool:
+    """A JWT by itself, or NVIDIA's list that begins with one."""
+    text = data.strip()
+    if not text.startswith(b"["):
+        return text.startswith(b"eyJ") and text.count(b".") == 2
+    try:
+        first: Any = json.loads(text)[0]
+    except (ValueError, LookupError, RecursionError):
+        return False
+    return isinstance(first, list) and first[:1] == ["JWT"]
+
+
+def _report_data(nonce: bytes | None) -> bytes | None:
+    """The 64 bytes a report must carry: a shorter nonce stands at their beginning."""
+    if nonce is not None and len(nonce) > _REPORT_DATA_BYTES:
+        raise SetupError(f"--nonce has {len(nonce)} bytes; a report carries {_REPORT_DATA_BYTES}.")
+    return None if nonce is None else nonce.ljust(_REPORT_DATA_BYTES, b"\0")
+
+
+def _report_error(wrong: CloisterError, as_json: bool) -> None:
+    if as_json:
+        error = {"code": wrong.code, "message": wrong.message, "hint": wrong.hint}
+        typer.echo(json.dumps({"verdict": "error", "error": error}, indent=2))
+    typer.secho(f"Error: {wrong.message}", fg="red", err=True)
+    if wrong.hint:
+        typer.echo(wrong.hint, err=True)
+
+
+def _print(verdict: Verdict, at: datetime) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from cloister.cli.checks import checks_table
+
+    console = Console()
+    console.print(checks_table(verdict))
+    console.print()
+    when = f"at {at:%Y-%m-%d %H:%M:%S %Z}"
+    if verdict.passed:
+        console.print(Text(f"Passed, {when}.", style="green"))
+    elif verdict.incomplete:
+        console.print(Text(f"Incomplete, {when}: something that matters could not be checked.", style="yellow"))
+    else:
+        failed = ", ".join(check.name for check in verdict.broken)
+        console.print(Text(f"Failed, {when}: {failed}.", style="red"), soft_wrap=True)
