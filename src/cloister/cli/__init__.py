@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import typer
 
+from cloister.cli.attest import attest
 from cloister.cli.bench import bench
 from cloister.cli.chat import chat
 from cloister.cli.failure import FriendlyGroup
 from cloister.cli.key import key
 from cloister.cli.log import log
 from cloister.cli.models import models
+from cloister.cli.proxy import proxy
 from cloister.cli.release import release
 from cloister.cli.serve import serve
 from cloister.cli.vault import vault
+from cloister.cli.verify import verify
 from cloister.cli.version import version
+from cloister.cli.weights import weights
 
 app = typer.Typer(
     name="cloister",
@@ -27,10 +31,12 @@ app = typer.Typer(
     help="Serve language models to people who need not trust the provider.\n\n"
     "Begin with `cloister serve`, then `cloister chat` in another terminal.",
 )
-for command in (serve, chat, models, version):
+for command in (serve, chat, verify, proxy, models, version):
     app.command()(command)
+app.add_typer(attest, name="attest")
 app.add_typer(bench, name="bench")
 app.add_typer(key, name="key")
 app.add_typer(log, name="log")
 app.add_typer(release, name="release")
 app.add_typer(vault, name="vault")
+app.add_typer(weights, name="weights")
