@@ -68,5 +68,7 @@ def _log_in(folder: Path) -> Log:
     if not key_file.exists():
         new_key_file(key_file, ORIGIN_PREFIX + secrets.token_hex(8))
     if not (log_dir / "checkpoint").exists():
+        if (log_dir / "tile").exists():
+            raise EvidenceInvalid("its checkpoint is gone.")
         return Log.create(log_dir, read_key_file(key_file, Algorithm.ED25519))
     return Log.open(log_dir)

@@ -110,13 +110,13 @@ def verify_consistency(old: int, size: int, old_root: bytes, root: bytes, proof:
 
     From an empty tree there is nothing to prove, and no proof is accepted: the caller must know what it means by that.
     """
-    if not 0 < old <= size <= MAX_SIZE or not _all_hashes(old_root, root, *proof):
+    if not 0 < old <= size <= MAX_SIZE:
         return False
     if old == size:
         return not proof and old_root == root
     # An old tree that is complete is itself the first node of the path, and is left out of the proof.
     path = [old_root, *proof] if old & (old - 1) == 0 else list(proof)
-    if not path or not proof:
+    if not proof or not _all_hashes(old_root, root, *proof):
         return False
     place, last = old - 1, size - 1
     while place & 1:

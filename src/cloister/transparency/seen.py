@@ -121,10 +121,12 @@ class SeenLogs:
             return _Memory()
         except OSError as reason:
             raise self._damaged(f"cannot be read ({reason.strerror})") from None
+        # Not opened as a file yet: it may be a folder or a pipe.
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o022 or status.st_uid not in (0, os.geteuid()):
+            os.close(descriptor)
+            raise self._damaged("is no plain file, or can be written by others")
         with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o022 or status.st_uid not in (0, os.geteuid()):
-                raise self._damaged("can be written by others")
             data = file.read(MAX_MEMORY_BYTES + 1)
         if len(data) > MAX_MEMORY_BYTES:
             raise self._damaged("is too large")

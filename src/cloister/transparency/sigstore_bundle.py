@@ -9,6 +9,8 @@ Rekor's checkpoints.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from cloister.attest.checks import Examination, Verdict
@@ -22,7 +24,7 @@ _STATEMENTS = ("https://in-toto.io/Statement/v1", "https://in-toto.io/Statement/
 
 
 class _Shape(msgspec.Struct):
-    envelope: msgspec.Raw | None = msgspec.field(default=None, name="dsseEnvelope")
+    envelope: Any = msgspec.field(default=None, name="dsseEnvelope")
 
 
 class _Subject(msgspec.Struct):

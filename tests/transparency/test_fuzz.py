@@ -1,0 +1,58 @@
+"""The atheris harness of the log's parsers, run briefly."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cloister.attest.evidence import ReleaseProof
+from cloister.transparency.checkpoint import Checkpoint
+from cloister.transparency.keys import SigningKey
+from cloister.transparency.note import Note
+from cloister.transparency.proof_file import write_proof
+from cloister.transparency.tiles import write_bundle
+from tests.transparency.house import manifest
+
+KEY = SigningKey.generate("log.example")
+TREE = Checkpoint("log.example", 1, bytes(32)).text
+# One good input for each of the harness's parsers, in their order, to begin with.
+SEEDS = (
+    str(Note("text\n", (KEY.sign("text\n"),))).encode(),
+    str(Note(TREE, (KEY.sign(TREE),))).encode(),
+    TREE.encode()[:-1],
+    str(KEY.verifier).encode(),
+    KEY.sign("text\n").line.encode()[:-1],
+    manifest(1),
+    b"\2" + write_bundle([b"one", b"two"]),
+    bytes(96),
+    write_proof(ReleaseProof(manifest=manifest(1), checkpoint=str(Note(TREE, (KEY.sign(TREE),))))),
+)
+HARNESS = Path(__file__).parents[1] / "fuzz" / "transparency_parsers.py"
+
+
+def test_parsers_under_atheris(tmp_path: Path) -> None:
+    pytest.importorskip("atheris", reason="atheris is not installed")
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for number, seed in enumerate(SEEDS):
+        (corpus / str(number)).write_bytes(bytes([number]) + seed)
+    run = subprocess.run(
+        [
+            sys.executable,
+            str(HARNESS),
+            str(corpus),
+            "-runs=20000",
+            "-seed=1",
+            "-max_len=2048",
+            f"-artifact_prefix={tmp_path}/",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=tmp_path,
+    )
+    assert run.returncode == 0, run.stderr[-4000:]
+    assert "Done 20000 runs" in run.stderr
