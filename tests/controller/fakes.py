@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,6 +28,7 @@ from cloister.messages.generation import (
     Stats,
     Tokens,
 )
+from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.service import AttachLink, Pause, Paused, Resume, ToSealedService
 from cloister.messages.vault import (
     Confide,
@@ -145,17 +147,18 @@ class FakeNursery:
 class House:
     """A relay with a service, vaults and one gateway, all played."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, lock: Callable[[SealedPrompt], LockedPrompt] | None = None, **settings: Any) -> None:
         self.nursery = FakeNursery()
-        self.relay = Relay(ControllerSettings(**settings), lambda: SERVING, cores=1)
+        locking = {} if lock is None else {"lock": lock}
+        self.relay = Relay(ControllerSettings(**settings), lambda: SERVING, cores=1, **locking)
         self.relay.vaults.open(self.nursery, LinkShape(3, 16, 2))  # type: ignore[arg-type]
         self.front = Inbox()
         self.gateway = self.add_gateway(self.front)
         self.real_service: Service | None = None
 
     @classmethod
-    async def build(cls, **settings: Any) -> House:
-        house = cls(**settings)
+    async def build(cls, lock: Callable[[SealedPrompt], LockedPrompt] | None = None, **settings: Any) -> House:
+        house = cls(lock, **settings)
         await house.start_service()
         return house
 

@@ -1,0 +1,166 @@
+"""A node's evidence: fresh for each nonce, bound to channel key, release and statement, and never in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from cloister.attest.attester import Attestation, Tee
+from cloister.attest.evidence import NodeEvidence, Statement, read_evidence, read_statement
+from cloister.attest.software import SoftwareAttester, verify_software
+from cloister.controller.channel_key import ChannelKeys
+from cloister.controller.evidence import Notary
+from cloister.controller.release import find_release
+from cloister.errors import SetupError
+from cloister.messages.front import AskEvidence, Evidence
+from cloister.messages.generation import Failed
+from cloister.transparency.dev_log import Release, development_release
+from cloister.transparency.key_file import new_key_file, read_key_file
+from cloister.transparency.keys import Algorithm
+from cloister.transparency.log import Log
+from cloister.transparency.manifest import measure_running
+from cloister.transparency.proof import verify_release
+from cloister.transparency.release_entry import publish
+from cloister.transparency.trust import ReleaseTrust
+from tests.controller.test_secure import Wire
+
+STATEMENT = Statement("a/model", bytes(range(32)), ("memory_lock",), 1_700_000_000)
+NONCE = bytes(range(100, 132))
+
+
+async def statement() -> Statement:
+    return STATEMENT
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    return development_release(tmp_path_factory.mktemp("development"))
+
+
+class Office:
+    def __init__(self, release: Release, attester: object | None = None, **more: int) -> None:
+        self.keys = ChannelKeys()
+        self.notary = Notary(attester or SoftwareAttester(), release, self.keys, statement, **more)  # type: ignore[arg-type]
+        self.front = Wire()
+
+    async def evidence(self, nonce: bytes = NONCE, since: int = 0) -> NodeEvidence:
+        self.notary.answer(self.front, AskEvidence(7, nonce, since))
+        sent = await self.front.next(Evidence)
+        assert sent.request_id == 7
+        return read_evidence(sent.document)
+
+
+@pytest.fixture
+def office(release: Release) -> Iterator[Office]:
+    office = Office(release)
+    yield office
+    office.notary.close()
+
+
+async def test_the_report_is_over_the_nonce_and_all_that_matters(office: Office, release: Release) -> None:
+    evidence = await office.evidence()
+    assert evidence.channel_key == office.keys.public and evidence.measurement == release.measurement
+    assert read_statement(evidence.statement) == STATEMENT
+    at = datetime.now(UTC)
+    good = verify_software(evidence.report, at=at, allowed=True, report_data=evidence.report_data(NONCE))
+    assert good.passed
+    stale = verify_software(evidence.report, at=at, allowed=True, report_data=evidence.report_data(bytes(32)))
+    assert [check.name for check in stale.broken] == ["report data"]
+
+
+async def test_the_release_is_proven_to_be_in_its_log(office: Office, release: Release) -> None:
+    evidence = await office.evidence(since=0)
+    assert evidence.release is not None
+    trust = ReleaseTrust(logs=(release.log_key,))
+    assert verify_release(evidence.release, evidence.measurement, trusted=trust, seen=None).passed
+    assert (await office.evidence(since=1)).release.since == 1  # type: ignore[union-attr]
+
+
+async def test_evidence_follows_the_channel_key(release: Release) -> None:
+    office = Office(release)
+    before = await office.evidence()
+    office.keys._renew()
+    after = await office.evidence()
+    assert before.channel_key != after.channel_key == office.keys.public
+    office.notary.close()
+
+
+class Slow:
+    """Firmware that takes its time."""
+
+    tee: Tee = "sev-snp"
+
+    def __init__(self) -> None:
+        self.may_go_on = threading.Event()
+        self.asked: list[bytes] = []
+
+    def attest(self, report_data: bytes) -> Attestation:
+        self.asked.append(report_data)
+        assert self.may_go_on.wait(30)
+        return Attestation("sev-snp", b"report", (b"certificate",), b"collateral")
+
+
+async def test_slow_firmware_holds_nobody_up_and_only_so_many_wait(release: Release) -> None:
+    slow = Slow()
+    office = Office(release, slow, most=2)
+    for number in range(3):
+        office.notary.answer(office.front, AskEvidence(number, bytes([number]) * 32))
+    refused = await office.front.next(Failed)
+    assert (refused.request_id, refused.code) == (2, "queue_full")
+    await asyncio.sleep(0.01)  # the loop turns while the firmware does not answer
+    slow.may_go_on.set()
+    evidence = read_evidence((await office.front.next(Evidence)).document)
+    assert (evidence.tee, evidence.certificates, evidence.collateral) == ("sev-snp", (b"certificate",), b"collateral")
+    assert evidence.report_data(bytes(32)) == slow.asked[0]
+    await office.front.next(Evidence)
+    office.notary.close()
+
+
+@pytest.mark.parametrize("error", [SetupError("The firmware gave no report."), RuntimeError("with something in it")])
+async def test_a_report_that_cannot_be_had_is_an_error_of_its_own(release: Release, error: Exception) -> None:
+    class Broken(Slow):
+        def attest(self, report_data: bytes) -> Attestation:
+            raise error
+
+    office = Office(release, Broken())
+    office.notary.answer(office.front, AskEvidence(1, NONCE))
+    failed = await office.front.next(Failed)
+    assert failed.code == ("setup_error" if isinstance(error, SetupError) else "internal_error")
+    assert "something" not in failed.message
+    office.notary.close()
+
+
+# ---- which release
+
+
+def a_log(folder: Path, *manifests: bytes) -> Path:
+    new_key_file(folder / "key", "example.org/releases")
+    key = read_key_file(folder / "key", Algorithm.ED25519)
+    log = Log.create(folder / "log", key)
+    for manifest in manifests:
+        publish(log, manifest, key)
+    return folder / "log"
+
+
+def test_the_release_that_runs_is_found_in_its_log(tmp_path: Path) -> None:
+    running = measure_running()
+    other = running.__class__(running.format, "0.0.1", running.files, running.lock, running.image)
+    released = running.__class__(running.format, running.version, running.files, running.lock, "sha256:" + "ab" * 32)
+    log = a_log(tmp_path, other.encoded(), released.encoded())
+    assert find_release(log).manifest == released.encoded()
+    assert find_release(log).prove(0).index == 1
+
+
+def test_a_log_without_it_or_no_log_is_refused(tmp_path: Path) -> None:
+    running = measure_running()
+    changed = {**running.files, "src/cloister/__init__.py": "00" * 32}
+    other = running.__class__(running.format, running.version, changed, running.lock, running.image)
+    with pytest.raises(SetupError, match="No release"):
+        find_release(a_log(tmp_path, other.encoded()))
+    with pytest.raises(SetupError):
+        find_release(tmp_path / "nothing")
