@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from cloister.config import (
+    AttesterChoice,
     ControllerSettings,
     Dtype,
     EngineSettings,
@@ -17,11 +18,17 @@ from cloister.config import (
     Settings,
     WeightFormat,
 )
+from cloister.errors import SetupError
+
+if TYPE_CHECKING:
+    from cloister.models.source import ModelFolder
 
 _CONTROLLER = ControllerSettings()
 _ENGINE = EngineSettings()
 _GATEWAY = GatewaySettings()
 _VAULTS = "Vaults"
+_EVIDENCE = "Evidence"
+_SEALED = "Sealed weights"
 
 
 def serve(
@@ -83,6 +90,34 @@ def serve(
         Path | None,
         typer.Option(metavar="FILE", help="The key shared with that machine.", rich_help_panel=_VAULTS),
     ] = None,
+    attester: Annotated[
+        AttesterChoice,
+        typer.Option(
+            help="Who speaks for this machine: its firmware (tsm), software alone, or the better one there is (auto).",
+            rich_help_panel=_EVIDENCE,
+        ),
+    ] = _CONTROLLER.attester,
+    release: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="The transparency log that has the release which runs; see `cloister log`.",
+            show_default="a development log",
+            rich_help_panel=_EVIDENCE,
+        ),
+    ] = None,
+    sealed_weights: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Serve a provider's sealed weights once it released their key; see `cloister weights`.",
+            rich_help_panel=_SEALED,
+        ),
+    ] = None,
+    provider_key: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Who must have signed them.", rich_help_panel=_SEALED),
+    ] = None,
     allow_degraded_sandbox: Annotated[
         bool,
         typer.Option(
@@ -103,6 +138,8 @@ def serve(
       cloister serve --host 0.0.0.0 --keys keys.toml    # see `cloister key new`
 
       cloister serve --max-vaults 16 --session-idle 60
+
+      cloister serve --sealed-weights model.sealed --provider-key 'example.com/weights+…'
     """
     settings = Settings(
         model=model,
@@ -126,6 +163,10 @@ def serve(
             session_idle_s=session_idle,
             outpost=outpost,
             outpost_key=outpost_key.absolute() if outpost_key else None,
+            attester=attester,
+            release=release.absolute() if release else None,
+            sealed_weights=sealed_weights.absolute() if sealed_weights else None,
+            provider_key=provider_key,
         ),
         gateway=GatewaySettings(host=host, port=port, keys_file=keys, request_timeout_s=request_timeout),
     )
@@ -137,6 +178,8 @@ def _become_controller(settings: Settings) -> NoReturn:
     begun = monotonic()
     from rich.console import Console
 
+    from cloister.attest.tsm import find_attester
+    from cloister.controller.release import find_release
     from cloister.controller.remote import check_outpost
     from cloister.entry import become
     from cloister.gateway.keys import load_keys
@@ -145,5 +188,26 @@ def _become_controller(settings: Settings) -> NoReturn:
     with Console(stderr=True, highlight=False).status("Starting…"):
         load_keys(settings.gateway)  # a wrong keys file should not cost the time to load a model
         check_outpost(settings.controller)
-        folder = find_model(settings.model)
+        find_attester(settings.controller.attester)
+        find_release(settings.controller.release)
+        folder = _sealed_model(settings) or find_model(settings.model)
     become("cloister.controller", settings, folder, begun)
+
+
+def _sealed_model(settings: Settings) -> ModelFolder | None:
+    """The model that a sealed file says it holds, if that is what is to be served. Nothing is decrypted here."""
+    file, provider = settings.controller.sealed_weights, settings.controller.provider_key
+    if file is None and provider is None:
+        return None
+    from cloister.models.source import ModelFolder
+    from cloister.transport.sealed_weights import WeightsBundle
+    from cloister.transport.weights_header import read_provider_key
+
+    if file is None or provider is None or settings.model is not None:
+        raise SetupError(
+            "--sealed-weights and --provider-key belong together, and --model is not for them.",
+            hint="`cloister weights seal` prints how to serve what it sealed.",
+        )
+    bundle = WeightsBundle.open(file, read_provider_key(provider))
+    bundle.close()
+    return ModelFolder(bundle.header.model, file, {})

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -18,11 +17,11 @@ from cloister.config import Settings
 from cloister.controller.gateway import Gateway
 from cloister.controller.parlour import Parlour
 from cloister.controller.process import Controller
+from cloister.controller.provision import Provision, provide
 from cloister.controller.ready import say_ready
 from cloister.entry import run
 from cloister.hardening import where_raised
 from cloister.messages.lifecycle import StartController
-from cloister.models.source import ModelFolder
 
 
 async def _serve(start: StartController, console: Console) -> None:
@@ -31,14 +30,18 @@ async def _serve(start: StartController, console: Console) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    settings = Settings.model_validate_json(start.settings)
-    folder = ModelFolder(start.name, Path(start.path), {})
+    stopped = asyncio.create_task(stop.wait())
+    given = await _given(start, stopped, console)
+    if given is None:
+        console.print("Stopped.")
+        return
+    provision, settings = given
+    folder = provision.folder
     controller = Controller(folder, settings)
     gateway = Gateway(controller.relay, controller.secure, controller.notary, folder, settings.gateway)
     degraded = settings.controller.allow_degraded_sandbox
     parlour = Parlour(controller.relay, controller.secure, folder, settings.gateway, allow_degraded=degraded)
-    starting = asyncio.create_task(_start(controller, parlour, gateway))
-    stopped = asyncio.create_task(stop.wait())
+    starting = asyncio.create_task(_start(controller, parlour, gateway, provision))
     try:
         with console.status(f"Loading {start.name}…"):
             await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -52,14 +55,29 @@ async def _serve(start: StartController, console: Console) -> None:
         await gateway.close()
         await parlour.close()
         await controller.close()
+        await provision.close()
     console.print("Stopped.")
 
 
-async def _start(controller: Controller, parlour: Parlour, gateway: Gateway) -> str:
+async def _given(
+    start: StartController, stopped: asyncio.Task[Any], console: Console
+) -> tuple[Provision, Settings] | None:
+    """The model; its provider may let us wait for it. None if we are told to stop before it comes."""
+    providing = asyncio.create_task(provide(start, Settings.model_validate_json(start.settings), console))
+    await asyncio.wait((providing, stopped), return_when=asyncio.FIRST_COMPLETED)
+    if providing.done():
+        return providing.result()
+    providing.cancel()
+    await asyncio.gather(providing, return_exceptions=True)
+    return None
+
+
+async def _start(controller: Controller, parlour: Parlour, gateway: Gateway, provision: Provision) -> str:
     """The fronts import while the model loads; the gateway opens its doors when all is ready. Its URL."""
     gateway.start()
     parlour.start()
     serving = await controller.start()
+    await provision.packed()
     await parlour.open(serving)
     return await gateway.serve(serving)
 

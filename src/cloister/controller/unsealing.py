@@ -49,6 +49,7 @@ class Unsealing:
         self._said = asyncio.get_running_loop().create_future()
         self._channel.send(Packed())
         await self._said
+        await asyncio.to_thread(self._process.wait)
 
     async def close(self) -> None:
         """The folder is gone when its last reader is."""

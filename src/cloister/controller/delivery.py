@@ -1,0 +1,118 @@
+"""Waiting for the key of sealed weights: this node shows what it is, and its provider releases the key to it or not.
+
+A door listens in the gateway's place meanwhile (`cloister.gateway.door`). The channel key is made for this wait alone:
+nothing that a user ever seals is sealed to it, and it is gone with the wait (Petridish §5: only keys are transmitted).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+from time import time
+
+import msgspec
+
+from cloister.attest.evidence import Statement
+from cloister.attest.tsm import find_attester
+from cloister.config import Settings
+from cloister.controller.channel import Channel
+from cloister.controller.child import environment, run_module
+from cloister.controller.evidence import Notary
+from cloister.controller.release import find_release
+from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, error_from_code
+from cloister.hardening import WIPE_FREED_MEMORY
+from cloister.messages.delivery import FromDoor, KeyTaken, OfferKey, OpenDoor
+from cloister.messages.front import AskEvidence, Listening
+from cloister.messages.generation import VERSION, Failed
+from cloister.messages.lifecycle import StartFailed
+from cloister.transport.keys import ChannelKey
+from cloister.transport.sealed_weights import WeightsBundle
+from cloister.transport.weights_key import receive_release
+
+GRACE_S = 10.0
+
+
+class Delivery:
+    """`open` the door, then wait for the `key`; `close` it before the gateway opens."""
+
+    def __init__(self, bundle: WeightsBundle, settings: Settings) -> None:
+        loop = asyncio.get_running_loop()
+        self._bundle = bundle
+        self._settings = settings
+        self._channel_key = ChannelKey.generate()
+        self._started = int(time())
+        self._layers: asyncio.Task[tuple[str, ...]] = asyncio.create_task(_missing_layers())
+        controls = settings.controller
+        self._notary = Notary(
+            find_attester(controls.attester), find_release(controls.release), self._channel_key, self._statement
+        )
+        self._listening: asyncio.Future[str] = loop.create_future()
+        self.key: asyncio.Future[bytearray] = loop.create_future()
+
+    async def open(self) -> str:
+        """Start the door; where it listens."""
+        ours, theirs = socket.socketpair()
+        self._process = run_module("cloister.gateway.door", theirs, **WIPE_FREED_MEMORY)
+        self._channel = Channel(ours, FromDoor, self._receive, self._ended)
+        self._channel.send(OpenDoor(VERSION, self._settings.gateway.model_dump_json().encode()))
+        return await self._listening
+
+    async def close(self) -> None:
+        """End the door; the answer to who released the key gets time to go out."""
+        self._notary.close()
+        self._layers.cancel()
+        self._process.terminate()
+        try:
+            await asyncio.to_thread(self._process.wait, GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            await asyncio.to_thread(self._process.wait)
+        self._channel.close()
+
+    async def _statement(self) -> Statement:
+        header = self._bundle.header
+        missing = await asyncio.shield(self._layers)
+        return Statement(header.model, header.digest, missing, self._started)
+
+    def _receive(self, message: msgspec.Struct) -> None:
+        match message:
+            case Listening() if not self._listening.done():
+                self._listening.set_result(message.url)
+            case StartFailed() if not self._listening.done():
+                self._listening.set_exception(error_from_code(message.code, message.message, hint=message.hint))
+            case AskEvidence():
+                self._notary.answer(self._channel, message)
+            case OfferKey():
+                self._channel.send(self._answer_to(message))
+
+    def _answer_to(self, offer: OfferKey) -> KeyTaken | Failed:
+        try:
+            key, answer = receive_release(self._channel_key, offer.message)
+            if not self._bundle.opens_with(key):
+                raise InvalidRequest("This is not the key of the weights that wait here.")
+        except CloisterError as reason:
+            return Failed(offer.request_id, reason.code, str(reason))
+        if self.key.done():  # released twice at once: both providers' answers are true
+            key[:] = bytes(len(key))
+        else:
+            self.key.set_result(key)
+        return KeyTaken(offer.request_id, answer)
+
+    def _ended(self) -> None:
+        for waiting in (self._listening, self.key):
+            if not waiting.done():
+                waiting.set_exception(
+                    ServiceUnavailable("The door ended while the server waited for its weights' key.")
+                )
+                waiting.exception()  # nobody may be waiting yet
+
+
+async def _missing_layers() -> tuple[str, ...]:
+    """What this machine's sandbox lacks: the provider wants to know before it trusts it with weights."""
+    command = (sys.executable, "-m", "cloister.controller.sandbox")
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=environment())
+    said, _ = await process.communicate()
+    return tuple(json.loads(said)["missing"])
