@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cloister.attest.evidence import NodeEvidence, Statement, bind, write_evidence
+from cloister.attest.attester import Attester
+from cloister.attest.evidence import NodeEvidence, bind, write_evidence
 from cloister.attest.software import SoftwareAttester
 from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, MessageRepeated
 from cloister.transparency.dev_log import Release
@@ -79,9 +80,9 @@ class FakeNode:
     pause_s: float = 0.0
     head_headers: tuple[tuple[str, str], ...] = ()
     server: Server = field(default_factory=Server)
+    attester: Attester = field(default_factory=SoftwareAttester)
 
     def __post_init__(self) -> None:
-        self.attester = SoftwareAttester()
         self.restart()
 
     @property
@@ -115,10 +116,12 @@ class FakeNode:
         ).encode()
         measurement = self.release.measurement if self.release else bytes(32)
         bound = bind(nonce, self.channel_key.public, measurement, b"", statement)
+        attestation = self.attester.attest(bound)
         return NodeEvidence(
             version=1,
-            tee="none",
-            report=self.attester.attest(bound).report,
+            tee=attestation.tee,
+            report=attestation.report,
+            certificates=attestation.certificates,
             channel_key=self.channel_key.public,
             measurement=measurement,
             statement=statement,
@@ -202,9 +205,3 @@ def running(node: FakeNode, port: int = 0) -> Iterator[FakeNode]:
     with http_server(node.handle, port) as server:
         node.server = server
         yield node
-
-
-def statement_of(evidence: NodeEvidence) -> Statement:
-    from cloister.attest.evidence import read_statement
-
-    return read_statement(evidence.statement)

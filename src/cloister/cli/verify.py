@@ -73,20 +73,12 @@ def software_note(verification: Verification) -> str:
 
 def _print(verification: Verification) -> None:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    colours = {"PASS": "green", "FAIL": "red", "SKIP": "yellow"}
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("check", "outcome", "found"):
-        table.add_column(title, overflow="fold")
-    for check in verification.verdict.checks:
-        outcome = str(check.outcome)
-        colour = "dim" if outcome == "SKIP" and not check.required else colours[outcome]
-        found = check.reason if check.required or outcome != "SKIP" else f"{check.reason} (not asked for)"
-        table.add_row(Text(_plain(check.name)), Text(outcome, style=colour), Text(_plain(found)))
+    from cloister.cli.checks import checks_table
+
     console = Console()
-    console.print(table)
+    console.print(checks_table(verification.verdict))
     console.print()
     if verification.passed:
         key = f"prompts are sealed to channel key {verification.key_id}"
@@ -95,8 +87,3 @@ def _print(verification: Verification) -> None:
         console.print(Text("Not verified: something that matters could not be checked.", style="yellow"))
     else:
         console.print(Text("Not verified: do not send it anything you would not publish.", style="red"))
-
-
-def _plain(text: str) -> str:
-    """The node had a hand in it, and a terminal obeys escape sequences."""
-    return "".join(each for each in " ".join(text.split()) if each.isprintable())

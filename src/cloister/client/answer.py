@@ -21,6 +21,9 @@ from cloister.transport.envelope import CONTENT_TYPE
 from cloister.transport.inner import InnerHead
 from cloister.transport.stream import FrameKind, StreamOpener
 
+LAST_EVENT = b"data: [DONE]\n\n"
+"""Who reads this takes a streamed answer for whole, and reads no further. So it is held until the answer is."""
+
 MAX_REFUSAL_BYTES = 64 * 1024
 _MAX_RETRY_AFTER_S = 60
 _CODES = frozenset(("queue_full", "service_unavailable", "body_too_large", "body_timeout", "not_found", "foreign_host"))
@@ -31,6 +34,7 @@ class SealedAnswer:
 
     def __init__(self, opener: StreamOpener) -> None:
         self._opener = opener
+        self._held = b""
         self.head: InnerHead | None = None
 
     @property
@@ -40,13 +44,18 @@ class SealedAnswer:
 
     def feed(self, data: bytes) -> bytes:
         """The body's bytes that can be believed now. ChannelBroken if something was done to the stream."""
-        pieces = []
+        pieces = [self._held] if self._held else []
         for kind, content in self._opener.feed(data):
             if kind is FrameKind.DATA:
                 pieces.append(content)
             elif kind is FrameKind.HEAD:
                 self.head = InnerHead.decode(content)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        believed = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if believed.endswith(LAST_EVENT) and not self._opener.ended:
+            self._held = believed
+            return b""
+        self._held = b""
+        return believed
 
     def finish(self) -> None:
         """The connection's answer is over: ChannelBroken unless the sealed one is."""

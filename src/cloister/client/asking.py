@@ -10,6 +10,7 @@ import msgspec
 
 from cloister.attest.evidence import MAX_EVIDENCE_BYTES, NodeEvidence, read_evidence
 from cloister.client.address import NodeAddress
+from cloister.client.tls import tls_to
 from cloister.errors import EvidenceInvalid, ServiceUnavailable
 
 ENDPOINT = "/v1/evidence"
@@ -33,7 +34,7 @@ def ask_for_evidence(address: NodeAddress, nonce: bytes, since: int) -> NodeEvid
     )
     until = monotonic() + WHOLE_S
     try:
-        with httpx2.HTTPTransport() as wire:
+        with httpx2.HTTPTransport(verify=tls_to(address)) as wire:
             response = wire.handle_request(request)
             assert isinstance(response.stream, httpx2.SyncByteStream)
             body = _bounded(iter(response.stream), until)

@@ -7,18 +7,15 @@ under seal is not read, and what is not for this node is not sent.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-
 import httpx2
 
-from cloister.client.answer import MAX_REFUSAL_BYTES, Refusal, SealedAnswer, is_sealed, read_refusal
-from cloister.client.message import ENDPOINT, HOP_BY_HOP, OUTER_HEADERS, SealedMessage, seal_message
+from cloister.client.answer import Refusal, is_sealed, read_refusal
+from cloister.client.message import ENDPOINT, OUTER_HEADERS, SealedMessage, seal_message
 from cloister.client.node import VerifiedNode
+from cloister.client.opening import AsyncOpenedStream, OpenedStream, Raising
+from cloister.client.tls import tls_to
 from cloister.client.verification import Verification
 from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, InvalidRequest, ServiceUnavailable
-
-Raising = Callable[[CloisterError, httpx2.Request], Exception]
-"""What to raise for an error of ours, where the caller's library wants one of its own family."""
 
 
 def as_it_is(error: CloisterError, request: httpx2.Request) -> Exception:
@@ -33,7 +30,7 @@ class SealedTransport(httpx2.BaseTransport):
     ) -> None:
         self._node = node
         self._raising = raising
-        self._wire = wire or httpx2.HTTPTransport()
+        self._wire = wire or httpx2.HTTPTransport(verify=tls_to(node.address))
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request and wait for its answer's head; the body is opened as it is read."""
@@ -60,7 +57,7 @@ class SealedTransport(httpx2.BaseTransport):
     def _attempt(self, request: httpx2.Request, body: bytes, verification: Verification) -> httpx2.Response:
         message = _sealed(self._node, request, body, verification)
         outer = self._wire.handle_request(_outer(self._node, request, message))
-        stream = _Stream(outer, SealedAnswer(message.opener), self._raising, request)
+        stream = OpenedStream(outer, message.opener, self._raising, request)
         try:
             if is_sealed(outer.status_code, outer.headers.get("content-type", "")):
                 return stream.begin()
@@ -78,7 +75,7 @@ class AsyncSealedTransport(httpx2.AsyncBaseTransport):
     ) -> None:
         self._node = node
         self._raising = raising
-        self._wire = wire or httpx2.AsyncHTTPTransport()
+        self._wire = wire or httpx2.AsyncHTTPTransport(verify=tls_to(node.address))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request and wait for its answer's head; the body is opened as it is read."""
@@ -106,7 +103,7 @@ class AsyncSealedTransport(httpx2.AsyncBaseTransport):
     async def _attempt(self, request: httpx2.Request, body: bytes, verification: Verification) -> httpx2.Response:
         message = _sealed(self._node, request, body, verification)
         outer = await self._wire.handle_async_request(_outer(self._node, request, message))
-        stream = _AsyncStream(outer, SealedAnswer(message.opener), self._raising, request)
+        stream = AsyncOpenedStream(outer, message.opener, self._raising, request)
         try:
             if is_sealed(outer.status_code, outer.headers.get("content-type", "")):
                 return await stream.begin()
@@ -114,121 +111,6 @@ class AsyncSealedTransport(httpx2.AsyncBaseTransport):
         except BaseException:
             await stream.aclose()
             raise
-
-
-class _Stream(httpx2.SyncByteStream):
-    """The answer's body, opened as it is read. Closing it before its end ends the work on the node."""
-
-    def __init__(self, outer: httpx2.Response, answer: SealedAnswer, raising: Raising, request: httpx2.Request) -> None:
-        assert isinstance(outer.stream, httpx2.SyncByteStream)
-        self._wire = outer.stream
-        self._pieces = iter(outer.stream)
-        self._answer = answer
-        self._raising = raising
-        self._request = request
-        self._opened = b""
-
-    def begin(self) -> httpx2.Response:
-        while self._answer.head is None:
-            if (piece := next(self._pieces, None)) is None:
-                self._answer.finish()
-            else:
-                self._opened += self._answer.feed(piece)
-        return _opened_response(self._answer, self, self._request)
-
-    def clear_text(self) -> bytes:
-        """A refusal's body: a little of it, and only to find its code."""
-        text = b""
-        while len(text) < MAX_REFUSAL_BYTES and (piece := next(self._pieces, None)) is not None:
-            text += piece
-        self.close()
-        return text
-
-    def __iter__(self) -> Iterator[bytes]:
-        try:
-            yield from self._bodies()
-        except CloisterError as error:
-            raise self._raising(error, self._request) from None
-        finally:
-            self.close()
-
-    def _bodies(self) -> Iterator[bytes]:
-        opened, self._opened = self._opened, b""
-        while not self._answer.ended:
-            if opened:
-                yield opened
-            if (piece := next(self._pieces, None)) is None:
-                self._answer.finish()
-            else:
-                opened = self._answer.feed(piece)
-        # The HTTP answer is read to its end before the last piece is given away: who has that often reads no further,
-        # and the connection could not be used again.
-        for trailing in self._pieces:
-            self._answer.feed(trailing)
-        self._answer.finish()
-        if opened:
-            yield opened
-
-    def close(self) -> None:
-        self._answer.close()
-        self._wire.close()
-
-
-class _AsyncStream(httpx2.AsyncByteStream):
-    """As `_Stream`, for an event loop."""
-
-    def __init__(self, outer: httpx2.Response, answer: SealedAnswer, raising: Raising, request: httpx2.Request) -> None:
-        assert isinstance(outer.stream, httpx2.AsyncByteStream)
-        self._wire = outer.stream
-        self._pieces = aiter(outer.stream)
-        self._answer = answer
-        self._raising = raising
-        self._request = request
-        self._opened = b""
-
-    async def begin(self) -> httpx2.Response:
-        while self._answer.head is None:
-            if (piece := await anext(self._pieces, None)) is None:
-                self._answer.finish()
-            else:
-                self._opened += self._answer.feed(piece)
-        return _opened_response(self._answer, self, self._request)
-
-    async def clear_text(self) -> bytes:
-        """A refusal's body: a little of it, and only to find its code."""
-        text = b""
-        while len(text) < MAX_REFUSAL_BYTES and (piece := await anext(self._pieces, None)) is not None:
-            text += piece
-        await self.aclose()
-        return text
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        try:
-            async for opened in self._bodies():
-                yield opened
-        except CloisterError as error:
-            raise self._raising(error, self._request) from None
-        finally:
-            await self.aclose()
-
-    async def _bodies(self) -> AsyncIterator[bytes]:
-        opened, self._opened = self._opened, b""
-        while not self._answer.ended:
-            if opened:
-                yield opened
-            if (piece := await anext(self._pieces, None)) is None:
-                self._answer.finish()
-            else:
-                opened = self._answer.feed(piece)
-        async for trailing in self._pieces:
-            self._answer.feed(trailing)
-        self._answer.finish()
-        if opened:
-            yield opened
-
-    async def aclose(self) -> None:
-        self._answer.close()
-        await self._wire.aclose()
 
 
 def _sealed(node: VerifiedNode, request: httpx2.Request, body: bytes, verification: Verification) -> SealedMessage:
@@ -253,14 +135,6 @@ def _outer(node: VerifiedNode, request: httpx2.Request, message: SealedMessage) 
         content=message.envelope,
         extensions={name: value for name, value in request.extensions.items() if name == "timeout"},
     )
-
-
-def _opened_response(
-    answer: SealedAnswer, stream: httpx2.SyncByteStream | httpx2.AsyncByteStream, request: httpx2.Request
-) -> httpx2.Response:
-    assert answer.head is not None
-    headers = [(name, value) for name, value in answer.head.headers if name.lower() not in HOP_BY_HOP]
-    return httpx2.Response(answer.head.status, headers=headers, stream=stream, request=request)
 
 
 def _refusal(outer: httpx2.Response, clear_text: bytes) -> Refusal:

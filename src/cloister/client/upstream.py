@@ -16,6 +16,7 @@ import httptools
 from cloister.client.address import NodeAddress
 from cloister.client.answer import MAX_REFUSAL_BYTES, Refusal, SealedAnswer, is_sealed, read_refusal
 from cloister.client.message import ENDPOINT, OUTER_HEADERS, SealedMessage
+from cloister.client.tls import tls_to
 from cloister.errors import ChannelBroken, ServiceUnavailable
 from cloister.transport.inner import InnerHead
 
@@ -193,7 +194,7 @@ class UpstreamPool:
 
     def __init__(self, address: NodeAddress) -> None:
         self._address = address
-        self._tls = ssl.create_default_context() if address.scheme == "https" else None
+        self._tls = tls_to(address) if address.scheme == "https" else None
         self._idle: list[Upstream] = []
 
     async def take(self) -> Upstream:

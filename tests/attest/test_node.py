@@ -1,0 +1,208 @@
+"""A node's evidence against a policy, with reports of chips of our own: dispatch, binding, what may not be missing."""
+
+import json
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from cloister.attest import node as node_module
+from cloister.attest.attester import Tee
+from cloister.attest.checks import Outcome, Verdict
+from cloister.attest.evidence import GpuEvidence, NodeEvidence, bind
+from cloister.attest.node import verify_node
+from cloister.attest.policy import Policy
+from cloister.attest.snp import SnpPolicy, verify_snp
+from cloister.attest.software import SoftwareAttester
+from cloister.attest.tdx import TdxPolicy
+from cloister.errors import EvidenceInvalid
+from tests.attest.snp_maker import AT, Chip
+
+NONCE, OTHER_NONCE = b"n" * 32, b"o" * 32
+CHANNEL_KEY, MEASUREMENT = b"k" * 32, b"m" * 32
+LAUNCH = "aa" * 48
+SNP = Policy(snp=SnpPolicy(measurements=(LAUNCH,)))
+
+
+def statement(**changes: Any) -> bytes:
+    return json.dumps({"model": "m", "weights": "A" * 43 + "=", "missing_layers": [], "started": 1} | changes).encode()
+
+
+@dataclass
+class Node:
+    """Evidence for a nonce, by a chip of our own or by software."""
+
+    tee: Tee = "sev-snp"
+    gpu: GpuEvidence | None = None
+    statement: bytes = field(default_factory=statement)
+    chip: Chip = field(default_factory=Chip)
+    software: SoftwareAttester = field(default_factory=lambda: SoftwareAttester(clock=AT.timestamp))
+
+    def evidence(self, nonce: bytes = NONCE) -> NodeEvidence:
+        bound = bind(nonce, CHANNEL_KEY, MEASUREMENT, self.gpu.data if self.gpu else b"", self.statement)
+        if self.tee == "sev-snp":
+            report, certificates = self.chip.report(report_data=bound), tuple(self.chip.certificates)
+        else:
+            report, certificates = self.software.attest(bound).report, ()
+        return NodeEvidence(
+            1, self.tee, report, CHANNEL_KEY, MEASUREMENT, self.statement, certificates=certificates, gpu=self.gpu
+        )
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch) -> Node:
+    made = Node()
+    monkeypatch.setattr(node_module, "verify_snp", partial(verify_snp, roots=made.chip.roots))
+    return made
+
+
+def outcome(verdict: Verdict, name: str) -> Outcome:
+    (found,) = [check.outcome for check in verdict.checks if check.name == name]
+    return found
+
+
+def broken(verdict: Verdict) -> set[str]:
+    return {check.name for check in verdict.broken}
+
+
+def check(evidence: NodeEvidence, policy: Policy = SNP, nonce: bytes = NONCE) -> Verdict:
+    return verify_node(evidence, nonce, at=AT, policy=policy)
+
+
+def test_a_real_tee_that_answers_the_nonce_passes_and_says_what_it_is(node: Node) -> None:
+    verdict = check(node.evidence())
+    assert verdict.passed, verdict.broken
+    assert verdict.claims["tee"] == "sev-snp" and verdict.claims["model"] == "m"
+    assert verdict.claims["measurement"] == MEASUREMENT.hex()
+    assert verdict.claims["report"]["measurement"] == LAUNCH
+    json.dumps(verdict.as_json())
+
+
+def test_evidence_for_another_nonce_is_stale(node: Node) -> None:
+    verdict = check(node.evidence(OTHER_NONCE))
+    assert broken(verdict) == {"report data"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"channel_key": b"x" * 32},
+        {"measurement": b"x" * 32},
+        {"statement": statement(model="another")},
+        {"gpu": GpuEvidence("report", b"[]")},
+    ],
+)
+def test_nothing_the_report_speaks_for_can_be_exchanged(
+    node: Node, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passing = Verdict(checks=check(node.evidence()).checks)
+    monkeypatch.setattr(node_module, "verify_gpu_reports", lambda *given, **more: passing)
+    verdict = check(replace(node.evidence(), **change))
+    assert "report data" in broken(verdict)
+
+
+def test_a_tee_the_policy_does_not_list_fails(node: Node) -> None:
+    assert broken(check(node.evidence(), replace(SNP, tees=("tdx",)))) == {"tee"}
+
+
+def test_without_known_launch_measurements_nothing_says_what_runs(node: Node) -> None:
+    verdict = check(node.evidence(), Policy())
+    assert verdict.incomplete and broken(verdict) == {"launch"}
+    other = Policy(snp=SnpPolicy(measurements=("bb" * 48,)))
+    assert broken(check(node.evidence(), other)) == {"measurement"}
+
+
+@pytest.mark.parametrize("known", [(), ("mrtd",), ("mrtd", "rtmr1"), ("rtmr1", "rtmr2")])
+def test_a_td_needs_firmware_kernel_and_command_line_known(
+    node: Node, known: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def verify_tdx(quote: bytes, collateral: bytes | None, **more: Any) -> Verdict:
+        asked.update(more, quote=quote, collateral=collateral)
+        return check(node.evidence())
+
+    monkeypatch.setattr(node_module, "verify_tdx", verify_tdx)
+    evidence = replace(node.evidence(), tee="tdx", collateral=b"{}")
+    policy = Policy(tdx=TdxPolicy(**dict.fromkeys(known, (LAUNCH,))))
+    verdict = check(evidence, policy)
+    launch = [each for each in verdict.checks if each.name == "launch"][-1]
+    assert launch.outcome is Outcome.SKIP and launch.required and not verdict.passed
+    assert asked["report_data"] == evidence.report_data(NONCE) and asked["collateral"] == b"{}"
+    assert asked["policy"] is policy.tdx and asked["at"] == AT
+    whole = Policy(tdx=TdxPolicy(mrtd=(LAUNCH,), rtmr1=(LAUNCH,), rtmr2=(LAUNCH,)))
+    assert [each for each in check(evidence, whole).checks if each.name == "launch"][-1].outcome is Outcome.PASS
+
+
+def test_the_software_attester_fails_unless_it_is_allowed() -> None:
+    evidence = Node("none").evidence()
+    assert broken(check(evidence, Policy())) == {"tee", "software tee"}
+    allowed = Policy(allow_software_tee=True)
+    assert check(evidence, allowed).passed
+    assert broken(check(evidence, allowed, OTHER_NONCE)) == {"report data"}
+
+
+def test_a_software_report_cannot_pose_as_hardware() -> None:
+    with pytest.raises(EvidenceInvalid):
+        check(replace(Node("none").evidence(), tee="sev-snp"))
+
+
+def test_certificates_are_needed(node: Node) -> None:
+    verdict = check(replace(node.evidence(), certificates=()))
+    assert verdict.incomplete and "certificate chain" in broken(verdict)
+
+
+def test_a_missing_layer_of_the_sandbox_fails_the_node_unless_accepted(node: Node) -> None:
+    node.statement = statement(missing_layers=["landlock", "seccomp"])
+    assert broken(check(node.evidence())) == {"sandbox"}
+    assert broken(check(node.evidence(), replace(SNP, accept_missing_layers=("seccomp",)))) == {"sandbox"}
+    accepted = check(node.evidence(), replace(SNP, accept_missing_layers=("landlock", "seccomp")))
+    assert accepted.passed and accepted.claims["missing_layers"] == ["landlock", "seccomp"]
+
+
+def test_a_statement_that_does_not_decode_is_no_evidence(node: Node) -> None:
+    node.statement = b"{}"
+    with pytest.raises(EvidenceInvalid, match="statement"):
+        check(node.evidence())
+
+
+def test_a_gpu_that_is_asked_for_must_be_shown(node: Node) -> None:
+    assert outcome(check(node.evidence()), "gpu evidence") is Outcome.SKIP
+    assert broken(check(node.evidence(), replace(SNP, require_gpu=True))) == {"gpu evidence"}
+
+
+def test_gpu_reports_answer_the_clients_own_nonce(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def verify_gpu_reports(data: bytes, nonce: bytes, **more: Any) -> Verdict:
+        asked.append((data, nonce, more["policy"], more["at"]))
+        return Verdict(checks=())
+
+    monkeypatch.setattr(node_module, "verify_gpu_reports", verify_gpu_reports)
+    node.gpu = GpuEvidence("report", b"[1]")
+    verdict = check(node.evidence(), replace(SNP, require_gpu=True))
+    assert verdict.passed and outcome(verdict, "gpu evidence") is Outcome.PASS
+    assert asked == [(b"[1]", NONCE, SNP.gpu, AT)]
+
+
+def test_a_gpu_token_without_keys_is_not_believed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.gpu = GpuEvidence("token", b"[]")
+    verdict = check(node.evidence())
+    assert verdict.incomplete and broken(verdict) == {"gpu evidence"}
+    given: list[Any] = []
+
+    def verify_gpu_token(token: bytes, jwks: bytes, nonce: bytes, **more: Any) -> Verdict:
+        given.append((token, jwks, nonce))
+        return Verdict(checks=())
+
+    monkeypatch.setattr(node_module, "verify_gpu_token", verify_gpu_token)
+    assert check(node.evidence(), replace(SNP, gpu_keys=b"{}")).passed
+    assert given == [(b"[]", b"{}", NONCE)]
+
+
+def test_malformed_gpu_evidence_is_a_typed_error(node: Node) -> None:
+    node.gpu = GpuEvidence("report", b"not json")
+    with pytest.raises(EvidenceInvalid):
+        check(node.evidence())

@@ -1,0 +1,126 @@
+from pathlib import Path
+
+import pytest
+
+from cloister.attest.policy import Policy, load_policy, read_policy
+from cloister.attest.snp import SnpPolicy
+from cloister.errors import CloisterError, SetupError
+from cloister.transparency.keys import Algorithm, SigningKey
+
+LOG = str(SigningKey.generate("log.example/releases").verifier)
+WITNESS = str(SigningKey.generate("witness.example", Algorithm.COSIGNATURE).verifier)
+RELEASE = "ab" * 32
+
+WHOLE = f"""
+tees = ["sev-snp"]
+measurements = ["{RELEASE}"]
+max_age_s = 60
+require_gpu = true
+accept_missing_layers = ["landlock"]
+gpu_keys = "jwks.json"
+
+[log]
+logs = ["{LOG}"]
+witnesses = ["{WITNESS}"]
+quorum = 1
+
+[sigstore]
+trusted_root = "root.json"
+identity = "release@log.example"
+issuer = "https://issuer.example"
+
+[snp]
+measurements = ["{"cd" * 48}"]
+minimum_tcb = {{ snp = 24 }}
+
+[tdx]
+mrtd = ["{"ef" * 48}"]
+
+[gpu]
+min_gpus = 8
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    (folder / "root.json").write_text("{}")
+    (folder / "jwks.json").write_text('{"keys": []}')
+    path = folder / "policy.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_whole_file_becomes_a_policy(tmp_path: Path) -> None:
+    policy = read_policy(written(tmp_path, WHOLE))
+    assert policy.tees == ("sev-snp",) and policy.measurements == (RELEASE,)
+    assert (policy.max_age_s, policy.require_gpu, policy.accept_missing_layers) == (60, True, ("landlock",))
+    assert policy.release.logs == (LOG,) and policy.release.witnesses == (WITNESS,) and policy.release.needed == 1
+    assert policy.release.sigstore is not None
+    assert policy.release.sigstore.trusted_root == b"{}" and policy.release.sigstore.identity == "release@log.example"
+    assert policy.gpu_keys == b'{"keys": []}' and policy.gpu.min_gpus == 8
+    assert policy.snp.measurements == ("cd" * 48,) and policy.snp.minimum_tcb.snp == 24
+    assert policy.tdx.mrtd == ("ef" * 48,)
+    assert policy.names_releases and not policy.allow_software_tee
+
+
+def test_what_is_not_said_keeps_the_strict_default(tmp_path: Path) -> None:
+    for policy in (read_policy(written(tmp_path, "")), load_policy(None)):
+        assert policy == Policy()
+        assert policy.tees == ("sev-snp", "tdx") and not policy.names_releases and not policy.allow_software_tee
+        assert policy.snp == SnpPolicy() and not policy.snp.allow_debug and not policy.accept_missing_layers
+
+
+def test_witnesses_without_a_quorum_must_all_have_signed(tmp_path: Path) -> None:
+    path = written(tmp_path, f'[log]\nlogs = ["{LOG}"]\nwitnesses = ["{WITNESS}"]\n')
+    assert read_policy(path).release.needed == 1
+
+
+def test_only_a_flag_accepts_the_software_attester(tmp_path: Path) -> None:
+    assert load_policy(None, allow_software_tee=True).allow_software_tee
+    path = written(tmp_path, WHOLE)
+    allowed = load_policy(path, allow_software_tee=True)
+    assert allowed.allow_software_tee and allowed.measurements == (RELEASE,)
+    assert load_policy(str(path)) == read_policy(path) == load_policy(read_policy(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("not toml", "TOML"),
+        ('tees = ["none"]', "tees"),
+        ("tees = []", "tees"),
+        ("allow_software_tee = true", "allow_software_tee"),
+        ("max_age = 60", "max_age"),
+        ("max_age_s = 0", "max_age_s"),
+        ("max_age_s = nan", "max_age_s"),
+        ("max_age_s = inf", "max_age_s"),
+        ('measurements = ["abc"]', "measurements"),
+        (f'measurements = "{RELEASE}"', "measurements"),
+        ("require_gpu = 1", "require_gpu"),
+        ("[snp]\nallow_debugging = true", "snp"),
+        ('[snp]\nmeasurements = ["abc"]', "snp"),
+        ('[tdx]\nmrtd = ["abc"]', "mrtd"),
+        ("[gpu]\nmin_gpus = 0", "gpu"),
+        ("[log]\nquorum = 1", "logs"),
+        ("[log]\nlogs = []", "logs"),
+        ('[log]\nlogs = ["log.example+abc"]', "key"),
+        (f'[log]\nlogs = ["{WITNESS}"]', "log's"),
+        (f'[log]\nlogs = ["{LOG}"]\nwitnesses = ["{LOG}"]', "witness"),
+        (f'[log]\nlogs = ["{LOG}"]\nwitnesses = ["{WITNESS}"]\nquorum = 2', "quorum"),
+        ('[sigstore]\ntrusted_root = "root.json"\nidentity = ""\nissuer = "x"', "identity"),
+        ('[sigstore]\ntrusted_root = "missing.json"\nidentity = "x"\nissuer = "x"', "missing.json"),
+        ('gpu_keys = "missing.json"', "missing.json"),
+    ],
+)
+def test_a_policy_with_a_mistake_in_it_is_not_used(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(CloisterError) as refused:
+        read_policy(written(tmp_path, text))
+    assert says in str(refused.value)
+
+
+def test_a_file_that_is_not_there_or_too_large_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"absent\.toml"):
+        load_policy(tmp_path / "absent.toml")
+    huge = tmp_path / "huge.toml"
+    huge.write_bytes(b"#" * (5 << 20))
+    with pytest.raises(SetupError, match="larger"):
+        load_policy(huge)

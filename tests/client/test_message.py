@@ -1,0 +1,189 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloister.client.message import kept_headers, seal_message, split_prompts
+from cloister.errors import InvalidRequest
+from cloister.transport.envelope import Envelope
+from cloister.transport.inner import InnerRequest
+from cloister.transport.keys import ChannelKey
+from cloister.transport.sealing import open_prompt, open_request
+from cloister.transport.stream import StreamSealer
+
+CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"
+
+
+def split(path: str, body: Any, *headers: tuple[str, str]) -> tuple[Any, list[Any]]:
+    inner, prompts = split_prompts("POST", path, headers, json.dumps(body).encode())
+    return json.loads(inner), [json.loads(prompt) for prompt in prompts]
+
+
+def test_a_conversation_leaves_the_body_whole_and_as_one_prompt() -> None:
+    messages = [{"role": "system", "content": "é 🙂 \u0000"}, {"role": "user", "content": "secret"}]
+    body, prompts = split(CHAT, {"model": "m", "messages": messages, "seed": 2**63 - 1, "temperature": 0.1})
+    assert prompts == [messages]
+    assert body == {"model": "m", "messages": {"sealed": 1}, "seed": 2**63 - 1, "temperature": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [
+        ("one", ["one"]),
+        (["one", "two"], ["one", "two"]),
+        ([1, 2, 3], [[1, 2, 3]]),
+        ([[1, 2], [3]], [[1, 2], [3]]),
+        ([-1], [[-1]]),
+        ([], [[]]),
+        ("", [""]),
+        (None, [None]),
+        (7, [7]),
+        ({"sealed": 3}, [{"sealed": 3}]),
+        (["one", 2], ["one", 2]),
+    ],
+)
+def test_plain_prompts_are_sealed_one_by_one(prompt: Any, prompts: list[Any]) -> None:
+    body, found = split(PLAIN, {"model": "m", "prompt": prompt})
+    assert found == prompts and body == {"model": "m", "prompt": {"sealed": len(prompts)}}
+
+
+@pytest.mark.parametrize(
+    ("in_body", "in_header", "whole"),
+    [
+        ("open", None, True),
+        (None, "open", True),
+        ("open", "open", True),
+        ("partitioned", None, False),
+        ("open", "partitioned", False),  # the node refuses what contradicts itself; nothing shows until then
+        ("partitioned", "open", False),
+        ("OPEN", None, False),
+        (None, None, False),
+    ],
+)
+def test_only_at_open_the_prompt_stays_in_the_body(in_body: str | None, in_header: str | None, whole: bool) -> None:
+    headers = [("X-Cloister-Protection", in_header)] if in_header else []
+    given = {"model": "m", "messages": [], "protection": in_body}
+    body, prompts = split(CHAT, given, *headers)
+    assert (body == given, prompts) == (whole, [] if whole else [[]])
+
+
+@pytest.mark.parametrize("path", [f"{CHAT}/", f"{CHAT}?x=1"])
+def test_no_spelling_of_a_path_keeps_the_prompt_in(path: str) -> None:
+    assert split(path, {"messages": ["secret"]}) == ({"messages": {"sealed": 1}}, [["secret"]])
+
+
+def test_of_a_field_named_twice_neither_value_stays() -> None:
+    body = b'{"messages": ["secret one"], "model": "m", "messages": ["secret two"]}'
+    inner, prompts = split_prompts("POST", CHAT, (), body)
+    assert b"secret" not in inner and prompts == (b'["secret two"]',)
+
+
+def test_other_requests_are_left_as_they_are() -> None:
+    assert split_prompts("GET", CHAT, (), b"") == (b"", ())
+    assert split_prompts("POST", "/v1/embeddings", (), b"anything") == (b"anything", ())
+    assert split(CHAT, {"model": "m"}) == ({"model": "m"}, [])
+
+
+@pytest.mark.parametrize("body", [b"", b"not json", b'["messages"]', b'{"messages": NaN}', b"\xff", b"[" * 100_000])
+def test_a_body_that_cannot_be_split_is_not_sent(body: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="JSON object") as refused:
+        split_prompts("POST", CHAT, (), body)
+    assert refused.value.__cause__ is None and refused.value.__suppress_context__
+
+
+def test_too_many_prompts_are_refused_here() -> None:
+    with pytest.raises(InvalidRequest, match="128"):
+        split(PLAIN, {"prompt": ["x"] * 129})
+
+
+def test_headers_of_connection_and_machine_stay_behind() -> None:
+    given = [
+        *[("Host", "node"), ("Content-Length", "3"), ("Connection", "keep-alive, X-Mine"), ("X-Mine", "1")],
+        *[("User-Agent", "me"), ("X-Stainless-OS", "Linux"), ("Accept-Encoding", "gzip"), ("Transfer-Encoding", "x")],
+        *[("Authorization", "Bearer k"), ("X-Cloister-Session", "s"), ("Content-Type", "application/json")],
+    ]
+    assert kept_headers(given) == (
+        ("authorization", "Bearer k"),
+        ("x-cloister-session", "s"),
+        ("content-type", "application/json"),
+    )
+
+
+def test_the_message_opens_with_the_nodes_key_alone_and_each_part_with_its_own() -> None:
+    channel = ChannelKey.generate()
+    body = json.dumps({"model": "m", "prompt": ["secret one", "secret two"]}).encode()
+    envelope, opener = seal_message(channel.public, "POST", PLAIN, [("Authorization", "Bearer k")], body)
+    assert b"secret" not in envelope and b"Bearer" not in envelope and b"completions" not in envelope
+    read = Envelope.decode(envelope)
+    assert read.key_id == channel.key_id
+    keys = channel.accept(read.enc)
+    inner = InnerRequest.decode(open_request(keys.request, read.enc, read.request))
+    assert (inner.method, inner.path, dict(inner.headers)) == ("POST", PLAIN, {"authorization": "Bearer k"})
+    assert b"secret" not in inner.body
+    assert [open_prompt(keys.prompt, read.enc, index, each) for index, each in enumerate(read.prompts)] == [
+        b'"secret one"',
+        b'"secret two"',
+    ]
+    sealer = StreamSealer(keys.response, read.enc)
+    assert [frame.data for frame in opener.feed(sealer.head(b"h") + sealer.data(b"d"))] == [b"h", b"d"]
+
+
+def test_no_two_messages_share_anything() -> None:
+    channel = ChannelKey.generate()
+    first, second = (seal_message(channel.public, "GET", "/v1/models", (), b"").envelope for _ in range(2))
+    assert Envelope.decode(first).enc != Envelope.decode(second).enc
+    assert Envelope.decode(first).request != Envelope.decode(second).request
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("GET", "no-slash", ()),
+        ("get", "/", ()),
+        ("GET", "/" + "x" * 4096, ()),
+        ("GET", "/", [("a\r\nb", "c")]),
+        ("GET", "/", [("a", "b\r\nc: d")]),
+        ("GET", "/", [(f"h{number}", "x") for number in range(65)]),
+    ],
+)
+def test_what_http_does_not_allow_is_refused_here(method: str, path: str, headers: Any) -> None:
+    with pytest.raises(InvalidRequest):
+        seal_message(ChannelKey.generate().public, method, path, headers, b"")
+
+
+def test_what_is_too_large_is_refused_here_without_quoting_it() -> None:
+    body = json.dumps({"messages": "secret" * (3 << 20)}).encode()
+    with pytest.raises(InvalidRequest, match="at most") as refused:
+        seal_message(ChannelKey.generate().public, "POST", CHAT, (), body)
+    assert "secret" not in str(refused.value)
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(), json_values), json_values)
+def test_splitting_loses_and_adds_nothing(rest: dict[str, Any], value: Any) -> None:
+    rest.pop("protection", None)
+    body, prompts = split(CHAT, {**rest, "messages": value})
+    assert prompts == [value] and body.pop("messages") == {"sealed": 1}
+    rest.pop("messages", None)
+    assert body == rest
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+def test_any_bytes_are_split_or_refused(body: bytes) -> None:
+    try:
+        inner, prompts = split_prompts("POST", PLAIN, (), body)
+    except InvalidRequest:
+        return
+    assert isinstance(json.loads(inner), dict) and all(json.loads(prompt) is not ... for prompt in prompts)
