@@ -59,6 +59,7 @@ class SealedClient:
         self.http = httpx.Client(base_url=url, timeout=600)
         self._headers = (("authorization", f"Bearer {key}"),) if key else ()
         self.channel_key = self.find_key()
+        self.last_keys: dict[str, bytes] = {}
 
     def evidence(self, nonce: bytes | None = None, since: int = 0) -> dict[str, Any]:
         nonce = nonce or secrets.token_bytes(32)
@@ -73,6 +74,7 @@ class SealedClient:
     def seal(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[bytes, StreamOpener]:
         """The envelope, and what opens its answer. Prompts are split off as a client does."""
         enc, keys = address_to(self.channel_key)
+        self.last_keys = {name: bytes(getattr(keys, name)) for name in ("request", "prompt", "response")}
         envelope = Envelope(key_id(self.channel_key), enc, *self._parts(keys, enc, method, path, body, headers))
         return envelope.encode(), StreamOpener(keys.response, enc)
 

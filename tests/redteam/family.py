@@ -11,6 +11,8 @@ import psutil
 
 from tests.served import Server
 
+_ONE_OF_EACH = ("controller", "gateway", "parlour_keeper", "parlour", "keeper", "nursery", "service")
+
 
 @dataclass(frozen=True)
 class Family:
@@ -18,6 +20,8 @@ class Family:
 
     controller: int
     gateway: int
+    parlour_keeper: int
+    parlour: int
     keeper: int
     nursery: int
     service: int
@@ -28,20 +32,22 @@ class Family:
         controller = psutil.Process(server.process.pid)
         children = controller.children()
         [gateway] = [one for one in children if "cloister.gateway" in one.cmdline()]
+        [parlour_keeper] = [one for one in children if "cloister.parlour" in one.cmdline()]
+        [parlour] = parlour_keeper.children()
         [keeper] = [one for one in children if "cloister.nursery" in one.cmdline()]
         [nursery] = keeper.children()
         sealed = [one.pid for one in nursery.children() if one.status() != psutil.STATUS_ZOMBIE]
         [service] = [pid for pid in sealed if not _answers_a_link(pid)]
         vaults = tuple(pid for pid in sealed if pid != service)
-        return cls(controller.pid, gateway.pid, keeper.pid, nursery.pid, service, vaults)
+        fronts = (gateway.pid, parlour_keeper.pid, parlour.pid)
+        return cls(controller.pid, *fronts, keeper.pid, nursery.pid, service, vaults)
 
     @property
     def all(self) -> tuple[int, ...]:
-        return (self.controller, self.gateway, self.keeper, self.nursery, self.service, *self.vaults)
+        return (*(getattr(self, who) for who in _ONE_OF_EACH), *self.vaults)
 
     def name(self, pid: int) -> str:
-        names = {getattr(self, who): who for who in ("controller", "gateway", "keeper", "nursery", "service")}
-        return names.get(pid, f"vault {pid}")
+        return {getattr(self, who): who for who in _ONE_OF_EACH}.get(pid, f"vault {pid}")
 
 
 def _answers_a_link(pid: int) -> bool:

@@ -1,0 +1,126 @@
+"""A prompt that came sealed is in its vault alone: not in gateway, parlour, controller or service. The answer's text is
+not in the gateway, and a request's keys are with nobody once they have been used.
+
+The search is the one of test_canary, through whole processes; that it can find is shown by what it finds in the clear.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from cloister.config import DEVELOPMENT_KEY
+from cloister.models.source import ModelFolder
+from tests.redteam.memory import Search, Secret, stopped
+from tests.redteam.test_canary import ARGUMENTS, CHAT, COMPLETIONS, VAULT_LEVELS, House, four_ways, of_vaults
+from tests.sealed import SealedClient, SealedReply
+from tests.served import running_server
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root may read another process's memory"),
+]
+
+
+class SealedHouse(House):
+    """The same house, asked through the secure channel."""
+
+    @contextmanager
+    def sealed(self, path: str, prompt: Any, **fields: Any) -> Iterator[tuple[SealedClient, SealedReply]]:
+        """An answer that has begun to come and is far from its end."""
+        client = SealedClient(self.server.url())
+        with client.asking("POST", path, self.body(path, prompt, stream=True, **fields)) as reply:
+            assert reply.status == 200, reply.read()
+            for _ in range(3):
+                next(reply.pieces())
+            yield client, reply
+
+    def whole(self, path: str, prompt: Any, **fields: Any) -> tuple[int, bytes]:
+        return SealedClient(self.server.url()).ask("POST", path, self.body(path, prompt, **fields))
+
+    def processes_with(self, needle: bytes) -> set[str]:
+        """The kinds of processes that have these bytes anywhere."""
+        family = self.family()
+        with stopped(family.all):
+            search = Search(Secret("", ()))
+            return {
+                family.name(pid).split()[0]
+                for pid in family.all
+                if any(needle in data for _, _, data in search._read(pid))
+            }
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory, smollm_folder: ModelFolder) -> Iterator[SealedHouse]:
+    temporary = tmp_path_factory.mktemp("temporary")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(temporary))
+        with running_server(tmp_path_factory.mktemp("served") / "log", *ARGUMENTS) as server:
+            yield SealedHouse(server, temporary, smollm_folder)
+
+
+@pytest.mark.parametrize("level", VAULT_LEVELS)
+def test_a_sealed_prompt_is_in_its_vault_only_and_nowhere_after(house: SealedHouse, level: str) -> None:
+    secret = house.secret()
+    with ExitStack() as answers:
+        for path, prompt in four_ways(secret):
+            answers.enter_context(house.sealed(path, prompt, protection=level))
+        assert of_vaults(house.holders(secret)) == 4
+    assert house.holders(secret) == {}
+
+
+def test_whole_answers_and_failures_leave_nothing(house: SealedHouse) -> None:
+    secret = house.secret()
+    text = secret.text
+    for level in VAULT_LEVELS:
+        for path, prompt in four_ways(secret):
+            assert house.whole(path, prompt, protection=level, max_tokens=4)[0] == 200
+        for path, prompt, fields in (
+            (CHAT, [{"role": "user", "content": f"<confidential>{text}"}], {}),
+            (CHAT, [{"role": text, "content": text}], {}),
+            (COMPLETIONS, f"{text}</confidential>", {}),
+            (COMPLETIONS, [text, {"a": text}], {}),
+            (COMPLETIONS, f"{text} word " * 2000, {}),
+        ):
+            status, said = house.whole(path, prompt, protection=level, **fields)
+            assert status == 400 and not secret.found_in(said)
+    assert house.holders(secret) == {}
+
+
+def test_the_gateway_never_has_the_answers_text(house: SealedHouse) -> None:
+    prompt = [{"role": "user", "content": f"Tell a story of {house.secret().text[:8]} the dragon."}]
+    said = json.loads(house.whole(CHAT, prompt, temperature=0, max_tokens=80)[1])["choices"][0]["message"]["content"]
+    fragment = json.dumps(said)[1:-1][60:84].encode()
+    assert len(fragment) == 24
+    with house.sealed(CHAT, prompt, temperature=0) as (_, reply):
+        received = b""
+        while len(received) < 20_000:  # some eighty tokens' events
+            received += next(reply.pieces())
+        assert "gateway" not in house.processes_with(fragment)
+    # In the clear it gathers the whole answer: the search would have found it.
+    body = house.body(CHAT, prompt, temperature=0)
+    headers = {"Authorization": f"Bearer {DEVELOPMENT_KEY}"}
+    asking = threading.Thread(target=lambda: httpx.post(f"{house.server.url()}{CHAT}", json=body, headers=headers,
+                                                        timeout=600))  # fmt: skip
+    asking.start()
+    found: set[str] = set()
+    while asking.is_alive() and "gateway" not in found:
+        found = house.processes_with(fragment)
+    asking.join()
+    assert "gateway" in found
+
+
+@pytest.mark.parametrize("level", VAULT_LEVELS)
+def test_keys_are_with_nobody_once_used(house: SealedHouse, level: str) -> None:
+    with house.sealed(CHAT, four_ways(house.secret())[0][1], protection=level) as (client, _):
+        for name, key in client.last_keys.items():
+            # A vault's memory is wiped by its end. It has the prompt itself, and no other key than the prompt's.
+            assert house.processes_with(key) <= ({"vault"} if name == "prompt" else set()), name
