@@ -9,9 +9,11 @@ import pytest
 
 from cloister.attest.checks import Outcome, Verdict
 from cloister.transparency.audit import audit
+from cloister.transparency.checkpoint import Checkpoint
 from cloister.transparency.keys import SigningKey
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import measurement
+from cloister.transparency.note import Note
 from cloister.transparency.release_entry import publish
 from cloister.transparency.trust import ReleaseTrust
 from tests.transparency.house import NOON, ORIGIN, forked, manifest, release_log, trust, witness_key
@@ -97,6 +99,12 @@ def test_missing_files_are_named(log: Log) -> None:
         path.unlink()
         assert check in failed(audit(log.folder, trusted=trust(log))), pattern
         path.write_bytes(whole)
+
+
+def test_a_checkpoint_over_something_else_than_the_entries_is_found(log: Log) -> None:
+    text = Checkpoint(ORIGIN, 6, bytes(32)).text
+    (log.folder / "checkpoint").write_text(str(Note(text, (KEY.sign(text),))))
+    assert failed(audit(log.folder, trusted=trust(log))) == {"log entries"}
 
 
 def test_an_entry_that_is_no_release_is_found(log: Log) -> None:

@@ -44,6 +44,13 @@ def test_what_was_seen_is_remembered_across_programs(file: Path) -> None:
     assert SeenLogs(file).last("other.example") == tree(2, key=OTHER).checkpoint
 
 
+def test_what_is_known_is_not_written_again(file: Path) -> None:
+    SeenLogs(file).remember(tree(3), after=None)
+    before = file.stat()
+    SeenLogs(file).remember(tree(3), after=tree(3).checkpoint)
+    assert file.stat().st_ino == before.st_ino
+
+
 def test_asking_makes_no_file(file: Path) -> None:
     SeenLogs(file).last("log.example")
     SeenLogs(file).pinned("https://node.example")

@@ -84,6 +84,14 @@ def test_however_entries_come_the_tiles_are_the_same(
         assert list(earlier.entries()) == entries(size)
 
 
+def test_a_tile_rises_to_the_next_level_only_when_it_is_whole(tmp_path: Path) -> None:
+    tiles = Tiles(tmp_path, 0).extended(entries(255))
+    assert not (tmp_path / "tile/1").exists()
+    tiles = tiles.extended(entries(1, 255))
+    assert (tmp_path / "tile/1/000.p/1").read_bytes() == tiles.root()
+    assert sorted(path.name for path in (tmp_path / "tile/0").iterdir()) == ["000", "000.p"]
+
+
 def test_a_partial_tile_may_be_cleared_away_once_the_whole_one_is_there(tmp_path: Path) -> None:
     tiles = Tiles(tmp_path, 0).extended(entries(10)).extended(entries(250, 10))
     for level in ("0", "entries"):

@@ -80,7 +80,10 @@ class SeenLogs:
                     checks=(_CHECK,),
                     hint=f"Do not trust it. What it signed before is kept in {self._file}.",
                 )
-            self._write(msgspec.structs.replace(memory, checkpoints={**memory.checkpoints, now.origin: str(signed)}))
+            if signed != before:
+                self._write(
+                    msgspec.structs.replace(memory, checkpoints={**memory.checkpoints, now.origin: str(signed)})
+                )
 
     def pin(self, place: str, key: VerifierKey) -> None:
         """Take this log key for this place, from now on."""
