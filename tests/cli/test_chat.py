@@ -1,7 +1,8 @@
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,11 +24,90 @@ from tests.bench.stub_server import (
     text_event,
 )
 from tests.cli.conftest import Run
+from tests.client.fake_node import KEY, FakeNode, release_in, running
+from tests.client.fake_node import MODEL as NODE_MODEL
+from tests.client.http_server import Received, Reply, reply
+
+PLAIN = "--insecure-plaintext"
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The client's memory of logs, the test's own."""
+    monkeypatch.setenv("CLOISTER_STATE", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[FakeNode]:
+    with running(FakeNode(release_in(tmp_path / "log"))) as node:
+        yield node
+
+
+SEALED = ("--allow-software-tee", "--api-key", KEY)
+
+
+def test_a_question_goes_sealed_to_a_verified_node(run: Run, node: FakeNode) -> None:
+    result = run("chat", "a private question", "--url", node.url, *SEALED)
+    assert (result.exit_code, result.stdout) == (0, "so it is \n")
+    assert result.stderr.count("\n") == 1 and "software TEE" in result.stderr
+    asked = node.opened[-1]
+    assert asked.prompts == [[{"role": "user", "content": "a private question"}]]
+    assert asked.body == {"model": NODE_MODEL, "messages": {"sealed": 1}, "stream": True}
+    assert not node.in_the_clear
+    assert {each.path for each in node.server.received} == {"/v1/evidence", "/v1/sealed"}
+
+
+def test_json_and_a_conversation_go_sealed_too(run: Run, node: FakeNode) -> None:
+    result = run("chat", "Is it?", "--url", node.url, "--json", *SEALED)
+    assert json.loads(result.stdout)["content"] == "so it is "
+    result = run("chat", "--url", node.url, *SEALED, stdin="one\ntwo\n")
+    assert result.exit_code == 0 and result.stdout == "so it is \nso it is \n"
+    assert [each["content"] for each in node.opened[-1].prompts[0]] == ["one", "so it is ", "two"]
+    sessions = {each.headers["x-cloister-session"] for each in node.opened[-2:]}
+    assert len(sessions) == 1 and not node.in_the_clear
+
+
+@pytest.mark.parametrize("style", [(), ("--json",)])
+def test_without_the_flag_a_development_node_is_told_nothing(run: Run, node: FakeNode, style: tuple[str, ...]) -> None:
+    result = run("chat", "my secret", "--url", node.url, "--api-key", KEY, *style)
+    assert result.exit_code == 1 and result.stdout == ""
+    assert "software tee" in result.stderr and "--allow-software-tee" in result.stderr
+    assert [each.path for each in node.server.received] == ["/v1/evidence"] and "my secret" not in result.stderr
+
+
+def test_a_policy_file_decides(run: Run, node: FakeNode, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text('measurements = ["' + "00" * 32 + '"]')
+    result = run("chat", "Hi", "--url", node.url, "--policy", str(policy), *SEALED)
+    assert result.exit_code == 1 and "release" in result.stderr and not node.opened
+
+
+def test_a_server_that_is_no_node_is_told_nothing(run: Run) -> None:
+    with stub_server(everything(response("404 Not Found", b"{}"))) as stub:
+        result = run("chat", "my secret", "--url", stub.url, "--allow-software-tee")
+    assert result.exit_code == 1 and "not verified" in result.stderr
+    assert [each.path for each in stub.requests] == ["/v1/evidence"]
+
+
+def test_a_refused_key_and_a_broken_answer_are_lines_not_tracebacks(run: Run, node: FakeNode) -> None:
+    result = run("chat", "my secret", "--url", node.url, "--allow-software-tee", "--api-key", "wrong")
+    assert result.exit_code == 1 and "refuses the API key" in result.stderr
+
+    async def nothing(received: Received) -> Reply:
+        return reply(200, b"believe me")
+
+    node.sealed = nothing  # type: ignore[method-assign]
+    result = run("chat", "my secret", "--url", node.url, "--model", "m", *SEALED)
+    assert result.exit_code == 1 and "without a seal" in result.stderr
+    assert "believe me" not in result.output and "my secret" not in result.output
 
 
 def test_an_answer_is_streamed_to_the_terminal(run: Run) -> None:
     with stub_server(openai_server(answer="so ")) as stub:
-        result = run("chat", "Is it?", "--url", stub.url, "--max-tokens", "3", "--temperature", "0", "--seed", "7")
+        result = run(
+            "chat", "Is it?", PLAIN, "--url", stub.url, "--max-tokens", "3", "--temperature", "0", "--seed", "7"
+        )
     assert (result.exit_code, result.stdout) == (0, "so so so \n")
     asked = stub.requests[-1]
     assert asked.headers["authorization"] == f"Bearer {DEVELOPMENT_KEY}"
@@ -44,7 +124,19 @@ def test_an_answer_is_streamed_to_the_terminal(run: Run) -> None:
 def test_system_prompt_protection_and_key_reach_the_server(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOISTER_API_KEY", "from-the-environment")
     with stub_server(openai_server()) as stub:
-        run("chat", "Hi", "--url", f"{stub.url}/v1", "--system", "Be brief.", "--protection", "open", "--model", "m")
+        run(
+            "chat",
+            "Hi",
+            PLAIN,
+            "--url",
+            f"{stub.url}/v1",
+            "--system",
+            "Be brief.",
+            "--protection",
+            "open",
+            "--model",
+            "m",
+        )
     (asked,) = stub.requests
     assert asked.headers["authorization"] == "Bearer from-the-environment"
     assert asked.body["messages"][0] == {"role": "system", "content": "Be brief."}
@@ -71,7 +163,9 @@ def test_a_conversation_is_one_session_ended_with_it(run: Run) -> None:
     sessions = []
     for _ in range(2):
         with stub_server(cloister_server(openai_server(answer="so "), "partitioned")) as stub:
-            result = run("chat", "--url", stub.url, "--max-tokens", "1", "--protection", "partitioned", stdin="a\nb\n")
+            result = run(
+                "chat", PLAIN, "--url", stub.url, "--max-tokens", "1", "--protection", "partitioned", stdin="a\nb\n"
+            )
         assert result.exit_code == 0 and result.stdout == "so \nso \n"
         *turns, last = [each for each in stub.requests if each.path != "/v1/models"]
         assert [turn.body["protection"] for turn in turns] == ["partitioned"] * 2
@@ -83,7 +177,7 @@ def test_a_conversation_is_one_session_ended_with_it(run: Run) -> None:
 
 def test_another_server_is_not_told_to_forget_sessions_it_never_had(run: Run) -> None:
     with stub_server(openai_server()) as stub:
-        run("chat", "Hi", "--url", stub.url)
+        run("chat", "Hi", PLAIN, "--url", stub.url)
     assert {each.method for each in stub.requests} == {"GET", "POST"}
 
 
@@ -94,14 +188,14 @@ def test_a_server_that_ignores_the_level_is_not_taken_at_its_word(
 ) -> None:
     honest = openai_server(answer="so ")
     with stub_server(cloister_server(honest, level) if level else honest) as stub:
-        result = run("chat", "Hi", "--url", stub.url, "--protection", "isolated", *style)
+        result = run("chat", "Hi", PLAIN, "--url", stub.url, "--protection", "isolated", *style)
     assert result.exit_code == 2 and "did not serve at the level" in result.stderr
     assert result.stdout == ""
 
 
 def test_json_is_one_document(run: Run) -> None:
     with stub_server(openai_server(answer="so ")) as stub:
-        result = run("chat", "Is it?", "--url", stub.url, "--max-tokens", "2", "--json")
+        result = run("chat", "Is it?", PLAIN, "--url", stub.url, "--max-tokens", "2", "--json")
     assert json.loads(result.stdout) == {
         "model": MODEL,
         "content": "so so ",
@@ -112,7 +206,7 @@ def test_json_is_one_document(run: Run) -> None:
 
 def test_a_dash_reads_the_prompt_from_standard_input_of_a_real_process() -> None:
     with stub_server(openai_server(answer="so ")) as stub:
-        command = [sys.executable, "-m", "cloister", "chat", "-", "--url", stub.url, "--max-tokens", "1"]
+        command = [sys.executable, "-m", "cloister", "chat", "-", PLAIN, "--url", stub.url, "--max-tokens", "1"]
         done = subprocess.run(command, input="a private question\n", capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "so \n", "")
     assert stub.requests[-1].body["messages"] == [{"role": "user", "content": "a private question"}]
@@ -120,7 +214,7 @@ def test_a_dash_reads_the_prompt_from_standard_input_of_a_real_process() -> None
 
 def test_a_conversation_remembers_what_was_said(run: Run) -> None:
     with stub_server(openai_server(answer="so ")) as stub:
-        result = run("chat", "--url", stub.url, "--max-tokens", "1", stdin="one\n\ntwo\n")
+        result = run("chat", PLAIN, "--url", stub.url, "--max-tokens", "1", stdin="one\n\ntwo\n")
     assert result.exit_code == 0 and result.stdout == "so \nso \n"
     assert [each["content"] for each in stub.requests[-1].body["messages"]] == ["one", "so ", "two"]
 
@@ -138,7 +232,7 @@ def test_a_refused_turn_does_not_end_the_conversation(run: Run) -> None:
             yield piece
 
     with stub_server(respond) as stub:
-        result = run("chat", "--url", stub.url, "--max-tokens", "1", stdin="one\ntwo\n")
+        result = run("chat", PLAIN, "--url", stub.url, "--max-tokens", "1", stdin="one\ntwo\n")
     assert "The queue is full." in result.stderr and result.stdout == "so \n"
     assert [each["content"] for each in stub.requests[-1].body["messages"]] == ["two"]
 
@@ -175,7 +269,7 @@ BROKEN = STREAM_HEAD + text_event("chat", "so ") + event({"error": {"message": "
 )
 def test_errors_are_a_line_or_two(run: Run, respond: Respond, code: int, says: str, style: tuple[str, ...]) -> None:
     with stub_server(respond) as stub:
-        result = run("chat", "my secret", "--url", stub.url, *style)
+        result = run("chat", "my secret", PLAIN, "--url", stub.url, *style)
     assert result.exit_code == code and says in result.stderr
     assert len(result.stderr.splitlines()) <= 2 and "Traceback" not in result.output
     assert "my secret" not in result.output
@@ -183,16 +277,22 @@ def test_errors_are_a_line_or_two(run: Run, respond: Respond, code: int, says: s
 
 def test_a_stream_that_breaks_off_is_an_error(run: Run) -> None:
     with stub_server(serving(BROKEN)) as stub:
-        result = run("chat", "Hi", "--url", stub.url)
+        result = run("chat", "Hi", PLAIN, "--url", stub.url)
     assert result.exit_code == 1 and "The service ended." in result.stderr
 
 
-def test_nobody_listening_is_said_with_what_to_do(run: Run) -> None:
-    result = run("chat", "Hi", "--url", "http://127.0.0.1:9")
+@pytest.mark.parametrize("way", [PLAIN, "--allow-software-tee"])
+def test_nobody_listening_is_said_with_what_to_do(run: Run, way: str) -> None:
+    result = run("chat", "Hi", way, "--url", "http://127.0.0.1:9")
     assert result.exit_code == 1 and "cloister serve" in result.stderr and len(result.stderr.splitlines()) == 2
 
 
-@pytest.mark.parametrize("arguments", [("Hi", "--url", "nonsense"), ("--json",), ("-",), ("Hi", "--max-tokens", "0")])
+BOTH = ("Hi", PLAIN, "--allow-software-tee")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("Hi", "--url", "nonsense"), ("--json",), ("-",), ("Hi", "--max-tokens", "0"), BOTH]
+)
 def test_wrong_use_exits_with_2(run: Run, arguments: tuple[str, ...]) -> None:
     result = run("chat", *arguments, stdin="")
     assert result.exit_code == 2 and result.stderr and "Traceback" not in result.output

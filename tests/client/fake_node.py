@@ -77,6 +77,9 @@ class FakeNode:
     opened: list[Opened] = field(default_factory=list)
     evidence_asked: int = 0
     words: tuple[str, ...] = ("so ", "it ", "is ")
+    said: int = 0
+    """How many words were sent, to whoever."""
+    think_s: float = 0.0
     pause_s: float = 0.0
     head_headers: tuple[tuple[str, str], ...] = ()
     server: Server = field(default_factory=Server)
@@ -176,8 +179,10 @@ class FakeNode:
         return 200, "text/event-stream", self._events(chat)
 
     async def _events(self, chat: bool) -> AsyncIterator[bytes]:
+        await asyncio.sleep(self.think_s)
         for word in self.words:
             said: dict[str, Any] = {"delta": {"content": word}} if chat else {"text": word}
+            self.said += 1
             yield _event(_document(chat, [{"index": 0, "finish_reason": None, **said}], chunk=True))
             if self.pause_s:
                 await asyncio.sleep(self.pause_s)

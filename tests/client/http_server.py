@@ -47,6 +47,31 @@ class Server:
     connections: int = 0
     cancelled: int = 0
     """Answers that the other side did not wait for."""
+    writers: set[asyncio.StreamWriter] = field(default_factory=set)
+    readers: list[asyncio.StreamReader] = field(default_factory=list)
+    loop: asyncio.AbstractEventLoop | None = None
+    listening: asyncio.Server | None = None
+
+    def drop_connections(self) -> None:
+        """As a server does that closes what was idle too long."""
+        self._do(lambda: [writer.transport.abort() for writer in self.writers])
+
+    def vanish(self) -> None:
+        """As a server that is killed: nobody listens, every connection is gone."""
+        assert self.listening is not None
+        self._do(self.listening.close)
+        self.drop_connections()
+
+    def _do(self, what: Callable[[], object]) -> None:
+        assert self.loop is not None
+        done = threading.Event()
+
+        def do() -> None:
+            what()
+            done.set()
+
+        self.loop.call_soon_threadsafe(do)
+        done.wait()
 
 
 @contextmanager
@@ -59,6 +84,8 @@ def http_server(handler: Handler, port: int = 0) -> Iterator[Server]:
 
     async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server.connections += 1
+        server.writers.add(writer)
+        server.readers.append(reader)
         try:
             while True:
                 received = await _read(reader)
@@ -71,11 +98,13 @@ def http_server(handler: Handler, port: int = 0) -> Iterator[Server]:
         except (ConnectionError, TimeoutError):
             server.cancelled += 1
         finally:
+            server.writers.discard(writer)
             writer.close()
 
     async def run() -> None:
         try:
             listening = await asyncio.start_server(connection, "127.0.0.1", port)
+            server.loop, server.listening = loop, listening
             server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
         except BaseException as error:
             failures.append(error)

@@ -82,16 +82,16 @@ def chat(
         raise SetupError("--json answers one question.", hint='Give it, or "-" to read it from standard input.')
     if insecure_plaintext and (policy or allow_software_tee):
         raise SetupError("--insecure-plaintext verifies nothing.", hint="Leave out the other flags, or it.")
+    if prompt == "-":
+        prompt = sys.stdin.read().strip()
+        if not prompt:
+            raise SetupError("Standard input holds no prompt.", hint='Try: echo "Hello" | cloister chat -')
     node = None if insecure_plaintext else _verified(url, policy, allow_software_tee)
     choices = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
     given = {name: value for name, value in choices.items() if value is not None}
     with Conversation(
         address, api_key, node=node, model=model, system=system, protection=protection, choices=given
     ) as conversation:
-        if prompt == "-":
-            prompt = sys.stdin.read().strip()
-            if not prompt:
-                raise SetupError("Standard input holds no prompt.", hint='Try: echo "Hello" | cloister chat -')
         if as_json:
             assert prompt is not None
             typer.echo(json.dumps(conversation.ask_whole(prompt), indent=2, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""The proxy's connections to local programs: HTTP/1.1 in, opened answers out, several frames in one write.
+"""The proxy's connections to local programs: requests in, opened answers out, several frames in one write.
 
 It knows HTTP and who may ask: programs of this machine, and no web page that made a name of its own lead here. What
 becomes of a request is the proxy's affair.
@@ -11,35 +11,21 @@ import re
 from collections import deque
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import NamedTuple, cast
+from typing import cast
 from urllib.parse import urlsplit
-
-import httptools
 
 from cloister.client.address import names_this_machine
 from cloister.client.answer import Refusal
+from cloister.client.local_request import Request, RequestReader, Unreadable
 from cloister.client.message import HOP_BY_HOP
 from cloister.client.upstream import Upstream
 from cloister.transport.inner import InnerHead
-from cloister.transport.sealing import MAX_PLAINTEXT_BYTES
 
-MAX_HEAD_BYTES = 64 * 1024
 _PORT = re.compile(r":\d+$")
 _LAST_CHUNK = b"0\r\n\r\n"
-
-
-class Request(NamedTuple):
-    """One request of a local program."""
-
-    method: str
-    path: str
-    headers: tuple[tuple[str, str], ...]
-    body: bytes
-
-    def values(self, name: str) -> list[str]:
-        """What the headers of this name say."""
-        return [value for each, value in self.headers if each.lower() == name]
-
+_MAX_WAITING = 8
+"""Requests that may wait for the one at hand. Reading goes on meanwhile: else nobody would notice a program leave."""
+_UNREAD = Request("", "", (), keep_alive=False)
 
 Handle = Callable[[Request, "Downstream"], Awaitable[None]]
 
@@ -47,19 +33,16 @@ Handle = Callable[[Request, "Downstream"], Awaitable[None]]
 class Downstream(asyncio.Protocol):
     """One connection of a program; answers one request after the other."""
 
-    _http_1_1 = True
-    _too_large: Refusal | None = None
-
     def __init__(self, handle: Handle, lost: Callable[[Downstream], None]) -> None:
         self._handle = handle
         self._lost = lost
         self._transport: asyncio.Transport | None = None
-        self._parser = httptools.HttpRequestParser(self)
-        self._waiting: deque[tuple[Request, bool]] = deque()
+        self._reader = RequestReader(lambda: self._write(b"HTTP/1.1 100 Continue\r\n\r\n"))
+        self._waiting: deque[Request] = deque()
+        self._request = _UNREAD
         self._task: asyncio.Task[None] | None = None
         self._upstream: Upstream | None = None
-        self._begun = self._chunked = self._keep_alive = self._bare = False
-        self._start()
+        self._begun = self._chunked = self._keep_alive = False
 
     @property
     def begun(self) -> bool:
@@ -67,20 +50,21 @@ class Downstream(asyncio.Protocol):
         return self._begun
 
     @property
-    def busy(self) -> bool:
-        return self._task is not None
+    def task(self) -> asyncio.Task[None] | None:
+        """What answers the request at hand."""
+        return self._task
 
     def begin(self, head: InnerHead) -> None:
         """Send the head of the answer to the request at hand."""
         self._begun = True
-        bodiless = self._bare or head.status in (204, 304) or head.status < 200
         kept = [f"{name}: {value}" for name, value in head.headers if name.lower() not in HOP_BY_HOP]
-        counted = any(name.lower() == "content-length" for name, _ in head.headers)
-        self._chunked = not (counted or bodiless) and self._http_1_1
+        bodiless = self._request.method == "HEAD" or head.status in (204, 304) or head.status < 200
+        sized = bodiless or any(name.lower() == "content-length" for name, _ in head.headers)
+        self._chunked = not sized and self._request.chunks
         if self._chunked:
             kept.append("transfer-encoding: chunked")
-        elif not (counted or bodiless):
-            self._keep_alive = False
+        elif not sized:
+            self._keep_alive = False  # only the connection's end can tell the body's
         if not self._keep_alive:
             kept.append("connection: close")
         lines = (f"HTTP/1.1 {head.status} {_phrase(head.status)}", *kept, "", "")
@@ -88,8 +72,8 @@ class Downstream(asyncio.Protocol):
 
     def opened(self, data: bytes, ended: bool) -> None:
         """Send more of the body, in one write."""
-        if self._bare:
-            data = b""
+        if self._request.method == "HEAD":
+            return
         if self._chunked:
             chunk = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
             data = chunk + _LAST_CHUNK if ended else chunk
@@ -137,64 +121,19 @@ class Downstream(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._refuse_and_close(Refusal(426, "This proxy speaks HTTP/1.1 only.", "upgrade_refused"))
-        except httptools.HttpParserError:
-            wrong = Refusal(400, "That is not proper HTTP.", "invalid_request")
-            self._refuse_and_close(self._too_large or wrong)
-
-    def on_message_begin(self) -> None:
-        self._start()
-
-    def on_url(self, url: bytes) -> None:
-        self._path += url
-        self._count(len(url))
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value))
-        self._headers.append((name.decode("latin-1"), value.decode("latin-1")))
-
-    def on_headers_complete(self) -> None:
-        if any(name.lower() == "expect" and value.lower() == "100-continue" for name, value in self._headers):
-            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def on_body(self, body: bytes) -> None:
-        self._body += body
-        if len(self._body) > MAX_PLAINTEXT_BYTES:
-            self._too_large = Refusal(413, f"A body may have at most {MAX_PLAINTEXT_BYTES} bytes.", "body_too_large")
-            raise ValueError("too large")
-
-    def on_message_complete(self) -> None:
-        request = Request(
-            self._parser.get_method().decode("ascii"),
-            self._path.decode("latin-1"),
-            tuple(self._headers),
-            bytes(self._body),
-        )
-        self._waiting.append((request, self._parser.should_keep_alive()))
-        if self._task is None:
+            self._waiting += self._reader.feed(data)
+        except Unreadable as wrong:
+            self._give_up(wrong.refusal)
+            return
+        if self._waiting and self._task is None:
             self._next()
-
-    def _start(self) -> None:
-        self._path, self._body = b"", bytearray()
-        self._headers: list[tuple[str, str]] = []
-        self._head_bytes = 0
-        self._too_large = None
-
-    def _count(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > MAX_HEAD_BYTES:
-            self._too_large = Refusal(431, f"A head may have at most {MAX_HEAD_BYTES} bytes.", "head_too_large")
-            raise ValueError("too large")
+        elif len(self._waiting) > _MAX_WAITING and self._transport is not None:
+            self._transport.pause_reading()
 
     def _next(self) -> None:
-        request, self._keep_alive = self._waiting.popleft()
+        self._request = request = self._waiting.popleft()
+        self._keep_alive = request.keep_alive
         self._begun = False
-        self._bare = request.method == "HEAD"
-        self._http_1_1 = self._parser.get_http_version() == "1.1"
-        if self._transport is not None:
-            self._transport.pause_reading()  # one at a time: what is sent meanwhile waits in the socket
         self._task = asyncio.get_running_loop().create_task(self._answer(request))
 
     async def _answer(self, request: Request) -> None:
@@ -218,10 +157,10 @@ class Downstream(asyncio.Protocol):
         else:
             self._transport.resume_reading()
 
-    def _refuse_and_close(self, refusal: Refusal) -> None:
+    def _give_up(self, refusal: Refusal) -> None:
+        """Nothing more can be read here: say why, unless an answer is under way, and close."""
         if self._task is None:
-            self._keep_alive = self._bare = False
-            self._http_1_1 = True
+            self._request, self._keep_alive = _UNREAD, False
             self.refuse(refusal)
         if self._transport is not None:
             self._transport.close()

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
-from contextlib import suppress
 
 from cloister.client.answer import Refusal
-from cloister.client.downstream import Downstream, Request
+from cloister.client.downstream import Downstream
+from cloister.client.local_request import Request
 from cloister.client.message import seal_message
 from cloister.client.node import VerifiedNode
 from cloister.client.upstream import NeverAnswered, Upstream, UpstreamPool
@@ -109,12 +109,13 @@ class Proxy:
     async def _drain(self) -> None:
         for connection in tuple(self._downstream):
             connection.close_when_idle()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_GRACE_S):
-                while any(connection.busy for connection in self._downstream):
-                    await asyncio.sleep(0.02)
+        answering = [connection.task for connection in self._downstream if connection.task]
+        if answering:
+            await asyncio.wait(answering, timeout=_GRACE_S)
         for connection in tuple(self._downstream):
             connection.abort()
+        if answering:
+            await asyncio.wait(answering)
         self._pool.close()
 
 

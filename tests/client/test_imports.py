@@ -1,0 +1,36 @@
+"""What a user installs to talk to a node is small: nothing of the server comes with it."""
+
+import subprocess
+import sys
+
+import pytest
+
+MODULES = ["openai", "proxy", "verification", "sealed", "node", "release", "message", "answer"]
+FORBIDDEN = [
+    *("torch", "transformers", "fastapi", "starlette", "uvicorn", "numpy", "prometheus_client"),
+    *(
+        f"cloister.{each}"
+        for each in (
+            *("attention", "bench", "cli", "config", "controller", "engine", "entry", "gateway", "kernels", "link"),
+            *("models", "nursery", "outpost", "parlour", "service", "vault"),
+        )
+    ),
+]
+
+
+def loaded_by(statement: str) -> set[str]:
+    script = f"import sys\n{statement}\nprint(*sys.modules)"
+    return set(
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    )
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_client_loads_nothing_of_the_server(module: str) -> None:
+    assert not loaded_by(f"import cloister.client.{module}").intersection(FORBIDDEN)
+
+
+def test_only_who_asks_for_the_sdk_loads_it() -> None:
+    assert "openai" not in loaded_by("import cloister.client.proxy, cloister.client.sealed")
+    assert "openai" not in loaded_by("import cloister")
+    assert "openai" in loaded_by("import cloister; cloister.Client")
