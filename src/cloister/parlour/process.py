@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import socket
+import stat
 import struct
 from pathlib import Path
 
@@ -74,7 +75,7 @@ async def _serve(
     desk = Desk(app, client.send)
     client.serve_with(desk.hear)
     logging.getLogger().addHandler(_Reporter(client))
-    seal(Profile("parlour", _open_descriptors(), MEMORY_BYTES, allow_degraded=start.allow_degraded))
+    seal(Profile("parlour", _needed_descriptors(), MEMORY_BYTES, allow_degraded=start.allow_degraded))
     client.send(Settled())
     await gone.wait()
     os._exit(0)
@@ -95,15 +96,16 @@ def _first_word(control: socket.socket) -> StartFront | None:
     return messages[0]
 
 
-def _open_descriptors() -> set[int]:
-    """All but the standard ones: the control socket and the loop's own. /proc is gone by now."""
+def _needed_descriptors() -> set[int]:
+    """Sockets (the control socket, the loop's own) and the loop's epoll. /proc, which would list them, is gone."""
     found: set[int] = set()
     for number in range(3, 256):
         try:
-            os.fstat(number)
+            kind = stat.S_IFMT(os.fstat(number).st_mode)
         except OSError:
             continue
-        found.add(number)
+        if kind in (stat.S_IFSOCK, 0):  # an epoll is a file of no kind
+            found.add(number)
     return found
 
 
