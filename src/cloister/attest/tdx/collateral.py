@@ -82,9 +82,9 @@ def judge(quote: bytes, collateral: dcap_qvl.QuoteCollateralV3, root: bytes, sec
         claims = json.loads(verifier.verify_with_policy(quote, collateral, seconds, policy).to_json())
         ((_, report),) = claims["report"].items()
         tcb = claims["tcb"]
-        return Standing(
-            tcb["status"], tuple(tcb["advisory_ids"]), tcb["eval_data_number"], report | report.get("base", {})
-        )
+        while "base" in report:  # a newer report holds the older one
+            report |= report.pop("base")
+        return Standing(tcb["status"], tuple(tcb["advisory_ids"]), tcb["eval_data_number"], report)
     except Exception as wrong:
         raise CollateralRefused(str(wrong)) from None
     except BaseException as wrong:

@@ -1,0 +1,96 @@
+"""Real reports of Hopper GPUs, and a real token of NVIDIA's service."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from cloister.attest.nvidia import GpuPolicy, verify_gpu_reports, verify_gpu_token
+from cloister.attest.nvidia.reports import NVIDIA_ROOTS
+from cloister.attest.tdx.chain import key_fingerprint
+from cloister.errors import EvidenceInvalid
+from tests.fuzz.nvidia_made import MadeService
+
+AT = datetime(2025, 6, 11, tzinfo=UTC)
+NONCE = bytes.fromhex("e97b23a1718095a0e9e35edca810768c70a6a5a389b705e753b197912bc11576")
+
+
+@pytest.fixture(scope="module")
+def vectors(shared: Path) -> Path:
+    return shared / "vectors" / "nvidia"
+
+
+def test_the_pinned_root_is_nvidias(vectors: Path) -> None:
+    root = x509.load_pem_x509_certificate((vectors / "nvtrust_verifier_device_root.pem").read_bytes())
+    assert {key_fingerprint(root)} == NVIDIA_ROOTS
+
+
+def test_hopper_evidence_passes(vectors: Path) -> None:
+    evidence = (vectors / "hopper_evidence.json").read_bytes()
+    policy = GpuPolicy(require_fwid=True, min_driver="590.12", vbios=("96.00.A5.00.01",), architectures=("HOPPER",))
+    verdict = verify_gpu_reports(evidence, NONCE, at=AT, policy=policy)
+    assert verdict.passed, verdict.broken
+    assert verdict.claims["gpus"][0]["chip"] == "GH100 A01 GSP FMC LF"
+    assert not verify_gpu_reports(evidence, bytes(32), at=AT, policy=policy).passed
+    assert not verify_gpu_reports(evidence, NONCE, at=datetime(2020, 1, 1, tzinfo=UTC), policy=policy).passed
+
+
+def test_every_changed_field_of_the_evidence_is_refused(vectors: Path) -> None:
+    (entry,) = json.loads((vectors / "hopper_evidence.json").read_bytes())
+    changes = {"arch": "BLACKWELL", "nonce": "00" * 32}
+    changes |= {name: entry[name][:40] + "AAAA" + entry[name][44:] for name in ("evidence", "certificate")}
+    for name, value in changes.items():
+        data = json.dumps([entry | {name: value}]).encode()
+        try:
+            assert not verify_gpu_reports(data, NONCE, at=AT, policy=GpuPolicy()).passed, name
+        except EvidenceInvalid:
+            continue
+
+
+def test_a_bare_report_passes_with_its_chain_and_a_wrong_signature_fails(vectors: Path) -> None:
+    chain = (vectors / "hopperCertChain.txt").read_bytes()
+    report = (vectors / "hopperAttestationReport.txt").read_bytes()
+    assert verify_gpu_reports(report, None, at=AT, policy=GpuPolicy(), chain=chain).passed
+    assert verify_gpu_reports(report, None, at=AT, policy=GpuPolicy()).incomplete
+    wrong = (vectors / "hopperAttestationReportInvalidSignature.txt").read_bytes()
+    verdict = verify_gpu_reports(wrong, None, at=AT, policy=GpuPolicy(), chain=chain)
+    assert "gpu 0: signature" in [check.name for check in verdict.broken]
+
+
+def test_every_sampled_bit_of_report_and_chain_matters(vectors: Path) -> None:
+    chain = (vectors / "hopperCertChain.txt").read_bytes()
+    report = bytes.fromhex((vectors / "hopperAttestationReport.txt").read_text().strip())
+    chance = random.Random(4)
+
+    def passes(report: bytes, chain: bytes) -> bool:
+        try:
+            return verify_gpu_reports(report, None, at=AT, policy=GpuPolicy(), chain=chain).passed
+        except EvidenceInvalid:
+            return False
+
+    assert passes(report, chain)
+    places = {at * 8 + at % 8 for at in range(64)} | set(chance.sample(range(len(report) * 8), 600))
+    for place in places:
+        altered = bytearray(report)
+        altered[place // 8] ^= 1 << place % 8
+        assert not passes(bytes(altered), chain), f"bit {place % 8} of byte {place // 8} of the report"
+    for place in chance.sample(range(len(chain.rstrip()) * 8), 600):
+        altered = bytearray(chain)
+        altered[place // 8] ^= 1 << place % 8
+        assert not passes(report, bytes(altered)), f"bit {place % 8} of byte {place // 8} of the chain"
+
+
+def test_a_real_token_is_in_order_but_for_the_key_we_do_not_have(vectors: Path) -> None:
+    token = (vectors / "hopperClaimsv3_detached_eat.json").read_bytes()
+    nonce = bytes.fromhex("931d8dd0add203ac3d8b4fbde75e115278eefcdceac5b87671a748f32364dfcb")
+    at = datetime.fromtimestamp(1749602000, UTC)
+    kid = "nv-eat-kid-prod-20250609211310110-93b13aa1-17e4-4c14-9d33-dba2323329f2"
+    for jwks in (MadeService().jwks(), MadeService(kid=kid).jwks()):
+        verdict = verify_gpu_token(token, jwks, nonce, at=at, policy=GpuPolicy(require_fwid=True))
+        assert [check.name for check in verdict.broken] == ["token signature", "GPU-0: token signature"]
+        assert verdict.claims["gpus"][0]["vbios_version"] == "96.00.9F.00.01"

@@ -1,0 +1,186 @@
+"""Self-made GPUs and a self-made attestation service: reports, chains, tokens and keys under roots of our own."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+import jwt
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from tests.fuzz.tdx_made import der, name, spki_fingerprint
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+NONCE = bytes(range(32))
+FWID = b"\x77" * 48
+ISSUER = "https://nras.attestation.nvidia.com"
+
+
+def p384() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP384R1())
+
+
+def base64url_number(number: int) -> str:
+    return base64.urlsafe_b64encode(number.to_bytes(48, "big")).rstrip(b"=").decode()
+
+
+def device_id(fwid: bytes) -> x509.UnrecognizedExtension:
+    """Hopper's form: the firmware's digest at the end."""
+    return x509.UnrecognizedExtension(x509.ObjectIdentifier("2.23.133.5.4.1"), der(0x30, der(2, b"\1"), der(4, fwid)))
+
+
+def tcb_info(fwid: bytes) -> x509.UnrecognizedExtension:
+    """Blackwell's form: a list of digests under tag 6."""
+    digest = der(0x30, bytes.fromhex("0609608648016503040202"), der(4, fwid))
+    value = der(0x30, der(0x80, b"NVIDIA"), der(0x81, b"GB100 A01 GSP"), der(0xA6, digest, digest), der(0x89, b"\0"))
+    return x509.UnrecognizedExtension(x509.ObjectIdentifier("2.23.133.5.4.1.1"), value)
+
+
+@dataclass
+class MadeGpu:
+    """One GPU with a chain of three: its leaf, its maker's authority, the root."""
+
+    chip: str = "GH100"
+    root: ec.EllipticCurvePrivateKey = field(default_factory=p384)
+    authority: ec.EllipticCurvePrivateKey = field(default_factory=p384)
+    key: Any = field(default_factory=p384)
+    ends: datetime = NOW + timedelta(days=700)
+    path_length: int | None = None
+
+    @property
+    def roots(self) -> frozenset[str]:
+        return frozenset({spki_fingerprint(self.root)})
+
+    def certificate(self, subject: str, key: Any, issuer: str, issuer_key: Any, *, ca: bool, **more: Any) -> Any:
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(name(subject))
+            .issuer_name(name(issuer))
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(NOW - timedelta(days=300))
+            .not_valid_after(more.get("ends", NOW + timedelta(days=700)))
+            .add_extension(x509.KeyUsage(not ca, *(False,) * 4, ca, *(False,) * 3), critical=True)
+        )
+        if ca:
+            length = more.get("path_length")
+            builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=length), critical=True)
+        if "extra" in more:
+            builder = builder.add_extension(more["extra"], critical=more.get("critical", False))
+        return builder.sign(issuer_key, SHA384())
+
+    @cached_property
+    def certificates(self) -> tuple[x509.Certificate, ...]:
+        extra = tcb_info(FWID) if self.chip.startswith("GB") else device_id(FWID)
+        leaf, maker, root = f"{self.chip} A01 GSP FMC LF", f"{self.chip} A01 GSP BROM", "Made Device Identity CA"
+        return (
+            self.certificate(leaf, self.key, maker, self.authority, ca=False, extra=extra, ends=self.ends),
+            self.certificate(maker, self.authority, root, self.root, ca=True),
+            self.certificate(root, self.root, root, self.root, ca=True, path_length=self.path_length),
+        )
+
+    @property
+    def chain(self) -> bytes:
+        return b"".join(one.public_bytes(Encoding.PEM) for one in self.certificates)
+
+    def report(self, nonce: bytes = NONCE, opaque: Mapping[int, bytes | None] | None = None, blocks: int = 3) -> bytes:
+        fields = {6: bytes.fromhex("00a5009601000000"), 3: b"590.12\0", 14: bytes(4), 20: FWID} | dict(opaque or {})
+        values = [
+            bytes([index, 1]) + struct.pack("<HBH", 51, 1, 48) + bytes([index]) * 48 for index in range(1, blocks + 1)
+        ]
+        record = b"".join(values)
+        data = b"".join(
+            struct.pack("<HH", kind, len(value)) + value for kind, value in fields.items() if value is not None
+        )
+        signed = bytes([0x11, 0xE0, 1, 0xFF]) + nonce + b"\0"
+        signed += bytes([0x11, 0x60, 0, 0, blocks]) + len(record).to_bytes(3, "little") + record
+        signed += bytes(32) + struct.pack("<H", len(data)) + data
+        r, s = decode_dss_signature(self.key.sign(signed, ec.ECDSA(SHA384())))
+        return signed + r.to_bytes(48, "big") + s.to_bytes(48, "big")
+
+    def entry(self, nonce: bytes = NONCE, **opaque: Any) -> dict[str, str]:
+        """As NVIDIA's tools write one GPU's evidence."""
+        return {
+            "arch": "BLACKWELL" if self.chip.startswith("GB") else "HOPPER",
+            "certificate": base64.b64encode(self.chain).decode(),
+            "evidence": base64.b64encode(self.report(nonce, **opaque)).decode(),
+            "nonce": nonce.hex(),
+        }
+
+    def evidence(self, nonce: bytes = NONCE) -> bytes:
+        return json.dumps([self.entry(nonce)]).encode()
+
+
+def gpu_claims() -> dict[str, Any]:
+    """A device's token of version 3 in which everything is in order."""
+    gpu = "x-nvidia-gpu-"
+    good = {"x-nvidia-cert-status": "valid", "x-nvidia-cert-ocsp-status": "good"}
+    parts = [f"{part}-rim-{what}" for part in ("driver", "vbios") for what in ("fetched", "schema-validated")]
+    parts += [f"{part}-rim-{what}" for part in ("driver", "vbios") for what in ("signature-verified", "version-match")]
+    parts += ["driver-rim-measurements-available", "vbios-rim-measurements-available", "vbios-index-no-conflict"]
+    parts += [f"attestation-report-{what}" for what in ("parsed", "signature-verified", "nonce-match")]
+    parts += ["arch-check", "attestation-report-cert-chain-fwid-match"]
+    chains = ("attestation-report-cert-chain", "driver-rim-cert-chain", "vbios-rim-cert-chain")
+    return {
+        **{gpu + part: True for part in parts},
+        **{gpu + chain: dict(good) for chain in chains},
+        **{"secboot": True, "dbgstat": "disabled", "measres": "success", "hwmodel": "GH100 A01 GSP BROM"},
+        **{gpu + "driver-version": "550.90.07", gpu + "vbios-version": "96.00.9F.00.01", "ueid": "4781"},
+    }
+
+
+@dataclass
+class MadeService:
+    """An attestation service with one signing key."""
+
+    key: ec.EllipticCurvePrivateKey = field(default_factory=p384)
+    kid: str = "made-key"
+
+    def jwks(self, *, certificate: bool = False) -> bytes:
+        key: dict[str, Any] = {"kty": "EC", "crv": "P-384", "kid": self.kid, "alg": "ES384"}
+        if certificate:
+            made = MadeGpu().certificate("service", self.key, "service", self.key, ca=False)
+            key["x5c"] = [base64.b64encode(made.public_bytes(Encoding.DER)).decode()]
+        else:
+            numbers = self.key.public_key().public_numbers()
+            key |= {"x": base64url_number(numbers.x), "y": base64url_number(numbers.y)}
+        return json.dumps({"keys": [key]}).encode()
+
+    def sign(self, claims: Mapping[str, Any], **how: Any) -> str:
+        how = {"key": self.key, "algorithm": "ES384", "headers": {"kid": self.kid}} | how
+        return jwt.PyJWS().encode(json.dumps(dict(claims)).encode(), **how)
+
+    def common(self, nonce: bytes = NONCE) -> dict[str, Any]:
+        seconds = int(NOW.timestamp())
+        times = {"iat": seconds - 60, "nbf": seconds - 60, "exp": seconds + 3600}
+        return {"iss": ISSUER, "eat_nonce": nonce.hex(), **times}
+
+    def bundle(
+        self,
+        devices: Mapping[str, Mapping[str, Any]] | None = None,
+        overall: Mapping[str, Any] | None = None,
+        nonce: bytes = NONCE,
+        tokens: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """A detached EAT bundle; `devices` and `overall` are laid over claims that are all in order."""
+        signed = {
+            device: self.sign({**self.common(nonce), **gpu_claims(), **claims})
+            for device, claims in (devices if devices is not None else {"GPU-0": {}}).items()
+        }
+        digests = {
+            device: ["DIGEST", ["SHA-256", hashlib.sha256(token.encode()).hexdigest()]]
+            for device, token in signed.items()
+        }
+        claims = {**self.common(nonce), "x-nvidia-overall-att-result": True, "submods": digests, **(overall or {})}
+        return json.dumps([["JWT", self.sign(claims)], {**signed, **(tokens or {})}]).encode()
