@@ -162,6 +162,13 @@ def test_a_missing_layer_of_the_sandbox_fails_the_node_unless_accepted(node: Nod
     assert accepted.passed and accepted.claims["missing_layers"] == ["landlock", "seccomp"]
 
 
+def test_only_a_development_node_may_lack_the_right_to_lock_memory(node: Node) -> None:
+    node.statement = statement(missing_layers=["memory_lock", "no_swap"])
+    assert broken(check(node.evidence())) == {"sandbox"}
+    node.tee = "none"
+    assert check(node.evidence(), Policy(allow_software_tee=True)).passed
+
+
 def test_a_statement_that_does_not_decode_is_no_evidence(node: Node) -> None:
     node.statement = b"{}"
     with pytest.raises(EvidenceInvalid, match="statement"):

@@ -11,6 +11,7 @@ from cloister.client.answer import Refusal
 from cloister.transport.sealing import MAX_PLAINTEXT_BYTES
 
 MAX_HEAD_BYTES = 64 * 1024
+_HEADER_BYTES = 4
 _NOT_HTTP = Refusal(400, "That is not proper HTTP.", "invalid_request")
 _HEAD_TOO_LARGE = Refusal(431, f"A head may have at most {MAX_HEAD_BYTES} bytes.", "head_too_large")
 _BODY_TOO_LARGE = Refusal(413, f"A body may have at most {MAX_PLAINTEXT_BYTES} bytes.", "body_too_large")
@@ -48,15 +49,19 @@ class RequestReader:
         self._parser = httptools.HttpRequestParser(self)
         self._whole: list[Request] = []
         self._too_large: Refusal | None = None
-        self.on_message_begin()
+        self._fed = 0
+        self._in_head = False
 
     def feed(self, data: bytes) -> list[Request]:
         """The requests that are whole now; Unreadable if there can be no more."""
+        self._fed += len(data)
         try:
             while data:
                 data = self._parse(data)
         except httptools.HttpParserError:
             raise Unreadable(self._too_large or _NOT_HTTP) from None
+        if self._in_head and self._fed > MAX_HEAD_BYTES:
+            raise Unreadable(_HEAD_TOO_LARGE)  # the parser gathers a header until it ends
         whole, self._whole = self._whole, []
         return whole
 
@@ -81,6 +86,7 @@ class RequestReader:
         self._path, self._body = b"", bytearray()
         self._headers: list[tuple[str, str]] = []
         self._head_bytes = 0
+        self._in_head = True
 
     def on_url(self, url: bytes) -> None:
         self._path += url
@@ -91,6 +97,7 @@ class RequestReader:
         self._headers.append((name.decode("latin-1"), value.decode("latin-1")))
 
     def on_headers_complete(self) -> None:
+        self._fed, self._in_head = 0, False
         if any(name.lower() == "expect" and value.lower() == "100-continue" for name, value in self._headers):
             self._go_on()
 
@@ -115,7 +122,7 @@ class RequestReader:
         )
 
     def _count(self, size: int) -> None:
-        self._head_bytes += size
+        self._head_bytes += size + _HEADER_BYTES
         if self._head_bytes > MAX_HEAD_BYTES:
             self._too_large = _HEAD_TOO_LARGE
             raise ValueError("too large")

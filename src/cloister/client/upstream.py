@@ -129,6 +129,8 @@ class Upstream(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
+            if not self._status:
+                self._before_head(len(data))
             if self._bodies:
                 self._take(self._bodies[0] if len(self._bodies) == 1 else b"".join(self._bodies))
         except httptools.HttpParserError:
@@ -162,6 +164,11 @@ class Upstream(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._status >= 200:
             self._complete = True
+
+    def _before_head(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > _MAX_HEAD_BYTES:  # the parser gathers a header until it ends
+            raise ChannelBroken("The head of the node's answer does not end.")
 
     def _take(self, body: bytes) -> None:
         self._bodies.clear()

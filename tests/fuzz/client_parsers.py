@@ -1,0 +1,60 @@
+"""Atheris harness: whatever a node, somebody between or a local program sends, the client's parsers stay within bounds.
+
+Run it by hand for as long as you like: `python tests/fuzz/client_parsers.py -max_total_time=600`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+import atheris
+
+with atheris.instrument_imports(include=["cloister.client"]):
+    from cloister.client.address import NodeAddress
+    from cloister.client.answer import SealedAnswer, read_refusal
+    from cloister.client.downstream import refusal_of_strangers
+    from cloister.client.local_request import RequestReader, Unreadable
+    from cloister.client.message import PROMPT_FIELDS, split_prompts
+    from cloister.errors import ChannelBroken, InvalidRequest, SetupError
+    from cloister.transport.stream import StreamOpener
+
+
+def read_requests(data: bytes) -> None:
+    reader = RequestReader(lambda: None)
+    for at in range(0, len(data), 61):
+        for request in reader.feed(data[at : at + 61]):
+            refusal_of_strangers(request)
+
+
+def split(data: bytes) -> None:
+    for path in PROMPT_FIELDS:
+        with contextlib.suppress(InvalidRequest):
+            split_prompts("POST", path, (("x-cloister-protection", "open"),), data)
+            split_prompts("POST", path, (), data)
+
+
+def refusal(data: bytes) -> None:
+    status = 300 + data[0] if data else 200
+    read_refusal(status, data[1:8].decode("latin-1"), data[8:])
+
+
+def answer(data: bytes) -> None:
+    opened = SealedAnswer(StreamOpener(bytearray(32), bytes(32)))
+    opened.feed(data)
+    opened.finish()
+
+
+PARSERS = [read_requests, split, refusal, answer, lambda data: NodeAddress.parse(data.decode("utf-8", "replace"))]
+
+
+def one_input(data: bytes) -> None:
+    if not data:
+        return
+    with contextlib.suppress(ChannelBroken, InvalidRequest, SetupError, Unreadable):
+        PARSERS[data[0] % len(PARSERS)](data[1:])
+
+
+if __name__ == "__main__":
+    atheris.Setup(sys.argv, one_input)
+    atheris.Fuzz()
