@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from cloister.models.source import ModelFolder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What clients under test remember of nodes is not the user's memory."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("CLOISTER_STATE", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of seeds, vectors and data: $CLOISTER_SHARED, or `shared` beside the checkout."""

@@ -1,20 +1,50 @@
-"""The whole house, through the official client: what a newcomer does after `make serve`."""
+"""The whole house, through the official client: what a newcomer does after `make serve`.
+
+Every flow goes three ways: as plain HTTP, through the verifying client, and through the local proxy.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeAlias
 
 import openai
 import pytest
+
+import cloister
+from tests.client.local_proxy import proxy_to
+
+Connect: TypeAlias = Callable[[str], openai.OpenAI]
 
 pytestmark = pytest.mark.slow
 
 QUESTION = [{"role": "user", "content": "What is the capital of France? Answer in one short sentence."}]
 
 
+@pytest.fixture(scope="module", params=["plain", "verified", "proxy"])
+def connect(request: pytest.FixtureRequest, real_server: str) -> Iterator[Connect]:
+    """A client with this API key, over one of the three ways."""
+
+    def plain(url: str) -> Connect:
+        return lambda key: openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
+
+    def verified(key: str) -> openai.OpenAI:
+        return cloister.Client(f"{real_server}/v1", api_key=key, max_retries=0, allow_software_tee=True)
+
+    match request.param:
+        case "plain":
+            yield plain(real_server)
+        case "verified":
+            yield verified
+        case "proxy":
+            with proxy_to(real_server) as local:
+                yield plain(local)
+
+
 @pytest.fixture
-def client(real_server: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{real_server}/v1", api_key="cloister-dev", max_retries=0)
+def client(connect: Connect) -> openai.OpenAI:
+    return connect("cloister-dev")
 
 
 @pytest.fixture
@@ -121,6 +151,6 @@ def test_mistakes_are_clear_errors(
     assert code is None or raised.value.code == code
 
 
-def test_a_wrong_key_is_refused(real_server: str) -> None:
+def test_a_wrong_key_is_refused(connect: Connect) -> None:
     with pytest.raises(openai.AuthenticationError):
-        openai.OpenAI(base_url=f"{real_server}/v1", api_key="wrong", max_retries=0).models.list()
+        connect("wrong").models.list()
