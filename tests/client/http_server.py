@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -75,7 +76,7 @@ class Server:
 
 
 @contextmanager
-def http_server(handler: Handler, port: int = 0) -> Iterator[Server]:
+def http_server(handler: Handler, port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[Server]:
     server = Server()
     loop = asyncio.new_event_loop()
     started = threading.Event()
@@ -103,9 +104,9 @@ def http_server(handler: Handler, port: int = 0) -> Iterator[Server]:
 
     async def run() -> None:
         try:
-            listening = await asyncio.start_server(connection, "127.0.0.1", port)
+            listening = await asyncio.start_server(connection, "127.0.0.1", port, ssl=tls)
             server.loop, server.listening = loop, listening
-            server.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+            server.url = f"http{'s' if tls else ''}://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
         except BaseException as error:
             failures.append(error)
             raise
