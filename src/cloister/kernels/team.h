@@ -75,6 +75,7 @@ static void *helper(void *number) {
 }
 
 static int team_start(int members) {
+    team.most = MAX_MEMBERS; /* what the process that forked us allowed itself is its own affair */
     if (team.members > 1 || members <= 1) return team.members;
     if (members > MAX_MEMBERS) members = MAX_MEMBERS;
     pthread_attr_t attr;
