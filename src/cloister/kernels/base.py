@@ -135,6 +135,10 @@ class Kernels(ABC):
         """Compute on so many of the team's threads at most, until told otherwise."""
         return None
 
+    def take_short_turns(self) -> None:
+        """The calling thread will wake vaults at every layer: let those it wakes wait until it has woken all."""
+        return None
+
     @property
     def seconds(self) -> dict[str, float]:
         """Time spent so far in each phase of the layers; empty where it is not measured."""

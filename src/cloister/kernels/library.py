@@ -22,6 +22,7 @@ SIGNATURES: dict[str, list[Any]] = {
     "run_layers": [c_void_p, c_int, c_void_p, c_void_p, c_int, *([c_void_p] * 4), c_size_t, c_void_p, c_void_p],
     "draw": [c_void_p],
     "use": [c_int],
+    "take_short_turns": [],
 }
 
 

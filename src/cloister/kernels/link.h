@@ -76,7 +76,20 @@ struct asking {
     uint64_t asked_ns; /* when the newest questions went out */
 };
 
-/* Sends the queries of one layer to every vault of the batch. */
+/* Threads that wake each other take turns of this length: a woken vault goes before threads of the service that only
+ * spin, but not before the one that is still waking the others. A kernel that knows no such turns leaves all as it is. */
+static void take_short_turns(void) {
+    struct {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime, deadline, period;
+    } attributes = {.size = 48, .runtime = 100000};
+    syscall(SYS_sched_setattr, 0, &attributes, 0);
+}
+
+/* Sends the queries of one layer to every vault of the batch: all of them first, then the waking, which costs more. */
 static void ask(const struct attention *job, struct asking *asking, int layer) {
     size_t width = (size_t)job->heads * job->dim;
     asking->asked_ns = now_ns();
@@ -92,7 +105,10 @@ static void ask(const struct attention *job, struct asking *asking, int layer) {
         question->layer = (uint32_t)layer, question->rows = link->rows;
         link->number = after(link->number);
         atomic_store(&question->number, link->number);
-        if (atomic_load(&link->reply->asleep)) wake(&question->number);
+    }
+    for (int i = 0; i < asking->count; i++) {
+        const struct asked *link = asking->links[i];
+        if (link->verdict == FINE && atomic_load(&link->reply->asleep)) wake(&link->question->number);
     }
 }
 
@@ -222,23 +238,10 @@ static uint32_t answer_question(struct answering *self) {
     return FINE;
 }
 
-/* A woken vault goes before threads of the service that only spin, computes for some microseconds, and sleeps again.
- * A kernel that knows no slices of one's own leaves all as it is. */
-static void run_in_short_slices(void) {
-    struct {
-        uint32_t size, policy;
-        uint64_t flags;
-        int32_t nice;
-        uint32_t priority;
-        uint64_t runtime, deadline, period;
-    } attributes = {.size = 48, .runtime = 100000};
-    syscall(SYS_sched_setattr, 0, &attributes, 0);
-}
-
 /* Answers until the link is closed or a question is malformed. */
 static void *answer_loop(void *given) {
     struct answering *self = given;
-    run_in_short_slices();
+    take_short_turns();
     atomic_store(&self->started, 1);
     while (self->verdict == FINE) {
         unsigned number = atomic_load(&self->question->number);

@@ -26,6 +26,8 @@ API int cloister_start(int members) { return allow_tiles() ? -1 : team_start(mem
 
 API void cloister_use(int members) { team.most = members; }
 
+API void cloister_take_short_turns(void) { take_short_turns(); }
+
 static const int ITEM_BYTES[] = {[FP32] = 4, [BF16] = 2, [INT8] = 1};
 
 /* Where element i of column c stands in its panel. */

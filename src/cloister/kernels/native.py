@@ -125,6 +125,9 @@ class NativeKernels(Kernels):
     def use_cores(self, cores: int) -> None:
         self._library.cloister_use(cores)
 
+    def take_short_turns(self) -> None:
+        self._library.cloister_take_short_turns()
+
     @property
     def seconds(self) -> dict[str, float]:
         return {name: ns / 1e9 for name, ns in zip(PHASES, self._phases, strict=True)}

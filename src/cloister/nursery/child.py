@@ -70,6 +70,7 @@ def _vault(house: House, descriptors: list[int]) -> tuple[Role, set[int], int]:
 
 
 def _service(house: House) -> tuple[Role, set[int], int]:
+    house.decoder.kernels.take_short_turns()
     made = service.prepare(house.decoder, house.settings)
     return made.run, set(), SERVICE_BEYOND_KV + house.scratch_bytes
 
