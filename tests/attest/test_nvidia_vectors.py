@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from cloister.attest.chain import key_fingerprint
 from cloister.attest.nvidia import GpuPolicy, verify_gpu_reports, verify_gpu_token
 from cloister.attest.nvidia.reports import NVIDIA_ROOTS
-from cloister.attest.tdx.chain import key_fingerprint
 from cloister.errors import EvidenceInvalid
 from tests.fuzz.nvidia_made import MadeService
 

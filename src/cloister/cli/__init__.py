@@ -29,7 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,  # its tracebacks may show local variables, and those may hold a prompt
     help="Serve language models to people who need not trust the provider.\n\n"
-    "Begin with `cloister serve`, then `cloister chat` in another terminal.",
+    "Begin with `cloister serve`, then `cloister chat --allow-software-tee` in another terminal.",
 )
 for command in (serve, chat, verify, proxy, models, version):
     app.command()(command)

@@ -46,7 +46,15 @@ async def _serve(start: StartController, console: Console) -> None:
         with console.status(f"Loading {start.name}…"):
             await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
-            say_ready(console, starting.result(), start.name, controller.serving, settings, monotonic() - start.begun)
+            say_ready(
+                console,
+                starting.result(),
+                start.name,
+                controller.serving,
+                settings,
+                controller.notary.tee,
+                monotonic() - start.begun,
+            )
             await stopped
     finally:
         starting.cancel()

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from cloister.attest.attester import Attester
+from cloister.attest.attester import Attester, Tee
 from cloister.attest.evidence import VERSION, NodeEvidence, Statement, bind, write_evidence
 from cloister.controller.relay import Front
 from cloister.errors import CloisterError, QueueFull
@@ -51,6 +51,11 @@ class Notary:
         self._most = most
         self._answering: set[asyncio.Task[None]] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="notary")
+
+    @property
+    def tee(self) -> Tee:
+        """What stands behind the evidence."""
+        return self._attester.tee
 
     def answer(self, front: Front, asked: AskEvidence) -> None:
         """Send the evidence asked for, or why there is none."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from cloister.attest.attester import Tee
 from cloister.config import DEVELOPMENT_KEY, Settings
 from cloister.messages.front import Serving
 
 
-def say_ready(console: Console, url: str, model: str, serving: Serving, settings: Settings, seconds: float) -> None:
+def say_ready(
+    console: Console, url: str, model: str, serving: Serving, settings: Settings, tee: Tee, seconds: float
+) -> None:
     key = "$CLOISTER_API_KEY" if settings.gateway.keys_file else DEVELOPMENT_KEY
     facts = f"{settings.engine.dtype}, {serving.kernels} kernels, context {serving.max_context}"
     body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
@@ -27,7 +30,10 @@ def say_ready(console: Console, url: str, model: str, serving: Serving, settings
             "`cloister key new TENANT` makes real keys.\n",
             soft_wrap=True,
         )
-    console.print("Try it:  cloister chat" + ("" if url.endswith(":8000") else f" --url {url}"), soft_wrap=True)
+    if tee == "none":
+        console.print("[yellow]No hardware speaks for this machine: clients refuse it unless told otherwise.[/]\n")
+    options = ("" if url.endswith(":8000") else f" --url {url}") + (" --allow-software-tee" if tee == "none" else "")
+    console.print(f"Try it:  cloister chat{options}", soft_wrap=True)
     for line in (
         f"     or  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\",
         f'           -H "Authorization: Bearer {key}" \\',

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from cloister.attest.chain import find_chain, read_certificates
 from cloister.attest.checks import Examination, Verdict
-from cloister.attest.tdx.chain import find_chain, read_certificates
 from cloister.attest.tdx.collateral import CollateralRefused, judge, pck_chain, read_collateral
 from cloister.attest.tdx.policy import TdxPolicy
 from cloister.attest.tdx.quote import Quote, TdReport, read_quote

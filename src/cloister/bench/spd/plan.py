@@ -57,7 +57,7 @@ class Plan:
     vault_samples: int = 9
     mapped_vaults: int = 32
     idle_vaults: int = 64
-    seconds: float = 560.0
+    seconds: float = 510.0
     seed: int = 0
 
     def seconds_of(self, part: Part) -> float:
