@@ -37,9 +37,11 @@ for _ in range(60):
 resting = helpers_seconds() - before
 kernels.start_team(3)
 before = helpers_seconds()
-for _ in range(200):
+for _ in range(100_000):
     kernels.linear(x, packed)
-print(resting, helpers_seconds() - before)
+    if (working := helpers_seconds() - before) > 0.2:
+        break
+print(resting, working)
 """
 
 
@@ -47,7 +49,7 @@ def test_fewer_members_compute_the_same_and_the_others_rest() -> None:
     """A process that is to have its whole team says so: a fork inherits what its parent allowed itself."""
     if sys.platform != "linux" or not os.path.isdir("/proc/self/task"):
         pytest.skip("threads are counted the way Linux does")
-    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     resting, working = (float(number) for number in done.stdout.split())
-    assert resting <= 0.03 < working  # of processor time, not of time: clock ticks of 10 ms
+    assert resting <= 0.05 and working > 0.2  # processor time, in clock ticks of 10 ms
