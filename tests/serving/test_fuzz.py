@@ -11,7 +11,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.schemas import BaseSchema
 
+from cloister.transport.envelope import CONTENT_TYPE
 from tests.served import running_server
+
+# Sealed bytes are sent as they are drawn.
+schemathesis.serializer.alias(CONTENT_TYPE, "application/octet-stream")
 
 HEADERS = {"Authorization": "Bearer cloister-dev"}
 
