@@ -23,16 +23,20 @@ from cloister.errors import ChannelBroken, CloisterError, SetupError, Verificati
 _TIMEOUT = openai.DEFAULT_TIMEOUT
 
 
-class ChannelBrokenError(openai.APIConnectionError, ChannelBroken):  # type: ignore[misc]
+class ChannelBrokenError(openai.APIConnectionError, ChannelBroken):
     """An answer that was altered or cut off, as both families of errors know it. The SDK does not try it again."""
+
+    code = ChannelBroken.code  # the SDK's own class says None
 
     def __init__(self, error: CloisterError, request: httpx2.Request) -> None:
         openai.APIConnectionError.__init__(self, message=str(error), request=request)
         self.code, self.hint = error.code, None
 
 
-class NodeNotVerifiedError(openai.APIConnectionError, VerificationFailed):  # type: ignore[misc]
+class NodeNotVerifiedError(openai.APIConnectionError, VerificationFailed):
     """A node that could not be verified anew. Nothing was sent to it, and the SDK does not try again."""
+
+    code = VerificationFailed.code  # the SDK's own class says None
 
     def __init__(self, error: CloisterError, request: httpx2.Request) -> None:
         openai.APIConnectionError.__init__(self, message=str(error), request=request)
