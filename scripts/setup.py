@@ -27,8 +27,8 @@ class SetupFailed(Exception):
 
 
 def main(arguments: list[str]) -> int:
-    extras = "test" if "--test" in arguments else ""
-    stamp, wanted = VENV / f".installed-{extras or 'runtime'}", wanted_stamp()
+    extras = "test,mpc" if "--test" in arguments else ""
+    stamp, wanted = VENV / f".installed-{'test' if extras else 'runtime'}", wanted_stamp()
     if is_stamped(stamp, wanted):
         return 0
     try:

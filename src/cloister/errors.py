@@ -118,6 +118,12 @@ _LOST = {
 }
 
 
+class PartyLost(ServiceUnavailable):
+    """A party of a computation on shares ended, fell silent, or said what it must not. Nothing was revealed."""
+
+    code = "party_lost"
+
+
 class ProtocolError(CloisterError):
     """A message between processes was malformed, oversized or of another version."""
 
