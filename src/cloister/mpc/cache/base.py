@@ -5,11 +5,21 @@ written) have zero values *and* a zero in the values' last column, so that numer
 out of one product and such tokens weigh nothing, whatever their score. No mask is ever computed.
 
     H query heads, G key-value heads (H = G x group), d head size, n new tokens in one pass, T prompt tokens (a bucket)
+
+The life of one layer's cache (changed from the first version of this contract: queries come scaled, eviction is apart
+from building so that layers can share it, `attend` returns the cache too and takes `seen`, methods say what they need):
+
+    prefill   eviction = method.evict(prompt, …)        or that of the layer it shares with (sharing.leader)
+              cache = method.build(prompt, eviction)
+    step      cache = slots.write(cache, slot, keys, values)             slot = method.first_free + tokens so far
+              choice = method.choose(queries, cache, …)  or the leader's, or one made ahead
+              out, cache = method.attend(queries, cache, choice, softmax, offset, slots.seen(…))
+
+Methods of all layers in one batch: stack the layers along G (and H); no function here cares how many heads there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from jax import Array
@@ -18,9 +28,16 @@ from jax import Array
 class PromptLayer(NamedTuple):
     """One layer's prompt after the prefill: rotated keys, values with their last column, and the last queries."""
 
-    queries: Array  # (H, W, d): those of the last W tokens, 20% of the prompt (§4.2), not scaled by 1/sqrt(d)
+    queries: Array  # (H, W, d): those of the last W = method.window tokens (W >= 1), scaled by 1/sqrt(d) already
     keys: Array  # (G, T, d)
     values: Array  # (G, T, d + 1)
+
+
+class Eviction(NamedTuple):
+    """What a look at the prompt keeps of it, as one-hot rows over runs of T // U tokens; shared between layers."""
+
+    rows: Array  # (G, k, U) integers; most important first where a method pins some of them
+    scores: Array  # (G, k x T // U) attention each kept token has had, for methods that go on counting; else (G, 0)
 
 
 class Cache(NamedTuple):
@@ -28,22 +45,20 @@ class Cache(NamedTuple):
 
     keys: Array  # (G, S, d)
     values: Array  # (G, S, d + 1)
-    marks: tuple[
-        Array, ...
-    ]  # one per cluster of the body, coarse level first: (G, C, d) each; may be ()
-    pinned_keys: Array  # (G, R, d): first tokens of the prompt, its last ones, then room for generated ones
+    marks: tuple[Array, ...]  # what clusters are known by, coarse level first: (G, C, …) each; may be ()
+    pinned_keys: Array  # (G, R, d): what of the prompt is always read, then room for generated tokens
     pinned_values: Array  # (G, R, d + 1)
-    scores: Array  # (G, S + R) attention each token has had so far, for methods that need it; else (G, 0)
+    scores: Array  # (G, S) attention the body's tokens have had so far, for methods that need it; else (G, 0)
 
 
 class Choice(NamedTuple):
-    """Which clusters a query reads: one-hot rows, coarse level first; level 2 selects among the rows of level 1."""
+    """Which clusters of the body a step reads."""
 
-    rows: tuple[Array, ...]  # (G, k, C) each, integers
+    rows: Array  # (G, k, C) integers, one-hot, over the finest clusters, however many levels chose them
 
 
 class Shuffles(NamedTuple):
-    """Secret random permutation matrices, fresh for every use, dealt by the client: (G, C, C) integers per level."""
+    """Secret random permutation matrices, fresh for every use and head: (G, C, C) integers per size a method names."""
 
     matrices: tuple[Array, ...]
 
@@ -52,7 +67,7 @@ class Softmax(Protocol):
     """How scores become weights, and weighted sums answers (cloister.mpc.functions)."""
 
     def weigh(self, scores: Array, offset: Array) -> Array:
-        """exp(scores - offset), elementwise; `offset` broadcasts and is secret (calibrated per query head)."""
+        """exp(scores - offset); tokens along the last axis. `offset` is secret, calibrated per query head: (H, 1, 1)."""
         ...
 
     def divide(self, sums: Array) -> Array:
@@ -61,29 +76,50 @@ class Softmax(Protocol):
 
 
 class Method(Protocol):
-    """One way of keeping the cache. Static facts (budget, sizes, switches) are attributes, fixed before tracing."""
+    """One way of keeping the cache. Static facts are attributes, fixed before tracing."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
-    def build(self, prompt: PromptLayer, softmax: Softmax, offset: Array, shuffles: Shuffles) -> Cache:
-        """The cache after the prefill: static eviction (§4.2) and clusters' marks (§4.3), where the method has them."""
+    @property
+    def window(self) -> int:
+        """How many of the prompt's last queries `evict` looks at (at least 1, at most T)."""
+        ...
+
+    @property
+    def first_free(self) -> int:
+        """The pinned slot of the first generated token; there is room for the plan's new tokens from there on."""
+        ...
+
+    @property
+    def evict_shuffles(self) -> tuple[int, ...]:
+        """Sizes of the permutations `evict` uses up: one (G, C, C) each."""
+        ...
+
+    @property
+    def choose_shuffles(self) -> tuple[int, ...]:
+        """Sizes of the permutations `choose` uses up, at every call."""
+        ...
+
+    def evict(self, prompt: PromptLayer, softmax: Softmax, offset: Array, shuffles: Shuffles) -> Eviction | None:
+        """What is kept of the prompt (§4.2); None where all is, or where what is kept is known beforehand."""
+        ...
+
+    def build(self, prompt: PromptLayer, eviction: Eviction | None) -> Cache:
+        """The cache after the prefill, with its clusters' marks (§4.3) where the method has them."""
         ...
 
     def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Choice | None:
-        """Query-aware selection (§4.3) for queries (H, n, d); None where the method reads everything it keeps."""
+        """Query-aware selection (§4.3), one for all of queries (H, n, d); None where a method reads all it keeps."""
         ...
 
-    def attend(self, queries: Array, cache: Cache, choice: Choice | None, softmax: Softmax, offset: Array) -> Array:
-        """Attention of queries (H, n, d) over what was chosen and what is pinned: (H, n, d).
+    def attend(
+        self, queries: Array, cache: Cache, choice: Choice | None, softmax: Softmax, offset: Array, seen: Array
+    ) -> tuple[Array, Cache]:
+        """Attention of queries (H, n, d), scaled already, over what was chosen and what is pinned: (H, n, d).
 
-        The new tokens' own keys and values are in `cache.pinned_*` already, causal among themselves (`n` > 1 occurs
-        when drafts are verified: token i must not see i + 1…, which the method asks of `causal`).
+        The new tokens' own keys and values are in `cache.pinned_*` already. `seen` is public, (n, R) integers: 1 where
+        a new token may see a pinned slot (`n` > 1 occurs when drafts are verified: token i must not see i + 1…).
+        The cache comes back as it was, but from methods that forget while decoding (H2O, TOVA).
         """
         ...
-
-    def evict(self, queries: Array, cache: Cache, softmax: Softmax, offset: Array) -> Cache:
-        """After a step: what methods forget while decoding (H2O, TOVA); others return the cache as it is."""
-        ...
-
-
-Reveal = Callable[[Array], Array]
