@@ -1,0 +1,79 @@
+"""What running something on shares costs: seconds, bytes and messages, in all and for each operator. Only adds up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+from statistics import median
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Counts of each party by rank; `seconds` are those of the slowest."""
+
+    seconds: float = 0.0
+    sent: tuple[int, ...] = ()
+    messages: tuple[int, ...] = ()
+    times: int = 0
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.seconds + other.seconds,
+            _each(self.sent, other.sent),
+            _each(self.messages, other.messages),
+            self.times + other.times,
+        )
+
+    def __mul__(self, times: int) -> Tally:
+        sent = tuple(times * each for each in self.sent)
+        return Tally(times * self.seconds, sent, tuple(times * each for each in self.messages), times * self.times)
+
+    @property
+    def bytes(self) -> int:
+        """What all parties sent together: the traffic somebody pays for."""
+        return sum(self.sent)
+
+    @property
+    def most_bytes(self) -> int:
+        """What the busiest party sent: each has a line of its own, so that one is what takes time."""
+        return max(self.sent, default=0)
+
+    @property
+    def most_messages(self) -> int:
+        """Sends of the party that sends most often."""
+        return max(self.messages, default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A program's whole cost, and that of each of its operators (SPU's `pphlo` instructions by name)."""
+
+    whole: Tally = Tally()
+    operators: Mapping[str, Tally] = field(default_factory=dict)
+
+    def __add__(self, other: Cost) -> Cost:
+        names = dict.fromkeys((*self.operators, *other.operators))
+        both = {name: self.operators.get(name, Tally()) + other.operators.get(name, Tally()) for name in names}
+        return Cost(self.whole + other.whole, both)
+
+    def __mul__(self, times: int) -> Cost:
+        return Cost(self.whole * times, {name: each * times for name, each in self.operators.items()})
+
+
+def total(costs: Iterable[Cost]) -> Cost:
+    """One after another."""
+    return reduce(add, costs, Cost())
+
+
+def typical(repeats: list[Cost]) -> Cost:
+    """The repeat with the middle time. Bytes and messages of repeats are alike; their times are the machine's noise."""
+    middle = median(sorted(each.whole.seconds for each in repeats))
+    return min(repeats, key=lambda each: abs(each.whole.seconds - middle))
+
+
+def _each(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
+    if not left or not right:
+        return left or right
+    return tuple(map(add, left, right))

@@ -1,0 +1,174 @@
+"""Two or three parties as processes over TCP on this machine, to measure programs on: each program's Cost.
+
+Inputs are dealt by this process, which is client and provider in one. For random numbers only: shares pass through
+files of a private folder that is gone afterwards.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from cloister.bench.mpc.cost import Cost, typical
+from cloister.bench.mpc.orders import Answer, Drop, Failed, Join, Keep, Order, ProtocolName, Run, ShareFile, Show
+from cloister.bench.mpc.profile_log import is_whole, merge, read_profile
+from cloister.bench.mpc.protocol import PARTIES, settings_of
+from cloister.errors import PartyLost
+from cloister.messages.frames import FrameReader, encode_frame
+
+if TYPE_CHECKING:
+    import numpy as np
+
+LOG_SECONDS = 5.0  # a profile is written within milliseconds of its run's end
+START_SECONDS = 120.0
+
+
+class Parties:
+    """Use it in a `with`: the processes end with the block."""
+
+    def __init__(self, protocol: ProtocolName = "aby3") -> None:
+        self.protocol = protocol
+        self.count = PARTIES[protocol]
+        self._folder = TemporaryDirectory(prefix="cloister-bench-mpc-")
+        self._files = 0
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._controls: list[socket.socket] = []
+        self._readers: list[FrameReader[Answer]] = [FrameReader(Answer) for _ in range(self.count)]
+
+    def __enter__(self) -> Parties:
+        from spu import Io
+
+        self._io = Io(self.count, settings_of(self.protocol))
+        try:
+            for rank in range(self.count):
+                self._start(rank)
+            addresses = _free_addresses(self.count)
+            self._ask([Join(rank, addresses, self.protocol) for rank in range(self.count)], START_SECONDS)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for control in self._controls:
+            control.close()
+        for process in self._processes:
+            process.kill()  # it holds nothing that must be put away
+            process.wait()
+        self._folder.cleanup()
+
+    def deal(self, name: str, numbers: np.ndarray[Any, Any]) -> None:
+        """Secret-share an array under a name."""
+        import numpy as np
+        from spu import libspu
+
+        shares = self._io.make_shares(np.ascontiguousarray(numbers), libspu.Visibility.VIS_SECRET, -1)
+        files = [self._file() for _ in shares]
+        for file, share in zip(files, shares, strict=True):
+            file.write_bytes(msgspec.msgpack.encode(ShareFile(share.meta, list(share.share_chunks))))
+        self._ask([Keep(name, str(file)) for file in files])
+        for file in files:
+            file.unlink()
+
+    def run(self, executable: Any, repeats: int = 1) -> Cost:
+        """What it costs, in the repeat of middle time."""
+        file = self._file()
+        file.write_bytes(executable.SerializeToString())
+        costs = [self._run_once(file) for _ in range(repeats)]
+        file.unlink()
+        return typical(costs)
+
+    def open(self, name: str) -> np.ndarray[Any, Any]:
+        """A value put together again from all shares."""
+        files = [self._file() for _ in range(self.count)]
+        self._ask([Show(name, str(file)) for file in files])
+        shares = [_share_of(msgspec.msgpack.decode(file.read_bytes(), type=ShareFile)) for file in files]
+        for file in files:
+            file.unlink()
+        numbers: np.ndarray[Any, Any] = self._io.reconstruct(shares)
+        return numbers
+
+    def drop(self, names: Sequence[str]) -> None:
+        """Forget these values."""
+        self._ask([Drop(tuple(names))] * self.count)
+
+    def _run_once(self, file: Path) -> Cost:
+        begins = [log.stat().st_size for log in self._logs]
+        self._ask([Run(str(file))] * self.count)
+        texts = [_profile_text(log, begin) for log, begin in zip(self._logs, begins, strict=True)]
+        return merge([read_profile(text) for text in texts])
+
+    @property
+    def _logs(self) -> list[Path]:
+        return [Path(self._folder.name) / f"party-{rank}.log" for rank in range(self.count)]
+
+    def _file(self) -> Path:
+        self._files += 1
+        return Path(self._folder.name) / str(self._files)
+
+    def _start(self, rank: int) -> None:
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "cloister.bench.mpc.party", str(theirs.fileno())]
+        with theirs, self._logs[rank].open("wb") as log:
+            self._controls.append(ours)
+            self._processes.append(
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(theirs.fileno(),))
+            )
+
+    def _ask(self, orders: Sequence[Order], seconds: float | None = None) -> None:
+        try:
+            for control, order in zip(self._controls, orders, strict=True):
+                control.settimeout(seconds)
+                control.sendall(encode_frame((order,)))
+            answers = [self._hear(rank) for rank in range(self.count)]
+        except TimeoutError:
+            raise PartyLost("A party does not answer.", hint="Is the machine overloaded?") from None
+        except ConnectionError:
+            raise PartyLost("A party ended.", hint="Memory may have run out: measure shorter sequences.") from None
+        for rank, answer in enumerate(answers):
+            if isinstance(answer, Failed):
+                raise PartyLost(f"Party {rank} failed: {answer.reason.splitlines()[0]}.")
+
+    def _hear(self, rank: int) -> Answer:
+        while data := self._controls[rank].recv(65536):
+            for answer in self._readers[rank].feed(data):
+                return answer
+        raise ConnectionResetError
+
+
+def _profile_text(log: Path, begin: int) -> str:
+    deadline = time.monotonic() + LOG_SECONDS
+    while True:
+        with log.open("rb") as file:
+            file.seek(begin)
+            text = file.read().decode("utf-8", "replace")
+        if is_whole(text) or time.monotonic() > deadline:
+            return text
+        time.sleep(0.005)
+
+
+def _share_of(found: ShareFile) -> Any:
+    from spu import libspu
+
+    share = libspu.Share()
+    share.meta, share.share_chunks = found.meta, found.chunks
+    return share
+
+
+def _free_addresses(count: int) -> tuple[str, ...]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return tuple(f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
+    finally:
+        for each in sockets:
+            each.close()

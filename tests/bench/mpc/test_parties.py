@@ -1,0 +1,66 @@
+"""Real parties, real shares, a small program: what is counted is what was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+pytest.importorskip("spu", reason="generation on shares needs the extra [mpc]")
+
+import jax.numpy as jnp
+import numpy as np
+from spu import libspu
+from spu.utils import frontend
+
+from cloister.bench.mpc.parties import Parties
+from cloister.errors import PartyLost
+
+
+def compiled(function: Callable[..., Any], *arrays: Any) -> Any:
+    names = [f"in{index}" for index in range(len(arrays))]
+    secret = [libspu.Visibility.VIS_SECRET] * len(arrays)
+    executable, _ = frontend.compile(
+        frontend.Kind.JAX, function, arrays, {}, names, secret, lambda out: ["out"], copts=libspu.CompilerOptions()
+    )
+    return executable
+
+
+@pytest.fixture(scope="module")
+def trio() -> Iterator[Parties]:
+    with Parties("aby3") as parties:
+        yield parties
+
+
+def test_a_product_is_right_and_its_bytes_are_counted(trio: Parties) -> None:
+    left, right = np.random.rand(4, 16).astype(np.float32), np.random.rand(16, 8).astype(np.float32)
+    trio.deal("in0", left)
+    trio.deal("in1", right)
+    cost = trio.run(compiled(jnp.matmul, left, right), repeats=2)
+    assert np.allclose(trio.open("out"), left @ right, atol=1e-3)
+    assert len(cost.whole.sent) == 3
+    assert cost.whole.bytes == 4 * 8 * 52 and cost.whole.most_messages == 3  # 52 bytes a truncated product
+    assert cost.operators["dot"].bytes == cost.whole.bytes and cost.operators["dot"].times == 1
+
+
+def test_what_was_dropped_cannot_be_opened_and_the_next_program_still_runs(trio: Parties) -> None:
+    ones = np.ones((2, 2), dtype=np.float32)
+    trio.deal("in0", ones)
+    trio.drop(["in0"])
+    with pytest.raises(PartyLost):
+        trio.open("in0")
+    trio.deal("in0", ones)
+    assert trio.run(compiled(lambda x: x + x, ones)).whole.bytes == 0
+
+
+def test_no_process_outlives_the_block() -> None:
+    before = set(psutil.Process().children())
+    with Parties("cheetah") as pair:
+        processes = set(psutil.Process().children()) - before
+        assert len(processes) == pair.count == 2
+        next(iter(processes)).kill()
+        with pytest.raises(PartyLost):
+            pair.drop(["nothing"])
+    assert not any(process.is_running() for process in processes)
