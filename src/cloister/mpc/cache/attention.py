@@ -1,4 +1,4 @@
-"""Attention of grouped heads, in the two products every method is made of. Knows nothing of what was selected or why."""
+"""Attention of grouped heads, in the two products every method is made of. Knows nothing of selection."""
 
 from __future__ import annotations
 

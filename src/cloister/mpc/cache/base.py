@@ -37,7 +37,7 @@ class Eviction(NamedTuple):
     """What a look at the prompt keeps of it, as one-hot rows over runs of T // U tokens; shared between layers."""
 
     rows: Array  # (G, k, U) integers; most important first where a method pins some of them
-    scores: Array  # (G, k x T // U) attention each kept token has had, for methods that go on counting; else (G, 0)
+    scores: Array | None  # (G, k x T // U) attention each kept token has had, for methods that go on counting
 
 
 class Cache(NamedTuple):
@@ -48,7 +48,7 @@ class Cache(NamedTuple):
     marks: tuple[Array, ...]  # what clusters are known by, coarse level first: (G, C, …) each; may be ()
     pinned_keys: Array  # (G, R, d): what of the prompt is always read, then room for generated tokens
     pinned_values: Array  # (G, R, d + 1)
-    scores: Array  # (G, S) attention the body's tokens have had so far, for methods that need it; else (G, 0)
+    scores: Array | None  # (G, S) attention the body's tokens have had so far, for methods that need it
 
 
 class Choice(NamedTuple):
@@ -67,7 +67,7 @@ class Softmax(Protocol):
     """How scores become weights, and weighted sums answers (cloister.mpc.functions)."""
 
     def weigh(self, scores: Array, offset: Array) -> Array:
-        """exp(scores - offset); tokens along the last axis. `offset` is secret, calibrated per query head: (H, 1, 1)."""
+        """exp(scores - offset); tokens along the last axis. `offset` is secret, calibrated per head: (H, 1, 1)."""
         ...
 
     def divide(self, sums: Array) -> Array:

@@ -17,11 +17,6 @@ def empty_slots(like: Array, slots: int) -> Array:
     return jnp.zeros((like.shape[0], slots, like.shape[2]), like.dtype)
 
 
-def nothing_counted(like: Array) -> Array:
-    """The (G, 0) of methods that do not count attention."""
-    return jnp.zeros((like.shape[0], 0), like.dtype)
-
-
 @dataclass(frozen=True)
 class FullCache:
     new_tokens: int
@@ -41,7 +36,7 @@ class FullCache:
             marks=(),
             pinned_keys=empty_slots(prompt.keys, self.new_tokens),
             pinned_values=empty_slots(prompt.values, self.new_tokens),
-            scores=nothing_counted(prompt.keys),
+            scores=None,
         )
 
     def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Choice | None:

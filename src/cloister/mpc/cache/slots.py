@@ -9,7 +9,7 @@ from cloister.mpc.cache.base import Cache
 
 
 def write(cache: Cache, slot: int | Array, keys: Array, values: Array) -> Cache:
-    """The cache with new tokens' keys (G, n, d) and values (G, n, d + 1) in the pinned slots from `slot` (public) on."""
+    """The cache with new tokens' keys (G, n, d) and values (G, n, d + 1) in pinned slots from `slot` (public) on."""
     return cache._replace(
         pinned_keys=lax.dynamic_update_slice_in_dim(cache.pinned_keys, keys, slot, axis=1),
         pinned_values=lax.dynamic_update_slice_in_dim(cache.pinned_values, values, slot, axis=1),
