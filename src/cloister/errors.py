@@ -100,6 +100,16 @@ class ServiceUnavailable(CloisterError):
     code = "service_unavailable"
 
 
+class StartingUp(ServiceUnavailable):
+    """What was asked for is being started; `retry_after` seconds is an honest guess of how long that still takes."""
+
+    code = "starting_up"
+
+    def __init__(self, message: str, *, hint: str | None = None, retry_after: int = 30) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after = retry_after
+
+
 class VaultLost(ServiceUnavailable):
     """The process that held a prompt ended, fell silent or broke the rules of its link. The request is lost with it."""
 
@@ -170,6 +180,8 @@ def error_from_code(
     """The error of the family with this code, as another process reported it."""
     if code == QueueFull.code:
         return QueueFull(message, retry_after=retry_after)
+    if code == StartingUp.code:
+        return StartingUp(message, hint=hint, retry_after=retry_after)
     kind = _BY_CODE.get(code, CloisterError)
     return kind(message, param=param, hint=hint) if issubclass(kind, InvalidRequest) else kind(message, hint=hint)
 
@@ -179,7 +191,7 @@ _BY_CODE: dict[str, type[CloisterError]] = {
     for kind in (
         *(SetupError, SandboxIncomplete, ModelNotFound, ModelUnsupported, ModelCorrupt),
         *(InvalidRequest, PromptTooLong, LevelUnavailable),
-        *(Unauthorized, RequestTimeout, ServiceUnavailable, VaultLost, ProtocolError),
+        *(Unauthorized, RequestTimeout, ServiceUnavailable, VaultLost, PartyLost, ProtocolError),
         *(EvidenceInvalid, VerificationFailed, ChannelBroken, ChannelKeyUnknown, MessageRepeated),
     )
 }

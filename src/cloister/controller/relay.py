@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from cloister.config import ControllerSettings
+from cloister.controller.clerk_desk import ClerkDesk, failed
 from cloister.controller.line import Line
 from cloister.controller.numbering import FRONT_BITS, front_of, local, wide
 from cloister.controller.referee import Referee
@@ -39,7 +40,7 @@ from cloister.messages.generation import (
 from cloister.messages.parlour import AskSealed
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.service import AskView, Paused, View
-from cloister.messages.vault import Confide, First, FloorDone, LinkBroken, Release, Understood, WantFloor
+from cloister.messages.vault import Confide, First, FloorDone, LinkBroken, Release, Understood, VaultLevel, WantFloor
 
 _AWAY = "The service is restarting."
 _AGAIN = "Try again in a few seconds."
@@ -74,7 +75,7 @@ class Request:
 
     request_id: int
     tenant: str
-    level: Literal["open", "partitioned", "isolated"]
+    level: Literal["open"] | VaultLevel
     params: SamplingParams
     stage: Literal["vault", "service"]
     session: Session | None = None
@@ -102,6 +103,7 @@ class Relay:
         self._views: Counter[int] = Counter()
         self._prompt_tokens = 0
         self._output_tokens = 0
+        self.mpc = ClerkDesk(self._tell, lambda: serving().vocabulary)
         self.referee = Referee(cores, settings.vault_deadline_s, settings.service_deadline_s)
         self.vaults = Vaults(settings.spare_vaults, settings.vault_ready_s, self._from_vault, self._vault_ended)
         self.sessions = Sessions(
@@ -123,6 +125,7 @@ class Relay:
             self._line.leave(request_id)
         for request in [one for one in self._requests.values() if front_of(one.request_id) == number]:
             self._cancel(request)
+        self.mpc.front_gone(number)
 
     def from_front(self, number: int, message: msgspec.Struct) -> None:
         match message:
@@ -134,7 +137,9 @@ class Relay:
                 self._ask(replace(message.ask, request_id=wide(number, message.ask.request_id)), message.prompt)
             case Cancel():
                 request_id = wide(number, message.request_id)
-                if not self._line.leave(request_id) and (request := self._requests.get(request_id)):
+                if self._line.leave(request_id) or self.mpc.cancel(request_id):
+                    return
+                if request := self._requests.get(request_id):
                     self._cancel(request)
             case AskStats():
                 if self._service is not None:
@@ -153,7 +158,7 @@ class Relay:
                 raise ProtocolError("A front sent a message out of turn.")
 
     def _submit(self, message: Submit) -> None:
-        if message.partition is not None or message.request_id in self._requests:
+        if message.partition is not None or self._has(message.request_id):
             raise ProtocolError("A front sent a message out of turn.")
         if self._service is None:
             self._refuse(message.request_id, ServiceUnavailable(_AWAY, hint=_AGAIN))
@@ -163,10 +168,14 @@ class Relay:
         self._service.send(message)
 
     def _ask(self, message: Ask, sealed: SealedPrompt | None = None) -> None:
-        if message.request_id in self._requests or message.request_id in self._line:
+        if self._has(message.request_id):
             raise ProtocolError("A front sent a message out of turn.")
         try:
-            self._line.enter(Asked(message, message.prompt if sealed is None else self._lock(sealed)))
+            prompt = message.prompt if sealed is None else self._lock(sealed)
+            if message.level == "mpc":
+                self.mpc.ask(Confide(message.request_id, message.level, prompt, message.params))
+            else:
+                self._line.enter(Asked(message, prompt))
         except (QueueFull, ServiceUnavailable) as reason:
             self._refuse(message.request_id, reason)
 
@@ -188,6 +197,9 @@ class Relay:
         request = Request(message.request_id, message.tenant, message.level, message.params, "vault", session)
         self._requests[message.request_id] = request
         session.vault.send(Confide(message.request_id, message.level, asked.prompt, message.params))
+
+    def _has(self, request_id: int) -> bool:
+        return request_id in self._requests or request_id in self._line or request_id in self.mpc
 
     def _cancel(self, request: Request) -> None:
         del self._requests[request.request_id]
@@ -215,9 +227,9 @@ class Relay:
             front.send(
                 replace(
                     stats,
-                    running=stats.running + in_vaults,
-                    prompt_tokens=stats.prompt_tokens + self._prompt_tokens,
-                    output_tokens=stats.output_tokens + self._output_tokens,
+                    running=stats.running + in_vaults + len(self.mpc),
+                    prompt_tokens=stats.prompt_tokens + self._prompt_tokens + self.mpc.prompt_tokens,
+                    output_tokens=stats.output_tokens + self._output_tokens + self.mpc.output_tokens,
                     waiting=stats.waiting + len(self._line),
                     vaults=len(self.sessions),
                     vault_ready_ms=self.vaults.ready_ms,
@@ -358,8 +370,8 @@ class Relay:
                 self._tell(message)
             case Tokens():
                 vocabulary = self._serving().vocabulary
-                if any(token >= vocabulary for token in message.tokens):
-                    raise ProtocolError("A token is not of this model.")
+                if any(token >= vocabulary for token in message.tokens) or message.progress is not None:
+                    raise ProtocolError("A token is not of this model, or more is said than tokens.")
                 self._tell(message)
                 if message.finish is not None:
                     self._end(request)
@@ -383,5 +395,4 @@ class Relay:
         self._end(request)
 
     def _refuse(self, request_id: int, reason: CloisterError) -> None:
-        retry_after, param = getattr(reason, "retry_after", 0), getattr(reason, "param", None)
-        self._tell(Failed(request_id, reason.code, str(reason), retry_after, param))
+        self._tell(failed(request_id, reason))

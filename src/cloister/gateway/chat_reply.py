@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from cloister.gateway.choice import Delta, Finish, ScoredToken
+from cloister.gateway.progress import comment
 from cloister.gateway.reply import Reply, Usage, encode, finite
 
 
@@ -66,10 +67,10 @@ class ChatReply(Reply):
         return self.event(index, b'"delta":{"role":"assistant","content":""}', b"null", b"null")
 
     def events(self, index: int, delta: Delta) -> bytes:
-        events = b""
+        events = b"" if delta.progress is None else comment(delta.progress)
         if delta.text or delta.scores:
             scores = b"null" if delta.scores is None else encode(self._logprobs(delta.scores))
-            events = self.event(index, b'"delta":{"content":%b}' % encode(delta.text), scores, b"null")
+            events += self.event(index, b'"delta":{"content":%b}' % encode(delta.text), scores, b"null")
         if delta.finish is not None:
             events += self.event(index, b'"delta":{}', b"null", encode(delta.finish))
         return events

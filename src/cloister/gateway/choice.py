@@ -11,7 +11,7 @@ from typing import Literal
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.stops import StopStrings
 from cloister.gateway.text import Tokenizer
-from cloister.messages.generation import SamplingParams, TokenLogprob, Tokens
+from cloister.messages.generation import Progress, SamplingParams, TokenLogprob, Tokens
 
 Finish = Literal["stop", "length"]
 
@@ -36,11 +36,12 @@ class ScoredToken:
 
 @dataclass(slots=True)
 class Delta:
-    """What is new in a choice. `scores` is None when no logprobs were asked for."""
+    """What is new in a choice. `scores` is None when no logprobs were asked for; `progress` comes at slow levels."""
 
     text: str
     scores: list[ScoredToken] | None
     finish: Finish | None
+    progress: Progress | None = None
 
 
 class Choice:
@@ -68,6 +69,7 @@ class Choice:
         self._stream = tokenizer.stream()
         self._watch = stops.watch()
         self._echo_due = echo
+        self._progress: Progress | None = None
         self._text = ""
         # Offsets count characters of the whole choice: decoded so far, and let through the stop watch so far.
         self._decoded = 0
@@ -81,6 +83,7 @@ class Choice:
             return
         if self._echo_due is not None:
             self._echo(self._echo_due, message.prompt_logprobs)
+        self._progress = message.progress or self._progress
         tokens = message.tokens
         self.output_tokens += len(tokens)
         if message.finish == "stop" and tokens and tokens[-1] in self.params.stop_tokens:
@@ -96,8 +99,8 @@ class Choice:
 
     def take(self) -> Delta:
         """What is new since the last take."""
-        delta = Delta(self._text, self._scores, self.finish)
-        self._text = ""
+        delta = Delta(self._text, self._scores, self.finish, self._progress)
+        self._text, self._progress = "", None
         if self._scores is not None:
             self._scores = []
         return delta

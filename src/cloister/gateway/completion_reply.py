@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from cloister.gateway.choice import Delta, Finish, ScoredToken
+from cloister.gateway.progress import comment
 from cloister.gateway.reply import Reply, Usage, encode, finite
 
 
@@ -51,10 +52,11 @@ class CompletionReply(Reply):
         return b""
 
     def events(self, index: int, delta: Delta) -> bytes:
+        events = b"" if delta.progress is None else comment(delta.progress)
         if not (delta.text or delta.scores or delta.finish):
-            return b""
+            return events
         scores = b"null" if delta.scores is None else encode(self._logprobs(delta.scores))
-        return self.event(index, b'"text":%b' % encode(delta.text), scores, encode(delta.finish))
+        return events + self.event(index, b'"text":%b' % encode(delta.text), scores, encode(delta.finish))
 
     def _logprobs(self, scores: list[ScoredToken] | None) -> CompletionLogprobs | None:
         if scores is None:

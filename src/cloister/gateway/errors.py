@@ -113,7 +113,7 @@ def error_response(error: Exception) -> Response:
     elif status == 429:
         headers["Retry-After"] = str(max(1, math.ceil(getattr(error, "retry_after", 1))))
     elif status == 503:
-        headers["Retry-After"] = str(_UNAVAILABLE_RETRY_S)
+        headers["Retry-After"] = str(max(1, math.ceil(getattr(error, "retry_after", _UNAVAILABLE_RETRY_S))))
     return Response(msgspec.json.encode(reply), status, headers, "application/json")
 
 

@@ -21,7 +21,7 @@ from cloister.gateway.keys import Caller, KeyRing
 from cloister.gateway.limits import answer_tokens, read_body
 from cloister.gateway.metrics import Metrics
 from cloister.gateway.prompts import PromptReader, for_vault
-from cloister.gateway.protection import OPEN, Levels
+from cloister.gateway.protection import MPC, OPEN, Levels
 from cloister.gateway.refusals import refuse_what_needs_the_prompt
 from cloister.gateway.reply import Reply
 from cloister.gateway.schema import Forms, GenerationRequest
@@ -36,6 +36,8 @@ from cloister.models.given import invalid_from
 from cloister.service.base import Backend, OpenJob, VaultJob
 
 Body = TypeVar("Body", bound=GenerationRequest)
+MPC_DEFAULT_TOKENS = 16
+"""Where a token takes seconds, an answer without a limit of its own is a short one."""
 bearer = HTTPBearer(auto_error=False, description="An API key of this server.")
 
 
@@ -110,6 +112,8 @@ class Front:
     def answer_tokens(self, job: OpenJob | VaultJob, asked: int | None, default: int) -> int:
         """How many tokens the answer to this job may have, as far as that is known here."""
         prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else None
+        if isinstance(job, VaultJob) and job.level == MPC:
+            default = min(default, MPC_DEFAULT_TOKENS)
         return answer_tokens(prompt_tokens, asked, default, self.backend.ready.max_context)
 
     def answer(self, terms: Terms, body: GenerationRequest, orders: Sequence[Order], reply: Reply) -> Answer:

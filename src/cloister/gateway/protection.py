@@ -16,6 +16,7 @@ HEADER = "X-Cloister-Protection"
 OPEN = "open"
 PARTITIONED: VaultLevel = "partitioned"
 ISOLATED: VaultLevel = "isolated"
+MPC: VaultLevel = "mpc"
 # What a request that asks for nothing gets: the first of these the server has. Less is served only to who asks for it.
 _DEFAULTS: tuple[VaultLevel, ...] = (PARTITIONED, ISOLATED)
 
@@ -28,7 +29,11 @@ PROVIDER_SEES = {
     ),
     "obfuscated": "Several answers at once, without knowing which of them is real.",
     ISOLATED: "When you ask and for how long; a process of your own decodes alone on the shared weights.",
-    "mpc": "Secret shares that reveal nothing, without any trusted hardware.",
+    MPC: (
+        "How long your prompt and the answer are, about, and when you asked: three parties compute on shares that say "
+        "nothing unless two of them collude. The process that makes the shares reads the prompt; run it yourself with "
+        "`cloister mpc proxy`. Slow: seconds for each token."
+    ),
 }
 
 
@@ -76,6 +81,7 @@ class Levels:
             raise LevelUnavailable(
                 f"The level of protection {asked!r} is not offered by this server.",
                 param="protection",
-                hint=f"It offers: {', '.join(self.offered)}. At 'open' the provider sees everything.",
+                hint=f"It offers: {', '.join(self.offered)}. At 'open' the provider sees everything."
+                + (" To offer 'mpc', its operator runs: pip install '.[mpc]'" if asked == MPC else ""),
             )
         return asked

@@ -44,6 +44,7 @@ def sampling_params(
         prompt_logprobs=prompt_logprobs,
         logit_bias=bias,
         stop_tokens=() if body.ignore_eos else stop_tokens,
+        mpc_reveal=body.mpc_reveal or "token",
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
@@ -76,6 +76,11 @@ class GenerationRequest(Given):
         default=None,
         pattern=PATTERN,
         description="a name for the conversation, so that its vault keeps what it computed until the next turn",
+    )
+    mpc_reveal: Literal["token", "logits"] | None = Field(
+        default=None,
+        description="at 'mpc': what of each step is opened to who holds the prompt; default 'token'. 'logits' allows "
+        "top_p, penalties, logprobs and the like; the parties see neither",
     )
     prompt_logprobs: Any = Field(default=None, json_schema_extra={"type": "null"})
 

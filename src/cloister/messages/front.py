@@ -126,7 +126,7 @@ class Serving(Struct, frozen=True, tag="serving", forbid_unknown_fields=True):
     kv_blocks: int
     block_tokens: int
     kernels: str
-    levels: tuple[Literal["open", "partitioned", "isolated"], ...]
+    levels: tuple[Literal["open", "partitioned", "isolated", "mpc"], ...]
     missing_layers: tuple[str, ...] = ()
 
 

@@ -15,6 +15,7 @@ TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 RequestId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 FinishReason = Literal["stop", "length", "cancelled"]
+Revealed = Literal["token", "logits"]
 Phase = Literal["query", "key_value", "output_attention", "waiting", "merge", "rest", "step"]
 
 
@@ -24,6 +25,7 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
     `logprobs` is how many alternatives to report beside the chosen token (0: the chosen one only; None: no report).
     `prompt_logprobs` likewise for the prompt's own tokens: a forced pass over given tokens.
     `seed` fixes the random stream: the draw for output token t depends on (seed, t) and on nothing else.
+    `mpc_reveal` is for the level `mpc`: what of each step is opened to whoever holds the prompt, and to nobody else.
     """
 
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 16
@@ -41,6 +43,7 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
         default_factory=dict
     )
     stop_tokens: Annotated[tuple[TokenId, ...], Meta(max_length=256)] = ()
+    mpc_reveal: Revealed = "token"
 
 
 class _Discreet:
@@ -117,11 +120,24 @@ class Accepted(Struct, frozen=True, tag="accepted", forbid_unknown_fields=True):
     prompt_tokens: int = 0
 
 
+class Progress(Struct, frozen=True, forbid_unknown_fields=True):
+    """How far a slow answer is, for who waits for it: counts and a pace, nothing of what is computed.
+
+    `token` is the answer's token under way, from 1; `layer` of `layers` are done for it. `seconds_per_token` is what
+    was measured so far, at the prompt's length; None before anything was.
+    """
+
+    token: Annotated[int, Meta(ge=1)]
+    layer: Annotated[int, Meta(ge=0, le=65536)]
+    layers: Annotated[int, Meta(ge=1, le=65536)]
+    seconds_per_token: Annotated[float, Meta(ge=0, le=1e9)] | None = None
+
+
 class Tokens(_Discreet, Struct, frozen=True, tag="tokens", forbid_unknown_fields=True):
     """Service → front: new tokens of one request, in order. `finish` is set on the last message, which may be empty.
 
     A stop token is part of `tokens` (the front hides it). `prompt_logprobs` comes once, before or with the first
-    token: one entry for each prompt token after the first (which nothing predicts).
+    token: one entry for each prompt token after the first (which nothing predicts). `progress` comes at `mpc` alone.
     """
 
     request_id: RequestId
@@ -129,6 +145,7 @@ class Tokens(_Discreet, Struct, frozen=True, tag="tokens", forbid_unknown_fields
     logprobs: tuple[TokenLogprob, ...] | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
     finish: FinishReason | None = None
+    progress: Progress | None = None
 
 
 class Failed(Struct, frozen=True, tag="failed", forbid_unknown_fields=True):

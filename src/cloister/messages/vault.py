@@ -19,7 +19,8 @@ from cloister.messages.generation import (
 )
 from cloister.messages.prompts import LockedPrompt, PromptBytes
 
-VaultLevel = Literal["partitioned", "isolated"]
+VaultLevel = Literal["partitioned", "isolated", "mpc"]
+"""Levels at which a prompt is confided to a process of its own. At `mpc` that is the clerk (messages.clerk)."""
 
 
 class Confide(_Discreet, Struct, frozen=True, tag="confide", forbid_unknown_fields=True):

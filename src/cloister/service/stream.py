@@ -78,4 +78,5 @@ def _joined(first: Tokens, second: Tokens) -> Tokens:
         logprobs=logprobs,
         prompt_logprobs=first.prompt_logprobs or second.prompt_logprobs,
         finish=second.finish,
+        progress=second.progress or first.progress,
     )

@@ -1,0 +1,118 @@
+"""The level `mpc` at the HTTP edge: what it is offered for, what it refuses, and how its progress is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from cloister.errors import StartingUp
+from cloister.gateway.front import MPC_DEFAULT_TOKENS
+from cloister.gateway.progress import comment
+from cloister.messages.generation import Progress, Tokens
+from cloister.service.base import VaultJob
+from tests.gateway.fakes import LEVELS, FakeBackend, chat_body, completion_body
+
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+
+class SlowBackend(FakeBackend):
+    """Tells how far it is before each token."""
+
+    async def _stream(self, scored: Any, params: Any) -> Any:
+        yield Tokens(1, progress=Progress(1, 0, 30))
+        async for message in super()._stream(scored, params):
+            yield message
+            if message.finish is None:
+                yield Tokens(1, progress=Progress(2, 7, 30, 3.21))
+
+
+@pytest.fixture
+def backend() -> FakeBackend:
+    return SlowBackend((*LEVELS, "mpc"))
+
+
+@pytest.fixture
+def level() -> str:
+    return "mpc"
+
+
+async def test_served_like_any_level(http: httpx.AsyncClient, backend: FakeBackend) -> None:
+    response = await http.post(CHAT, json=chat_body())
+    assert response.headers["X-Cloister-Protection"] == "mpc"
+    assert response.json()["choices"][0]["message"]["content"] == backend.answer[:MPC_DEFAULT_TOKENS]
+    submitted = backend.submitted[0]
+    assert isinstance(submitted.job, VaultJob) and submitted.job.level == "mpc"
+    assert submitted.params.max_tokens == MPC_DEFAULT_TOKENS and submitted.params.mpc_reveal == "token"
+
+
+async def test_a_limit_of_ones_own_counts(http: httpx.AsyncClient, backend: FakeBackend) -> None:
+    await http.post(CHAT, json=chat_body(max_tokens=500))
+    assert backend.submitted[0].params.max_tokens == 500
+
+
+@pytest.mark.parametrize(("path", "body"), [(CHAT, chat_body), (COMPLETIONS, completion_body)])
+async def test_progress_is_a_comment_between_events(http: httpx.AsyncClient, path: str, body: Any) -> None:
+    response = await http.post(path, json=body(stream=True, max_tokens=3))
+    lines = [line for line in response.text.split("\n\n") if line]
+    comments = [line for line in lines if line.startswith(":")]
+    assert comments[0] == ": token 1, layer 0 of 30"
+    assert comments[1:] == [": token 2, layer 7 of 30, about 3.2 s per token"] * 2
+    assert all(line.startswith(("data: ", ":")) for line in lines) and lines[-1] == "data: [DONE]"
+
+
+def test_a_comment_is_one_line_that_readers_of_events_skip() -> None:
+    line = comment(Progress(9, 1, 2, 12.0))
+    assert line.startswith(b": ") and line.endswith(b"\n\n") and line.count(b"\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("param", "value"),
+    [
+        ("top_p", 0.9),
+        ("top_k", 5),
+        ("min_p", 0.1),
+        ("presence_penalty", 1),
+        ("frequency_penalty", -1),
+        ("repetition_penalty", 1.2),
+        ("logit_bias", {"5": 1}),
+        ("logprobs", True),
+    ],
+)
+async def test_what_needs_logits_needs_them_revealed(
+    http: httpx.AsyncClient, backend: FakeBackend, param: str, value: Any
+) -> None:
+    refused = await http.post(CHAT, json=chat_body(**{param: value}))
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == param
+    assert not backend.submitted
+    served = await http.post(CHAT, json=chat_body(**{param: value}, mpc_reveal="logits"))
+    assert served.status_code == 200 and backend.submitted[0].params.mpc_reveal == "logits"
+
+
+async def test_values_that_change_nothing_are_no_wish(http: httpx.AsyncClient) -> None:
+    neutral = {"top_p": 1, "top_k": -1, "min_p": 0, "repetition_penalty": 1, "logit_bias": {}, "logprobs": False}
+    assert (await http.post(CHAT, json=chat_body(**neutral))).status_code == 200
+
+
+@pytest.mark.parametrize("other", LEVELS)
+async def test_mpc_reveal_is_for_mpc_alone(http: httpx.AsyncClient, other: str) -> None:
+    headers = {"X-Cloister-Protection": other}
+    refused = await http.post(CHAT, json=chat_body(mpc_reveal="token"), headers=headers)
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "mpc_reveal"
+
+
+async def test_while_it_starts_clients_are_told_how_long(http: httpx.AsyncClient, backend: FakeBackend) -> None:
+    backend.fails = lambda: StartingUp("The parties are being dealt the model.", retry_after=42)
+    refused = await http.post(CHAT, json=chat_body(stream=True))
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "42")
+    assert refused.json()["error"]["code"] == "starting_up"
+
+
+async def test_a_server_without_it_says_how_to_have_it(http: httpx.AsyncClient, app: Any) -> None:
+    from cloister.gateway.protection import Levels
+
+    object.__setattr__(app.state.front, "levels", Levels(LEVELS))
+    refused = await http.post(CHAT, json=chat_body())
+    assert refused.json()["error"]["code"] == "protection_unavailable"
+    assert "pip install '.[mpc]'" in refused.json()["error"]["message"]
