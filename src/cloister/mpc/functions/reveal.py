@@ -21,6 +21,11 @@ def tracing_for_shares() -> Iterator[None]:
         _on_shares.reset(token)
 
 
+def on_shares() -> bool:
+    """Whether what is being traced will run on shares, for code that is laid out differently there."""
+    return _on_shares.get()
+
+
 def reveal(value: Array) -> Array:
     """The value, known to all parties from here on. On plain numbers it is known already."""
     if not _on_shares.get():
