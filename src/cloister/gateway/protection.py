@@ -18,7 +18,7 @@ PARTITIONED: VaultLevel = "partitioned"
 ISOLATED: VaultLevel = "isolated"
 MPC: VaultLevel = "mpc"
 # What a request that asks for nothing gets: the first of these the server has. Less is served only to who asks for it.
-_DEFAULTS: tuple[VaultLevel, ...] = (PARTITIONED, ISOLATED)
+_DEFAULTS: tuple[VaultLevel, ...] = (PARTITIONED, ISOLATED, MPC)
 
 PROVIDER_SEES = {
     OPEN: "Everything: your prompt, the answer, and when you asked.",

@@ -34,10 +34,7 @@ def _refuse_what_needs_logits(body: GenerationRequest) -> None:
         "top_p": body.top_p not in (None, 1),
         "top_k": body.top_k not in (None, 0, -1),
         "min_p": body.min_p not in (None, 0),
-        "presence_penalty": body.presence_penalty not in (None, 0),
-        "frequency_penalty": body.frequency_penalty not in (None, 0),
         "repetition_penalty": body.repetition_penalty not in (None, 1),
-        "logit_bias": bool(body.logit_bias),
         "logprobs": isinstance(body, ChatOptions | CompletionOptions) and body.logprobs not in (None, False),
     }
     for param, wished in wishes.items():

@@ -80,7 +80,7 @@ class GenerationRequest(Given):
     mpc_reveal: Literal["token", "logits"] | None = Field(
         default=None,
         description="at 'mpc': what of each step is opened to who holds the prompt; default 'token'. 'logits' allows "
-        "top_p, penalties, logprobs and the like; the parties see neither",
+        "top_p, logprobs and the like; the parties see neither",
     )
     prompt_logprobs: Any = Field(default=None, json_schema_extra={"type": "null"})
 

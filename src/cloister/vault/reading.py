@@ -1,7 +1,4 @@
-"""From a confided prompt's bytes to tokens, or to an error that says what is wrong and nothing of the prompt.
-
-A sealed prompt is opened here and nowhere else; its key is overwritten as soon as it was tried.
-"""
+"""From a confided prompt's bytes to tokens, or to an error that says what is wrong and nothing of the prompt."""
 
 from __future__ import annotations
 
@@ -9,12 +6,10 @@ import msgspec
 
 from cloister.errors import InvalidRequest, LevelUnavailable, PromptTooLong
 from cloister.messages.generation import SamplingParams, Submit
-from cloister.messages.prompts import LockedPrompt, Prompt, read_prompt
 from cloister.messages.vault import Confide, VaultLevel
 from cloister.models.decoder import Decoder
-from cloister.models.given import read_given
 from cloister.models.reading import PromptReading
-from cloister.transport.sealing import open_prompt
+from cloister.vault.opened import opened
 
 TENANT = "vault"
 """All of a vault's requests are of one tenant: whose, it is not told."""
@@ -33,7 +28,7 @@ class Reader:
         """The request in tokens, with no more to generate than the context has room for."""
         params = confided.params
         self._check(params, confided.level)
-        prompt = self._reading.read(_opened(confided.prompt))
+        prompt = self._reading.read(opened(confided.prompt))
         length = len(prompt.tokens)
         left = min(params.max_tokens, self._max_context - length)
         if left < 1:
@@ -63,14 +58,3 @@ class Reader:
             raise InvalidRequest(
                 f"logit_bias has ids outside the vocabulary of {self._vocabulary}.", param="logit_bias"
             )
-
-
-def _opened(prompt: bytes | LockedPrompt) -> Prompt:
-    """The prompt; ChannelBroken if the key does not open it."""
-    if isinstance(prompt, bytes):
-        return read_prompt(prompt)
-    try:
-        written = open_prompt(prompt.key, prompt.enc, prompt.index, prompt.data)
-    finally:
-        prompt.key[:] = bytes(len(prompt.key))
-    return read_given(prompt.field, written)
