@@ -1,0 +1,175 @@
+"""One layer of the decoder, on columns: activations are (D, n), weights (out, in). Pure JAX, alike on shares and plain.
+
+Knows neither caches' methods from within nor how functions are computed. `present` is (1, n): 1 where a column holds a
+token, 0 where it pads; a padding column is zero on entry and stays zero, since biases are multiplied by it too.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from cloister.mpc.cache import slots
+from cloister.mpc.cache.attention import scores, weighted
+from cloister.mpc.cache.base import Cache, Choice, Eviction, Method, PromptLayer, Shuffles
+from cloister.mpc.functions.bundle import Functions
+from cloister.mpc.shape import ModelShape
+from cloister.mpc.weights import LayerWeights
+
+BLOCK = 256
+"""Columns of a prompt computed at once: the scores of a block are the most memory a prefill needs."""
+
+
+class Angles(NamedTuple):
+    """Cosines and sines of the columns' positions, (n, d) each and public; no columns where positions are learned."""
+
+    cosine: Array
+    sine: Array
+
+
+class Attended(NamedTuple):
+    """What attention reads of new columns: queries (H, n, d), scaled; keys (G, n, d); values (G, n, d + 1)."""
+
+    queries: Array
+    keys: Array
+    values: Array
+
+
+def normalise(shape: ModelShape, functions: Functions, hidden: Array, epsilon: Array | float) -> Array:
+    """RMSNorm without its gain (weights hold it); `epsilon` is public and scaled as the stream's squares are."""
+    mean_square = jnp.sum(hidden * hidden, axis=0, keepdims=True) * (1 / shape.hidden)
+    return hidden * functions.rms_scale(mean_square + epsilon)
+
+
+def with_biases(shape: ModelShape, columns: Array, present: Array) -> Array:
+    """The input of a matrix, with the row that its column of biases is multiplied by."""
+    return jnp.concatenate([columns, present]) if shape.biases else columns
+
+
+def rotate(heads: Array, angles: Angles) -> Array:
+    """Rotary positions on (…, n, d): one product, one truncation."""
+    if not angles.cosine.size:
+        return heads
+    half = heads.shape[-1] // 2
+    turned = jnp.concatenate([-heads[..., half:], heads[..., :half]], axis=-1)
+    return jnp.sum(jnp.stack([heads, turned]) * jnp.stack([angles.cosine, angles.sine])[:, None], axis=0)
+
+
+def project(shape: ModelShape, normed: Array, weights: LayerWeights, angles: Angles, present: Array) -> Attended:
+    columns = normed.shape[1]
+    every = (weights.qkv @ with_biases(shape, normed, present)).reshape(-1, shape.head_size, columns)
+    every = every.transpose(0, 2, 1)
+    turning = shape.heads + shape.kv_heads
+    turned = rotate(every[:turning], angles)
+    last = jnp.broadcast_to(present.reshape(1, columns, 1), (shape.kv_heads, columns, 1))
+    values = jnp.concatenate([every[turning:], last.astype(every.dtype)], axis=-1)
+    return Attended(turned[: shape.heads], turned[shape.heads :], values)
+
+
+def finish(
+    shape: ModelShape,
+    functions: Functions,
+    hidden: Array,
+    out: Array,
+    weights: LayerWeights,
+    present: Array,
+    epsilon: Array,
+) -> Array:
+    """What follows attention's answer (H, n, d): its matrix, then the MLP; both added to the stream."""
+    answer = out.transpose(0, 2, 1).reshape(-1, hidden.shape[1])
+    hidden = hidden + weights.out @ with_biases(shape, answer, present)
+    normed = normalise(shape, functions, hidden, epsilon)
+    wide = weights.up @ with_biases(shape, normed, present)
+    activation = functions.silu if shape.activation == "silu" else functions.gelu
+    inner = activation(wide[: shape.inner]) * wide[shape.inner :] if shape.gated else activation(wide)
+    return hidden + weights.down @ with_biases(shape, inner, present)
+
+
+def prompt_layer(
+    shape: ModelShape,
+    functions: Functions,
+    window: int,
+    epsilon: Array,
+    hidden: Array,
+    present: Array,
+    weights: LayerWeights,
+    angles: Angles,
+) -> tuple[Array, PromptLayer]:
+    """A whole prompt (D, T) through one layer, every token seeing those before it, block by block of columns."""
+    blocks: list[Array] = []
+    queries: list[Array] = []
+    keys: list[Array] = []
+    values: list[Array] = []
+    for start in range(0, hidden.shape[1], BLOCK):
+        here = slice(start, start + BLOCK)
+        columns, there = hidden[:, here], present[:, here]
+        normed = normalise(shape, functions, columns, epsilon)
+        new = project(shape, normed, weights, Angles(*(angle[here] for angle in angles)), there)
+        queries.append(new.queries)
+        keys.append(new.keys)
+        values.append(new.values)
+        out = _causal(functions, new.queries, keys, values, weights.offset, there)
+        blocks.append(finish(shape, functions, columns, out, weights, there, epsilon))
+    last = jnp.concatenate(queries, axis=1)[:, -window:]
+    prompt = PromptLayer(last, jnp.concatenate(keys, axis=1), jnp.concatenate(values, axis=1))
+    return jnp.concatenate(blocks, axis=1), prompt
+
+
+def _causal(
+    functions: Functions, queries: Array, keys: list[Array], values: list[Array], offset: Array, present: Array
+) -> Array:
+    """Attention of the last block over itself, causally, and over all blocks before it."""
+    softmax, columns = functions.softmax, queries.shape[1]
+    every_key, every_value = jnp.concatenate(keys, axis=1), jnp.concatenate(values, axis=1)
+    before = every_key.shape[1] - columns
+    visible = jnp.tri(columns, before + columns, before, dtype=jnp.int32)
+    weights = softmax.weigh(scores(queries, every_key), offset) * visible
+    sums = weighted(weights, every_value)
+    # Padding sees nothing, and nothing over nothing must not become something: its denominator is made one.
+    absent = jnp.broadcast_to((1 - present).reshape(1, columns, 1), (*sums.shape[:2], 1))
+    return softmax.divide(jnp.concatenate([sums[..., :-1], sums[..., -1:] + absent.astype(sums.dtype)], axis=-1))
+
+
+def keep_prompt(
+    method: Method, functions: Functions, prompt: PromptLayer, weights: LayerWeights, shuffles: Shuffles
+) -> Eviction | None:
+    """What this layer's look at the prompt keeps of it."""
+    return method.evict(prompt, functions.softmax, weights.offset, shuffles)
+
+
+def new_columns(
+    shape: ModelShape, functions: Functions, epsilon: Array, hidden: Array, weights: LayerWeights, angles: Angles
+) -> Attended:
+    """Queries, keys and values of generated tokens: all of them are there."""
+    normed = normalise(shape, functions, hidden, epsilon)
+    return project(shape, normed, weights, angles, _ones(hidden))
+
+
+def step_layer(
+    shape: ModelShape,
+    functions: Functions,
+    method: Method,
+    epsilon: Array,
+    hidden: Array,
+    weights: LayerWeights,
+    cache: Cache,
+    angles: Angles,
+    slot: Array,
+    choice: Choice | None,
+    shuffles: Shuffles,
+    following: bool,
+) -> tuple[Array, Cache, Choice | None, Array]:
+    """Generated tokens (D, n) through one layer: the stream, the cache, the choice used and the layer's queries."""
+    new = new_columns(shape, functions, epsilon, hidden, weights, angles)
+    cache = slots.write(cache, slot, new.keys, new.values)
+    if not following:
+        choice = method.choose(new.queries, cache, shuffles)
+    seen = slots.seen(cache.pinned_keys.shape[1], slot, hidden.shape[1])
+    out, cache = method.attend(new.queries, cache, choice, functions.softmax, weights.offset, seen)
+    return finish(shape, functions, hidden, out, weights, _ones(hidden), epsilon), cache, choice, new.queries
+
+
+def _ones(hidden: Array) -> Array:
+    return jnp.ones((1, hidden.shape[1]), hidden.dtype)
