@@ -6,20 +6,21 @@ import jax.numpy as jnp
 from jax import Array
 
 from cloister.mpc.cache.base import Softmax
+from cloister.mpc.cache.headwise import headwise
 
 
 def scores(queries: Array, keys: Array) -> Array:
     """(H, n, d), scaled already, against (G, t, d): (H, n, t). Heads of a group share their keys."""
     heads, new, size = queries.shape
     grouped = queries.reshape(keys.shape[0], -1, size)
-    return jnp.einsum("gqd,gtd->gqt", grouped, keys).reshape(heads, new, -1)
+    return headwise(grouped, jnp.swapaxes(keys, 1, 2)).reshape(heads, new, -1)
 
 
 def weighted(weights: Array, values: Array) -> Array:
     """(H, n, t) over (G, t, d + 1): (H, n, d + 1), whose last column is the softmax's denominator."""
     heads, new, tokens = weights.shape
     grouped = weights.reshape(values.shape[0], -1, tokens)
-    return jnp.einsum("gqt,gtd->gqd", grouped, values).reshape(heads, new, -1)
+    return headwise(grouped, values).reshape(heads, new, -1)
 
 
 def read_all(

@@ -34,10 +34,10 @@ class PromptLayer(NamedTuple):
 
 
 class Eviction(NamedTuple):
-    """What a look at the prompt keeps of it, as one-hot rows over runs of T // U tokens; shared between layers."""
+    """What a look at the prompt keeps of it, as one-hot rows over U runs of adjacent tokens; shared between layers."""
 
-    rows: Array  # (G, k, U) integers; most important first where a method pins some of them
-    scores: Array | None  # (G, k x T // U) attention each kept token has had, for methods that go on counting
+    rows: Array | None  # (G, k, U) integers, over what of the prompt can be dropped at all
+    scores: Array | None  # (G, …) attention that the kept tokens have had, for methods that need it later
 
 
 class Cache(NamedTuple):

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
 
+from cloister.errors import InvalidRequest
 from cloister.mpc.cache.base import Method
 from cloister.mpc.cache.full import FullCache
+from cloister.mpc.cache.h2o import h2o
+from cloister.mpc.cache.infllm import InfLLM
+from cloister.mpc.cache.longcache import LongCache
+from cloister.mpc.cache.mpcache import MPCache
+from cloister.mpc.cache.sizes import sizes_of
+from cloister.mpc.cache.snapkv import snapkv
+from cloister.mpc.cache.streaming import streaming
+from cloister.mpc.cache.tova import tova
 
 MethodName = Literal[
     "mpcache", "full", "full_naive", "none", "longcache", "infllm", "h2o", "snapkv", "tova", "streaming"
 ]
+
+
+class PlanError(InvalidRequest, ValueError):
+    """A plan that cannot be carried out. A ValueError too, so that a decoder of messages refuses it as malformed."""
+
+    code = "cache_plan_invalid"
 
 
 class CachePlan(msgspec.Struct, frozen=True):
@@ -19,6 +35,7 @@ class CachePlan(msgspec.Struct, frozen=True):
 
     method: MethodName = "mpcache"
     budget: float = 0.1  # tokens of the prompt read per step, pinned ones included, as a fraction of it
+    at_least: int = 64  # but never fewer tokens than these
     shared_layers: int = 2  # adjacent layers with one selection (§4.4); 1: each selects for itself
     window: float = 0.2  # the last queries whose attention decides the eviction (§4.2), as a fraction of the prompt
     static_keep: float = 0.5  # kept by the eviction for selection, as a fraction of the prompt; 1: no eviction
@@ -27,17 +44,89 @@ class CachePlan(msgspec.Struct, frozen=True):
     pinned_first: int = 16  # of the bucket: its padding is below 16, so the first token is always among them
     pinned_last: int = 16
     clusters: tuple[int, ...] = (16,)  # tokens per cluster, coarse level first; two levels in the paper: (32, 16)
-    ratios: tuple[float, ...] = ()  # share of clusters each level but the last passes on
+    ratios: tuple[float, ...] = ()  # share of clusters that each level but the last passes on
     alpha: float = 0.6  # Equation 2
     similarity: Literal["linear", "max", "average"] = "linear"  # Equation 2, Equation 1, the mean key (Figure 7)
     ranking: Literal["shuffle", "top_k"] = "shuffle"  # revealed ranks of shuffled clusters, or Algorithm 2
     gather: Literal["scores", "keys"] = "scores"  # what of the chosen clusters is taken out of the body
     selection: Literal["each", "ahead"] = "each"  # with this step's queries, or with those of the step before
 
+    def __post_init__(self) -> None:
+        """Plans come from others too: what could not be computed, or would compute without end, is refused."""
+        sizes = (self.granularity, *self.clusters)
+        if not (0 < self.budget <= 1 and 0 < self.window <= 1 and 0 < self.static_keep <= 1 and 0 <= self.always <= 1):
+            raise PlanError("a share of the prompt lies outside 0 to 1")
+        if not self.clusters or any(size < 1 or size > 256 for size in sizes):
+            raise PlanError("clusters and runs hold 1 to 256 tokens")
+        if any(coarse % fine for coarse, fine in pairwise(self.clusters)) or not _divides(*sizes[:2]):
+            raise PlanError("each level's clusters, and runs, must divide evenly")
+        if len(self.ratios) != len(self.clusters) - 1 or any(not 0 < ratio <= 1 for ratio in self.ratios):
+            raise PlanError("every level but the last needs a ratio between 0 and 1")
+        if self.shared_layers < 1 or min(self.pinned_first, self.pinned_last, self.at_least) < 0:
+            raise PlanError("counts of layers and tokens cannot be negative")
+
+
+def _divides(one: int, other: int) -> bool:
+    return max(one, other) % min(one, other) == 0
+
 
 def make_method(plan: CachePlan, prompt_tokens: int, new_tokens: int) -> Method:
     """The plan's method for a prompt of `prompt_tokens` (a bucket) and room for `new_tokens` generated ones."""
-    match plan.method:
-        case "full" | "full_naive" | "none":
-            return FullCache(new_tokens, name=plan.method)
-    raise NotImplementedError(plan.method)
+    read = min(prompt_tokens, max(round(plan.budget * prompt_tokens), plan.at_least))
+    shuffled = plan.ranking == "shuffle"
+    if read < prompt_tokens:
+        match plan.method:
+            case "mpcache":
+                return _mpcache(plan, prompt_tokens, new_tokens)
+            case "streaming":
+                return streaming(prompt_tokens, new_tokens, read, min(plan.pinned_first, read - 1))
+            case "snapkv":
+                return snapkv(prompt_tokens, new_tokens, read, shuffled)
+            case "h2o":
+                return h2o(prompt_tokens, new_tokens, read, shuffled)
+            case "tova":
+                return tova(prompt_tokens, new_tokens, read, shuffled)
+            case "longcache" | "infllm":
+                return _chosen(plan, prompt_tokens, new_tokens, read)
+    return FullCache(new_tokens, name=plan.method)
+
+
+def _mpcache(plan: CachePlan, prompt_tokens: int, new_tokens: int) -> Method:
+    shuffled = plan.ranking == "shuffle"
+    sizes = sizes_of(
+        prompt_tokens,
+        budget=plan.budget,
+        at_least=plan.at_least,
+        window=plan.window,
+        static_keep=plan.static_keep,
+        granularity=plan.granularity,
+        always=plan.always if shuffled else 0.0,  # a secret top-k is a set: it cannot tell the most important ones
+        pinned_first=plan.pinned_first,
+        pinned_last=plan.pinned_last,
+        clusters=plan.clusters,
+        ratios=plan.ratios,
+    )
+    if sizes is None:
+        return FullCache(new_tokens, name="mpcache")
+    return MPCache(sizes, new_tokens, plan.alpha, plan.similarity, shuffled, plan.gather == "scores")
+
+
+def _chosen(plan: CachePlan, prompt_tokens: int, new_tokens: int, read: int) -> Method:
+    block = 1 if plan.method == "longcache" else plan.clusters[-1]
+    middle = (prompt_tokens - plan.pinned_first - plan.pinned_last) // block * block
+    count = (read - (prompt_tokens - middle)) // block
+    if count < 1:
+        return FullCache(new_tokens, name=plan.method)
+    kind = LongCache if plan.method == "longcache" else InfLLM
+    return kind(
+        prompt_tokens=prompt_tokens,
+        new_tokens=new_tokens,
+        first=prompt_tokens - middle - plan.pinned_last,
+        last=plan.pinned_last,
+        block=block,
+        count=count,
+        shuffled=plan.ranking == "shuffle",
+        by_scores=plan.gather == "scores",
+        window=max(1, round(plan.window * prompt_tokens)),
+        name=plan.method,
+    )

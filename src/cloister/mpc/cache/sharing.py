@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from cloister.mpc.cache.plan import CachePlan
+
 ALONE = 2
 """The first two layers attend to other tokens than their neighbours (Figure 8), so they share with none."""
 
 
-def leader(layer: int, shared_layers: int) -> int:
-    """The layer whose eviction and choice `layer` uses: itself, or the first of its run of `shared_layers`."""
-    if layer < ALONE:
+def leader(layer: int, plan: CachePlan) -> int:
+    """The layer whose eviction and choice `layer` uses: itself, or the first of its run of `plan.shared_layers`.
+
+    Both or neither: a choice is of clusters of what the eviction kept, and means nothing where other tokens were kept.
+    """
+    if layer < ALONE or plan.method != "mpcache":
         return layer
-    return layer - (layer - ALONE) % shared_layers
+    return layer - (layer - ALONE) % plan.shared_layers
 
 
-def leads(layer: int, shared_layers: int) -> bool:
-    return leader(layer, shared_layers) == layer
+def leads(layer: int, plan: CachePlan) -> bool:
+    return leader(layer, plan) == layer

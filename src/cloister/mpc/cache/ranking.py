@@ -1,0 +1,107 @@
+"""The best k of C secret numbers, as one-hot rows ready to gather with. Two ways:
+
+`shuffled_rows` needs neither sorting nor equality tests. The numbers are put into a secret random order, all pairs are
+compared in one batch, and the *ranks in that order* are revealed: C different numbers under a uniformly random order
+have uniformly random ranks, whatever the numbers are. Rows of the secret permutation are then taken by public index.
+For the ranks to tell nothing, no two numbers may be equal (clusters of padding would be): `without_ties` sees to it.
+
+`gathered_rows` is the paper's: secret top-k indices, each made one-hot by comparing with every position (Algorithm 2).
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from cloister.mpc.cache.headwise import headwise
+from cloister.mpc.functions.reveal import on_shares, reveal
+
+SMALLEST_STEP = 2.0**-18
+"""The unit of the fixed-point numbers that shares hold."""
+
+
+def shuffled_rows(numbers: Array, shuffle: Array, k: int) -> Array:
+    """(G, C) numbers, (G, C, C) permutations → (G, k, C): rows of the k largest, largest first."""
+    shuffled = headwise(shuffle, without_ties(numbers)[..., None])[..., 0]
+    return _named_by(reveal(ranks(shuffled)), shuffle, k)
+
+
+def gathered_rows(numbers: Array, k: int) -> Array:
+    """(G, C) → (G, k, C) by secret indices, in whatever order top-k has them."""
+    return _one_hot(lax.top_k(numbers, k)[1], numbers.shape[-1])
+
+
+def best_rows(numbers: Array, k: int, shuffle: Array | None) -> Array:
+    """(G, k, C): by the shuffle where there is one, else as the paper."""
+    return gathered_rows(numbers, k) if shuffle is None else shuffled_rows(numbers, shuffle, k)
+
+
+def in_order(rows: Array, shuffle: Array | None) -> Array:
+    """One-hot rows (G, k, C) in the order of what they name: by a second shuffle (G, k, k), or sorted without one."""
+    positions = jnp.sum(rows * np.arange(rows.shape[-1], dtype=np.int32), axis=-1, keepdims=True)
+    if shuffle is None:
+        return _one_hot(jnp.sort(positions[..., 0], axis=-1), rows.shape[-1])
+    shuffled = headwise(shuffle, jnp.concatenate([positions, rows], axis=-1))
+    # Positions differ from each other, so these ranks are as random as those of the choice.
+    places = rows.shape[1] - 1 - reveal(ranks(shuffled[..., 0]))
+    return _named_by(places, shuffled[..., 1:], rows.shape[1])
+
+
+def _one_hot(indices: Array, count: int) -> Array:
+    return (indices[..., None] == jnp.arange(count)).astype(jnp.int32)
+
+
+def ranks(numbers: Array) -> Array:
+    """(G, C) numbers → (G, C) integers, 0 for the largest: every pair is compared once, all in one batch."""
+    count = numbers.shape[-1]
+    if not on_shares():
+        earlier = (numbers[:, None, :] == numbers[:, :, None]) & np.tri(count, k=-1, dtype=bool)
+        return jnp.sum((numbers[:, None, :] > numbers[:, :, None]) | earlier, axis=-1)
+    half = count // 2
+    losses = 1 - (numbers[:, None, :] > _shifted(numbers, half)).astype(jnp.int32)
+    lost = jnp.sum(losses, axis=1)
+    pairs = half if count % 2 else half - 1  # of an even number, those half-way round are met from both sides
+    if pairs:
+        lost = lost + pairs - jnp.sum(_shifted_back(losses[:, :pairs]), axis=1)
+    return lost
+
+
+def _shifted(numbers: Array, shifts: int) -> Array:
+    """(G, C) → (G, shifts, C), row r - 1 starting r places later, round the end.
+
+    Rows of C + 1 out of the numbers repeated: on shares, cutting is free where gathering by index is slow.
+    """
+    groups, count = numbers.shape
+    repeated = jnp.tile(numbers, (1, shifts + 3))[:, : (shifts + 1) * (count + 1)]
+    return repeated.reshape(groups, shifts + 1, count + 1)[:, 1:, :count]
+
+
+def _shifted_back(rows: Array) -> Array:
+    """(G, shifts, C) with row r - 1 starting r places earlier: what `_shifted` did, undone."""
+    groups, shifts, count = rows.shape
+    flat = jnp.concatenate([rows, rows], axis=2).reshape(groups, -1)
+    ahead = jnp.concatenate([flat, flat], axis=1)[:, count - 1 : count - 1 + shifts * (2 * count - 1)]
+    return ahead.reshape(groups, shifts, 2 * count - 1)[:, :, :count]
+
+
+def _named_by(places: Array, rows: Array, k: int) -> Array:
+    """The rows (G, C, …) at public places 0 to k - 1, in that order."""
+    if not on_shares():
+        return jnp.take_along_axis(rows, jnp.argsort(places, axis=-1)[:, :k, None], axis=1)
+    named = (places[:, None, :] == jnp.arange(k)[:, None]).astype(jnp.int32)
+    return jnp.matmul(named, rows)  # public by secret integers: nothing is sent
+
+
+def without_ties(numbers: Array) -> Array:
+    """On shares: numbers in the same order, no two equal, the earlier before the later of equal ones.
+
+    Scaled by a power of two above their count, then each told apart by its position in smallest steps: additions only.
+    On plain numbers there is nobody to hide ties from, and the steps would be lost in rounding.
+    """
+    if not on_shares():
+        return numbers
+    count = numbers.shape[-1]
+    for _ in range(count.bit_length()):
+        numbers = numbers + numbers
+    return numbers + np.arange(count, 0, -1, dtype=np.float32) * SMALLEST_STEP
