@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloister.bench.prompts import Endpoint
+from cloister.cli.bench_mpc import bench_mpc
 from cloister.cli.bench_spd import bench_spd
 from cloister.cli.options import DEFAULT_KEY, DEFAULT_URL, ApiKey, Url, numbers
 from cloister.errors import ServiceUnavailable, SetupError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 bench = typer.Typer(no_args_is_help=True, help="Measure servers: ours, or any that speaks OpenAI's API.")
 bench.command("spd")(bench_spd)
+bench.command("mpc")(bench_mpc)
 
 
 @bench.command("serve")

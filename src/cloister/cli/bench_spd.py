@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from cloister.bench.spd.plan import FULL, PARTS, QUICK, Part
+from cloister.cli.bench_view import Bars, number_table, progress_bars
 from cloister.cli.options import numbers
 from cloister.errors import ServiceUnavailable, SetupError
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
     from rich.table import Table
 
 
@@ -104,7 +104,7 @@ def bench_spd(
             write_json(results.document(), json_file)
 
     save()  # a file that cannot be written should not cost ten minutes
-    with _progress() as progress:
+    with progress_bars() as progress:
         bench = Bench(results, folder, Bars(progress), save, larger=larger, arguments=serve_arg or ())
         uvloop.run(bench.run(wanted))
     document = results.document()
@@ -121,29 +121,6 @@ def bench_spd(
         raise ServiceUnavailable(f"Not all was measured ({reasons}).", hint="What was measured is kept.")
 
 
-class Bars:
-    """A bar for each part, drawn once a second: drawing must not take the cores from the servers measured."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._part = ""
-
-    def begin(self, part: str, total: int) -> None:
-        self._part = part
-        self._task = self._progress.add_task(part, total=total)
-
-    def advance(self, what: str) -> None:
-        self._progress.update(self._task, advance=1, description=f"{self._part}: {what}")
-
-
-def _progress() -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=1)
-
-
 def _parts(text: str) -> set[Part]:
     chosen = {each.strip() for each in text.split(",")}
     if unknown := chosen - set(PARTS):
@@ -156,7 +133,7 @@ def _runs_tables(document: dict[str, Any]) -> list[Table]:
     tables: dict[str, Table] = {}
     columns = ("load", "level", "tokens/s", "of open's", "answer, ms", "first token, ms")
     for run in document["runs"]:
-        table = tables.setdefault(run["model"], _table(run["model"], columns))
+        table = tables.setdefault(run["model"], number_table(run["model"], columns))
         load = f"{run['users']} × {run['input_tokens']}/{run['output_tokens']}"
         ratio = "-" if run["ratio_to_open"] is None else f"{run['ratio_to_open']:.3f}"
         told = (_number(run["tokens_per_s"]), ratio, _number(run["answer_ms"]), _number(run["ttft_ms"]))
@@ -166,7 +143,7 @@ def _runs_tables(document: dict[str, Any]) -> list[Table]:
 
 def _breakdown_table(document: dict[str, Any]) -> Table:
     breakdown = document["breakdown"]
-    table = _table("A step of the service at partitioned, ms", ("", *(f"{users} users" for users in breakdown)))
+    table = number_table("A step of the service at partitioned, ms", ("", *(f"{users} users" for users in breakdown)))
     names = next(iter(breakdown.values()))["phases_ms"] if breakdown else ()
     for name in names:
         table.add_row(name.replace("_", " "), *(f"{each['phases_ms'][name]:.3f}" for each in breakdown.values()))
@@ -176,21 +153,12 @@ def _breakdown_table(document: dict[str, Any]) -> Table:
 
 
 def _targets_table(document: dict[str, Any]) -> Table:
-    table = _table("Targets", ("", "target", "measured", ""))
+    table = number_table("Targets", ("", "target", "measured", ""))
     for target in document["targets"]:
         sign = "≥" if target["bound"] == "at least" else "≤"
         unknown = target["measured"] is None
         met = "-" if unknown else "[green]met[/]" if target["met"] else "[red]missed[/]"
         table.add_row(target["name"], f"{sign} {target['target']:g}", _number(target["measured"]), met)
-    return table
-
-
-def _table(title: str, columns: tuple[str, ...]) -> Table:
-    from rich.table import Table
-
-    table = Table(title=title)
-    for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", no_wrap=bool(number))
     return table
 
 

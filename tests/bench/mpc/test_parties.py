@@ -16,6 +16,7 @@ from spu import libspu
 from spu.utils import frontend
 
 from cloister.bench.mpc.parties import Parties
+from cloister.bench.mpc.signature import Input
 from cloister.errors import PartyLost
 
 
@@ -38,9 +39,10 @@ def test_a_product_is_right_and_its_bytes_are_counted(trio: Parties) -> None:
     left, right = np.random.rand(4, 16).astype(np.float32), np.random.rand(16, 8).astype(np.float32)
     trio.deal("in0", left)
     trio.deal("in1", right)
-    cost = trio.run(compiled(jnp.matmul, left, right), repeats=2)
+    product = compiled(jnp.matmul, left, right)
+    cost, again = trio.run([product, product])
     assert np.allclose(trio.open("out"), left @ right, atol=1e-3)
-    assert len(cost.whole.sent) == 3
+    assert len(cost.whole.sent) == 3 and sorted(again.whole.sent) == sorted(cost.whole.sent)  # roles go round
     assert cost.whole.bytes == 4 * 8 * 52 and cost.whole.most_messages == 3  # 52 bytes a truncated product
     assert cost.operators["dot"].bytes == cost.whole.bytes and cost.operators["dot"].times == 1
 
@@ -52,7 +54,16 @@ def test_what_was_dropped_cannot_be_opened_and_the_next_program_still_runs(trio:
     with pytest.raises(PartyLost):
         trio.open("in0")
     trio.deal("in0", ones)
-    assert trio.run(compiled(lambda x: x + x, ones)).whole.bytes == 0
+    (cost,) = trio.run([compiled(lambda x: x + x, ones)])
+    assert cost.whole.bytes == 0
+
+
+def test_random_numbers_of_a_type_are_dealt_once(trio: Parties) -> None:
+    kind = Input((2, 3), "float32", public=False)
+    first = trio.open(trio.hold(kind))
+    assert first.shape == (2, 3) and np.array_equal(trio.open(trio.hold(kind)), first)
+    trio.drop([str(kind)])
+    assert not np.array_equal(trio.open(trio.hold(kind)), first)
 
 
 def test_no_process_outlives_the_block() -> None:

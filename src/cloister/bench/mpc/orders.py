@@ -27,9 +27,9 @@ class Keep(Struct, frozen=True, tag="keep", forbid_unknown_fields=True):
 
 
 class Run(Struct, frozen=True, tag="run", forbid_unknown_fields=True):
-    """Run the executable in this file; its log line says what it cost."""
+    """Run the executables in these files, one after another; the log says what each cost."""
 
-    file: Name
+    files: Names
 
 
 class Show(Struct, frozen=True, tag="show", forbid_unknown_fields=True):

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cloister.bench.mpc.cost import Cost, typical
+from cloister.bench.mpc.cost import Cost
 from cloister.bench.mpc.orders import Answer, Drop, Failed, Join, Keep, Order, ProtocolName, Run, ShareFile, Show
-from cloister.bench.mpc.profile_log import is_whole, merge, read_profile
+from cloister.bench.mpc.profile_log import count_profiles, merge, read_profiles
 from cloister.bench.mpc.protocol import PARTIES, settings_of
+from cloister.bench.mpc.signature import Input
 from cloister.errors import PartyLost
 from cloister.messages.frames import FrameReader, encode_frame
 
@@ -39,6 +40,7 @@ class Parties:
         self.count = PARTIES[protocol]
         self._folder = TemporaryDirectory(prefix="cloister-bench-mpc-")
         self._files = 0
+        self._held: set[str] = set()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._controls: list[socket.socket] = []
         self._readers: list[FrameReader[Answer]] = [FrameReader(Answer) for _ in range(self.count)]
@@ -65,12 +67,13 @@ class Parties:
             process.wait()
         self._folder.cleanup()
 
-    def deal(self, name: str, numbers: np.ndarray[Any, Any]) -> None:
-        """Secret-share an array under a name."""
+    def deal(self, name: str, numbers: np.ndarray[Any, Any], *, public: bool = False) -> None:
+        """Share an array under a name: secretly, or so that every party knows it."""
         import numpy as np
         from spu import libspu
 
-        shares = self._io.make_shares(np.ascontiguousarray(numbers), libspu.Visibility.VIS_SECRET, -1)
+        visibility = libspu.Visibility.VIS_PUBLIC if public else libspu.Visibility.VIS_SECRET
+        shares = self._io.make_shares(np.ascontiguousarray(numbers), visibility, -1)
         files = [self._file() for _ in shares]
         for file, share in zip(files, shares, strict=True):
             file.write_bytes(msgspec.msgpack.encode(ShareFile(share.meta, list(share.share_chunks))))
@@ -78,13 +81,25 @@ class Parties:
         for file in files:
             file.unlink()
 
-    def run(self, executable: Any, repeats: int = 1) -> Cost:
-        """What it costs, in the repeat of middle time."""
-        file = self._file()
-        file.write_bytes(executable.SerializeToString())
-        costs = [self._run_once(file) for _ in range(repeats)]
-        file.unlink()
-        return typical(costs)
+    def hold(self, kind: Input) -> str:
+        """The name of random numbers of this type, dealt when first asked for."""
+        name = str(kind)
+        if name not in self._held:
+            self.deal(name, kind.draw(), public=kind.public)
+            self._held.add(name)
+        return name
+
+    def run(self, executables: Sequence[Any]) -> list[Cost]:
+        """What each costs, run one after another without a word in between."""
+        files = [self._file() for _ in executables]
+        for file, executable in zip(files, executables, strict=True):
+            file.write_bytes(executable.SerializeToString())
+        begins = [log.stat().st_size for log in self._logs]
+        self._ask([Run(tuple(map(str, files)))] * self.count)
+        for file in files:
+            file.unlink()
+        logs = [_read_log(log, begin, len(files)) for log, begin in zip(self._logs, begins, strict=True)]
+        return [merge(profiles) for profiles in zip(*map(read_profiles, logs), strict=True)]
 
     def open(self, name: str) -> np.ndarray[Any, Any]:
         """A value put together again from all shares."""
@@ -98,13 +113,8 @@ class Parties:
 
     def drop(self, names: Sequence[str]) -> None:
         """Forget these values."""
+        self._held.difference_update(names)
         self._ask([Drop(tuple(names))] * self.count)
-
-    def _run_once(self, file: Path) -> Cost:
-        begins = [log.stat().st_size for log in self._logs]
-        self._ask([Run(str(file))] * self.count)
-        texts = [_profile_text(log, begin) for log, begin in zip(self._logs, begins, strict=True)]
-        return merge([read_profile(text) for text in texts])
 
     @property
     def _logs(self) -> list[Path]:
@@ -135,7 +145,7 @@ class Parties:
             raise PartyLost("A party ended.", hint="Memory may have run out: measure shorter sequences.") from None
         for rank, answer in enumerate(answers):
             if isinstance(answer, Failed):
-                raise PartyLost(f"Party {rank} failed: {answer.reason.splitlines()[0]}.")
+                raise PartyLost(f"Party {rank} failed: {' '.join(answer.reason.split())[:300]}")
 
     def _hear(self, rank: int) -> Answer:
         while data := self._controls[rank].recv(65536):
@@ -144,13 +154,13 @@ class Parties:
         raise ConnectionResetError
 
 
-def _profile_text(log: Path, begin: int) -> str:
+def _read_log(log: Path, begin: int, runs: int) -> str:
     deadline = time.monotonic() + LOG_SECONDS
     while True:
         with log.open("rb") as file:
             file.seek(begin)
             text = file.read().decode("utf-8", "replace")
-        if is_whole(text) or time.monotonic() > deadline:
+        if count_profiles(text) >= runs or time.monotonic() > deadline:
             return text
         time.sleep(0.005)
 

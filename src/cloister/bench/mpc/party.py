@@ -47,8 +47,8 @@ class Party:
                 self._join(order)
             case Keep(name, file):
                 self._runtime.set_var(name, _read_share(Path(file)))
-            case Run(file):
-                self._run(Path(file).read_bytes())
+            case Run(files):
+                self._run([Path(file).read_bytes() for file in files])
             case Show(name, file):
                 share = self._runtime.get_var(name)
                 Path(file).write_bytes(msgspec.msgpack.encode(ShareFile(share.meta, list(share.share_chunks))))
@@ -66,13 +66,15 @@ class Party:
         self._link = libspu.link.create_brpc(lines, order.rank)
         self._runtime = Runtime(self._link, settings_of(order.protocol, profile=True))
 
-    def _run(self, program: bytes) -> None:
+    def _run(self, programs: list[bytes]) -> None:
         from spu import libspu
 
-        executable = libspu.Executable()
-        executable.ParseFromString(program)
-        self._link.barrier()  # the profiler's clock should not run while another still reads its program
-        self._runtime.run(executable)
+        executables = [libspu.Executable() for _ in programs]
+        for executable, program in zip(executables, programs, strict=True):
+            executable.ParseFromString(program)
+        self._link.barrier()  # the profiler's clock should not run while another still reads its programs
+        for executable in executables:
+            self._runtime.run(executable)
 
 
 def _read_share(file: Path) -> Any:

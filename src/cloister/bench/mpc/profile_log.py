@@ -16,7 +16,7 @@ _OPERATOR = re.compile(
 )
 _WHOLE = re.compile(r"Link details: total send bytes (\d+), recv bytes \d+, send actions (\d+)")
 _TIME = re.compile(rf"SPU execution .* completed, .*total time {_NUMBER}s\.")
-LIMIT = 4 * 1024 * 1024
+LIMIT = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +29,33 @@ class PartyProfile:
     operators: dict[str, Tally] = field(default_factory=dict)
 
 
-def is_whole(text: str) -> bool:
-    """Whether the profiler has written its last line of the run."""
-    return _WHOLE.search(text) is not None
+def count_profiles(text: str) -> int:
+    """How many runs the profiler has written of to the end."""
+    return len(_WHOLE.findall(text))
 
 
-def read_profile(text: str) -> PartyProfile:
-    """The last run that `text` tells of. ProtocolError where it tells of none."""
-    whole = list(_WHOLE.finditer(text))
-    times = _TIME.findall(text)
-    if not whole or not times or len(text) > LIMIT:
+def read_profiles(text: str) -> list[PartyProfile]:
+    """Every run that `text` tells of, in order. ProtocolError where it tells of none, or of less than it begins."""
+    if len(text) > LIMIT:
+        raise ProtocolError("A party's log is too long to be that of these runs.")
+    profiles, begin = [], 0
+    for whole in _WHOLE.finditer(text):
+        profiles.append(_read_one(text[begin : whole.start()], int(whole[1]), int(whole[2])))
+        begin = whole.end()
+    if not profiles or _TIME.search(text, begin):
         raise ProtocolError("A party's log holds no profile of its run.", hint="Is this another version of SPU?")
-    begun = text.rfind("HLO profiling", 0, whole[-1].start())
+    return profiles
+
+
+def _read_one(text: str, sent: int, messages: int) -> PartyProfile:
+    times = _TIME.findall(text)
+    if len(times) != 1:
+        raise ProtocolError("A party's log does not say how long its run took.", hint="Is this another version of SPU?")
     operators: dict[str, Tally] = {}
-    for name, executed, seconds, sent, messages in _OPERATOR.findall(text[max(begun, 0) : whole[-1].start()]):
-        found = Tally(float(seconds), (int(sent),), (int(messages),), int(executed))
+    for name, executed, seconds, bytes_sent, sends in _OPERATOR.findall(text):
+        found = Tally(float(seconds), (int(bytes_sent),), (int(sends),), int(executed))
         operators[name] = operators.get(name, Tally()) + found
-    return PartyProfile(float(times[-1]), int(whole[-1][1]), int(whole[-1][2]), operators)
+    return PartyProfile(float(times[0]), sent, messages, operators)
 
 
 def merge(parties: Sequence[PartyProfile]) -> Cost:

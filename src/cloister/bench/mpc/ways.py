@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from msgspec.structs import replace
 
-from cloister.mpc.cache.plan import CachePlan
+from cloister.mpc.cache.plan import CachePlan, MethodName
 
 FunctionsName = Literal["lean", "tuned", "naive"]
 WayName = Literal[
@@ -53,6 +53,12 @@ PAPER = CachePlan(
 )
 OURS = CachePlan(selection="ahead")
 
+
+def _baseline(method: MethodName) -> CachePlan:
+    """As published: secret top-k, equality tests, keys and values gathered; every layer for itself."""
+    return CachePlan(method=method, ranking="top_k", gather="keys", shared_layers=1)
+
+
 WAYS: dict[str, Way] = {
     way.name: way
     for way in (
@@ -60,12 +66,12 @@ WAYS: dict[str, Way] = {
         Way("full_naive", CachePlan(method="full_naive"), "naive"),
         Way("full", CachePlan(method="full")),
         Way("full_lean", CachePlan(method="full"), "lean"),
-        Way("longcache", CachePlan(method="longcache")),
-        Way("infllm", CachePlan(method="infllm")),
-        Way("h2o", CachePlan(method="h2o")),
-        Way("snapkv", CachePlan(method="snapkv")),
-        Way("tova", CachePlan(method="tova")),
-        Way("streaming", CachePlan(method="streaming")),
+        Way("longcache", _baseline("longcache")),
+        Way("infllm", _baseline("infllm")),
+        Way("h2o", _baseline("h2o")),
+        Way("snapkv", _baseline("snapkv")),
+        Way("tova", _baseline("tova")),
+        Way("streaming", _baseline("streaming")),
         Way("mpcache_paper", PAPER),
         Way("mpcache", OURS, "lean"),
     )
