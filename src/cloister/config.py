@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 Dtype = Literal["bf16", "fp32"]
 WeightFormat = Literal["as-dtype", "int8"]
 KernelChoice = Literal["auto", "native", "reference"]
+MpcChoice = Literal["auto", "local", "off"]
 AttesterChoice = Literal["auto", "software", "tsm"]
 
 DEVELOPMENT_KEY = "cloister-dev"
@@ -86,6 +87,21 @@ class GatewaySettings(BaseModel):
     request_timeout_s: float = Field(default=600.0, gt=0)
 
 
+class MpcSettings(BaseModel):
+    """The level `mpc`: who the parties are, and what the clerk may ask of them.
+
+    `auto` offers the level where its packages are installed and starts parties on this machine with the first request
+    for it; `local` starts them at once. With `parties` they are elsewhere, and nothing is started but the clerk.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    mode: MpcChoice = "off"
+    parties: Path | None = Field(default=None, description="file that says who and where the parties are")
+    max_context: int = Field(default=512, ge=32, description="prompt and answer together, in tokens")
+    draft_tokens: int = Field(default=0, ge=0, le=15, description="tokens guessed ahead and verified in one pass")
+
+
 class Settings(BaseModel):
     """Everything one server is told at start."""
 
@@ -95,6 +111,7 @@ class Settings(BaseModel):
     engine: EngineSettings = EngineSettings()
     controller: ControllerSettings = ControllerSettings()
     gateway: GatewaySettings = GatewaySettings()
+    mpc: MpcSettings = MpcSettings()
 
 
 class OutpostSettings(BaseModel):

@@ -30,19 +30,19 @@ class FakePasses:
         self._parties = parties
         self._kind = kind
         self._layer_done = layer_done
-        self._kept: list[int] = []
-        self._pass: list[int] = []
+        self._prompt: list[int] = []
+        self._computed: list[int] = []
 
     async def prefill(self, prompt: Sequence[int], noise: Any) -> Any:
-        self._kept, self._pass = list(prompt), []
+        self._prompt = list(prompt)
         return await self._compute([list(prompt)], noise)
 
-    async def step(self, kept: int, tokens: Sequence[int], noise: Any) -> Any:
-        # The first pass's only column is the prompt's own last; of later ones `kept` columns stay.
-        self._kept += self._pass[:kept]
-        self._pass = list(tokens)
+    async def step(self, at: int, tokens: Sequence[int], noise: Any) -> Any:
+        assert at <= len(self._computed)
+        self._computed[at:] = tokens
         self._parties.widths.append(len(tokens))
-        return await self._compute([self._kept + self._pass[: i + 1] for i in range(len(tokens))], noise)
+        histories = [self._prompt + self._computed[: at + i + 1] for i in range(len(tokens))]
+        return await self._compute(histories, noise)
 
     async def close(self) -> None:
         self._parties.open_now -= 1

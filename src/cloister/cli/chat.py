@@ -44,7 +44,7 @@ def chat(
         str | None,
         typer.Option(
             metavar="LEVEL",
-            help="What the provider may see: everything (open), the answer (partitioned) or nothing (isolated).",
+            help="What the provider may see: everything (open), the answer (partitioned) or nothing (isolated, mpc).",
             show_default="the server's choice: partitioned",
         ),
     ] = None,

@@ -15,6 +15,8 @@ from cloister.config import (
     EngineSettings,
     GatewaySettings,
     KernelChoice,
+    MpcChoice,
+    MpcSettings,
     Settings,
     WeightFormat,
 )
@@ -29,6 +31,8 @@ _GATEWAY = GatewaySettings()
 _VAULTS = "Vaults"
 _EVIDENCE = "Evidence"
 _SEALED = "Sealed weights"
+_MPC = "Level mpc"
+_MPC_DEFAULTS = MpcSettings()
 
 
 def serve(
@@ -118,6 +122,35 @@ def serve(
         str | None,
         typer.Option(metavar="KEY", help="Who must have signed them.", rich_help_panel=_SEALED),
     ] = None,
+    mpc: Annotated[
+        MpcChoice,
+        typer.Option(
+            help="auto: offered where `pip install '.[mpc]'` was done, and three parties are started on this machine "
+            "with the first request for it, each taking about 2.9 GB with the default model. local: start them now.",
+            rich_help_panel=_MPC,
+        ),
+    ] = "auto",
+    mpc_parties: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="parties.toml: the parties are elsewhere; see `cloister mpc`.",
+            show_default="on this machine",
+            rich_help_panel=_MPC,
+        ),
+    ] = None,
+    mpc_context: Annotated[
+        int, typer.Option(min=32, help="Longest prompt plus answer on shares.", rich_help_panel=_MPC)
+    ] = _MPC_DEFAULTS.max_context,
+    mpc_drafts: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=15,
+            help="Tokens guessed ahead and verified in one pass: pays where messages are slow.",
+            rich_help_panel=_MPC,
+        ),
+    ] = _MPC_DEFAULTS.draft_tokens,
     allow_degraded_sandbox: Annotated[
         bool,
         typer.Option(
@@ -140,6 +173,10 @@ def serve(
       cloister serve --max-vaults 16 --session-idle 60
 
       cloister serve --sealed-weights model.sealed --provider-key 'example.com/weights+…'
+
+      cloister serve --mpc local    # three parties on this machine: to try it; see docs/mpc.md
+
+      cloister serve --mpc-parties parties.toml
     """
     settings = Settings(
         model=model,
@@ -169,6 +206,12 @@ def serve(
             provider_key=provider_key,
         ),
         gateway=GatewaySettings(host=host, port=port, keys_file=keys, request_timeout_s=request_timeout),
+        mpc=MpcSettings(
+            mode=mpc,
+            parties=mpc_parties.absolute() if mpc_parties else None,
+            max_context=mpc_context,
+            draft_tokens=mpc_drafts,
+        ),
     )
     _become_controller(settings)
 
@@ -179,6 +222,7 @@ def _become_controller(settings: Settings) -> NoReturn:
     from rich.console import Console
 
     from cloister.attest.tsm import find_attester
+    from cloister.controller.mpc_offer import check_mpc
     from cloister.controller.release import find_release
     from cloister.controller.remote import check_outpost
     from cloister.entry import become
@@ -191,6 +235,7 @@ def _become_controller(settings: Settings) -> NoReturn:
         find_attester(settings.controller.attester)
         find_release(settings.controller.release)
         folder = _sealed_model(settings) or find_model(settings.model)
+        check_mpc(settings, folder)
     become("cloister.controller", settings, folder, begun)
 
 

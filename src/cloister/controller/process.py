@@ -13,12 +13,15 @@ import itertools
 import logging
 from contextlib import suppress
 from time import time
+from typing import Literal
 
 from cloister.attest.evidence import Statement
 from cloister.attest.tsm import find_attester
 from cloister.config import Settings
 from cloister.controller.channel_key import ChannelKeys
+from cloister.controller.clerk import ClerkKeeper
 from cloister.controller.evidence import Notary
+from cloister.controller.mpc_offer import check_mpc
 from cloister.controller.nursery import Nursery
 from cloister.controller.relay import Relay
 from cloister.controller.release import find_release
@@ -65,6 +68,8 @@ class Controller:
             self._statement,
         )
         self.relay = Relay(settings.controller, lambda: self.serving, settings.engine.cores, self.secure.lock)
+        self._mpc = check_mpc(settings, folder)
+        self._clerk: ClerkKeeper | None = None
         self._broken = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
 
@@ -81,9 +86,14 @@ class Controller:
             ready.kv_blocks,
             ready.block_tokens,
             ready.kernels,
-            levels=("open", "partitioned", "isolated") if facts.partitionable else ("open", "isolated"),
+            levels=self._levels(facts.partitionable),
             missing_layers=facts.missing,
         )
+
+    def _levels(self, partitionable: bool) -> tuple[Literal["open", "partitioned", "isolated", "mpc"], ...]:
+        if partitionable:
+            return ("open", "partitioned", "isolated", "mpc") if self._mpc else ("open", "partitioned", "isolated")
+        return ("open", "isolated", "mpc") if self._mpc else ("open", "isolated")
 
     @property
     def service_pid(self) -> int | None:
@@ -97,6 +107,8 @@ class Controller:
         self._digest = asyncio.create_task(asyncio.to_thread(digest_of, self._weights.fd))
         await self._start_what_is_missing()
         self._keeper = asyncio.create_task(self._keep())
+        if self._mpc:
+            self._offer_mpc(self.serving)
         return self.serving
 
     async def close(self) -> None:
@@ -106,6 +118,8 @@ class Controller:
             self._keeper.cancel()
             with suppress(asyncio.CancelledError):
                 await self._keeper
+        if self._clerk:
+            await self._clerk.close()
         self.relay.vaults.close(WAIT_FOR_THE_KILLED_S)
         self.relay.sessions.end_all(WAIT_FOR_THE_KILLED_S)
         if self._service:
@@ -124,6 +138,18 @@ class Controller:
         assert self._digest is not None
         digest = await asyncio.shield(self._digest)
         return Statement(self._folder.name, digest, serving.missing_layers, self._started)
+
+    def _offer_mpc(self, serving: Serving) -> None:
+        clerk = self._clerk = ClerkKeeper(
+            self._folder,
+            self._settings.mpc,
+            self.relay.mpc,
+            vocabulary=serving.vocabulary,
+            max_context=serving.max_context,
+        )
+        if self._settings.mpc.mode == "local" or self._settings.mpc.parties is not None:
+            clerk.start()
+        self.relay.mpc.open(clerk)
 
     async def _start_what_is_missing(self) -> None:
         nursery = self._nursery if self._nursery and self._nursery_up else await self._preload_nursery()

@@ -24,6 +24,8 @@ def say_ready(
             f"[yellow]The sandbox lacks {', '.join(serving.missing_layers)} on this machine.[/]\n",
             soft_wrap=True,
         )
+    if "mpc" in serving.levels:
+        console.print(f"{_about_mpc(settings)}\n", soft_wrap=True)
     if settings.gateway.keys_file is None:
         console.print(
             f"[yellow]Anyone on this machine may use it with the development key {key}.[/] "
@@ -40,3 +42,10 @@ def say_ready(
         f"           -d '{body}'",
     ):
         console.print(line, markup=False, soft_wrap=True)
+
+
+def _about_mpc(settings: Settings) -> str:
+    if settings.mpc.parties is not None:
+        return "Level mpc: computed by the parties that --mpc-parties names."
+    when = "are being started" if settings.mpc.mode == "local" else "start with the first request for it"
+    return f"Level mpc: three parties on this machine {when}; with the default model they take about 9 GB of memory."

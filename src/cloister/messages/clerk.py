@@ -1,5 +1,8 @@
 """What the controller and the clerk say to each other. The clerk holds a prompt at the level `mpc`: to the controller
-it is a vault that never asks for the floor, for it computes nothing but shares."""
+it is a vault that never asks for the floor, for it computes nothing but shares.
+
+Beside it, where the parties are on the same machine, is the process that keeps those three; it never sees a prompt.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ class StartClerk(Struct, frozen=True, tag="start_clerk", forbid_unknown_fields=T
     parties: Path
     max_context: Annotated[int, Meta(ge=1)]
     vocabulary: Annotated[int, Meta(ge=1)]
+    draft_tokens: Annotated[int, Meta(ge=0, le=15)] = 0
 
 
 class ClerkReady(Struct, frozen=True, tag="clerk_ready", forbid_unknown_fields=True):
@@ -29,5 +33,22 @@ class ClerkReady(Struct, frozen=True, tag="clerk_ready", forbid_unknown_fields=T
     version: int
 
 
+class StartTrio(Struct, frozen=True, tag="start_trio", forbid_unknown_fields=True):
+    """Controller → trio, first: start three parties on this machine and deal them this model. `folder` is theirs: keys,
+    settings and shares; the controller removes it when they have ended."""
+
+    version: int
+    name: Name
+    path: Path
+    folder: Path
+
+
+class TrioReady(Struct, frozen=True, tag="trio_ready", forbid_unknown_fields=True):
+    """Trio → controller, once: the parties have the model; this file says where they are."""
+
+    parties: Path
+
+
 ToClerk = StartClerk | Confide | Cancel
 FromClerk = ClerkReady | StartFailed | Understood | Tokens | Failed
+ToldByTrio = TrioReady | StartFailed

@@ -24,8 +24,11 @@ class Passes(Protocol):
     async def prefill(self, prompt: Sequence[int], noise: NDArray[np.float32] | None) -> NDArray[np.generic]:
         """Compute the whole prompt; what follows its last token, n = 1."""
 
-    async def step(self, kept: int, tokens: Sequence[int], noise: NDArray[np.float32] | None) -> NDArray[np.generic]:
-        """Keep so many of the last pass's columns, then compute these tokens; what follows each of them."""
+    async def step(self, at: int, tokens: Sequence[int], noise: NDArray[np.float32] | None) -> NDArray[np.generic]:
+        """Compute these tokens, of which the first is the answer's token of number `at`; what follows each of them.
+
+        What was computed before for `at` and beyond is forgotten: guesses that were wrong.
+        """
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -43,7 +46,6 @@ async def answer(
     """The answer's pieces, the last with `finish`."""
     tokens = list(prompt)
     draft: tuple[int, ...] = ()
-    kept = 0
     first = True
     while True:
         noise = chooser.noise(draft)
@@ -51,7 +53,7 @@ async def answer(
         if first:
             opened = await passes.prefill(prompt, noise)
         else:
-            opened = await passes.step(kept, (tokens[-1], *draft), noise)
+            opened = await passes.step(len(tokens) - len(prompt) - 1, (tokens[-1], *draft), noise)
         piece = _piece(opened, draft, chooser, params, left=params.max_tokens - (len(tokens) - len(prompt)))
         tokens += piece.tokens
         pace.pass_done(len(piece.tokens), prompt=first)
@@ -60,8 +62,7 @@ async def answer(
             return
         if draft:
             drafts.kept(len(piece.tokens) - 1)
-        # The last token chosen has not been computed yet; those before it were columns of this pass.
-        kept, first = len(piece.tokens), False
+        first = False
         draft = drafts.propose(tokens, params.max_tokens - (len(tokens) - len(prompt)) - 1)
 
 

@@ -28,7 +28,7 @@ export function endSession(session, key) {
     .catch(() => {});
 }
 
-/** Yields {id}, {text}, {finish} and {usage} as they arrive; throws ApiError, or AbortError when `signal` fires. */
+/** Yields {id}, {text}, {finish}, {usage} and {progress} as they arrive; throws ApiError, or AbortError when `signal` fires. */
 export async function* streamChat(body, key, signal) {
   const headers = { "Content-Type": "application/json", ...withKey(key) };
   const response = await reach("/v1/chat/completions", {
@@ -37,7 +37,11 @@ export async function* streamChat(body, key, signal) {
   if (!response.ok) throw await errorOf(response);
 
   let id = null;
-  for await (const data of serverSentData(response.body)) {
+  for await (const { data, comment } of serverSent(response.body)) {
+    if (comment) {
+      yield { progress: comment };
+      continue;
+    }
     if (data === "[DONE]") return;
     const chunk = parsed(data);
     if (chunk.id && !id) yield { id: (id = chunk.id) };
@@ -83,8 +87,9 @@ function parsed(data) {
   }
 }
 
-/** The `data` of each server-sent event (HTML standard, section 9.2.6); other fields are not used here. */
-async function* serverSentData(stream) {
+/** {data} of each server-sent event and {comment} of each line that is one (HTML standard, section 9.2.6): how far a slow
+    answer is. Other fields are not used here. */
+async function* serverSent(stream) {
   const reader = stream.pipeThrough(new TextDecoderStream()).getReader();
   let pending = "";
   let data = [];
@@ -96,8 +101,9 @@ async function* serverSentData(stream) {
       pending = lines.pop();
       for (const line of lines.map((each) => each.replace(/\r$/, ""))) {
         if (line.startsWith("data:")) data.push(line.slice(5).replace(/^ /, ""));
+        else if (line.startsWith(":")) yield { comment: line.slice(1).trim() };
         else if (line === "" && data.length) {
-          yield data.join("\n");
+          yield { data: data.join("\n") };
           data = [];
         }
       }

@@ -37,7 +37,7 @@ async function ask(question, node) {
   const body = {
     model, messages, protection: level, ...(level !== "open" && { session: (session ??= randomName()) }),
     stream: true, stream_options: { include_usage: true },
-    temperature: Number(byId("temperature").value), max_tokens: Number(byId("max-tokens").value),
+    temperature: Number(byId("temperature").value), max_tokens: longestAnswer(),
   };
   const watcher = provider;
   const speed = new Speed();
@@ -62,6 +62,8 @@ async function ask(question, node) {
         answer.add(event.text);
         watcher.piece(event.text);
       }
+      if (event.progress) speed.progress = event.progress;
+      if (event.finish || event.usage) speed.progress = null;
       if (event.finish === "length") note = "Cut off at the longest answer allowed (see Settings).";
       if (event.usage) speed.usage = event.usage;
       if (running === stopper) showStatus(speed);
@@ -92,6 +94,12 @@ function retry() {
   answer.node.remove();
   byId("turns").append(node); // an unanswered question stays out of the history, so it moves to the end
   ask(question, node);
+}
+
+/** Where a token takes seconds, a long answer would not end before the server's own limit of time. */
+function longestAnswer() {
+  const wished = Number(byId("max-tokens").value);
+  return level === "mpc" ? Math.min(wished, 64) : wished;
 }
 
 function stop() {

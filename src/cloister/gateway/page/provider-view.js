@@ -2,7 +2,8 @@
 //
 // A watcher is {request(body), began(id), piece(text), end(note)}. `open` and `shared` are fed by what this page sends
 // and receives, because there the provider's process sees just that. `partitioned` and `isolated` are fed by that
-// process's own account of what it received (see account.js), never by this page's text. The others are not offered.
+// process's own account of what it received (see account.js), never by this page's text, and so is `mpc`. `obfuscated`
+// is not offered.
 
 import { contributions, nothing } from "./account.js";
 import { element, stayAtEnd } from "./dom.js";
@@ -52,9 +53,14 @@ function isolated(panel, ask) {
   return nothing(panel.feed, ask);
 }
 
-function mpc(panel) {
-  say(panel, "Secret shares.", "Each party computes on numbers that say nothing by themselves.");
-  return unfed(panel.feed);
+function mpc(panel, ask) {
+  say(panel, "Secret shares.",
+    "A clerk reads your words and splits each into random shares, one for each of three parties. They compute the answer " +
+    "on shares; what one of them holds is noise, and two would have to work together to learn anything. They do learn " +
+    "about how long your words and the answer are. Here the clerk runs on the provider’s machine: to trust nobody with " +
+    "your words, run it on yours (cloister mpc proxy). Expect seconds for each token. Below is what the service itself " +
+    "says it has received.");
+  return nothing(panel.feed, ask);
 }
 
 function say(panel, verdict, reason) {

@@ -7,6 +7,7 @@ export class Speed {
     this.last = null;
     this.pieces = 0;
     this.usage = null;
+    this.progress = null; // how far a slow level is, in the server's words
   }
 
   piece() {
@@ -16,6 +17,7 @@ export class Speed {
   }
 
   toString() {
+    if (this.progress) return `Computing ${this.progress}`;
     if (this.first === null) return "Waiting for the first token…";
     const tokens = this.usage?.completion_tokens ?? this.pieces;
     const about = this.usage ? "" : "about ";

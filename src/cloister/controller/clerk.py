@@ -1,0 +1,221 @@
+"""The controller's handle on the clerk, the process that holds prompts at the level `mpc`, and on parties of its own.
+
+    (parties on this machine, dealt the model) → clerk → requests
+
+Started at once or with the first request, and again when it ends; its requests fail at once when it does. Requests that
+come while all this starts are told so, and for about how long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+
+import msgspec
+
+from cloister.config import MpcSettings
+from cloister.controller.channel import Channel
+from cloister.controller.child import run_module
+from cloister.controller.clerk_desk import ClerkDesk
+from cloister.controller.mpc_offer import require_memory
+from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable, StartingUp, error_from_code
+from cloister.hardening import WIPE_FREED_MEMORY
+from cloister.messages.clerk import ClerkReady, FromClerk, StartClerk, StartTrio, ToldByTrio, TrioReady
+from cloister.messages.generation import VERSION
+from cloister.messages.lifecycle import StartFailed
+from cloister.messages.vault import Confide
+from cloister.models.source import ModelFolder
+
+log = logging.getLogger(__name__)
+
+CLERK, TRIO = "cloister.mpc.clerk_process", "cloister.mpc.clerk_trio"
+SECONDS_BETWEEN_STARTS = (0.5, 2.0, 10.0, 30.0)
+SECONDS_FOR_PARTIES_TO_END = 30.0
+ABOUT_SECONDS_TO_START = 90
+"""To start three parties and deal them the default model on two cores; what a first request is told."""
+
+
+class _Process:
+    """A module run beside us, which says once that it is ready or why not."""
+
+    def __init__(
+        self,
+        module: str,
+        says: object,
+        ready: type[msgspec.Struct],
+        hear: Callable[[msgspec.Struct], None] | None = None,
+    ) -> None:
+        ours, theirs = socket.socketpair()
+        loop = asyncio.get_running_loop()
+        self._process = run_module(module, theirs, **WIPE_FREED_MEMORY)
+        self._is_ready = ready
+        self._hear = hear
+        self.ready: asyncio.Future[msgspec.Struct] = loop.create_future()
+        self.ended: asyncio.Future[None] = loop.create_future()
+        self.channel = Channel(ours, says, self._receive, self._hung_up)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def close(self, grace_s: float = 5.0) -> None:
+        """Have it end, and what it started with it."""
+        self.channel.close()
+        self._hung_up()
+        with suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(self._process.wait, grace_s)
+            return
+        self._process.kill()
+        await asyncio.to_thread(self._process.wait)
+
+    def _receive(self, message: msgspec.Struct) -> None:
+        if isinstance(message, (self._is_ready, StartFailed)):
+            if self.ready.done():
+                raise ProtocolError("A process said twice that it is ready.")
+            if isinstance(message, StartFailed):
+                self.ready.set_exception(error_from_code(message.code, message.message, hint=message.hint))
+            else:
+                self.ready.set_result(message)
+        elif self._hear is not None and self.ready.done():
+            self._hear(message)
+        else:
+            raise ProtocolError("A process spoke before it was ready.")
+
+    def _hung_up(self) -> None:
+        if not self.ready.done():
+            self.ready.set_exception(ServiceUnavailable("A process for the level mpc ended while it started."))
+            self.ready.exception()  # nobody may be waiting
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+
+class ClerkKeeper:
+    """`desk` gets what the clerk says of requests. `start` begins; otherwise the first request does."""
+
+    def __init__(
+        self, folder: ModelFolder, settings: MpcSettings, desk: ClerkDesk, *, vocabulary: int, max_context: int
+    ) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._desk = desk
+        self._vocabulary = vocabulary
+        self._max_context = min(max_context, settings.max_context)
+        self._trio: _Process | None = None
+        self._clerk: _Process | None = None
+        self._up = False
+        self._place: str | None = None
+        self._begun = 0.0
+        self._trouble: CloisterError | None = None
+        self._keeping: asyncio.Task[None] | None = None
+
+    @property
+    def clerk_pid(self) -> int | None:
+        """The clerk's process, for those who watch it."""
+        return self._clerk.pid if self._clerk and self._up else None
+
+    def start(self) -> None:
+        """Start what is needed, unless that is being done already; ServiceUnavailable if there is no memory for it."""
+        if self._keeping is None:
+            if self._settings.parties is None:
+                require_memory(self._folder)
+            self._begun = monotonic()
+            self._keeping = asyncio.create_task(self._keep())
+
+    def confide(self, confided: Confide) -> None:
+        """Give the clerk a prompt; StartingUp, with an honest guess, while there is none."""
+        if self._up and self._clerk is not None:
+            self._clerk.channel.send(confided)
+            return
+        self.start()
+        if self._trouble is not None:
+            raise ServiceUnavailable(f"The level mpc does not start: {self._trouble.message}", hint=self._trouble.hint)
+        left = max(5, round(ABOUT_SECONDS_TO_START - (monotonic() - self._begun)))
+        raise StartingUp(
+            "The parties of the level mpc are being started and dealt the model, which takes a minute or two.",
+            hint="Try again then, or choose another level.",
+            retry_after=left,
+        )
+
+    def send(self, message: msgspec.Struct) -> None:
+        if self._up and self._clerk is not None:
+            self._clerk.channel.send(message)
+
+    async def close(self) -> None:
+        """End the clerk, then the parties that are ours."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+        if self._clerk is not None:
+            await self._clerk.close()
+        if self._trio is not None:
+            await self._trio.close(SECONDS_FOR_PARTIES_TO_END)
+        self._forget_shares()
+
+    async def _keep(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._start_once()
+                failures = 0
+                await self._end_of_any()
+                log.warning("The clerk or its parties ended; starting again.")
+            except CloisterError as reason:
+                self._trouble = reason
+                log.error("The level mpc does not start: %s.", reason.code)
+            self._up = False
+            self._desk.clerk_gone()
+            self._begun = monotonic()
+            if self._clerk is not None:
+                await self._clerk.close()
+            await asyncio.sleep(SECONDS_BETWEEN_STARTS[min(failures, len(SECONDS_BETWEEN_STARTS) - 1)])
+            failures += 1
+
+    async def _end_of_any(self) -> None:
+        ends = [process.ended for process in (self._clerk, self._trio) if process is not None]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _start_once(self) -> None:
+        parties = self._settings.parties or await self._local_parties()
+        self._clerk = _Process(CLERK, FromClerk, ClerkReady, self._desk.hear)
+        folder = self._folder
+        self._clerk.channel.send(
+            StartClerk(
+                VERSION,
+                folder.name,
+                str(folder.path),
+                str(parties),
+                self._max_context,
+                self._vocabulary,
+                self._settings.draft_tokens,
+            )
+        )
+        await self._clerk.ready
+        self._up, self._trouble = True, None
+        log.info("The level mpc is served.")
+
+    def _forget_shares(self) -> None:
+        """All parties' shares lay in one folder of ours: together they are the weights."""
+        if self._place is not None:
+            shutil.rmtree(self._place, ignore_errors=True)
+            self._place = None
+
+    async def _local_parties(self) -> Path:
+        """The trio on this machine, started if it is not there (any more)."""
+        if self._trio is None or self._trio.ended.done():
+            if self._trio is not None:
+                await self._trio.close(SECONDS_FOR_PARTIES_TO_END)
+            self._forget_shares()
+            self._place = tempfile.mkdtemp(prefix="cloister-mpc-")
+            self._trio = _Process(TRIO, ToldByTrio, TrioReady)
+            self._trio.channel.send(StartTrio(VERSION, self._folder.name, str(self._folder.path), self._place))
+        told = await asyncio.shield(self._trio.ready)
+        assert isinstance(told, TrioReady)
+        return Path(told.parties)

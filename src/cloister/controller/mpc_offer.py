@@ -1,0 +1,82 @@
+"""Whether this server can offer the level `mpc`, and whether this machine has the memory for parties of its own.
+
+Looks at what is installed and at sizes; imports none of it.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from cloister.config import Settings
+from cloister.errors import CloisterError, ModelUnsupported, ServiceUnavailable, SetupError
+from cloister.models.source import ModelFolder
+
+PARTIES = 3
+BYTES_PER_NUMBER = 16
+"""Replicated sharing: each party holds two of a number's three shares, eight bytes each."""
+BYTES_BESIDE_WEIGHTS = 700 << 20
+"""What a party takes beside weights: its interpreter, SPU and JAX, and the cache of one generation."""
+_MODELS = ("llama", "gpt2")
+_PACKAGES = ("spu", "jax")
+
+
+def check_mpc(settings: Settings, folder: ModelFolder) -> bool:
+    """Whether `mpc` is offered; SetupError where it was asked for and cannot be."""
+    mpc = settings.mpc
+    if mpc.mode == "off" and mpc.parties is None:
+        return False
+    try:
+        _require(settings, folder)
+    except CloisterError:
+        if mpc.mode == "auto" and mpc.parties is None:
+            return False
+        raise
+    return True
+
+
+def _require(settings: Settings, folder: ModelFolder) -> None:
+    if missing := [name for name in _PACKAGES if find_spec(name) is None]:
+        raise SetupError(
+            f"The level mpc needs {' and '.join(missing)}.",
+            hint="Install them with: pip install '.[mpc]'  (SPU has packages for Python 3.11 and Linux x86-64.)",
+        )
+    if settings.controller.sealed_weights is not None and settings.mpc.parties is None:
+        raise SetupError(
+            "Parties on this machine cannot be dealt weights that are sealed.",
+            hint="Leave --mpc out, or have the provider deal them to parties elsewhere (--mpc-parties).",
+        )
+    if folder.config and folder.config.get("model_type") not in _MODELS:
+        raise ModelUnsupported(
+            f"Models of the kind '{folder.config.get('model_type')}' are not computed on shares.",
+            hint="Choose a Llama- or GPT-2-style model, or leave --mpc out.",
+        )
+    parties = settings.mpc.parties
+    if parties is not None and not parties.is_file():
+        raise SetupError(f"There is no file {parties}.", hint="`cloister mpc up` makes one; see docs/mpc.md.")
+
+
+def bytes_per_party(folder: ModelFolder) -> int:
+    """What a party's process takes with this model, as its files' sizes tell."""
+    stored = sum(file.stat().st_size for file in folder.path.glob("*.safetensors"))
+    dtype = folder.config.get("dtype") or folder.config.get("torch_dtype")
+    return stored // (4 if dtype == "float32" else 2) * BYTES_PER_NUMBER + BYTES_BESIDE_WEIGHTS
+
+
+def require_memory(folder: ModelFolder, meminfo: Path = Path("/proc/meminfo")) -> None:
+    """ServiceUnavailable, with numbers, if three parties do not fit into what this machine has left."""
+    needed = PARTIES * bytes_per_party(folder)
+    available = _available(meminfo)
+    if available < needed:
+        raise ServiceUnavailable(
+            f"Three parties on this machine would take {needed / 1e9:.1f} GB of memory for this model, and "
+            f"{available / 1e9:.1f} GB are free.",
+            hint="Run them on machines of their own (docs/mpc.md), or choose another level.",
+        )
+
+
+def _available(meminfo: Path) -> int:
+    for line in meminfo.read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0

@@ -1,0 +1,51 @@
+"""A clerk, or a trio, that a test has the controller start: `python -m tests.controller.stub_clerk FD`.
+
+What it does with a prompt is what the prompt says: `answer`, `die`, `lie` or `keep`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from cloister.messages.clerk import ClerkReady, StartClerk, StartTrio, ToClerk, TrioReady
+from cloister.messages.frames import FrameReader, encode_frame
+from cloister.messages.generation import VERSION, Tokens
+from cloister.messages.lifecycle import StartFailed
+from cloister.messages.vault import Confide, Understood
+
+
+def main() -> None:
+    controller = socket.socket(fileno=int(sys.argv[1]))
+    frames: FrameReader[Any] = FrameReader(ToClerk | StartTrio)
+    while data := controller.recv(1 << 16):
+        for message in frames.feed(data):
+            for said in replies(message):
+                controller.sendall(encode_frame((said,)))
+
+
+def replies(message: Any) -> list[Any]:
+    match message:
+        case StartTrio():
+            if message.name == "broken":
+                return [StartFailed("model_unsupported", "This model cannot be dealt.", "Choose another.")]
+            place = Path(message.folder) / "parties.toml"
+            place.write_text("")
+            return [TrioReady(str(place))]
+        case StartClerk():
+            assert Path(message.parties).name == "parties.toml"
+            return [ClerkReady(VERSION)]
+        case Confide(prompt=b"die"):
+            os._exit(1)
+        case Confide(prompt=b"lie"):
+            return [Tokens(message.request_id, (1,))]
+        case Confide(prompt=b"answer"):
+            return [Understood(message.request_id, 1), Tokens(message.request_id, (1,), finish="stop")]
+    return []
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cloister.config import ControllerSettings, MpcSettings, Settings
+from cloister.controller import mpc_offer
+from cloister.controller.mpc_offer import BYTES_BESIDE_WEIGHTS, bytes_per_party, check_mpc, require_memory
+from cloister.errors import CloisterError, ServiceUnavailable, SetupError
+from cloister.models.source import ModelFolder
+
+LLAMA = ModelFolder("m", Path("."), {"model_type": "llama"})
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
+    there = {"spu": True, "jax": True}
+    monkeypatch.setattr(mpc_offer, "find_spec", lambda name: there[name] or None)
+    return there
+
+
+def settings(mode: Any = "auto", parties: Path | None = None, sealed: Path | None = None) -> Settings:
+    return Settings(mpc=MpcSettings(mode=mode, parties=parties), controller=ControllerSettings(sealed_weights=sealed))
+
+
+def test_off_unless_asked_for() -> None:
+    assert not check_mpc(Settings(), LLAMA)
+    assert check_mpc(settings("auto"), LLAMA) and check_mpc(settings("local"), LLAMA)
+
+
+def test_without_the_extra_auto_does_not_offer_it_and_local_says_what_to_install(installed: dict[str, bool]) -> None:
+    installed["spu"] = False
+    assert not check_mpc(settings("auto"), LLAMA)
+    with pytest.raises(SetupError) as refused:
+        check_mpc(settings("local"), LLAMA)
+    assert "spu" in refused.value.message and "pip install '.[mpc]'" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("given", "folder"),
+    [
+        ({"sealed": Path("weights")}, LLAMA),
+        ({}, ModelFolder("m", Path("."), {"model_type": "qwen2"})),
+    ],
+)
+def test_what_cannot_be_shared_out(given: dict[str, Any], folder: ModelFolder) -> None:
+    assert not check_mpc(settings("auto", **given), folder)
+    with pytest.raises(CloisterError):
+        check_mpc(settings("local", **given), folder)
+
+
+def test_a_parties_file_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(SetupError):
+        check_mpc(settings("auto", parties=tmp_path / "none.toml"), LLAMA)
+    file = tmp_path / "parties.toml"
+    file.touch()
+    assert check_mpc(settings("off", parties=file), LLAMA)
+
+
+def test_memory_is_asked_before_it_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(2000))
+    folder = ModelFolder("m", tmp_path, {"model_type": "llama", "torch_dtype": "bfloat16"})
+    assert bytes_per_party(folder) == 16_000 + BYTES_BESIDE_WEIGHTS
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 99999999 kB\nMemAvailable: 9000000 kB\n")
+    require_memory(folder, meminfo)
+    meminfo.write_text("MemTotal: 99999999 kB\nMemAvailable: 1000000 kB\n")
+    with pytest.raises(ServiceUnavailable, match=r"2\.2 GB of memory.*1\.0 GB are free"):
+        require_memory(folder, meminfo)
