@@ -14,6 +14,7 @@ from cloister.cli.failure import FriendlyGroup
 from cloister.cli.key import key
 from cloister.cli.log import log
 from cloister.cli.models import models
+from cloister.cli.mpc import mpc
 from cloister.cli.proxy import proxy
 from cloister.cli.release import release
 from cloister.cli.serve import serve
@@ -37,6 +38,7 @@ app.add_typer(attest, name="attest")
 app.add_typer(bench, name="bench")
 app.add_typer(key, name="key")
 app.add_typer(log, name="log")
+app.add_typer(mpc, name="mpc")
 app.add_typer(release, name="release")
 app.add_typer(vault, name="vault")
 app.add_typer(weights, name="weights")

@@ -1,0 +1,180 @@
+"""`cloister mpc`: parties that compute on shares, their keys, and how they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from cloister.config import cache_folder
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from cloister.mpc.config import PartiesConfig
+
+mpc = typer.Typer(no_args_is_help=True, help="Generation on secret shares: parties, their keys, their state.")
+
+ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="The parties' settings; the same for all.")]
+ProtocolChoice = Annotated[
+    Literal["aby3", "cheetah", "semi2k"],
+    typer.Option(help="aby3: three parties; cheetah, semi2k: two."),
+]
+AllowInsecure = Annotated[
+    bool,
+    typer.Option(
+        "--allow-insecure-beaver", help="semi2k with a first party that could compute every secret. Tests only."
+    ),
+]
+
+
+@mpc.command("keys")
+def keys(
+    folder: Annotated[Path, typer.Argument(help="Where to write them; must hold no keys yet.")],
+    parties: Annotated[int, typer.Option(min=2, max=3, help="How many parties there are.")] = 3,
+    client: Annotated[list[str] | None, typer.Option(help="A client's name; may be given again.")] = None,
+) -> None:
+    """Make an authority and certificates for parties, provider and clients.
+
+    Hand every party its own key only, and put `ca.key` away: who has it can make more of them. The fingerprints go into
+    the settings, so that not even the authority can replace a party.
+
+    Example:
+
+      cloister mpc keys keys --parties 3 --client clerk
+    """
+    from cloister.mpc.certificates import Role, fingerprint
+    from cloister.mpc.local import make_keys
+
+    made = make_keys(folder, parties, tuple(client or ["clerk"]))
+    for rank in range(parties):
+        certificate = made.of(Role("party", str(rank))).certificate
+        typer.echo(f"{certificate}: fingerprint {fingerprint(certificate)}")
+    typer.echo(f"Keys written to {folder}.", err=True)
+
+
+@mpc.command("party")
+def party(
+    config: ConfigFile,
+    rank: Annotated[int, typer.Option(min=0, max=2, help="Which of the parties this is; 0 leads.")],
+    allow_insecure_beaver: AllowInsecure = False,
+) -> None:
+    """Run one party on this machine until interrupted.
+
+    Example:
+
+      cloister mpc party --config parties.toml --rank 0
+    """
+    from cloister.errors import SetupError
+    from cloister.mpc.config import read_config, refuse_insecure
+
+    settings = read_config(config)
+    _warn(refuse_insecure(settings, allow_insecure_beaver=allow_insecure_beaver))
+    if rank >= len(settings.party):
+        raise SetupError(f"There is no party {rank}: {settings.protocol} has {len(settings.party)}.")
+    from cloister.mpc.process import become_party
+
+    become_party(config, rank)
+
+
+@mpc.command("up")
+def up(
+    folder: Annotated[
+        Path | None, typer.Option(help="Keys, settings and shelves.", show_default="cache folder/mpc/PROTOCOL")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Folder, GGUF file or hub id.", show_default="the default model")
+    ] = None,
+    protocol: ProtocolChoice = "aby3",
+    beaver: Annotated[
+        Literal["multi_party", "trusted_first_party"], typer.Option(help="Who makes semi2k's randomness.")
+    ] = "multi_party",
+    allow_insecure_beaver: AllowInsecure = False,
+) -> None:
+    """Start all parties on this machine, deal them a model, and keep them running until interrupted.
+
+    To try it out, and for tests: parties protect secrets from each other only where nobody has all of them.
+
+    Examples:
+
+      cloister mpc up
+
+      cloister mpc status --config ~/.cache/cloister/mpc/aby3/parties.toml
+    """
+    from rich.console import Console
+
+    from cloister.mpc.config import refuse_insecure
+    from cloister.mpc.local import make_local
+
+    console = Console(stderr=True, highlight=False)
+    place = folder or cache_folder() / "mpc" / protocol
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    settings = make_local(place, protocol, beaver=beaver)
+    _warn(refuse_insecure(settings, allow_insecure_beaver=allow_insecure_beaver))
+    _keep_up(settings, place, model, console)
+
+
+def _keep_up(settings: PartiesConfig, place: Path, model: str | None, console: Console) -> None:
+    import asyncio
+    import signal
+
+    from cloister.models.source import find_model
+    from cloister.mpc.local import CONFIG_FILE, KEYS, Keys, Supervisor
+    from cloister.mpc.serve_weights import serve_weights
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with console.status("Looking for the model…"):
+        found = find_model(model)
+    with Supervisor(place / CONFIG_FILE, len(settings.party)):
+        try:
+            asyncio.run(serve_weights(settings, Keys(place / KEYS).provider, found, console))
+            console.print(
+                f"[bold green]{len(settings.party)} parties[/] ({settings.protocol}) serve [bold]{found.name}[/]; "
+                f"settings: {place / CONFIG_FILE}",
+                soft_wrap=True,
+            )
+            signal.pause()
+        except KeyboardInterrupt:
+            console.print("Stopping…")
+
+
+@mpc.command("status")
+def status(
+    config: ConfigFile,
+    key: Annotated[
+        Path | None, typer.Option(help="Our key; its certificate lies beside it.", show_default="keys/client-clerk.key")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Ask every party how it is. Exit status 1 where one is missing or not ready.
+
+    Example:
+
+      cloister mpc status --config parties.toml --json
+    """
+    import asyncio
+
+    import msgspec
+
+    from cloister.mpc.certificates import Credentials
+    from cloister.mpc.config import read_config
+    from cloister.mpc.inquiry import ask_all
+
+    settings = read_config(config)
+    own = key or config.parent / "keys" / "client-clerk.key"
+    found = asyncio.run(ask_all(settings, Credentials(own.with_suffix(".crt"), own)))
+    if json:
+        typer.echo(msgspec.json.encode({"parties": found}))
+    else:
+        for each in found:
+            state = "ready" if each.ready else each.problem
+            facts = f", {each.model}, epoch {each.epoch}, {each.sessions} generations" if each.ready else ""
+            typer.echo(f"party {each.rank} ({each.address}): {state}{facts}")
+    if not all(each.ready for each in found):
+        raise typer.Exit(1)
+
+
+def _warn(warning: str | None) -> None:
+    if warning:
+        typer.secho(f"Warning: {warning}", fg="yellow", err=True)

@@ -1,0 +1,347 @@
+"""What is said around a computation on shares: dealers to parties, parties among themselves, a party to its engine.
+
+Nobody sends code, and nobody names what to fetch: a party compiles its own programs from `Terms`, and sends the
+results of a run, and nothing else, to the connection that opened the session. A share travels as its size and bytes;
+what kind of share it is follows from the party's own settings.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+VERSION = 1
+CHUNK_BYTES = 1 << 20
+
+Token16 = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Rank = Annotated[int, Meta(ge=0, le=2)]
+Number = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Size = Annotated[int, Meta(ge=0, le=2**40)]
+Variable = Annotated[str, Meta(pattern=r"^[a-z0-9_]+(/[a-z0-9_]+){0,4}$", max_length=64)]
+DataType = Literal["float32", "int32", "int64"]
+Dims = Annotated[tuple[Annotated[int, Meta(ge=1, le=2**31 - 1)], ...], Meta(max_length=5)]
+Short = Annotated[str, Meta(max_length=256)]
+Text = Annotated[str, Meta(max_length=1024)]
+Json = Annotated[bytes, Meta(max_length=65536)]
+Chunk = Annotated[bytes, Meta(min_length=1, max_length=CHUNK_BYTES)]
+
+
+class _Quiet:
+    """Never shows its bytes: a message may be printed by a failing line of code."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+
+class Terms(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is public of a generation, all of it: every party compiles its programs from this and from its own code."""
+
+    prompt_tokens: Annotated[int, Meta(ge=1, le=2**20)]  # a bucket
+    new_tokens: Annotated[int, Meta(ge=1, le=2**20)]
+    cache: Json = b"{}"  # cache.plan.CachePlan
+    functions: Literal["lean", "tuned", "naive"] = "lean"
+    answer: Literal["token", "sampled", "logits"] = "token"
+
+
+class ShareHead(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is known of a secret by its share: how large it is."""
+
+    name: Variable
+    dtype: DataType
+    dims: Dims
+
+
+# Dealer ↔ party.
+
+
+class Hello(Struct, frozen=True, tag="hello", forbid_unknown_fields=True):
+    """Dealer → party, first."""
+
+    version: int
+
+
+class Welcome(Struct, frozen=True, tag="welcome", forbid_unknown_fields=True):
+    """Party → dealer: who it is, and whether a generation could begin. Answers Hello and AskStatus."""
+
+    version: int
+    rank: Rank
+    agreement: Digest  # of the settings that all parties must have in common
+    epoch: Number
+    ready: bool
+    model: Short
+    sessions: Number
+    missing: Short  # what it waits for, in words, when it is not ready
+    shape: Json = b""  # shape.ModelShape of the model, once it has one
+
+
+class AskStatus(Struct, frozen=True, tag="ask_status", forbid_unknown_fields=True):
+    """Dealer → party: say it again."""
+
+
+class Open(Struct, frozen=True, tag="open", forbid_unknown_fields=True):
+    """Client → party: a generation under these terms. The same `session` for every party, drawn at random."""
+
+    session: Token16
+    terms: Terms
+
+
+class Opened(Struct, frozen=True, tag="opened", forbid_unknown_fields=True):
+    """Party → client: programs are compiled; shares may come."""
+
+    session: Token16
+    epoch: Number
+
+
+class Put(Struct, frozen=True, tag="put", forbid_unknown_fields=True):
+    """Client → party: a share follows in Pieces, in order."""
+
+    session: Token16
+    head: ShareHead
+
+
+class Piece(_Quiet, Struct, frozen=True, tag="piece", forbid_unknown_fields=True):
+    """More bytes of the share last announced, in either direction."""
+
+    session: Token16
+    data: Chunk
+
+
+class Run(Struct, frozen=True, tag="run", forbid_unknown_fields=True):
+    """Client → party: go on, with what was put. `number` counts the session's runs from 0."""
+
+    session: Token16
+    number: Number
+    kind: Literal["prefill", "step"]
+    at: Number = 0  # position of a step's first token
+    columns: Annotated[int, Meta(ge=1, le=1024)] = 1
+
+
+class Progress(Struct, frozen=True, tag="progress", forbid_unknown_fields=True):
+    """Party → client: so many of so many pieces of work of this run are done."""
+
+    session: Token16
+    number: Number
+    done: Number
+    total: Number
+
+
+class Result(Struct, frozen=True, tag="result", forbid_unknown_fields=True):
+    """Party → client: this party's share of a result follows in Pieces, `size` bytes of it."""
+
+    session: Token16
+    head: ShareHead
+    storage: Annotated[str, Meta(pattern=r"^[a-z0-9]+\.[AB]Shr<[A-Z0-9_,]+>$", max_length=64)]
+    size: Annotated[int, Meta(ge=1, le=2**32)]
+
+
+class Done(Struct, frozen=True, tag="done", forbid_unknown_fields=True):
+    """Party → client: the run is over and its results were sent."""
+
+    session: Token16
+    number: Number
+
+
+class Close(Struct, frozen=True, tag="close", forbid_unknown_fields=True):
+    """Client → party: forget the session. Unknown ones are ignored."""
+
+    session: Token16
+
+
+class Refused(Struct, frozen=True, tag="refused", forbid_unknown_fields=True):
+    """Party → dealer: the session (or, without one, the connection) is over; a code of errors.py and our own words."""
+
+    code: Short
+    message: Text
+    hint: Text = ""
+    session: Token16 | None = None
+
+
+# Provider ↔ party.
+
+
+class Weight(Struct, frozen=True, tag="weight", forbid_unknown_fields=True):
+    """One matrix on a party's shelf. `tag` says which matrix it is to its provider alone (a keyed digest), `dealing`
+    which splitting into shares: shares of two dealings do not fit together."""
+
+    head: ShareHead
+    tag: Digest
+    dealing: Token16
+
+
+class AskShelf(Struct, frozen=True, tag="ask_shelf", forbid_unknown_fields=True):
+    """Provider → party: what do you have?"""
+
+
+class Shelf(Struct, frozen=True, tag="shelf", forbid_unknown_fields=True):
+    """Party → provider: this."""
+
+    weights: Annotated[tuple[Weight, ...], Meta(max_length=65536)]
+
+
+class WeightPiece(_Quiet, Struct, frozen=True, tag="weight_piece", forbid_unknown_fields=True):
+    """Provider → party: more bytes of the Weight last announced."""
+
+    data: Chunk
+
+
+class Stored(Struct, frozen=True, tag="stored", forbid_unknown_fields=True):
+    """Party → provider: this weight is on the shelf, whole."""
+
+    name: Variable
+
+
+class Complete(Struct, frozen=True, tag="complete", forbid_unknown_fields=True):
+    """Provider → party: these are all; serve this model. Answered by Serving, once an engine has them."""
+
+    model: Short
+    shape: Json  # shape.ModelShape
+    names: Annotated[tuple[Variable, ...], Meta(max_length=65536)]
+
+
+class Serving(Struct, frozen=True, tag="serving", forbid_unknown_fields=True):
+    """Party → provider: weights are in the engine's memory."""
+
+    model: Short
+
+
+# Party ↔ party: rank 0 leads, the others follow.
+
+
+class PartyHello(Struct, frozen=True, tag="party_hello", forbid_unknown_fields=True):
+    """Follower → leader, first, and the leader's answer."""
+
+    version: int
+    rank: Rank
+    agreement: Digest
+
+
+class Beat(Struct, frozen=True, tag="beat", forbid_unknown_fields=True):
+    """Both ways, all the time: I live."""
+
+
+class Prepare(Struct, frozen=True, tag="prepare", forbid_unknown_fields=True):
+    """Leader → follower: end your engine, start a new one for this epoch. `key` is in every link connection's first
+    bytes, so that nothing of an earlier epoch gets in."""
+
+    epoch: Number
+    key: Token16
+
+
+class Stocked(Struct, frozen=True, tag="stocked", forbid_unknown_fields=True):
+    """Follower → leader: its shelf is complete; `shelf` digests the model and which dealings it holds."""
+
+    shelf: Digest
+
+
+class Prepared(Struct, frozen=True, tag="prepared", forbid_unknown_fields=True):
+    """Follower → leader: its new engine is up."""
+
+    epoch: Number
+
+
+class Join(Struct, frozen=True, tag="join", forbid_unknown_fields=True):
+    """Leader → follower: all engines are up. Connect, and load the weights."""
+
+    epoch: Number
+
+
+class Joined(Struct, frozen=True, tag="joined", forbid_unknown_fields=True):
+    """Follower → leader: connected, weights loaded."""
+
+    epoch: Number
+
+
+class Begin(Struct, frozen=True, tag="begin", forbid_unknown_fields=True):
+    """Leader → follower: all have joined; generations may begin."""
+
+    epoch: Number
+
+
+class Broken(Struct, frozen=True, tag="broken", forbid_unknown_fields=True):
+    """Both ways: this epoch is over. `reason` is of our own words."""
+
+    epoch: Number
+    reason: Short
+
+
+class Ready(Struct, frozen=True, tag="ready", forbid_unknown_fields=True):
+    """Follower → leader: this run could begin here. `digest` is of terms, heads and order: all must have the same."""
+
+    session: Token16
+    number: Number
+    digest: Digest
+
+
+class Turn(Struct, frozen=True, tag="turn", forbid_unknown_fields=True):
+    """Leader → follower: this run is next. All parties run everything in the leader's order."""
+
+    session: Token16
+    number: Number
+
+
+class Withdraw(Struct, frozen=True, tag="withdraw", forbid_unknown_fields=True):
+    """Leader → follower: this run will not have its turn; the session is over."""
+
+    session: Token16
+    differ: bool
+
+
+# Party ↔ its engine (a child process).
+
+
+class StartEngine(Struct, frozen=True, tag="start_engine", forbid_unknown_fields=True):
+    """Party → engine, first: its settings and the folder of its sockets."""
+
+    settings: Json
+    rank: Rank
+    folder: Text
+
+
+class Listening(Struct, frozen=True, tag="listening", forbid_unknown_fields=True):
+    """Engine or tunnel → party: it may be connected to."""
+
+
+class Connect(Struct, frozen=True, tag="connect", forbid_unknown_fields=True):
+    """Party → engine: the other engines are up."""
+
+
+class Connected(Struct, frozen=True, tag="connected", forbid_unknown_fields=True):
+    """Engine → party: linked with all."""
+
+
+class Load(Struct, frozen=True, tag="load", forbid_unknown_fields=True):
+    """Party → engine: take these files' shares as the model's weights."""
+
+    shape: Json
+    folder: Text
+    weights: Annotated[tuple[Weight, ...], Meta(max_length=65536)]
+
+
+class Loaded(Struct, frozen=True, tag="loaded", forbid_unknown_fields=True):
+    """Engine → party: they are in memory."""
+
+
+class Established(Struct, frozen=True, tag="established", forbid_unknown_fields=True):
+    """Party → tunnel: all lines are laid; from now on the end of one is the end of the tunnel."""
+
+
+class StartTunnel(Struct, frozen=True, tag="start_tunnel", forbid_unknown_fields=True):
+    """Party → tunnel, first: its settings, the folder of its sockets, the epoch's key."""
+
+    settings: Json
+    rank: Rank
+    folder: Text
+    key: Token16
+
+
+FromDealer = Hello | AskStatus | Open | Put | Piece | Run | Close | AskShelf | Weight | WeightPiece | Complete
+ToDealer = Welcome | Opened | Progress | Result | Piece | Done | Refused | Shelf | Stored | Serving
+FromFollower = PartyHello | Beat | Stocked | Prepared | Joined | Broken | Ready
+ToFollower = PartyHello | Beat | Prepare | Join | Begin | Broken | Turn | Withdraw | Refused
+FromVisitor = FromDealer | FromFollower
+ToEngine = StartEngine | Connect | Load | Open | Put | Piece | Run | Close
+FromEngine = Listening | Connected | Loaded | Opened | Progress | Result | Piece | Done | Refused
+ToTunnel = StartTunnel | Established
+FromTunnel = Listening

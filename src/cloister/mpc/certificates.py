@@ -1,0 +1,204 @@
+"""Who is who around the parties: one authority, a certificate per role, and TLS that asks both sides for theirs.
+
+The role is a URI in the certificate: `cloister-mpc:party/1`, `cloister-mpc:provider` or `cloister-mpc:client/NAME`.
+Host names are not looked at: a party is its rank (and its fingerprint, where the settings give one), wherever it runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from cloister.errors import SetupError, Unauthorized
+
+_URI = re.compile(r"cloister-mpc:(?:(party)/([0-2])|(provider)|(client)/([A-Za-z0-9._-]{1,64}))")
+_DAYS = 825
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a certificate allows its holder to be. `name`: a party's rank, a client's name."""
+
+    kind: Literal["party", "provider", "client"]
+    name: str = ""
+
+    @property
+    def uri(self) -> str:
+        return f"cloister-mpc:{self.kind}/{self.name}" if self.name else f"cloister-mpc:{self.kind}"
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.kind}-{self.name}" if self.name else self.kind
+
+    @classmethod
+    def parse(cls, uri: str) -> Role | None:
+        """The role, or None where the URI is none of ours."""
+        found = _URI.fullmatch(uri)
+        if found is None:
+            return None
+        party, rank, provider, _, client = found.groups()
+        if party:
+            return cls("party", rank)
+        return cls("provider") if provider else cls("client", client)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A certificate and its private key, in files."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """Signs certificates; whoever has its key can let anyone in who is not pinned by fingerprint."""
+
+    def __init__(self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
+        self._key = key
+        self._certificate = certificate
+
+    @classmethod
+    def create(cls, folder: Path) -> Authority:
+        """A new one, in `ca.crt` and `ca.key`."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Cloister parties")])
+        certificate = (
+            _builder(name, name, key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(signs_certificates=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        _write(folder, "ca", key, certificate)
+        return cls(key, certificate)
+
+    def issue(self, folder: Path, role: Role) -> Credentials:
+        """A certificate for the role, as `ROLE.crt` and `ROLE.key`."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, role.file_name)])
+        both = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+        certificate = (
+            _builder(name, self._certificate.subject, key)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(both, critical=False)
+            .add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(role.uri)]), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
+            .sign(self._key, hashes.SHA256())
+        )
+        return _write(folder, role.file_name, key, certificate)
+
+
+def fingerprint(certificate: Path) -> str:
+    """SHA-256 of a certificate, hex."""
+    return x509.load_pem_x509_certificate(certificate.read_bytes()).fingerprint(hashes.SHA256()).hex()
+
+
+def server_tls(authority: Path, own: Credentials) -> ssl.SSLContext:
+    """For whoever listens: no connection without a certificate of the authority's."""
+    return _tls(ssl.PROTOCOL_TLS_SERVER, authority, own)
+
+
+def client_tls(authority: Path, own: Credentials) -> ssl.SSLContext:
+    """For whoever connects; `require` then says whether it is the right one."""
+    return _tls(ssl.PROTOCOL_TLS_CLIENT, authority, own)
+
+
+def role_of(connection: ssl.SSLObject | ssl.SSLSocket) -> Role:
+    """The one role in the peer's certificate, which TLS has verified."""
+    facts = connection.getpeercert() or {}
+    alternatives: Any = facts.get("subjectAltName", ())
+    names = [str(value) for kind, value in alternatives if kind == "URI"]
+    role = Role.parse(names[0]) if len(names) == 1 else None
+    if role is None:
+        raise Unauthorized("A certificate without a role.", hint="`cloister mpc keys` makes them.")
+    return role
+
+
+def require(connection: ssl.SSLObject | ssl.SSLSocket, role: Role, pinned: str) -> None:
+    """Raises unless the peer has this role and, where pinned, this very certificate."""
+    if role_of(connection) != role:
+        raise Unauthorized(f"Who answers is not {role.uri}.", hint="Compare the addresses in the settings.")
+    check_pin(connection, pinned)
+
+
+def check_pin(connection: ssl.SSLObject | ssl.SSLSocket, pinned: str) -> None:
+    """Raises if a fingerprint is pinned and the peer's certificate has another."""
+    der = connection.getpeercert(binary_form=True) or b""
+    if pinned and hashlib.sha256(der).hexdigest() != pinned.lower():
+        raise Unauthorized("A party's certificate is not the one that the settings pin by fingerprint.")
+
+
+def _tls(side: int, authority: Path, own: Credentials) -> ssl.SSLContext:
+    context = ssl.SSLContext(side)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    try:
+        context.load_verify_locations(cafile=authority)
+        context.load_cert_chain(own.certificate, own.key)
+    except (OSError, ssl.SSLError) as reason:
+        named = f"{own.certificate}, {own.key} and {authority}"
+        raise SetupError(
+            f"Keys cannot be used ({type(reason).__name__}): {named}.", hint="`cloister mpc keys FOLDER` makes them."
+        ) from None
+    return context
+
+
+def _builder(name: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=_DAYS))
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _write(folder: Path, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> Credentials:
+    made = Credentials(folder / f"{name}.crt", folder / f"{name}.key")
+    secret = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    for path, content, mode in (
+        (made.key, secret, 0o600),
+        (made.certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644),
+    ):
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        except FileExistsError:
+            raise SetupError(f"{path} exists already.", hint="Choose an empty folder.") from None
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+    return made

@@ -1,0 +1,61 @@
+"""Entry of a party: `cloister mpc party` becomes `python -m cloister.mpc.process FILE RANK` in a clean environment."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from cloister.controller.child import environment
+from cloister.errors import CloisterError, SetupError
+from cloister.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
+from cloister.mpc.config import PartiesConfig, read_config
+from cloister.mpc.party import Party
+
+WITH_PARENT = "--with-parent"
+
+
+def become_party(file: Path, rank: int) -> NoReturn:
+    """Replace this program by the party."""
+    command = [sys.executable, "-m", "cloister.mpc.process", str(file.absolute()), str(rank)]
+    os.execve(sys.executable, command, environment())
+
+
+async def serve(config: PartiesConfig, rank: int) -> None:
+    """Until interrupted."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    party = Party(config, rank)
+    await party.start()
+    logging.getLogger(__name__).info("Party %d listens on %s.", rank, config.party[rank].control)
+    try:
+        await stop.wait()
+    finally:
+        await party.close()
+
+
+def main(arguments: list[str]) -> NoReturn:
+    hide_tracebacks()
+    forbid_core_dumps()
+    if WITH_PARENT in arguments:
+        die_with_parent()
+    rank = int(arguments[1])
+    logging.basicConfig(level=logging.INFO, format=f"party {rank}: %(message)s", stream=sys.stderr)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # strangers' failed handshakes, with tracebacks
+    status = 0
+    try:
+        asyncio.run(serve(read_config(Path(arguments[0])), rank))
+    except CloisterError as reason:
+        print(f"party {rank}: Error: {reason.message} {reason.hint or ''}".rstrip(), file=sys.stderr)
+        status = 2 if isinstance(reason, SetupError) else 1
+    sys.stderr.flush()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
