@@ -229,6 +229,25 @@ def test_at_isolated_the_panel_shows_nothing_but_time(page: Page, stub: Stub) ->
     assert "4711" not in text and "Hush" not in text
 
 
+def test_at_mpc_the_page_says_how_far_it_is(browser: Browser, stub: Stub) -> None:
+    stub.enabled = (*stub.enabled, "mpc")
+    with opened_page(browser, stub.url) as page:
+        choose(page, "mpc")
+        stub.account("", "", 0, known=False)
+        gate, later = Gate(), Gate()
+        stub.will_answer(b": token 1, layer 7 of 30, about 4.2 s per token\n\n", gate, "Hush", later)
+        ask(page, "My PIN is 4711")
+        status = page.locator("#status")
+        expect(status).to_have_text("Computing token 1, layer 7 of 30, about 4.2 s per token")
+        gate.open()
+        expect(answers(page)).to_have_text("Hush")
+        later.open()
+        finished(page)
+        expect(status).to_contain_text("1 token ")
+        assert stub.bodies[0]["protection"] == "mpc" and stub.bodies[0]["max_tokens"] <= 64
+        assert "4711" not in (panel_of(page).text_content() or "")
+
+
 def test_without_an_account_the_panel_claims_none(page: Page, stub: Stub) -> None:
     stub.will_answer("Hello")
     ask(page, "Hi")

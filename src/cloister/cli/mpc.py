@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from cloister.cli.mpc_proxy import proxy
 from cloister.config import cache_folder
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from cloister.mpc.config import PartiesConfig
 
 mpc = typer.Typer(no_args_is_help=True, help="Generation on secret shares: parties, their keys, their state.")
+mpc.command("proxy")(proxy)
 
 ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="The parties' settings; the same for all.")]
 ProtocolChoice = Annotated[

@@ -1,0 +1,32 @@
+"""How the clerk shuts itself in, as far as a process can that must reach parties over TCP: it writes no file, starts no
+program, leaves no dump. A vault's seal is tighter (docs/mpc.md says by what)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+from cloister.controller.sandbox import kernel
+from cloister.controller.sandbox.kernel import prctl, syscall
+from cloister.controller.sandbox.landlock import abi
+
+_READ_FILE, _READ_DIR = 1 << 2, 1 << 3
+_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
+"""ABI → how many file rights it knows (landlock(7))."""
+
+
+def forbid_writing_and_executing() -> bool:
+    """For this thread and those it starts, so before there are others; whether the kernel could do it."""
+    prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    if not (version := abi()):
+        return False
+    every = (1 << max(count for since, count in _RIGHTS.items() if since <= version)) - 1
+    handled = ctypes.c_uint64(every & ~(_READ_FILE | _READ_DIR))
+    ruleset = syscall("landlock_create_ruleset", ctypes.byref(handled), ctypes.sizeof(handled), 0)
+    try:
+        syscall("landlock_restrict_self", ruleset, 0)
+    except OSError:
+        return False
+    finally:
+        os.close(ruleset)
+    return True
