@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jax import Array
 
-from cloister.mpc.functions.exponential import power_exponential
+from cloister.mpc.functions.exponential import WIDE, PowerExponential
 from cloister.mpc.functions.reciprocal import divide_by_last
 
 
@@ -15,8 +15,10 @@ from cloister.mpc.functions.reciprocal import divide_by_last
 class LeanSoftmax:
     """No maximum is sought: a calibrated offset keeps the exponentials within fixed point, a table divides."""
 
+    exponential: PowerExponential = WIDE
+
     def weigh(self, scores: Array, offset: Array) -> Array:
-        return power_exponential(scores - offset)
+        return self.exponential(scores - offset)
 
     def divide(self, sums: Array) -> Array:
         return divide_by_last(sums)
