@@ -56,7 +56,7 @@ async def test_the_answer_is_what_the_model_says() -> None:
     assert await desk.next(Understood) == Understood(1, 3)
     assert await desk.answer() == (desk.parties.greedy((5, 6, 7), 12), "length")
     await desk.idle()
-    assert desk.parties.opened == [(3, 12, "token")]
+    assert desk.parties.opened == [(3, 16, "token")]  # lengths in buckets
 
 
 async def test_it_tells_how_far_it_is_and_nothing_else() -> None:

@@ -31,6 +31,9 @@ from cloister.vault.opened import opened
 MAX_WAITING = 8
 """Answers that may wait for their turn: each takes minutes."""
 
+ROOM = 16
+"""The parties learn how long the answer may get in multiples of this, and keep few programs."""
+
 Said = Understood | Tokens | Failed
 
 
@@ -137,7 +140,8 @@ class Clerk:
 
         layer_done(0)
         prompt, params, chooser = request.prompt, request.params, request.chooser
-        passes = await self._parties.open(len(prompt), params.max_tokens, chooser.kind, layer_done)
+        room = -(-params.max_tokens // ROOM) * ROOM
+        passes = await self._parties.open(len(prompt), room, chooser.kind, layer_done)
         try:
             pieces = answer(passes, prompt, params, chooser, Drafts(self._draft_tokens), pace)
             async with aclosing(pieces):

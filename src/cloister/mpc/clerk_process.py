@@ -9,6 +9,7 @@ import asyncio
 import signal
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,8 @@ def main() -> None:
     from cloister.mpc.clerk_seal import forbid_writing_and_executing
 
     forbid_writing_and_executing()
-    asyncio.run(serve(socket.socket(fileno=int(sys.argv[1]))))
+    with suppress(OSError):  # the controller hung up while we spoke
+        asyncio.run(serve(socket.socket(fileno=int(sys.argv[1]))))
 
 
 async def serve(controller: socket.socket) -> None:

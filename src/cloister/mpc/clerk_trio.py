@@ -63,7 +63,7 @@ async def serve(controller: socket.socket) -> None:
         await asyncio.wait((dealing, hung_up), return_when=asyncio.FIRST_COMPLETED)
         if dealing.done():
             say(dealing.result())
-            await hung_up
+            await asyncio.wait((hung_up,))  # it may end with an error as well
         else:
             dealing.cancel()
 
