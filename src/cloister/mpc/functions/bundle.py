@@ -1,4 +1,8 @@
-"""One choice of every function a decoder needs. The decoder knows the bundle, never how its functions are computed."""
+"""One choice of every function a decoder needs. The decoder knows the bundle, never how its functions are computed.
+
+Messages in the docstrings of this package are those of the party that sends most; bytes are all parties' together.
+Both were measured on ABY3 in a ring of 64 bits with 18 of fraction.
+"""
 
 from __future__ import annotations
 

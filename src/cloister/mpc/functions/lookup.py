@@ -42,7 +42,8 @@ def on_grid(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Rounded to fixed point, and large ones to 16 bits, so that differences of neighbours are exact as float32."""
     step = np.exp2(np.floor(np.log2(np.maximum(np.abs(values), 2.0**-FRACTION_BITS))) - 15)
     step = np.maximum(step, 2.0**-FRACTION_BITS)
-    return np.round(values / step) * step
+    rounded: NDArray[np.float64] = np.round(values / step) * step
+    return rounded
 
 
 def chords(function: Callable[[float], float], lowest: float, highest: float, error: float) -> Table:
