@@ -77,7 +77,7 @@ def party(
         raise SetupError(f"There is no party {rank}: {settings.protocol} has {len(settings.party)}.")
     from cloister.mpc.process import become_party
 
-    become_party(config, rank)
+    become_party(config, rank, allow_insecure_beaver=allow_insecure_beaver)
 
 
 @mpc.command("up")
@@ -114,10 +114,10 @@ def up(
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     settings = make_local(place, protocol, beaver=beaver)
     _warn(refuse_insecure(settings, allow_insecure_beaver=allow_insecure_beaver))
-    _keep_up(settings, place, model, console)
+    _keep_up(settings, place, model, console, allow_insecure_beaver)
 
 
-def _keep_up(settings: PartiesConfig, place: Path, model: str | None, console: Console) -> None:
+def _keep_up(settings: PartiesConfig, place: Path, model: str | None, console: Console, insecure: bool) -> None:
     import asyncio
     import signal
 
@@ -128,7 +128,7 @@ def _keep_up(settings: PartiesConfig, place: Path, model: str | None, console: C
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with console.status("Looking for the model…"):
         found = find_model(model)
-    with Supervisor(place / CONFIG_FILE, len(settings.party)):
+    with Supervisor(place / CONFIG_FILE, len(settings.party), allow_insecure_beaver=insecure):
         try:
             asyncio.run(serve_weights(settings, Keys(place / KEYS).provider, found, console))
             console.print(

@@ -103,17 +103,21 @@ def _check(config: PartiesConfig, file: Path) -> None:
 
 
 def refuse_insecure(config: PartiesConfig, *, allow_insecure_beaver: bool) -> str | None:
-    """Raises where the protocol would protect nothing; a warning where there is one to give."""
+    """Raises where the protocol would protect nothing or cannot run; a warning where there is one to give.
+
+    SPU 0.9.5 knows three makers of semi2k's correlated randomness: the first party (which then knows everything), a
+    server of a third party (not in its Python package), and the parties among themselves, which it refuses to run.
+    """
     if config.protocol != "semi2k":
         return None
-    if config.beaver == "trusted_first_party":
-        if not allow_insecure_beaver:
-            raise SetupError(INSECURE_BEAVER, hint="Set beaver = 'multi_party', or --allow-insecure-beaver for a test.")
-        return f"INSECURE: {INSECURE_BEAVER}"
-    return (
-        "semi2k makes its correlated randomness between the two parties, by oblivious transfer and homomorphic "
-        "encryption: safe against parties that keep to the protocol, and slow."
-    )
+    if config.beaver == "multi_party":
+        raise SetupError(
+            "This SPU does not make semi2k's correlated randomness between the parties, and no other way is safe.",
+            hint="Choose protocol = 'cheetah' (two parties) or 'aby3' (three).",
+        )
+    if not allow_insecure_beaver:
+        raise SetupError(INSECURE_BEAVER, hint="Choose 'cheetah'; or --allow-insecure-beaver, for tests alone.")
+    return f"INSECURE: {INSECURE_BEAVER}"
 
 
 def config_text(config: PartiesConfig) -> str:

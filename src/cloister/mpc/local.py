@@ -21,7 +21,7 @@ from cloister.controller.child import environment
 from cloister.errors import SetupError
 from cloister.mpc.certificates import Authority, Credentials, Role, fingerprint
 from cloister.mpc.config import PARTIES, Beaver, Limits, PartiesConfig, PartyPlace, Protocol, config_text, read_config
-from cloister.mpc.process import WITH_PARENT
+from cloister.mpc.process import ALLOW_INSECURE, WITH_PARENT
 
 log = logging.getLogger(__name__)
 
@@ -100,9 +100,17 @@ class Supervisor:
     """Keeps one process per party running; one that ends is started again."""
 
     def __init__(
-        self, file: Path, parties: int, *, logs: Path | None = None, before: dict[int, list[str]] | None = None
+        self,
+        file: Path,
+        parties: int,
+        *,
+        logs: Path | None = None,
+        before: dict[int, list[str]] | None = None,
+        allow_insecure_beaver: bool = False,
     ) -> None:
+        """`logs`: where the parties' words go, else to our own; `before`: what is put before a party's command."""
         self._file = file
+        self._words = [WITH_PARENT] + [ALLOW_INSECURE] * allow_insecure_beaver
         self._logs = logs
         self._before = before or {}
         self._stopping = threading.Event()
@@ -133,7 +141,7 @@ class Supervisor:
             self.processes[rank] = self._start(rank)
 
     def _start(self, rank: int) -> subprocess.Popen[bytes]:
-        module = [sys.executable, "-m", "cloister.mpc.process", str(self._file), str(rank), WITH_PARENT]
+        module = [sys.executable, "-m", "cloister.mpc.process", str(self._file), str(rank), *self._words]
         output = self._stack.enter_context((self._logs / f"party-{rank}.log").open("ab")) if self._logs else None
         return subprocess.Popen(
             [*self._before.get(rank, []), *module],

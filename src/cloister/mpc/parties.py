@@ -177,6 +177,9 @@ class Parties:
         try:
             while (message := await self.lines[rank].receive()) is not None:
                 session = getattr(message, "session", None)
+                if isinstance(message, Refused) and session is None:
+                    lost = _error(message)
+                    break
                 if session is None:
                     self.general[rank].put_nowait(message)
                 elif session in self._inboxes:

@@ -13,15 +13,17 @@ from typing import NoReturn
 from cloister.controller.child import environment
 from cloister.errors import CloisterError, SetupError
 from cloister.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
-from cloister.mpc.config import PartiesConfig, read_config
+from cloister.mpc.config import PartiesConfig, read_config, refuse_insecure
 from cloister.mpc.party import Party
 
 WITH_PARENT = "--with-parent"
+ALLOW_INSECURE = "--allow-insecure-beaver"
 
 
-def become_party(file: Path, rank: int) -> NoReturn:
+def become_party(file: Path, rank: int, *, allow_insecure_beaver: bool) -> NoReturn:
     """Replace this program by the party."""
     command = [sys.executable, "-m", "cloister.mpc.process", str(file.absolute()), str(rank)]
+    command += [ALLOW_INSECURE] * allow_insecure_beaver
     os.execve(sys.executable, command, environment())
 
 
@@ -49,7 +51,9 @@ def main(arguments: list[str]) -> NoReturn:
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # strangers' failed handshakes, with tracebacks
     status = 0
     try:
-        asyncio.run(serve(read_config(Path(arguments[0])), rank))
+        config = read_config(Path(arguments[0]))
+        refuse_insecure(config, allow_insecure_beaver=ALLOW_INSECURE in arguments)
+        asyncio.run(serve(config, rank))
     except CloisterError as reason:
         print(f"party {rank}: Error: {reason.message} {reason.hint or ''}".rstrip(), file=sys.stderr)
         status = 2 if isinstance(reason, SetupError) else 1
