@@ -47,8 +47,11 @@ class Open(Passes, Protocol):
 class Parties(Protocol):
     """The parties, with a model dealt to them."""
 
-    layers: int
-    vocabulary: int
+    @property
+    def layers(self) -> int: ...
+
+    @property
+    def vocabulary(self) -> int: ...
 
     async def open(self, prompt_tokens: int, new_tokens: int, kind: Answer, layer_done: Callable[[int], None]) -> Open:
         """A generation for a prompt and an answer of these lengths; PartyLost if a party does not answer."""

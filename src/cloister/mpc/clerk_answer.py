@@ -5,7 +5,7 @@ Knows tokens, drafts and when an answer ends. It knows neither shares nor socket
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,7 +42,7 @@ class Piece:
 
 async def answer(
     passes: Passes, prompt: Sequence[int], params: SamplingParams, chooser: Chooser, drafts: Drafts, pace: Pace
-) -> AsyncIterator[Piece]:
+) -> AsyncGenerator[Piece, None]:
     """The answer's pieces, the last with `finish`."""
     tokens = list(prompt)
     draft: tuple[int, ...] = ()

@@ -22,8 +22,12 @@ from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import StartFailed
 from cloister.models.source import open_folder
+from cloister.mpc.config import Limits, read_config
 from cloister.mpc.local import CONFIG_FILE, KEYS, Keys, Supervisor, make_local
 from cloister.mpc.serve_weights import serve_weights
+
+PATIENT = Limits(silence_s=120.0, run_silence_s=900.0)
+"""On one machine a party that dies is seen to die; one that is silent may just wait for a core."""
 
 
 def main() -> None:
@@ -53,7 +57,7 @@ async def serve(controller: socket.socket) -> None:
     try:
         if asked[0].version != VERSION:
             raise ProtocolError("The controller is of another version.")
-        config = make_local(place)
+        config = make_local(place, limits=PATIENT)
     except CloisterError as reason:
         say(StartFailed(reason.code, reason.message, reason.hint))
         return
@@ -69,7 +73,7 @@ async def serve(controller: socket.socket) -> None:
 
 
 async def _deal(asked: StartTrio, place: Path) -> TrioReady | StartFailed:
-    config, quiet = make_local(place), Console(quiet=True)
+    config, quiet = read_config(place / CONFIG_FILE), Console(quiet=True)
     try:
         await serve_weights(config, Keys(place / KEYS).provider, open_folder(Path(asked.path), asked.name), quiet)
     except CloisterError as reason:
