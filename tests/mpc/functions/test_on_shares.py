@@ -10,6 +10,8 @@ pytest.importorskip("spu", reason="SPU is not installed: pip install '.[mpc]'")
 
 import jax
 
+from cloister.mpc import sharing
+from cloister.mpc.functions import lookup
 from tests.mpc.functions.on_shares import Outcome, cases, outcomes
 
 UNIT = 2.0**-18
@@ -18,6 +20,11 @@ UNIT = 2.0**-18
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     return outcomes(tmp_path_factory.mktemp("shares"))
+
+
+def test_tables_are_held_exactly_by_the_runtime() -> None:
+    """With 16 bits of fraction, slopes of a few units would be lost: 1/sqrt(288) came out wrong by half."""
+    assert sharing.FRACTION_BITS >= lookup.FRACTION_BITS
 
 
 @pytest.mark.parametrize(("name", "error"), [("silu", 0.0075), ("gelu", 0.0047)])
