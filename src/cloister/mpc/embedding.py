@@ -17,7 +17,7 @@ BLOCK = 64
 
 
 def embed(shape: ModelShape, outer: OuterWeights, coarse: Array, fine: Array, places: Array) -> tuple[Array, Array]:
-    """Columns (D, n) and which of them are tokens, (1, n). `places`: one-hots of learned positions, else (0, n)."""
+    """Columns (D, n), and which of them hold a token, (1, n). `places`: one-hots of learned positions, else (0, n)."""
     blocks = []
     for start in range(0, coarse.shape[1], BLOCK):
         here = slice(start, start + BLOCK)
@@ -26,8 +26,7 @@ def embed(shape: ModelShape, outer: OuterWeights, coarse: Array, fine: Array, pl
         if shape.positions:
             block = block + _rows(outer.places, places[:, here], shape)
         blocks.append(block)
-    present = jnp.sum(coarse, axis=0, keepdims=True).astype(jnp.float32)
-    return jnp.concatenate(blocks, axis=1), present
+    return jnp.concatenate(blocks, axis=1), jnp.sum(coarse, axis=0, keepdims=True)
 
 
 def _rows(matrix: Array, one_hots: Array, shape: ModelShape) -> Array:

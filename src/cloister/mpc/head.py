@@ -25,8 +25,10 @@ def logits(shape: ModelShape, functions: Functions, outer: OuterWeights, hidden:
     """(V, n)."""
     normed = normalise(shape, functions, hidden, shape.epsilon * shape.scales[-1] ** 2)
     if shape.tied:
-        return outer.embedding @ (normed * outer.gain)
-    return outer.head @ with_biases(shape, normed, jnp.ones((1, hidden.shape[1]), hidden.dtype))
+        values: Array = outer.embedding @ (normed * outer.gain)
+    else:
+        values = outer.head @ with_biases(shape, normed, jnp.ones((1, hidden.shape[1]), hidden.dtype))
+    return values
 
 
 def likeliest(values: Array) -> Array:

@@ -1,7 +1,8 @@
 """One layer of the decoder, on columns: activations are (D, n), weights (out, in). Pure JAX, alike on shares and plain.
 
-Knows neither caches' methods from within nor how functions are computed. `present` is (1, n): 1 where a column holds a
-token, 0 where it pads; a padding column is zero on entry and stays zero, since biases are multiplied by it too.
+Knows neither caches' methods from within nor how functions are computed. `present` is (1, n), integers: 1 where a
+column holds a token, 0 where it pads. A padding column is zero on entry, small noise afterwards, and its values are
+zero exactly: what keys or scores its noise may lead to weighs nothing.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from jax import Array
 
 from cloister.mpc.cache import slots
 from cloister.mpc.cache.attention import scores, weighted
-from cloister.mpc.cache.base import Cache, Choice, Eviction, Method, PromptLayer, Shuffles
+from cloister.mpc.cache.base import Cache, Choice, Method, PromptLayer, Shuffles
 from cloister.mpc.functions.bundle import Functions
 from cloister.mpc.shape import ModelShape
 from cloister.mpc.weights import LayerWeights
 
 BLOCK = 256
 """Columns of a prompt computed at once: the scores of a block are the most memory a prefill needs."""
+
+FAR = 48
+"""How far the first token's score of itself is lowered (see `_causal`): e^-48 of anything is nothing."""
 
 
 class Angles(NamedTuple):
@@ -45,7 +49,7 @@ def normalise(shape: ModelShape, functions: Functions, hidden: Array, epsilon: A
 
 def with_biases(shape: ModelShape, columns: Array, present: Array) -> Array:
     """The input of a matrix, with the row that its column of biases is multiplied by."""
-    return jnp.concatenate([columns, present]) if shape.biases else columns
+    return jnp.concatenate([columns, present.astype(columns.dtype)]) if shape.biases else columns
 
 
 def rotate(heads: Array, angles: Angles) -> Array:
@@ -84,7 +88,8 @@ def finish(
     wide = weights.up @ with_biases(shape, normed, present)
     activation = functions.silu if shape.activation == "silu" else functions.gelu
     inner = activation(wide[: shape.inner]) * wide[shape.inner :] if shape.gated else activation(wide)
-    return hidden + weights.down @ with_biases(shape, inner, present)
+    written: Array = hidden + weights.down @ with_biases(shape, inner, present)
+    return written
 
 
 def prompt_layer(
@@ -102,15 +107,18 @@ def prompt_layer(
     queries: list[Array] = []
     keys: list[Array] = []
     values: list[Array] = []
+    # Padding is on the left, so the first token is where `present` rises.
+    first = present - jnp.concatenate([jnp.zeros_like(present[:, :1]), present[:, :-1]], axis=1)
     for start in range(0, hidden.shape[1], BLOCK):
         here = slice(start, start + BLOCK)
         columns, there = hidden[:, here], present[:, here]
         normed = normalise(shape, functions, columns, epsilon)
         new = project(shape, normed, weights, Angles(*(angle[here] for angle in angles)), there)
+        new = new._replace(values=new.values * there.reshape(1, -1, 1).astype(hidden.dtype))
         queries.append(new.queries)
         keys.append(new.keys)
         values.append(new.values)
-        out = _causal(functions, new.queries, keys, values, weights.offset, there)
+        out = _causal(functions, new.queries, keys, values, weights.offset, there, first[:, here])
         blocks.append(finish(shape, functions, columns, out, weights, there, epsilon))
     last = jnp.concatenate(queries, axis=1)[:, -window:]
     prompt = PromptLayer(last, jnp.concatenate(keys, axis=1), jnp.concatenate(values, axis=1))
@@ -118,25 +126,31 @@ def prompt_layer(
 
 
 def _causal(
-    functions: Functions, queries: Array, keys: list[Array], values: list[Array], offset: Array, present: Array
+    functions: Functions,
+    queries: Array,
+    keys: list[Array],
+    values: list[Array],
+    offset: Array,
+    present: Array,
+    first: Array,
 ) -> Array:
-    """Attention of the last block over itself, causally, and over all blocks before it."""
+    """Attention of the last block over itself, causally, and over all blocks before it.
+
+    The first token sees itself alone, so its score does not matter, yet it is the one that calibration could not keep
+    in range: it is lowered to nothing, and the answer put in its place. Padding sees nothing, and nothing over nothing
+    must not become something: its denominator is made one.
+    """
     softmax, columns = functions.softmax, queries.shape[1]
     every_key, every_value = jnp.concatenate(keys, axis=1), jnp.concatenate(values, axis=1)
     before = every_key.shape[1] - columns
     visible = jnp.tri(columns, before + columns, before, dtype=jnp.int32)
-    weights = softmax.weigh(scores(queries, every_key), offset) * visible
-    sums = weighted(weights, every_value)
-    # Padding sees nothing, and nothing over nothing must not become something: its denominator is made one.
-    absent = jnp.broadcast_to((1 - present).reshape(1, columns, 1), (*sums.shape[:2], 1))
-    return softmax.divide(jnp.concatenate([sums[..., :-1], sums[..., -1:] + absent.astype(sums.dtype)], axis=-1))
-
-
-def keep_prompt(
-    method: Method, functions: Functions, prompt: PromptLayer, weights: LayerWeights, shuffles: Shuffles
-) -> Eviction | None:
-    """What this layer's look at the prompt keeps of it."""
-    return method.evict(prompt, functions.softmax, weights.offset, shuffles)
+    itself = jnp.eye(columns, before + columns, before, dtype=jnp.int32)
+    lowered = scores(queries, every_key) - (first.reshape(columns, 1) * itself * FAR).astype(queries.dtype)
+    sums = weighted(softmax.weigh(lowered, offset) * visible, every_value)
+    alone = values[-1] * first.reshape(1, columns, 1).astype(queries.dtype)
+    padding = jnp.pad((1 - present).reshape(1, columns, 1), ((0, 0), (0, 0), (alone.shape[-1] - 1, 0)))
+    instead = jnp.repeat(alone + padding.astype(queries.dtype), queries.shape[0] // alone.shape[0], axis=0)
+    return softmax.divide(sums + instead)
 
 
 def new_columns(
@@ -172,4 +186,4 @@ def step_layer(
 
 
 def _ones(hidden: Array) -> Array:
-    return jnp.ones((1, hidden.shape[1]), hidden.dtype)
+    return jnp.ones((1, hidden.shape[1]), jnp.int32)

@@ -94,7 +94,7 @@ class Programs:
         columns = self.outline.prompt_tokens
         inputs = {
             "hidden": _floats(self.shape.hidden, columns),
-            "present": _floats(1, columns),
+            "present": _integers(1, columns),
             "weights": self._layer(),
             "angles": self._angles(columns),
             "epsilon": _floats(),
@@ -209,7 +209,7 @@ class Programs:
     def _prompt_results(self) -> Tree:
         columns, sizes = self.outline.prompt_tokens, self.method.evict_shuffles
         return jax.eval_shape(
-            self._run_prompt, _floats(self.shape.hidden, columns), _floats(1, columns), self._layer(),
+            self._run_prompt, _floats(self.shape.hidden, columns), _integers(1, columns), self._layer(),
             self._angles(columns), _floats(), None, self._shuffles(sizes),
         )  # fmt: skip
 
@@ -323,8 +323,8 @@ def _name(path: tuple[Any, ...]) -> str:
 
 
 def _floats(*sizes: int) -> Any:
-    return ShapeDtypeStruct(sizes, jnp.float32)
+    return ShapeDtypeStruct(sizes, jnp.float32)  # type: ignore[no-untyped-call]
 
 
 def _integers(*sizes: int) -> Any:
-    return ShapeDtypeStruct(sizes, jnp.int32)
+    return ShapeDtypeStruct(sizes, jnp.int32)  # type: ignore[no-untyped-call]

@@ -71,7 +71,8 @@ def one_hots(shape: ModelShape, tokens: Sequence[int], columns: int, first: int 
 def permutations(heads: int, size: int) -> NDArray[np.int32]:
     """(heads, size, size) permutation matrices, each drawn alone from the system's randomness."""
     draws = np.frombuffer(secrets.token_bytes(heads * size * 8), dtype=np.uint64).reshape(heads, size)
-    return (np.argsort(draws, axis=1)[:, :, None] == np.arange(size)).astype(np.int32)
+    rows: NDArray[np.int32] = (np.argsort(draws, axis=1)[:, :, None] == np.arange(size)).astype(np.int32)
+    return rows
 
 
 def _dense(values: NDArray[np.generic]) -> NDArray[np.generic]:

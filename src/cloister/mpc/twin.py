@@ -6,6 +6,7 @@ Used by calibration, tests and quality runs. One compiled function per kind and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -31,8 +32,8 @@ class PlainModel:
     def __init__(self, shape: ModelShape, weights: ModelWeights, functions: Functions = LEAN) -> None:
         self.shape = shape
         self.functions = functions
-        self._weights = jax.tree_util.tree_map(jnp.asarray, weights)
-        self._epsilons = [jnp.float32(shape.epsilon * scale * scale) for scale in shape.scales]
+        self.weights = jax.tree_util.tree_map(jnp.asarray, weights)
+        self.epsilons = [jnp.float32(shape.epsilon * scale * scale) for scale in shape.scales]
         self._embed = jax.jit(lambda *given: embedding.embed(shape, *given)[0])
         self._prompt = jax.jit(
             lambda window, *given: layer.prompt_layer(shape, functions, window, *given), static_argnums=0
@@ -47,8 +48,8 @@ class PlainModel:
         """Embedded tokens (D, wide), padded on the left, and which columns hold one."""
         dealt = one_hots(self.shape, tokens, wide, first)
         places = dealt.get("places", np.zeros((0, wide), np.int32))
-        present = dealt["coarse"].sum(axis=0, keepdims=True).astype(np.float32)
-        return self._embed(self._weights.outer, dealt["coarse"], dealt["fine"], places), jnp.asarray(present)
+        present = dealt["coarse"].sum(axis=0, keepdims=True)
+        return self._embed(self.weights.outer, dealt["coarse"], dealt["fine"], places), jnp.asarray(present)
 
     def angles(self, first: int, columns: int) -> Angles:
         return Angles(*map(jnp.asarray, self.shape.angles(first, columns)))
@@ -62,13 +63,13 @@ class PlainModel:
     ) -> tuple[Array, PromptLayer]:
         hidden = self.rescaled(number, hidden)
         result: tuple[Array, PromptLayer] = self._prompt(
-            window, self._epsilons[number], hidden, present, self._weights.layers[number], angles
+            window, self.epsilons[number], hidden, present, self.weights.layers[number], angles
         )
         return result
 
     def logits(self, hidden: Array) -> NDArray[np.float32]:
         """(n, V)."""
-        return np.asarray(self._logits(self._weights.outer, hidden)).T
+        return np.asarray(self._logits(self.weights.outer, hidden)).T
 
     def teacher_forced(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Logits (n, V) after every one of the tokens, in one pass with full attention."""
@@ -107,7 +108,7 @@ class PlainGeneration:
             hidden, prompt = model.prompt_layer(number, method.window, hidden, present, angles)
             leading = leader(number, self._plan)
             if leading == number:
-                offset = model._weights.layers[number].offset
+                offset = model.weights.layers[number].offset
                 evictions[number] = self._keep(prompt, offset, self._shuffles(method.evict_shuffles))
                 self._queries[number] = prompt.queries[:, -1:]
             self.caches.append(self._build(prompt, evictions[leading]))
@@ -127,7 +128,7 @@ class PlainGeneration:
             if ahead and leading == number:
                 choices[number] = self._choose(self._queries[number], self.caches[number], shuffles)
             hidden, self.caches[number], choice, queries = self._step(
-                model._epsilons[number], model.rescaled(number, hidden), model._weights.layers[number],
+                model.epsilons[number], model.rescaled(number, hidden), model.weights.layers[number],
                 self.caches[number], angles, slot, choices.get(leading), shuffles,
                 following=ahead or leading != number,
             )  # fmt: skip
@@ -146,7 +147,8 @@ class PlainGeneration:
         return self.method.evict(prompt, self._model.functions.softmax, offset, shuffles)
 
     def _run_step(self, *given: Any, following: bool) -> tuple[Array, Cache, Choice | None, Array]:
-        return layer.step_layer(self._model.shape, self._model.functions, self.method, *given, following=following)
+        run = partial(layer.step_layer, following=following)
+        return run(self._model.shape, self._model.functions, self.method, *given)
 
     def _shuffles(self, sizes: Sequence[int]) -> Shuffles:
         return Shuffles(tuple(jnp.asarray(permutations(self._model.shape.kv_heads, size)) for size in sizes))

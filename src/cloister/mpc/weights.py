@@ -9,11 +9,10 @@ the stream is centred here and nobody subtracts a mean later. Knows files' names
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jax import Array
 from numpy.typing import NDArray
 
 from cloister.models.source import ModelFolder
@@ -21,25 +20,27 @@ from cloister.models.weights import open_weights
 from cloister.mpc.shape import ModelShape
 
 Matrix = NDArray[np.float32]
+Weight = Any
+"""A matrix as it is read, or an array while a program is traced."""
 
 
 class LayerWeights(NamedTuple):
     """One layer. `+` marks the column of biases, where the model has any. On shares, all of it is secret."""
 
-    qkv: Array | Matrix  # ((H + 2 G) d, D+)
-    out: Array | Matrix  # (D, H d+)
-    up: Array | Matrix  # (2 F, D+): gate, then up; or (F, D+) where nothing gates
-    down: Array | Matrix  # (D, F+)
-    offset: Array | Matrix  # (H, 1, 1): what a head's scores are lowered by before exp (see calibration)
+    qkv: Weight  # ((H + 2 G) d, D+)
+    out: Weight  # (D, H d+)
+    up: Weight  # (2 F, D+): gate, then up; or (F, D+) where nothing gates
+    down: Weight  # (D, F+)
+    offset: Weight  # (H, 1, 1): what a head's scores are lowered by before exp (see calibration)
 
 
 class OuterWeights(NamedTuple):
     """What stands before and after the layers; arrays of no rows where a model lacks the part."""
 
-    embedding: Array | Matrix  # (V, D)
-    places: Array | Matrix  # (positions, D): learned positions
-    gain: Array | Matrix  # (D, 1): the last norm's, where `tied`; else it is in the head
-    head: Array | Matrix  # (V, D+), or (0, 0) where `tied`
+    embedding: Weight  # (V, D)
+    places: Weight  # (positions, D): learned positions
+    gain: Weight  # (D, 1): the last norm's, where `tied`; else it is in the head
+    head: Weight  # (V, D+), or (0, 0) where `tied`
 
 
 class ModelWeights(NamedTuple):
@@ -73,7 +74,8 @@ class _Reader:
 
     def __call__(self, name: str) -> Matrix:
         name = name if name in self._tensors else self._prefix + name
-        return self._tensors[name].to(torch.float32).numpy()
+        matrix: Matrix = self._tensors[name].to(torch.float32).numpy()
+        return matrix
 
     def or_zeros(self, name: str, rows: int) -> Matrix:
         return self(name) if name in self._tensors else np.zeros(rows, dtype=np.float32)
@@ -86,7 +88,8 @@ def _llama(read: _Reader, shape: ModelShape, offsets: Matrix) -> ModelWeights:
     def linear(prefix: str, gain: Matrix | float = 1.0, scale: float = 1.0) -> Matrix:
         weight = read(f"{prefix}.weight")
         biases = [read.or_zeros(f"{prefix}.bias", len(weight))[:, None]] * shape.extra
-        return np.concatenate([weight * gain, *biases], axis=1) * np.float32(scale)
+        joined: Matrix = np.concatenate([weight * gain, *biases], axis=1) * np.float32(scale)
+        return joined
 
     layers = []
     for number, scale in enumerate(shape.scales):
@@ -118,7 +121,8 @@ def _llama(read: _Reader, shape: ModelShape, offsets: Matrix) -> ModelWeights:
 def _gpt2(read: _Reader, shape: ModelShape, offsets: Matrix) -> ModelWeights:
     def centred(matrix: Matrix) -> Matrix:
         """Columns of the stream without their mean."""
-        return matrix - matrix.mean(axis=0, keepdims=True)
+        moved: Matrix = matrix - matrix.mean(axis=0, keepdims=True)
+        return moved
 
     def linear(prefix: str, norm: str | None = None) -> Matrix:
         weight, bias = read(f"{prefix}.weight").T, read(f"{prefix}.bias")  # GPT-2 keeps (in, out)
