@@ -13,8 +13,8 @@ def gelu(x: Array) -> Array:
     """x * Phi(x), elementwise, for any x: within 0.0045, and within 0.0012 for |x| < 1.
 
     E is a polynomial of degree 4 in v = (x/4)^2, built of two products with constants found by search (weighted
-    minimax); sums cost nothing. 22 messages, 512 bytes an element on ABY3, where the library's takes 64 and 1,108 and is
-    off by up to 0.08.
+    minimax); sums cost nothing. 22 messages, 512 bytes an element on ABY3, where the library's takes 64 and 1,108
+    and is off by up to 0.08.
     """
     quarter = x * (1 / 4)
     v = quarter * quarter
