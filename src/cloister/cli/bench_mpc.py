@@ -14,9 +14,12 @@ from cloister.cli.options import numbers
 from cloister.errors import ServiceUnavailable, SetupError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.table import Table
 
     from cloister.bench.mpc.plan import Part
+    from cloister.bench.mpc.quality import QualityRow
 
 PARTS = "lengths,composition,ablation,gathering,hierarchies,sharing,necessity,two_party,quality"
 COSTS = ("megabytes", "messages", "seconds", "lan_seconds", "wan_seconds")
@@ -44,7 +47,16 @@ def bench_mpc(
     repeats: Annotated[
         int | None, typer.Option(min=1, help="Times each program is run; the middle time counts.", show_default="3")
     ] = None,
-    parts: Annotated[str, typer.Option(help="What to measure.")] = PARTS,
+    parts: Annotated[
+        str | None, typer.Option(help="What to measure.", show_default="all; with --quick the dearest are left out")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=1.0, help="What has not begun by then is left out.", show_default="1800")
+    ] = None,
+    quality_data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder with data/longctx, for quality.", show_default="generated texts"),
+    ] = None,
 ) -> None:
     """Measure what a token costs on secret shares: bytes, messages and time, for every way of keeping the KV cache.
 
@@ -65,6 +77,7 @@ def bench_mpc(
     _need_spu()
     from cloister.bench.mpc.figures import draw_figures
     from cloister.bench.mpc.plan import FULL, QUICK
+    from cloister.bench.mpc.quality import run_quality
     from cloister.bench.mpc.results import Results
     from cloister.bench.mpc.run import Bench
     from cloister.bench.report import write_json
@@ -77,8 +90,9 @@ def bench_mpc(
         lengths=_lengths(lengths) if lengths else basis.lengths,
         ways=_ways(methods) if methods else basis.ways,
         repeats=repeats or basis.repeats,
+        seconds=seconds or basis.seconds,
     )
-    wanted = _parts(parts)
+    wanted = _parts(parts) if parts else set(plan.parts)
     folder = find_model(model)
     results = Results(plan, folder.name)
     printed = json_file == Path("-")
@@ -88,8 +102,19 @@ def bench_mpc(
             write_json(results.document(), json_file)
 
     save()  # a file that cannot be written should not cost half an hour
+
+    def quality(progress: Callable[[str], None]) -> list[QualityRow]:
+        return run_quality(
+            folder.path,
+            quality_data,
+            samples=plan.quality_samples,
+            budgets=plan.quality_budgets,
+            methods=plan.quality_methods,
+            progress=progress,
+        )
+
     with progress_bars() as progress:
-        Bench(results, shape_of(folder), Bars(progress), save).run(wanted)
+        Bench(results, shape_of(folder), Bars(progress), save, quality=quality).run(wanted)
     document = results.document()
     if printed:
         typer.echo(json.dumps(document, indent=2))
@@ -102,6 +127,8 @@ def bench_mpc(
     if results.failed:
         reasons = "; ".join(f"{one['part']}: {one['reason']}" for one in results.failed)
         raise ServiceUnavailable(f"Not all was measured ({reasons}).", hint="What was measured is kept.")
+    if results.left_out:
+        typer.echo(f"Left out for lack of time: {', '.join(results.left_out)}. Give it more with --seconds.", err=True)
 
 
 def _need_spu() -> None:

@@ -23,6 +23,10 @@ class Bars:
     def advance(self, what: str) -> None:
         self._progress.update(self._task, advance=1, description=f"{self._part}: {what}")
 
+    def say(self, what: str) -> None:
+        """Where a long step of a part is."""
+        self._progress.update(self._task, description=f"{self._part}: {what}")
+
 
 def progress_bars() -> Progress:
     from rich.console import Console

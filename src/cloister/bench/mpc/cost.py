@@ -7,16 +7,20 @@ from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
 from statistics import median
+from typing import TypeVar
+
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Counts of each party by rank; `seconds` are those of the slowest."""
+    """Counts of each party by rank; `seconds` are those of the slowest, `cpu` what each one's processor worked."""
 
     seconds: float = 0.0
     sent: tuple[int, ...] = ()
     messages: tuple[int, ...] = ()
     times: int = 0
+    cpu: tuple[float, ...] = ()
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(
@@ -24,11 +28,17 @@ class Tally:
             _each(self.sent, other.sent),
             _each(self.messages, other.messages),
             self.times + other.times,
+            _each(self.cpu, other.cpu),
         )
 
     def __mul__(self, times: int) -> Tally:
-        sent = tuple(times * each for each in self.sent)
-        return Tally(times * self.seconds, sent, tuple(times * each for each in self.messages), times * self.times)
+        return Tally(
+            times * self.seconds,
+            tuple(times * each for each in self.sent),
+            tuple(times * each for each in self.messages),
+            times * self.times,
+            tuple(times * each for each in self.cpu),
+        )
 
     @property
     def bytes(self) -> int:
@@ -44,6 +54,11 @@ class Tally:
     def most_messages(self) -> int:
         """Sends of the party that sends most often."""
         return max(self.messages, default=0)
+
+    @property
+    def most_cpu(self) -> float:
+        """Seconds of processor time of the party that computes most."""
+        return max(self.cpu, default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +88,7 @@ def typical(repeats: list[Cost]) -> Cost:
     return min(repeats, key=lambda each: abs(each.whole.seconds - middle))
 
 
-def _each(left: tuple[int, ...], right: tuple[int, ...]) -> tuple[int, ...]:
+def _each(left: tuple[Number, ...], right: tuple[Number, ...]) -> tuple[Number, ...]:
     if not left or not right:
         return left or right
     return tuple(map(add, left, right))

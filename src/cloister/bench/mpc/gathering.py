@@ -37,11 +37,13 @@ def gatherings(shape: ModelShape, seq: int) -> dict[str, tuple[Callable[..., Any
     def by_row(rows: Array, tokens: Array) -> Array:
         return jnp.stack([rows[head] @ tokens[head] for head in range(heads)])
 
-    def integers(*sizes: int) -> Any:
-        return jax.ShapeDtypeStruct(sizes, jnp.int32)
+    struct: Any = jax.ShapeDtypeStruct
 
-    by_token = jax.ShapeDtypeStruct((heads, seq, wide), jnp.float32)
-    by_cluster = jax.ShapeDtypeStruct((heads, CLUSTERS, seq // CLUSTERS * wide), jnp.float32)
+    def integers(*sizes: int) -> Any:
+        return struct(sizes, jnp.int32)
+
+    by_token = struct((heads, seq, wide), jnp.float32)
+    by_cluster = struct((heads, CLUSTERS, seq // CLUSTERS * wide), jnp.float32)
     return {
         "token by token, equality tests": (by_index, [integers(heads, seq // SHARE), by_token]),
         "cluster by cluster, equality tests": (by_index, [integers(heads, CLUSTERS // SHARE), by_cluster]),

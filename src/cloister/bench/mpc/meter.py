@@ -6,11 +6,11 @@ as often as it occurs. Programs run on random numbers of their inputs' types: on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cloister.bench.mpc.cost import Cost, total, typical
 from cloister.bench.mpc.parties import Parties
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from cloister.mpc.programs import Program, Programs
     from cloister.mpc.shape import ModelShape
 
-BLOCK = 256  # columns a prompt's program computes at once: its cost is linear in blocks, and in pairs of them
+LONG = 20.0  # seconds; what takes as long is not repeated
+
+Counted: TypeAlias = "tuple[Program, int]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +60,13 @@ class Meter:
 
     def step(self, way: Way, seq: int) -> Step:
         """A token generated after `seq` others (a multiple of 16)."""
-        if way.plan.method == "none":
-            return self._without_cache(way, seq)
-        kinds = self._programs(way, seq)
-        return Step(tuple(Part(program.name, times, self.measure(program)) for program, times in programs_of(kinds)))
+        return self.steps([way], seq)[0]
+
+    def steps(self, ways: Sequence[Way], seq: int) -> list[Step]:
+        """The same for several ways, their programs run in turn, round by round: a slow minute hits all of them."""
+        planned = [self._planned(way, seq) for way in ways]
+        self._measure([program for each in planned for counted in each for program, _ in counted])
+        return [self._composed(each, seq) for each in planned]
 
     def whole_step(self, way: Way, seq: int) -> list[Cost]:
         """All programs of a step one after another, as in serving: what composing is checked against."""
@@ -70,34 +75,41 @@ class Meter:
             order += [program] * times
         return self.parties.run([self._executable(program) for program in order])
 
-    def measure(self, program: Program) -> Cost:
-        """One program's cost."""
-        key = sha256(program.code).digest()
-        if key not in self._known:
-            executable = self._executable(program)
-            self._known[key] = typical(self.parties.run([executable] * self._repeats))
-        return self._known[key]
+    def _measure(self, programs: Sequence[Program]) -> None:
+        new = {_key(program): program for program in programs if _key(program) not in self._known}
+        found: dict[bytes, list[Cost]] = {key: [] for key in new}
+        for _ in range(self._repeats):
+            for key, program in new.items():
+                if not found[key] or found[key][0].whole.seconds < LONG:
+                    found[key] += self.parties.run([self._executable(program)])
+        self._known |= {key: typical(costs) for key, costs in found.items()}
 
-    def _without_cache(self, way: Way, seq: int) -> Step:
-        """The whole sequence anew for every token. Beyond two blocks: block i adds what block 2 did, i - 1 times."""
-        first = self._recompute(way, min(seq, BLOCK))
-        if seq <= BLOCK:
-            return Step(first)
-        second = self._recompute(way, 2 * BLOCK)
-        if seq <= 2 * BLOCK:
-            return Step(second)
-        blocks = seq // BLOCK
-        more = tuple(
-            Part(one.name, one.times, _extrapolated(one.cost, two.cost, blocks))
-            for one, two in zip(first, second, strict=True)
+    def _planned(self, way: Way, seq: int) -> list[list[Counted]]:
+        """What a step runs and how often: with a cache one list, without one those of one block and of two."""
+        if way.plan.method != "none":
+            return [list(programs_of(self._programs(way, seq)))]
+        from cloister.mpc.layer import BLOCK
+
+        lengths = [min(seq, BLOCK)] + [2 * BLOCK] * (seq > BLOCK)
+        return [list(_recomputing(self._programs(way, -(-length // 16) * 16))) for length in lengths]
+
+    def _composed(self, planned: list[list[Counted]], seq: int) -> Step:
+        from cloister.mpc import layer
+
+        costs = [
+            tuple(Part(program.name, times, self._known[_key(program)]) for program, times in counted)
+            for counted in planned
+        ]
+        blocks = seq // layer.BLOCK
+        if len(costs) == 1 or blocks == 2:
+            return Step(costs[-1])
+        *one, _ = costs[0]
+        *two, head = costs[1]
+        more = (
+            Part(first.name, first.times, _extrapolated(first.cost, second.cost, blocks))
+            for first, second in zip(one, two, strict=True)
         )
-        return Step(more, extrapolated=True)
-
-    def _recompute(self, way: Way, seq: int) -> tuple[Part, ...]:
-        kinds = self._programs(way, -(-seq // 16) * 16)
-        columns, layers = kinds.outline.prompt_tokens, self.shape.layers
-        counted = ((kinds.embed(columns), 1), (kinds.prompt(True), layers), (kinds.head(1, columns), 1))
-        return tuple(Part(program.name, times, self.measure(program)) for program, times in counted)
+        return Step((*more, head), extrapolated=True)
 
     def _programs(self, way: Way, seq: int) -> Programs:
         from cloister.mpc.programs import Outline, Programs
@@ -114,7 +126,7 @@ class Meter:
         return libspu.Executable(name=program.name, input_names=names, output_names=outputs, code=program.code)
 
 
-def programs_of(kinds: Programs) -> Iterator[tuple[Program, int]]:
+def programs_of(kinds: Programs) -> Iterator[Counted]:
     """What one step runs, and how often."""
     leading = len(kinds.leaders)
     following = kinds.shape.layers - leading
@@ -129,7 +141,20 @@ def programs_of(kinds: Programs) -> Iterator[tuple[Program, int]]:
     yield kinds.head(1), 1
 
 
+def _recomputing(kinds: Programs) -> Iterator[Counted]:
+    """The whole sequence anew, for the one token that follows it."""
+    columns = kinds.outline.prompt_tokens
+    yield kinds.embed(columns), 1
+    yield kinds.prompt(True), kinds.shape.layers
+    yield kinds.head(1, columns), 1
+
+
+def _key(program: Program) -> bytes:
+    return sha256(program.code).digest()
+
+
 def _extrapolated(one: Cost, two: Cost, blocks: int) -> Cost:
-    """n blocks: n times the first, and n (n - 1) / 2 times what the second takes longer than the first."""
+    """A prompt's programs go block by block of columns, each block seeing those before it: what it costs is linear in
+    blocks and in pairs of them. n blocks: n times one, and n (n - 1) / 2 times what two cost more than twice one."""
     longer = two + one * -2
     return one * blocks + longer * (blocks * (blocks - 1) // 2)

@@ -46,7 +46,9 @@ class Drop(Struct, frozen=True, tag="drop", forbid_unknown_fields=True):
 
 
 class Done(Struct, frozen=True, tag="done", forbid_unknown_fields=True):
-    """It was done."""
+    """It was done. For runs: the processor's time that each took."""
+
+    cpu_seconds: Annotated[tuple[float, ...], Meta(max_length=4096)] = ()
 
 
 class Failed(Struct, frozen=True, tag="failed", forbid_unknown_fields=True):

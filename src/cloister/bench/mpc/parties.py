@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cloister.bench.mpc.cost import Cost
-from cloister.bench.mpc.orders import Answer, Drop, Failed, Join, Keep, Order, ProtocolName, Run, ShareFile, Show
+from cloister.bench.mpc.orders import Answer, Done, Drop, Failed, Join, Keep, Order, ProtocolName, Run, ShareFile, Show
 from cloister.bench.mpc.profile_log import count_profiles, merge, read_profiles
 from cloister.bench.mpc.protocol import PARTIES, settings_of
 from cloister.bench.mpc.signature import Input
@@ -73,7 +73,7 @@ class Parties:
         from spu import libspu
 
         visibility = libspu.Visibility.VIS_PUBLIC if public else libspu.Visibility.VIS_SECRET
-        shares = self._io.make_shares(np.ascontiguousarray(numbers), visibility, -1)
+        shares = self._io.make_shares(np.array(numbers, order="C"), visibility, -1)
         files = [self._file() for _ in shares]
         for file, share in zip(files, shares, strict=True):
             file.write_bytes(msgspec.msgpack.encode(ShareFile(share.meta, list(share.share_chunks))))
@@ -95,11 +95,13 @@ class Parties:
         for file, executable in zip(files, executables, strict=True):
             file.write_bytes(executable.SerializeToString())
         begins = [log.stat().st_size for log in self._logs]
-        self._ask([Run(tuple(map(str, files)))] * self.count)
+        answers = self._ask([Run(tuple(map(str, files)))] * self.count)
         for file in files:
             file.unlink()
         logs = [_read_log(log, begin, len(files)) for log, begin in zip(self._logs, begins, strict=True)]
-        return [merge(profiles) for profiles in zip(*map(read_profiles, logs), strict=True)]
+        profiles = zip(*map(read_profiles, logs), strict=True)
+        worked = zip(*(answer.cpu_seconds for answer in answers), strict=True)
+        return [merge(each, cpu) for each, cpu in zip(profiles, worked, strict=True)]
 
     def open(self, name: str) -> np.ndarray[Any, Any]:
         """A value put together again from all shares."""
@@ -133,7 +135,7 @@ class Parties:
                 subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(theirs.fileno(),))
             )
 
-    def _ask(self, orders: Sequence[Order], seconds: float | None = None) -> None:
+    def _ask(self, orders: Sequence[Order], seconds: float | None = None) -> list[Done]:
         try:
             for control, order in zip(self._controls, orders, strict=True):
                 control.settimeout(seconds)
@@ -146,6 +148,7 @@ class Parties:
         for rank, answer in enumerate(answers):
             if isinstance(answer, Failed):
                 raise PartyLost(f"Party {rank} failed: {' '.join(answer.reason.split())[:300]}")
+        return [answer for answer in answers if isinstance(answer, Done)]
 
     def _hear(self, rank: int) -> Answer:
         while data := self._controls[rank].recv(65536):

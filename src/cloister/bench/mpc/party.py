@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import socket
 import sys
+from itertools import pairwise
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import msgspec
@@ -36,25 +38,25 @@ class Party:
 
     def _answer(self, order: Order) -> Answer:
         try:
-            self._obey(order)
+            return Done(tuple(self._obey(order) or ()))
         except (RuntimeError, LookupError, ValueError) as wrong:  # how libspu's own exceptions arrive
             return Failed(str(wrong)[:2000] or type(wrong).__name__)
-        return Done()
 
-    def _obey(self, order: Order) -> None:
+    def _obey(self, order: Order) -> list[float] | None:
         match order:
             case Join():
                 self._join(order)
             case Keep(name, file):
                 self._runtime.set_var(name, _read_share(Path(file)))
             case Run(files):
-                self._run([Path(file).read_bytes() for file in files])
+                return self._run([Path(file).read_bytes() for file in files])
             case Show(name, file):
                 share = self._runtime.get_var(name)
                 Path(file).write_bytes(msgspec.msgpack.encode(ShareFile(share.meta, list(share.share_chunks))))
             case Drop(names):
                 for name in names:
                     self._runtime.del_var(name)
+        return None
 
     def _join(self, order: Join) -> None:
         from spu import Runtime, libspu
@@ -66,15 +68,18 @@ class Party:
         self._link = libspu.link.create_brpc(lines, order.rank)
         self._runtime = Runtime(self._link, settings_of(order.protocol, profile=True))
 
-    def _run(self, programs: list[bytes]) -> None:
+    def _run(self, programs: list[bytes]) -> list[float]:
         from spu import libspu
 
         executables = [libspu.Executable() for _ in programs]
         for executable, program in zip(executables, programs, strict=True):
             executable.ParseFromString(program)
         self._link.barrier()  # the profiler's clock should not run while another still reads its programs
+        times = [process_time()]
         for executable in executables:
             self._runtime.run(executable)
+            times.append(process_time())
+        return [end - begin for begin, end in pairwise(times)]
 
 
 def _read_share(file: Path) -> Any:

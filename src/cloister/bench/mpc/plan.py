@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cloister.bench.mpc.ways import WAYS
+from cloister.mpc.cache.plan import MethodName
 
 Part = Literal[
     "lengths", "ablation", "gathering", "hierarchies", "sharing", "necessity", "two_party", "composition", "quality"
@@ -27,13 +28,12 @@ PARTS: tuple[Part, ...] = (
 class Plan:
     """A whole measurement. Bytes and messages need one run; `repeats` is for the seconds.
 
-    `wanted` lengths of `none` are those it is reported at; it is measured at `short` ones, and extrapolated.
+    `seconds` bounds it: what has not begun by then is not begun, and said to be left out.
     """
 
     lengths: tuple[int, ...] = (256, 512, 1024, 2048)
     ways: tuple[str, ...] = tuple(WAYS)
     repeats: int = 3
-    short: tuple[int, ...] = (32, 64, 128)
     ablation_seq: int = 1024
     gathering_seq: int = 1024
     shared_layers: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
@@ -43,18 +43,27 @@ class Plan:
     operators_seq: int = 1024
     composition_seq: int = 256
     new_tokens: int = 32
+    parts: tuple[Part, ...] = PARTS
+    seconds: float = 30 * 60.0
+    quality_samples: int = 4
+    quality_budgets: tuple[float, ...] = (0.05, 0.1, 0.2)
+    quality_methods: tuple[MethodName, ...] = ("mpcache", "longcache", "infllm", "snapkv", "h2o", "tova", "streaming")
     quick: bool = False
 
 
 FULL = Plan()
 QUICK = Plan(  # to see that all works, and about how it stands
-    lengths=(256, 1024),
-    ways=("full_naive", "full", "full_lean", "snapkv", "streaming", "mpcache_paper", "mpcache"),
+    lengths=(1024, 256),
+    ways=("full_naive", "full", "full_lean", "snapkv", "mpcache_paper", "mpcache"),
     repeats=1,
-    short=(16, 32),
+    parts=("lengths", "composition", "gathering", "ablation", "sharing", "quality"),
+    seconds=240.0,
     shared_layers=(1, 2, 4),
     necessity=(6,),
     two_party_seq=256,
     two_party_ways=("full", "mpcache"),
+    quality_samples=1,
+    quality_budgets=(0.1,),
+    quality_methods=("mpcache", "snapkv", "streaming"),
     quick=True,
 )

@@ -11,7 +11,7 @@ from cloister.errors import ProtocolError
 
 _NUMBER = r"([\d.]+(?:e[+-]?\d+)?)"
 _OPERATOR = re.compile(
-    rf"- pphlo\.([\w.]+), executed (\d+) times, duration {_NUMBER}s, "
+    rf"- (?:pphlo\.)?([\w.:]+), executed (\d+) times, duration {_NUMBER}s, "
     r"send bytes (\d+) recv bytes \d+, send actions (\d+)"
 )
 _WHOLE = re.compile(r"Link details: total send bytes (\d+), recv bytes \d+, send actions (\d+)")
@@ -58,14 +58,15 @@ def _read_one(text: str, sent: int, messages: int) -> PartyProfile:
     return PartyProfile(float(times[0]), sent, messages, operators)
 
 
-def merge(parties: Sequence[PartyProfile]) -> Cost:
-    """All parties' profiles of one run, by rank."""
+def merge(parties: Sequence[PartyProfile], cpu: Sequence[float] = ()) -> Cost:
+    """All parties' profiles of one run, by rank, and the processor's time each says that it took."""
     names = dict.fromkeys(name for party in parties for name in party.operators)
     whole = Tally(
         max(party.seconds for party in parties),
         tuple(party.sent for party in parties),
         tuple(party.messages for party in parties),
         1,
+        tuple(cpu),
     )
     return Cost(whole, {name: _operator([party.operators.get(name) for party in parties]) for name in names})
 

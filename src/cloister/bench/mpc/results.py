@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloister.bench.mpc.cost import Cost
 from cloister.bench.mpc.plan import Plan
 from cloister.bench.mpc.rows import Row, cost_row, operator_rows
 from cloister.bench.mpc.targets import targets_of
+
+if TYPE_CHECKING:
+    from cloister.bench.mpc.quality import QualityRow
 
 
 @dataclass(slots=True)
@@ -27,6 +31,7 @@ class Results:
     necessity: list[Row] = field(default_factory=list)
     composition: list[Row] = field(default_factory=list)
     failed: list[Row] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     taken_s: float = 0.0
 
     def add_run(self, method: str, protocol: str, seq: int, cost: Cost, **more: Any) -> None:
@@ -37,6 +42,12 @@ class Results:
     def add_operators(self, method: str, program: str, seq: int, cost: Cost) -> None:
         """Where the cost of one program, or of a whole step, goes."""
         self.operators += operator_rows(cost, method=method, program=program, seq=seq)
+
+    def add_quality(self, rows: Sequence[QualityRow]) -> None:
+        """What each method scored on each task, the full cache beside it."""
+        self.quality += [row._asdict() for row in rows]
+        for task, score in {row.task: row.full_score for row in rows}.items():
+            self.quality.append({"method": "full", "budget": 1.0, "task": task, "score": score, "full_score": score})
 
     def document(self) -> dict[str, Any]:
         """Plain values, ready for `json`."""
@@ -53,5 +64,6 @@ class Results:
             "model": self.model,
             "plan": asdict(self.plan),
             "failed": list(self.failed),
+            "left_out": list(self.left_out),
             "taken_s": round(self.taken_s, 1),
         }

@@ -20,6 +20,7 @@ def cost_row(tally: Tally) -> Row:
         "lan_seconds": round(LAN.seconds(tally), 4),
         "wan_seconds": round(WAN.seconds(tally), 4),
         "busiest_megabytes": round(tally.most_bytes / 1e6, 4),
+        "cpu_seconds": round(tally.most_cpu, 4),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
 from time import monotonic
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from msgspec.structs import replace
 
@@ -22,8 +22,10 @@ from cloister.bench.mpc.ways import WAYS, Way, ablation, hierarchies
 from cloister.errors import CloisterError
 
 if TYPE_CHECKING:
+    from cloister.bench.mpc.quality import QualityRow
     from cloister.mpc.shape import ModelShape
 
+Judge: TypeAlias = "Callable[[Callable[[str], None]], list[QualityRow]]"
 PROFILED = ("full", "full_lean", "mpcache_paper", "mpcache")
 
 
@@ -33,6 +35,8 @@ class Watcher(Protocol):
     def begin(self, part: Part, total: int) -> None: ...
 
     def advance(self, what: str) -> None: ...
+
+    def say(self, what: str) -> None: ...
 
 
 class Bench:
@@ -45,7 +49,7 @@ class Bench:
         watcher: Watcher,
         save: Callable[[], None] = lambda: None,
         *,
-        quality: Callable[[Callable[[str], None]], list[dict[str, object]]] | None = None,
+        quality: Judge | None = None,
         necessity_shape: ModelShape | None = None,
     ) -> None:
         self._results = results
@@ -61,9 +65,16 @@ class Bench:
     def run(self, parts: Collection[Part]) -> None:
         """A part that fails is noted with its reason, and the next one is measured."""
         with ExitStack() as self._running:
-            for part in PARTS:
-                if part in parts:
+            for part in (part for part in PARTS if part in parts):
+                if self._in_time(part):
                     self._run_part(part)
+        self._save()
+
+    def _in_time(self, what: str) -> bool:
+        in_time = monotonic() - self._begun < self._plan.seconds
+        if not in_time:
+            self._results.left_out.append(what)
+        return in_time
 
     def _run_part(self, part: Part) -> None:
         try:
@@ -88,14 +99,17 @@ class Bench:
     def _lengths(self) -> None:
         """Figure 10."""
         plan, results = self._plan, self._results
-        self._watcher.begin("lengths", len(plan.ways) * len(plan.lengths))
+        self._watcher.begin("lengths", len(plan.lengths))
+        ways = [WAYS[name] for name in plan.ways]
         for seq in plan.lengths:
-            for way in (WAYS[name] for name in plan.ways):
-                step = self._meter().step(way, seq)
+            if not self._in_time(f"lengths, T = {seq}"):
+                continue
+            for way, step in zip(ways, self._meter().steps(ways, seq), strict=True):
                 results.add_run(way.name, "aby3", seq, step.cost, extrapolated=step.extrapolated)
                 if seq == plan.operators_seq and way.name in PROFILED:
                     self._profile(way, seq, step)
-                self._watcher.advance(f"{way.name}, T = {seq}")
+            self._watcher.advance(f"T = {seq}")
+            self._save()
 
     def _profile(self, way: Way, seq: int, step: Step) -> None:
         self._results.add_operators(way.name, "step", seq, step.cost)
@@ -154,12 +168,12 @@ class Bench:
         """Table 8: a shape with learned positions and GELU, so other weights; the others' are forgotten first."""
         self._end_parties()
         meter = self._meter(shape=self._necessity_shape)
-        self._watcher.begin("necessity", 2 * len(self._plan.necessity))
+        self._watcher.begin("necessity", len(self._plan.necessity))
         for seq in self._plan.necessity:
-            for cached, way in ((False, WAYS["none"]), (True, WAYS["full"])):
-                step = meter.step(way, seq)
+            steps = meter.steps([WAYS["none"], WAYS["full"]], seq)
+            for cached, step in zip((False, True), steps, strict=True):
                 self._results.necessity.append({"cache": cached, "seq": seq, **cost_row(step.cost.whole)})
-                self._watcher.advance(f"{'with' if cached else 'without'} a cache, T = {seq}")
+            self._watcher.advance(f"T = {seq}")
         self._end_parties()
 
     def _two_party(self) -> None:
@@ -175,16 +189,16 @@ class Bench:
         if self._quality is None:
             return
         self._watcher.begin("quality", 1)
-        self._results.quality += self._quality(lambda what: None)
-        self._watcher.advance("done")
+        rows = self._quality(self._watcher.say)
+        self._results.add_quality(rows)
+        self._watcher.advance("all tasks")
 
     def _each(
         self, part: Part, ways: list[Way], seq: int, protocol: ProtocolName = "aby3"
     ) -> Iterable[tuple[Way, Step]]:
-        self._watcher.begin(part, len(ways))
-        for way in ways:
-            yield way, self._meter(protocol).step(way, seq)
-            self._watcher.advance(f"{way.name}, T = {seq}")
+        self._watcher.begin(part, 1)
+        yield from zip(ways, self._meter(protocol).steps(ways, seq), strict=True)
+        self._watcher.advance(f"T = {seq}")
 
     def _meter(self, protocol: ProtocolName = "aby3", shape: ModelShape | None = None) -> Meter:
         if protocol not in self._meters:

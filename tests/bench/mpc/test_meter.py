@@ -1,0 +1,75 @@
+"""Steps of a very small model, on real parties: what is composed is what a whole step costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("spu", reason="generation on shares needs the extra [mpc]")
+
+from cloister.bench.mpc.cost import total
+from cloister.bench.mpc.meter import Meter
+from cloister.bench.mpc.parties import Parties
+from cloister.bench.mpc.ways import WAYS
+from cloister.mpc import layer
+from cloister.mpc.shape import ModelShape
+
+TINY = ModelShape(
+    layers=4,
+    heads=2,
+    kv_heads=1,
+    head_size=4,
+    hidden=8,
+    inner=8,
+    vocabulary=300,
+    positions=0,
+    context=512,
+    epsilon=1e-5,
+    activation="silu",
+    gated=True,
+    biases=False,
+    tied=True,
+    rotation=(1.0, 0.5),
+    scales=(1.0, 1.0, 0.5, 0.5),
+)
+
+
+@pytest.fixture(scope="module")
+def meter() -> Iterator[Meter]:
+    with Parties("aby3") as parties:
+        yield Meter(parties, TINY, repeats=1, new_tokens=16)
+
+
+def test_composed_kinds_of_layers_make_the_whole_step(meter: Meter) -> None:
+    step = meter.step(WAYS["mpcache_paper"], 512)
+    assert {part.name.rsplit("_", 1)[0]: part.times for part in step.parts} == {
+        "embed": 1,
+        "step_leading": 3,  # the first two alone, then one for two
+        "step_following": 1,
+        "rescale": 1,
+        "head_1": 1,
+    }
+    whole = total(meter.whole_step(WAYS["mpcache_paper"], 512)).whole
+    # top-k goes by random pivots, so not to the byte
+    assert step.cost.whole.bytes == pytest.approx(whole.bytes, rel=0.1)
+    assert step.cost.whole.most_messages == pytest.approx(whole.most_messages, rel=0.1)
+    assert whole.most_cpu > 0
+
+
+def test_selecting_ahead_is_one_program_more_and_fewer_messages(meter: Meter) -> None:
+    ahead, paper, full = meter.steps([WAYS["mpcache"], WAYS["mpcache_paper"], WAYS["full"]], 512)
+    assert [part.name for part in ahead.parts].count("select_1") == 1
+    assert ahead.cost.whole.most_messages < paper.cost.whole.most_messages
+    assert ahead.cost.whole.bytes < full.cost.whole.bytes
+
+
+def test_without_a_cache_blocks_are_extrapolated_exactly(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layer, "BLOCK", 16)
+    step = meter.step(WAYS["none"], 48)
+    assert step.extrapolated and not meter.step(WAYS["none"], 32).extrapolated
+    kinds = meter._programs(WAYS["none"], 48)
+    (measured,) = meter.parties.run([meter._executable(kinds.prompt(True))])
+    (composed,) = (part.cost for part in step.parts if part.name.startswith("prompt"))
+    assert composed.whole.bytes == pytest.approx(measured.whole.bytes, rel=0.1)
+    assert composed.whole.most_messages == pytest.approx(measured.whole.most_messages, rel=0.1)
