@@ -265,7 +265,8 @@ async def test_an_idle_client_is_left_and_a_silent_engine_ends_the_epoch(
     config: PartiesConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr("cloister.mpc.desk.monotonic", lambda: now)
+    for module in ("desk", "desk_session"):
+        monkeypatch.setattr(f"cloister.mpc.{module}.monotonic", lambda: now)
     house = House(config)
     idle, busy = Client(house), Client(house)
     await idle.opens(A)

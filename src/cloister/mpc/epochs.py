@@ -46,6 +46,7 @@ class Leader:
         self._answers: dict[type[msgspec.Struct], set[int]] = {}
         self._changed = asyncio.Event()
         self._broken: str | None = None
+        self._using: bytes | None = None
         self.number = 0
 
     @property
@@ -81,7 +82,7 @@ class Leader:
 
     def restocked(self) -> None:
         """Some shelf changed: once all agree again, engines must load what is new."""
-        if not self.missing:
+        if not self.missing and self._shelf() != self._using:
             self.broke("new weights")
         self._changed.set()
 
@@ -105,6 +106,7 @@ class Leader:
         while True:
             await self._until(lambda: not self.missing)
             self._broken = None
+            self._using = self._shelf()
             self._answers.clear()
             self.number += 1
             try:

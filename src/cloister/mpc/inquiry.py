@@ -9,7 +9,7 @@ import msgspec
 from cloister.errors import CloisterError
 from cloister.mpc.certificates import Credentials, client_tls
 from cloister.mpc.config import PartiesConfig
-from cloister.mpc.parties import introduce
+from cloister.mpc.introduction import introduce
 
 
 class PartyState(msgspec.Struct, frozen=True):

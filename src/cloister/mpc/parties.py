@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import ssl
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -25,36 +24,24 @@ from cloister.errors import (
     PartyLost,
     ProtocolError,
     ServiceUnavailable,
-    SetupError,
-    Unauthorized,
     error_from_code,
 )
-from cloister.link.network.address import Address
 from cloister.messages.mpc import (
-    VERSION,
     AskStatus,
     Close,
-    Done,
-    Hello,
     Open,
     Opened,
-    Piece,
-    Progress,
-    Put,
     Refused,
-    Result,
-    Run,
     ShareHead,
     Terms,
-    ToDealer,
     Welcome,
 )
-from cloister.mpc.certificates import Credentials, Role, client_tls, require
+from cloister.mpc.certificates import Credentials, client_tls
 from cloister.mpc.config import PartiesConfig
+from cloister.mpc.dealing import Session
+from cloister.mpc.introduction import introduce
 from cloister.mpc.line import Line
 
-OnProgress = Callable[[int, int], None]
-CONNECT_S = 15.0
 _POLL_S = 0.5
 
 M = TypeVar("M", bound=msgspec.Struct)
@@ -201,107 +188,6 @@ class Parties:
             inbox.put_nowait(refusal)
         for line in self.lines:
             line.close()
-
-
-class Session:
-    """One generation. One thing at a time: deal, then run, then deal again."""
-
-    def __init__(self, parties: Parties, name: bytes) -> None:
-        self._parties = parties
-        self._name = name
-        self._runs = 0
-
-    async def deal(self, name: str, values: NDArray[np.generic]) -> None:
-        """A secret for the next run: int32 or float32, split into fresh shares."""
-        from cloister.mpc import wire
-
-        head = ShareHead(name, values.dtype.name, values.shape)  # type: ignore[arg-type]
-        contents = await asyncio.to_thread(self._parties.deal, values)
-        try:
-            for line, content in zip(self._parties.lines, contents, strict=True):
-                await line.send(Put(self._name, head))
-                for data in wire.pieces(content):
-                    await line.send(Piece(self._name, data))
-        except OSError:
-            raise PartyLost("A party was lost while it was dealt to.", hint="Try again.") from None
-
-    async def prefill(self, on_progress: OnProgress | None = None) -> NDArray[np.generic]:
-        """The prompt's pass; the answer is for us alone."""
-        return await self._run(Run(self._name, self._runs, "prefill"), on_progress)
-
-    async def step(self, at: int, columns: int = 1, on_progress: OnProgress | None = None) -> NDArray[np.generic]:
-        """Generated tokens from position `at` on."""
-        return await self._run(Run(self._name, self._runs, "step", at, columns), on_progress)
-
-    def forget(self) -> None:
-        """Over; the parties delete all of it."""
-        self._parties.forget(self._name)
-
-    async def _run(self, order: Run, on_progress: OnProgress | None) -> NDArray[np.generic]:
-        from cloister.mpc import wire
-
-        self._parties.post(order)
-        results = []
-        for rank in range(len(self._parties.lines)):
-            while True:
-                message = await self._parties.next(rank, Progress | Result, self._name)  # type: ignore[arg-type]
-                if isinstance(message, Result):
-                    break
-                if rank == 0 and on_progress is not None:
-                    on_progress(message.done, message.total)
-            results.append((message, await self._content(rank, message)))
-            await self._parties.next(rank, Done, self._name)
-        self._runs += 1
-        first = results[0][0]
-        if any((each.head, each.storage) != (first.head, first.storage) for each, _ in results):
-            raise PartyLost("The parties' shares of a result do not fit together.")
-        wire.result_size(first.head, first.storage, self._parties.config.protocol)
-        return self._parties.join(first.head, first.storage, [content for _, content in results])
-
-    async def _content(self, rank: int, result: Result) -> bytes:
-        from cloister.mpc import wire
-
-        if result.size != wire.result_size(result.head, result.storage, self._parties.config.protocol):
-            raise ProtocolError(f"Party {rank} announced a share of another size.")
-        content = b""
-        while len(content) < result.size:
-            content += (await self._parties.next(rank, Piece, self._name)).data
-        if len(content) != result.size:
-            raise ProtocolError(f"Party {rank} sent more than it announced.")
-        return content
-
-
-async def introduce(config: PartiesConfig, rank: int, tls: ssl.SSLContext) -> tuple[Line, Welcome]:
-    place = config.party[rank]
-    address = Address.parse(place.control)
-    where = f"Party {rank} ({address})"
-    try:
-        opening = asyncio.open_connection(str(address.host), address.port, ssl=tls)
-        reader, writer = await asyncio.wait_for(opening, CONNECT_S)
-    except ssl.SSLError:
-        raise Unauthorized(f"{where} and we have no authority in common.", hint="Compare the keys' folders.") from None
-    except (TimeoutError, OSError):
-        raise PartyLost(f"{where} cannot be reached.", hint="Start it: `cloister mpc party --rank …`.") from None
-    line = Line(reader, writer, ToDealer)
-    try:
-        require(writer.get_extra_info("ssl_object"), Role("party", str(rank)), place.fingerprint)
-        line.post(Hello(VERSION))
-        welcome = await line.receive(CONNECT_S)
-        if welcome is None:
-            raise Unauthorized(f"{where} refuses our certificate.", hint="It must be of the parties' own authority.")
-        if isinstance(welcome, Refused):
-            raise _error(welcome)
-        if not isinstance(welcome, Welcome) or welcome.version != VERSION or welcome.rank != rank:
-            raise ProtocolError(f"{where} speaks another language.", hint="Use the same version of Cloister.")
-        if welcome.agreement != config.agreement:
-            raise SetupError(f"{where} has other settings than ours.", hint="All need the same file.")
-    except TimeoutError:
-        line.abort()
-        raise PartyLost(f"{where} does not answer.") from None
-    except BaseException:
-        line.abort()
-        raise
-    return line, welcome
 
 
 def _error(refused: Refused) -> CloisterError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from ssl import SSLError
 
 import msgspec
 
@@ -19,47 +18,39 @@ from cloister.messages.mpc import (
     AskShelf,
     AskStatus,
     Beat,
-    Begin,
     Broken,
     Close,
     Complete,
     FromVisitor,
     Hello,
-    Join,
     Joined,
     Load,
     Open,
     PartyHello,
     Piece,
-    Prepare,
     Prepared,
     Put,
     Ready,
     Refused,
     Run,
-    Serving,
     Stocked,
-    Stored,
-    ToFollower,
     Turn,
     Weight,
     WeightPiece,
     Welcome,
     Withdraw,
 )
-from cloister.messages.mpc import Shelf as ShelfList
-from cloister.mpc.certificates import Credentials, Role, check_pin, client_tls, require, role_of, server_tls
+from cloister.mpc.certificates import Credentials, Role, check_pin, client_tls, role_of, server_tls
 from cloister.mpc.config import PartiesConfig
 from cloister.mpc.desk import Desk
-from cloister.mpc.epochs import Follower, Leader, Own, beat
+from cloister.mpc.epochs import Leader, Own, beat
+from cloister.mpc.following import INTRODUCTION_S, Following, check_hello
 from cloister.mpc.line import Line
+from cloister.mpc.provider_desk import ProviderDesk
 from cloister.mpc.room import Room
 from cloister.mpc.shelf import Shelf
 
 log = logging.getLogger(__name__)
-
-INTRODUCTION_S = 10.0
-SECONDS_BETWEEN_TRIES = 0.5
 
 
 class Party:
@@ -77,14 +68,11 @@ class Party:
         self._shelf = Shelf(config.path(place.shelf) if place.shelf else None, config.protocol, limit)
         stages = Own(self._prepare, self._join, self._begin, self._end)
         self._leader = Leader(config, stages, self._stock) if rank == 0 else None
-        self._follower: Follower | None = None
-        self._to_leader: Line | None = None
-        self._stages = stages
-        self._desk = Desk(config, rank, self._tell_leader, self._tell_followers)
+        self._following = Following(config, rank, self._client_tls, stages, self._turn, self._stock)
+        self._desk = Desk(config, rank, self._following.tell, self._tell_followers)
+        self._provider_desk = ProviderDesk(self._shelf, self._restocked)
         self._room: Room | None = None
         self._epoch = 0
-        self._providers: set[Line] = set()
-        self._expectant: set[Line] = set()
         self._visits: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._server: asyncio.Server | None = None
@@ -109,7 +97,7 @@ class Party:
             raise SetupError(
                 f"Cannot listen on {address}: {reason.strerror}.", hint="Is another party there?"
             ) from None
-        life = self._leader.lead() if self._leader else self._follow()
+        life = self._leader.lead() if self._leader else self._following.follow()
         self._tasks = [asyncio.create_task(life), asyncio.create_task(self._watch())]
 
     async def close(self) -> None:
@@ -140,12 +128,11 @@ class Party:
             return
         self._epoch = epoch
         self._desk.begin(epoch, self._room)
-        for provider in self._expectant:
-            provider.post(Serving(self._shelf.complete.model))
-        self._expectant.clear()
+        self._provider_desk.begin()
 
     def _end(self, reason: str) -> None:
         self._desk.end(reason)
+        self._provider_desk.end()
         if self._room is not None:
             self._room.close()
             self._room = None
@@ -155,15 +142,23 @@ class Party:
         if self._leader is not None:
             self._desk.end(reason)  # before results of a broken run could be mistaken for whole ones
             self._leader.broke(reason)
-        elif self._follower is not None:
-            self._follower.broke(reason)
+        else:
+            self._following.broke(reason)
 
     def _stock(self) -> bytes | None:
         return self._shelf.digest if self._shelf.complete else None
 
-    def _tell_leader(self, message: Ready) -> None:
-        if self._to_leader is not None:
-            self._to_leader.post(message)
+    def _restocked(self) -> None:
+        if self._leader is not None:
+            self._leader.restocked()
+        else:
+            self._following.restocked()
+
+    def _turn(self, message: Turn | Withdraw) -> None:
+        if isinstance(message, Turn):
+            self._desk.turn(message)
+        else:
+            self._desk.withdraw(message)
 
     def _tell_followers(self, message: msgspec.Struct) -> None:
         if self._leader is not None:
@@ -207,7 +202,7 @@ class Party:
         if self._leader is None or not 0 < rank < len(self._config.party):
             raise Unauthorized("Parties connect to rank 0 only.")
         check_pin(writer.get_extra_info("ssl_object"), self._config.party[rank].fingerprint)
-        self._check_hello(await line.receive(INTRODUCTION_S), rank)
+        check_hello(self._config, await line.receive(INTRODUCTION_S), rank)
         line.post(PartyHello(VERSION, 0, self._config.agreement))
         if not self._leader.arrived(rank, line):
             raise Unauthorized(f"Party {rank} is connected already.")
@@ -257,39 +252,12 @@ class Party:
                     case Open() | Put() | Piece() | Run() | Close() if role.kind == "client":
                         await self._desk.receive(line, message)
                     case AskShelf() | Weight() | WeightPiece() | Complete() if role.kind == "provider":
-                        self._from_provider(line, message)
+                        self._provider_desk.receive(line, message)
                     case _:
                         raise Unauthorized(f"A {role.kind} may not say this.")
         finally:
             self._desk.gone(line)
-            if line in self._providers:
-                self._providers.discard(line)
-                self._expectant.discard(line)
-                self._shelf.abandon()
-
-    def _from_provider(self, line: Line, message: AskShelf | Weight | WeightPiece | Complete) -> None:
-        if self._providers - {line}:
-            raise Unauthorized("Another provider is dealing weights.")
-        self._providers.add(line)
-        match message:
-            case AskShelf():
-                line.post(ShelfList(self._shelf.weights))
-            case Weight():
-                self._shelf.announce(message)
-            case WeightPiece():
-                if (stored := self._shelf.add(message.data)) is not None:
-                    line.post(Stored(stored))
-            case Complete():
-                before = self._stock()
-                self._shelf.finish(message)
-                if self._desk.engine is not None and self._stock() == before:
-                    line.post(Serving(message.model))
-                    return
-                self._expectant.add(line)
-                if self._leader is not None:
-                    self._leader.restocked()
-                else:
-                    self._report_stock()
+            self._provider_desk.gone(line)
 
     def _status(self) -> Welcome:
         complete = self._shelf.complete
@@ -310,67 +278,6 @@ class Party:
     def _missing(self) -> str:
         if self._leader is not None:
             return self._leader.missing or "engines are starting"
-        if self._to_leader is None:
+        if not self._following.connected:
             return "not connected: party 0"
         return "engines are starting" if self._shelf.complete else "weights are not dealt"
-
-    # Whom we follow.
-
-    async def _follow(self) -> None:
-        while True:
-            try:
-                await self._follow_once()
-            except (TimeoutError, CloisterError, OSError, SSLError) as reason:
-                log.debug("The leading party cannot be followed: %s.", type(reason).__name__)
-            await asyncio.sleep(SECONDS_BETWEEN_TRIES)
-
-    async def _follow_once(self) -> None:
-        place = self._config.party[0]
-        address = Address.parse(place.control)
-        opening = asyncio.open_connection(str(address.host), address.port, ssl=self._client_tls)
-        reader, writer = await asyncio.wait_for(opening, INTRODUCTION_S)
-        line = Line(reader, writer, ToFollower)
-        beating: asyncio.Task[None] | None = None
-        try:
-            require(writer.get_extra_info("ssl_object"), Role("party", "0"), place.fingerprint)
-            line.post(PartyHello(VERSION, self._rank, self._config.agreement))
-            self._check_hello(await line.receive(INTRODUCTION_S), 0)
-            self._to_leader = line
-            self._follower = Follower(self._stages, line)
-            self._report_stock()
-            beating = asyncio.create_task(beat(line, self._config.limits.silence_s))
-            while (message := await line.receive(self._config.limits.silence_s)) is not None:
-                self._from_leader(message)
-        finally:
-            if beating is not None:
-                beating.cancel()
-            if self._follower is not None:
-                self._follower.close()
-            self._follower = self._to_leader = None
-            line.abort()
-
-    def _from_leader(self, message: msgspec.Struct) -> None:
-        assert self._follower is not None
-        match message:
-            case Beat():
-                pass
-            case Prepare() | Join() | Begin() | Broken():
-                self._follower.receive(message)
-            case Turn():
-                self._desk.turn(message)
-            case Withdraw():
-                self._desk.withdraw(message)
-            case _:
-                raise ProtocolError("The leading party sent a message out of turn.")
-
-    def _report_stock(self) -> None:
-        if self._to_leader is not None and (digest := self._stock()) is not None:
-            self._to_leader.post(Stocked(digest))
-
-    def _check_hello(self, message: msgspec.Struct | None, rank: int) -> None:
-        if isinstance(message, Refused):
-            raise Unauthorized(message.message)
-        if not isinstance(message, PartyHello) or message.version != VERSION or message.rank != rank:
-            raise ProtocolError(f"Party {rank} speaks another language.", hint="Use the same version of Cloister.")
-        if message.agreement != self._config.agreement:
-            raise SetupError(f"Party {rank} has other settings.", hint="All parties need the same file.")

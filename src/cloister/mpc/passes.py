@@ -17,8 +17,9 @@ from cloister.messages.mpc import Terms
 from cloister.mpc.cache.plan import CachePlan
 from cloister.mpc.certificates import Credentials
 from cloister.mpc.config import PartiesConfig
+from cloister.mpc.dealing import Session
 from cloister.mpc.generation import dealt
-from cloister.mpc.parties import Parties, Session
+from cloister.mpc.parties import Parties
 from cloister.mpc.programs import Programs, programs_for
 from cloister.mpc.sampling import Answer
 from cloister.mpc.shape import ModelShape, bucket_of
