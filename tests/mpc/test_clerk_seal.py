@@ -25,6 +25,7 @@ found = {}
 def look():
     found["write"] = outcome(lambda: open(sys.argv[1] + "/made", "w"))
     found["append"] = outcome(lambda: open(sys.argv[1] + "/there", "a"))
+    found["null"] = outcome(lambda: open(os.devnull, "w+"))
     found["remove"] = outcome(lambda: os.remove(sys.argv[1] + "/there"))
     found["read"] = outcome(lambda: open(sys.argv[1] + "/there").read())
     found["execute"] = outcome(lambda: os.execv("/bin/true", ["true"]))
@@ -50,6 +51,7 @@ def test_it_reads_and_connects_and_no_more(tmp_path: Path) -> None:
         "sealed": True,
         "write": refused,
         "append": refused,
+        "null": "done",
         "remove": refused,
         "read": "done",
         "execute": refused,

@@ -169,7 +169,7 @@ class ClerkKeeper:
                 log.warning("The clerk or its parties ended; starting again.")
             except CloisterError as reason:
                 self._trouble = reason
-                log.error("The level mpc does not start: %s.", reason.code)
+                log.error("The level mpc does not start: %s", reason.message)
             self._up = False
             self._desk.clerk_gone()
             self._begun = monotonic()
