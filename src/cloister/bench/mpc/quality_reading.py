@@ -51,7 +51,7 @@ def read_prompt(model: PlainModel, tokens: Sequence[int]) -> ReadPrompt:
 
 
 class Reader:
-    """One plan's way of reading, for prompts of one length and continuations of one length (shorter ones are padded)."""
+    """One plan's way of reading, for prompts of one length; continuations are padded to another."""
 
     def __init__(self, model: PlainModel, plan: CachePlan, prompt_tokens: int, columns: int) -> None:
         self._model = model
@@ -108,7 +108,7 @@ class Reader:
         seen = slots.seen(cache.pinned_keys.shape[1], self.method.first_free, self._columns)
         out = self._attend(new.queries, cache, choice, weights.offset, seen)
         present = jnp.ones((1, self._columns), hidden.dtype)
-        return layer.finish(shape, functions, epsilon, hidden, out, weights, present), choice
+        return layer.finish(shape, functions, hidden, out, weights, present, epsilon), choice
 
     def _attend(self, queries: Array, cache: Cache, choice: Choice | None, offset: Array, seen: Array) -> Array:
         attend = partial(self.method.attend, softmax=self._model.functions.softmax, offset=offset)

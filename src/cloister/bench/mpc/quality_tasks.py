@@ -1,7 +1,7 @@
 """Tasks whose outcome depends on what is read of a long prompt, and how their outcomes are scored.
 
-Every prompt is cut or filled to exactly `PROMPT_TOKENS`, so that one compiled program serves all. With the shared folder
-the texts are real; without it they are generated, and then only the task of retrieval can be expected to be solved.
+Every prompt is cut or filled to exactly `PROMPT_TOKENS`, so that one compiled program serves all. With the shared
+folder the texts are real; without it they are generated, and then only retrieval can be expected to succeed.
 """
 
 from __future__ import annotations
@@ -95,13 +95,13 @@ def _answering(name: str, questions: Sequence[_Question], encode: Encode, sample
     made = []
     for asked in draw.sample(list(questions), min(len(questions), samples)):
         others = draw.sample([other.passage for other in questions if other.passage != asked.passage], 12)
-        tail = encode(f"\\n\\nQuestion: {asked.text}\\nThe answer, in a few words, is:")
-        gold = encode("\\n\\n" + asked.passage)
+        tail = encode(f"\n\nQuestion: {asked.text}\nThe answer, in a few words, is:")
+        gold = encode("\n\n" + asked.passage)
         room = PROMPT_TOKENS - len(tail) - len(gold)
         if room < 0:
             continue
-        after = encode("\\n\\n" + "\\n\\n".join(others[:4]))[: int(room * draw.random())]
-        before = encode("\\n\\n".join(others[4:]))[: room - len(after)]
+        after = encode("\n\n" + "\n\n".join(others[:4]))[: int(room * draw.random())]
+        before = encode("\n\n".join(others[4:]))[: room - len(after)]
         prompt = [*before, *gold, *after, *tail]
         if len(prompt) == PROMPT_TOKENS:
             made.append(Sample(tuple(prompt), tuple(encode(" " + asked.answers[0])), asked.answers))
@@ -109,22 +109,54 @@ def _answering(name: str, questions: Sequence[_Question], encode: Encode, sample
 
 
 def _retrieving(encode: Encode, samples: int) -> Task:
-    """A dictionary of words and numbers, and one word of it again: its number is to follow."""
+    """A list of made-up words and numbers, and one of the words again: its number is to follow."""
     draw = random.Random(6)
     made = []
     for _ in range(samples):
-        pairs = [(_word(draw), str(draw.randrange(10_000, 100_000))) for _ in range(200)]
-        lines, count = encode("Code words and their numbers.\\n"), 0
-        asked, _ = draw.choice(pairs[5:40])
-        tail = encode(f"{asked}:")
-        for count, (word, number) in enumerate(pairs):
-            line = encode(f"{word}: {number}\\n")
-            if len(lines) + len(line) > PROMPT_TOKENS - len(tail):
-                break
-            lines += line
-        word, number = draw.choice(pairs[1 : count - 8])
-        tail = encode(f"{word}:")
-        filler = encode("\\n" * 64)
-        lines = (lines[: PROMPT_TOKENS - len(tail)] + filler * PROMPT_TOKENS)[: PROMPT_TOKENS - len(tail)]
-        made.append(Sample(tuple(lines + tail), tuple(encode(f" {number}"))))
+        pairs = [(_word(draw), str(draw.randrange(100, 1000))) for _ in range(PROMPT_TOKENS // 6)]
+        lines = [encode(f"{word} = {number}\n") for word, number in pairs]
+        kept = len(lines)
+        while sum(map(len, lines[len(lines) - kept :])) >= PROMPT_TOKENS:
+            kept -= 1
+        word, number = draw.choice(pairs[len(lines) - kept + 1 : -8])
+        tail = encode(f"{word} =")
+        listed = [token for line in lines for token in line]
+        prompt = listed[len(listed) + len(tail) - PROMPT_TOKENS :] + tail
+        made.append(Sample(tuple(prompt), tuple(encode(f" {number}"))))
     return Task("retrieval", "retrieval", made)
+
+
+def _word(draw: random.Random) -> str:
+    """A word of two or three syllables that no text has."""
+    return "".join(draw.choice("bdfgklmnprstvz") + draw.choice("aeiou") for _ in range(draw.choice((2, 3))))
+
+
+def _generated_text() -> str:
+    """Sentences of few words in many orders: nothing to be learnt from, but a prompt like any other."""
+    draw = random.Random(7)
+    nouns = ["river", "garden", "letter", "engine", "mountain", "teacher", "window", "market", "captain", "song"]
+    verbs = ["finds", "keeps", "crosses", "remembers", "paints", "follows", "builds", "leaves"]
+    sentences = [f"The {draw.choice(nouns)} {draw.choice(verbs)} the {draw.choice(nouns)}." for _ in range(4000)]
+    return " ".join(sentences)
+
+
+def perplexity(logits: NDArray[np.float32], tokens: Sequence[int]) -> float:
+    """The mean negative log-likelihood of the tokens under logits (n, V), as a perplexity."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    likelihood = shifted[np.arange(len(tokens)), list(tokens)] - np.log(np.exp(shifted).sum(axis=-1))
+    return math.exp(-float(likelihood.mean()))
+
+
+def answer_f1(given: str, answers: Sequence[str]) -> float:
+    """SQuAD's: words in common, after dropping case, punctuation and articles; the best of the right answers."""
+    return max(_overlap(_words(given), _words(answer)) for answer in answers)
+
+
+def _words(text: str) -> list[str]:
+    bare = "".join(character for character in text.lower() if character not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", bare).split()
+
+
+def _overlap(given: list[str], right: list[str]) -> float:
+    common = sum((Counter(given) & Counter(right)).values())
+    return 2 * common / (len(given) + len(right)) if common else 0.0

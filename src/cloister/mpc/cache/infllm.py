@@ -33,4 +33,4 @@ class InfLLM(ChosenCache):
         return headwise(represent[:, None], keys.reshape(-1, self.block, size)).reshape(groups, -1, size)
 
     def similar(self, queries: Array, marks: Array) -> Array:
-        return headwise(marks, of_groups(queries, marks.shape[0])[..., None])[..., 0]
+        return headwise(marks, jnp.swapaxes(of_groups(queries, marks.shape[0]), 1, 2))[..., 0]

@@ -26,4 +26,4 @@ class LongCache(ChosenCache):
         return directions(keys)
 
     def similar(self, queries: Array, marks: Array) -> Array:
-        return headwise(marks, of_groups(directions(queries), marks.shape[0])[..., None])[..., 0]
+        return headwise(marks, jnp.swapaxes(of_groups(directions(queries), marks.shape[0]), 1, 2))[..., 0]

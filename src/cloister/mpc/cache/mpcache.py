@@ -21,7 +21,7 @@ from cloister.mpc.cache.clusters import Similarity, cluster_marks
 from cloister.mpc.cache.full import empty_slots
 from cloister.mpc.cache.ranking import best_rows, in_order
 from cloister.mpc.cache.selection import attend_by_keys, attend_by_scores, choose_clusters
-from cloister.mpc.cache.similarity import of_groups, similarities
+from cloister.mpc.cache.similarity import Together, similarities
 from cloister.mpc.cache.sizes import Sizes
 from cloister.mpc.cache.static import attention_received, in_runs, take
 
@@ -32,6 +32,7 @@ class MPCache:
     new_tokens: int
     alpha: float = 0.6
     similarity: Similarity = "linear"
+    together: Together = "sum"
     shuffled: bool = True
     by_scores: bool = True
     name: str = "mpcache"
@@ -86,7 +87,7 @@ class MPCache:
 
     def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Choice | None:
         """Lines 24 and 25."""
-        similar = similarities(of_groups(queries, cache.keys.shape[0]), cache.marks, self.similarity)
+        similar = similarities(queries, cache.marks, self.similarity, self.together)
         shuffled = shuffles.matrices if self.shuffled else (None,) * len(similar)
         return choose_clusters(similar, self.sizes.counts, shuffled)
 

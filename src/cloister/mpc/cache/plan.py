@@ -47,6 +47,7 @@ class CachePlan(msgspec.Struct, frozen=True):
     ratios: tuple[float, ...] = ()  # share of clusters that each level but the last passes on
     alpha: float = 0.6  # Equation 2
     similarity: Literal["linear", "max", "average"] = "linear"  # Equation 2, Equation 1, the mean key (Figure 7)
+    together: Literal["sum", "max"] = "sum"  # queries of heads that share keys: summed, or the largest of each
     ranking: Literal["shuffle", "top_k"] = "shuffle"  # revealed ranks of shuffled clusters, or Algorithm 2
     gather: Literal["scores", "keys"] = "scores"  # what of the chosen clusters is taken out of the body
     selection: Literal["each", "ahead"] = "each"  # with this step's queries, or with those of the step before
@@ -108,7 +109,7 @@ def _mpcache(plan: CachePlan, prompt_tokens: int, new_tokens: int) -> Method:
     )
     if sizes is None:
         return FullCache(new_tokens, name="mpcache")
-    return MPCache(sizes, new_tokens, plan.alpha, plan.similarity, shuffled, plan.gather == "scores")
+    return MPCache(sizes, new_tokens, plan.alpha, plan.similarity, plan.together, shuffled, plan.gather == "scores")
 
 
 def _chosen(plan: CachePlan, prompt_tokens: int, new_tokens: int, read: int) -> Method:

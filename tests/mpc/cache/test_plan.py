@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloister.mpc.cache.plan import CachePlan, PlanError, make_method
+from cloister.mpc.cache.sizes import sizes_of
+
+WRONG: list[dict[str, object]] = [
+    {"budget": 0.0},
+    {"budget": 1.5},
+    {"clusters": ()},
+    {"clusters": (16, 5), "ratios": (0.5,)},
+    {"clusters": (16,), "ratios": (0.5,)},
+    {"clusters": (1024,)},
+    {"granularity": 0},
+    {"granularity": 3},
+    {"shared_layers": 0},
+    {"pinned_first": -1},
+]
+
+
+@pytest.mark.parametrize("settings", WRONG, ids=str)
+def test_what_cannot_be_computed_is_refused(settings: dict[str, object]) -> None:
+    with pytest.raises(PlanError):
+        CachePlan(**settings)  # type: ignore[arg-type]
+
+
+def test_a_wrong_plan_in_a_message_is_a_malformed_message() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(msgspec.msgpack.encode({"budget": 2.0}), type=CachePlan)
+
+
+def test_plans_survive_the_wire() -> None:
+    plan = CachePlan(clusters=(32, 16), ratios=(0.5,), granularity=1)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=CachePlan) == plan
+
+
+@pytest.mark.parametrize("method", ["mpcache", "longcache", "infllm", "h2o", "snapkv", "tova", "streaming"])
+def test_a_short_prompt_is_read_whole(method: str) -> None:
+    assert type(make_method(CachePlan(method=method), 64, 8)).__name__ == "FullCache"  # type: ignore[arg-type]
+
+
+@given(
+    tokens=st.integers(1, 128).map(lambda sixteens: 16 * sixteens),
+    budget=st.floats(0.02, 1),
+    keep=st.floats(0.05, 1),
+    always=st.floats(0, 1),
+    granularity=st.sampled_from((1, 2, 4, 8, 16)),
+    clusters=st.sampled_from(((4,), (8,), (16,), (32, 16), (16, 4), (8, 4, 2))),
+    pinned=st.integers(0, 32),
+)
+def test_sizes_fit_together_and_the_budget_is_kept(
+    tokens: int, budget: float, keep: float, always: float, granularity: int, clusters: tuple[int, ...], pinned: int
+) -> None:
+    sizes = sizes_of(
+        tokens,
+        budget=budget,
+        at_least=0,
+        window=0.2,
+        static_keep=keep,
+        granularity=granularity,
+        always=always,
+        pinned_first=pinned,
+        pinned_last=pinned,
+        clusters=clusters,
+        ratios=(0.5,) * (len(clusters) - 1),
+    )
+    if sizes is None:
+        return
+    assert sizes.read <= round(budget * tokens) + granularity
+    assert sizes.first + (sizes.middle.stop - sizes.middle.start) + sizes.last == tokens
+    assert sizes.always + sizes.body <= sizes.middle.stop - sizes.middle.start
+    assert sizes.body % granularity == 0 and sizes.body % clusters[0] == 0
+    assert sizes.candidates[0] * clusters[0] == sizes.body
+    for size, offered, count in zip(clusters, sizes.candidates, sizes.counts, strict=True):
+        assert 1 <= count <= offered
+        assert count * size >= sizes.counts[-1] * clusters[-1]
