@@ -125,7 +125,8 @@ def _keep_up(settings: PartiesConfig, place: Path, model: str | None, console: C
     from cloister.mpc.local import CONFIG_FILE, KEYS, Keys, Supervisor
     from cloister.mpc.serve_weights import serve_weights
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell that starts us in the background has SIGINT ignored
+        signal.signal(number, signal.default_int_handler)
     with console.status("Looking for the model…"):
         found = find_model(model)
     with Supervisor(place / CONFIG_FILE, len(settings.party), allow_insecure_beaver=insecure):
