@@ -48,7 +48,7 @@ def stubs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(clerk_module, "CLERK", STUB)
     monkeypatch.setattr(clerk_module, "TRIO", STUB)
     monkeypatch.setattr(clerk_module, "SECONDS_BETWEEN_STARTS", (0.05,))
-    monkeypatch.setattr(clerk_module.tempfile, "mkdtemp", lambda prefix: _made(tmp_path / "trio"))
+    monkeypatch.setattr(clerk_module, "_own_folder", lambda: _made(tmp_path / "trio"))
 
 
 def _made(folder: Path) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from cloister.cli.mpc_deal import deal
 from cloister.cli.mpc_proxy import proxy
 from cloister.config import cache_folder
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 mpc = typer.Typer(no_args_is_help=True, help="Generation on secret shares: parties, their keys, their state.")
 mpc.command("proxy")(proxy)
+mpc.command("deal")(deal)
 
 ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="The parties' settings; the same for all.")]
 ProtocolChoice = Annotated[

@@ -21,7 +21,7 @@ from time import monotonic
 
 import msgspec
 
-from cloister.config import MpcSettings
+from cloister.config import MpcSettings, cache_folder
 from cloister.controller.channel import Channel
 from cloister.controller.child import run_module
 from cloister.controller.clerk_desk import ClerkDesk
@@ -213,9 +213,16 @@ class ClerkKeeper:
             if self._trio is not None:
                 await self._trio.close(SECONDS_FOR_PARTIES_TO_END)
             self._forget_shares()
-            self._place = tempfile.mkdtemp(prefix="cloister-mpc-")
+            self._place = _own_folder()
             self._trio = _Process(TRIO, ToldByTrio, TrioReady)
             self._trio.channel.send(StartTrio(VERSION, self._folder.name, str(self._folder.path), self._place))
         told = await asyncio.shield(self._trio.ready)
         assert isinstance(told, TrioReady)
         return Path(told.parties)
+
+
+def _own_folder() -> str:
+    """On disk, where models are: a folder for what is temporary may be in memory, and gigabytes of shares go there."""
+    parent = cache_folder() / "mpc"
+    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return tempfile.mkdtemp(prefix="serve-", dir=parent)
