@@ -77,7 +77,8 @@ def make_local(
     make_keys(folder / KEYS, count)
     hosts = hosts or ("127.0.0.1",) * count
     places = []
-    for rank, (control, link) in enumerate(zip(_free_ports(count), _free_ports(count), strict=True)):
+    ports = _free_ports(2 * count)
+    for rank, (control, link) in enumerate(zip(ports[:count], ports[count:], strict=True)):
         name = Role("party", str(rank)).file_name
         places.append(
             PartyPlace(
