@@ -34,6 +34,9 @@ def bench_mpc(
     plot_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Draw the figures here, one PNG for each.")
     ] = None,
+    report_file: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE", help="Write all tables here, as Markdown.")
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Within five minutes instead of half an hour: less, and once each.")
     ] = False,
@@ -77,7 +80,7 @@ def bench_mpc(
     _need_spu()
     from cloister.bench.mpc.figures import draw_figures
     from cloister.bench.mpc.plan import FULL, QUICK
-    from cloister.bench.mpc.quality import run_quality
+    from cloister.bench.mpc.report import write_report
     from cloister.bench.mpc.results import Results
     from cloister.bench.mpc.run import Bench
     from cloister.bench.report import write_json
@@ -104,6 +107,8 @@ def bench_mpc(
     save()  # a file that cannot be written should not cost half an hour
 
     def quality(progress: Callable[[str], None]) -> list[QualityRow]:
+        from cloister.bench.mpc.quality import run_quality
+
         return run_quality(
             folder.path,
             quality_data,
@@ -124,6 +129,8 @@ def bench_mpc(
                 Console().print(table)
     if plot_dir:
         draw_figures(document, plot_dir)
+    if report_file:
+        write_report(document, report_file)
     if results.failed:
         reasons = "; ".join(f"{one['part']}: {one['reason']}" for one in results.failed)
         raise ServiceUnavailable(f"Not all was measured ({reasons}).", hint="What was measured is kept.")

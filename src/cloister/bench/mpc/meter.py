@@ -103,13 +103,9 @@ class Meter:
         blocks = seq // layer.BLOCK
         if len(costs) == 1 or blocks == 2:
             return Step(costs[-1])
-        *one, _ = costs[0]
-        *two, head = costs[1]
-        more = (
-            Part(first.name, first.times, _extrapolated(first.cost, second.cost, blocks))
-            for first, second in zip(one, two, strict=True)
-        )
-        return Step((*more, head), extrapolated=True)
+        (embed, one, _), (_, two, head) = costs
+        prompt = Part(one.name, one.times, _extrapolated(one.cost, two.cost, blocks))
+        return Step((embed, prompt, head), extrapolated=True)
 
     def _programs(self, way: Way, seq: int) -> Programs:
         from cloister.mpc.programs import Outline, Programs
@@ -142,9 +138,9 @@ def programs_of(kinds: Programs) -> Iterator[Counted]:
 
 
 def _recomputing(kinds: Programs) -> Iterator[Counted]:
-    """The whole sequence anew, for the one token that follows it."""
+    """The whole sequence anew through all layers, for the one token that follows it. Its embeddings are kept."""
     columns = kinds.outline.prompt_tokens
-    yield kinds.embed(columns), 1
+    yield kinds.embed(1), 1
     yield kinds.prompt(True), kinds.shape.layers
     yield kinds.head(1, columns), 1
 
