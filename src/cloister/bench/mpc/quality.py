@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from cloister.bench.mpc.quality_reading import Reader, ReadPrompt, read_prompt
 from cloister.bench.mpc.quality_tasks import (
     CONTINUATION_TOKENS,
-    PROMPT_TOKENS,
     Sample,
     Task,
     answer_f1,
@@ -34,6 +33,9 @@ ANSWER_TOKENS = 16
 BUDGETS = (0.05, 0.1, 0.2)
 METHODS: tuple[MethodName, ...] = ("mpcache", "longcache", "infllm", "snapkv", "h2o", "tova", "streaming")
 STATIC: tuple[MethodName, ...] = ("snapkv", "h2o", "tova", "streaming")
+
+
+Decode = Callable[[Sequence[int]], str]
 
 
 class QualityRow(NamedTuple):
@@ -56,8 +58,12 @@ def run_quality(
     progress: Callable[[str], None] = lambda what: None,
 ) -> list[QualityRow]:
     """Every method at every budget on every task. Without the shared folder, on generated texts."""
+    folder = open_folder(model_folder, model_folder.name)
+    shape = shape_of(folder)
+    model = PlainModel(shape, read_weights(folder, shape), NAIVE)
+    tokenizer = Tokenizer(folder)
     plans = [(method, budget, plan_for(method, budget)) for method in methods for budget in budgets]
-    return judge(model_folder, shared, plans, samples=samples, progress=progress)
+    return judge(model, tokenizer.decode, tasks_of(shared, tokenizer.encode, samples), plans, progress)
 
 
 def plan_for(method: MethodName, budget: float) -> CachePlan:
@@ -68,30 +74,26 @@ def plan_for(method: MethodName, budget: float) -> CachePlan:
 
 
 def judge(
-    model_folder: Path,
-    shared: Path | None,
+    model: PlainModel,
+    decode: Decode,
+    tasks: Sequence[Task],
     plans: Sequence[tuple[str, float, CachePlan]],
-    *,
-    samples: int,
     progress: Callable[[str], None] = lambda what: None,
-    only: Sequence[str] = (),
 ) -> list[QualityRow]:
-    """Named plans on all tasks, or on those named in `only`."""
-    folder = open_folder(model_folder, model_folder.name)
-    shape = shape_of(folder)
-    model = PlainModel(shape, read_weights(folder, shape), NAIVE)
-    tokenizer = Tokenizer(folder)
-    full = Reader(model, CachePlan(method="full"), PROMPT_TOKENS, CONTINUATION_TOKENS)
-    readers = [Reader(model, plan, PROMPT_TOKENS, CONTINUATION_TOKENS) for _, _, plan in plans]
+    """Named plans on given tasks, whose prompts are all of one length."""
+    (wide,) = {len(sample.prompt) for task in tasks for sample in task.samples}
+    full = Reader(model, CachePlan(method="full"), wide, CONTINUATION_TOKENS)
+    readers = [Reader(model, plan, wide, CONTINUATION_TOKENS) for _, _, plan in plans]
     rows = []
-    for task in tasks_of(shared, tokenizer.encode, samples):
-        if only and task.name not in only:
-            continue
+    for task in tasks:
         outcomes: list[list[float]] = [[] for _ in (full, *readers)]
         for number, sample in enumerate(task.samples):
             prompt = read_prompt(model, sample.prompt)
+            guess = sample.continuation
             for reader, scores in zip((full, *readers), outcomes, strict=True):
-                scores.append(_outcome(task, sample, prompt, reader, tokenizer))
+                outcome = _outcome(task, sample, prompt, reader, decode, guess)
+                scores.append(outcome.score)
+                guess = outcome.tokens
             progress(f"{task.name}: {number + 1} of {len(task.samples)}")
         total = geometric_mean if task.kind == "perplexity" else mean
         full_score, *totals = map(total, outcomes)
@@ -102,7 +104,14 @@ def judge(
     return rows
 
 
-def _outcome(task: Task, sample: Sample, prompt: ReadPrompt, reader: Reader, tokenizer: Tokenizer) -> float:
+class _Outcome(NamedTuple):
+    score: float
+    tokens: Sequence[int]  # what the reader answered, a good guess of what the next one will
+
+
+def _outcome(
+    task: Task, sample: Sample, prompt: ReadPrompt, reader: Reader, decode: Decode, guess: Sequence[int]
+) -> _Outcome:
     caches = reader.caches(prompt)
 
     def logits_for(tokens: Sequence[int]) -> NDArray[np.float32]:
@@ -110,14 +119,15 @@ def _outcome(task: Task, sample: Sample, prompt: ReadPrompt, reader: Reader, tok
         after = reader.read(prompt, caches, tokens)
         return np.concatenate([prompt.logits[None], after[: len(tokens) - 1]])
 
+    # The first token is the whole prompt's to predict, whatever is kept of it: it tells nothing of a method.
+    truth = sample.continuation
     if task.kind == "perplexity":
-        # The first token is the full prompt's to predict, whatever is kept: it tells nothing of a method.
-        return perplexity(logits_for(sample.continuation)[1:], sample.continuation[1:])
+        return _Outcome(perplexity(logits_for(truth)[1:], truth[1:]), truth)
     if task.kind == "retrieval":
-        predicted = logits_for(sample.continuation).argmax(axis=-1)
-        return float(np.array_equal(predicted[1:], sample.continuation[1:]))
-    text = tokenizer.decode(_greedy(logits_for, sample.continuation, ANSWER_TOKENS))
-    return answer_f1(text.strip().split("\n")[0], sample.answers)
+        predicted = logits_for(truth).argmax(axis=-1)
+        return _Outcome(float(np.array_equal(predicted[1:], truth[1:])), truth)
+    tokens = _greedy(logits_for, guess, ANSWER_TOKENS)
+    return _Outcome(answer_f1(decode(tokens).strip().split("\n")[0], sample.answers), tokens)
 
 
 def _greedy(logits_for: Callable[[Sequence[int]], NDArray[np.float32]], guess: Sequence[int], count: int) -> list[int]:
