@@ -17,6 +17,7 @@ import msgspec
 
 from cloister.bench.mpc.orders import Answer, Done, Drop, Failed, Join, Keep, Order, Run, ShareFile, Show
 from cloister.bench.mpc.protocol import settings_of
+from cloister.hardening import die_with_parent
 from cloister.messages.frames import FrameReader, encode_frame
 
 PATIENCE_MS = 20 * 60 * 1000
@@ -92,7 +93,8 @@ def _read_share(file: Path) -> Any:
 
 
 def main() -> None:
-    """Standard input is not used: the bench's socket is named on the command line."""
+    """The bench's socket is named on the command line."""
+    die_with_parent()
     with socket.socket(fileno=int(sys.argv[1])) as control:
         Party(control).serve()
 

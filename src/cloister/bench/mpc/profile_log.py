@@ -11,7 +11,7 @@ from cloister.errors import ProtocolError
 
 _NUMBER = r"([\d.]+(?:e[+-]?\d+)?)"
 _OPERATOR = re.compile(
-    rf"- (?:pphlo\.)?([\w.:]+), executed (\d+) times, duration {_NUMBER}s, "
+    rf"- pphlo\.(?:custom_call: )?([\w.]+), executed (\d+) times, duration {_NUMBER}s, "
     r"send bytes (\d+) recv bytes \d+, send actions (\d+)"
 )
 _WHOLE = re.compile(r"Link details: total send bytes (\d+), recv bytes \d+, send actions (\d+)")

@@ -10,10 +10,9 @@ PARTIES: dict[ProtocolName, int] = {"aby3": 3, "cheetah": 2}
 
 
 def settings_of(protocol: ProtocolName, *, profile: bool = False) -> Any:
-    """64-bit ring, 18 fraction bits, as in serving; with `profile` every run writes what each operator cost."""
-    from spu import libspu
+    """The numbers' format as in serving; with `profile` every run writes what each operator cost."""
+    from cloister.mpc.sharing import runtime_config
 
-    kind = libspu.ProtocolKind.ABY3 if protocol == "aby3" else libspu.ProtocolKind.CHEETAH
-    settings = libspu.RuntimeConfig(protocol=kind, field=libspu.FieldType.FM64, fxp_fraction_bits=18)
+    settings = runtime_config(protocol)
     settings.enable_pphlo_profile = profile
     return settings
