@@ -17,6 +17,7 @@ from cloister.errors import CloisterError, RequestTimeout
 from cloister.gateway.errors import describe, log_unexpected
 from cloister.gateway.generation import ClientGone, Generation
 from cloister.gateway.reply import DONE, Reply, usage_of
+from cloister.gateway.wire import wire_of
 
 _LAST_WORD_S = 2.0
 
@@ -37,7 +38,7 @@ class Answer(Response):
         limit = asyncio.timeout_at(self._deadline)
         try:
             async with limit, self._generation.watched_by(receive):
-                await self.generate(send)
+                await self.generate(scope, send)
         except ClientGone:
             return
         except Exception as error:
@@ -45,7 +46,7 @@ class Answer(Response):
                 error = RequestTimeout("The request ran longer than this server allows.")
             await self.fail(error, send)
 
-    async def generate(self, send: Send) -> None:
+    async def generate(self, scope: Scope, send: Send) -> None:
         """Generate all of it and send the whole."""
         generation = self._generation
         while not generation.done:
@@ -81,8 +82,8 @@ class StreamedAnswer(Answer):
         self._include_usage = include_usage
         self._started = False
 
-    async def generate(self, send: Send) -> None:
-        generation, reply = self._generation, self._reply
+    async def generate(self, scope: Scope, send: Send) -> None:
+        generation, reply, wire = self._generation, self._reply, None
         while not generation.done:
             concerned = await generation.news()
             pieces = [reply.events(choice.index, choice.take()) for choice in concerned]
@@ -94,8 +95,13 @@ class StreamedAnswer(Answer):
                 if self._include_usage:
                     pieces.append(reply.usage_event(usage_of(generation.prompt_tokens, generation.output_tokens)))
                 pieces.append(DONE)
-            if events := b"".join(pieces):
+            if not (events := b"".join(pieces)):
+                continue
+            if wire is not None and wire.free and not generation.done:
+                wire.write(events)
+            else:
                 await send({"type": "http.response.body", "body": events, "more_body": not generation.done})
+                wire = wire_of(scope)
 
     async def fail(self, error: Exception, send: Send) -> None:
         """The status is out already: tell the error as an event and end the stream."""
