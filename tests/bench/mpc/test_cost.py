@@ -33,6 +33,10 @@ def test_parties_are_kept_apart_until_the_end() -> None:
     assert (both.bytes, both.most_bytes, both.most_messages) == (22, 11, 7)
 
 
-def test_the_middle_repeat_stands_for_all() -> None:
-    repeats = [Cost(Tally(seconds, (8,), (1,))) for seconds in (9.0, 2.0, 1.0)]
-    assert typical(repeats).whole.seconds == 2.0
+def test_repeats_have_the_middle_time_and_the_mean_counts() -> None:
+    repeats = [
+        Cost(Tally(seconds, (sent, 8), (1, 3), 1, (seconds, 1.0)), {"dot": Tally(1.0, (sent, 8), (1, 3), 2)})
+        for seconds, sent in ((9.0, 10), (2.0, 20), (1.0, 30))
+    ]
+    assert typical(repeats).whole == Tally(2.0, (20, 8), (1, 3), 1, (2.0, 1.0))
+    assert typical(repeats).operators["dot"].times == 2

@@ -20,8 +20,8 @@ def log(sent: int = 5120, messages: int = 14, seconds: str = "0.0108") -> str:
             "send actions 8, recv actions 8",
             f"{STAMP} - pphlo.dot, executed 2 times, duration 1.5e-05s, send bytes 1280 recv bytes 1536, "
             "send actions 3, recv actions 4",
-            f"{STAMP} - pphlo.custom_call: mhlo.topk, executed 1 times, duration 0.03s, send bytes 4237 recv bytes 3213, "
-            "send actions 30, recv actions 28",
+            f"{STAMP} - pphlo.custom_call: mhlo.topk, executed 1 times, duration 0.03s, send bytes 4237 "
+            "recv bytes 3213, send actions 30, recv actions 28",
             f"{STAMP} Link details: total send bytes {sent}, recv bytes 4352, send actions {messages}, recv actions 13",
             "",
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
@@ -82,10 +82,30 @@ def total(costs: Iterable[Cost]) -> Cost:
     return reduce(add, costs, Cost())
 
 
-def typical(repeats: list[Cost]) -> Cost:
-    """The repeat with the middle time. Bytes and messages of repeats are alike; their times are the machine's noise."""
-    middle = median(sorted(each.whole.seconds for each in repeats))
-    return min(repeats, key=lambda each: abs(each.whole.seconds - middle))
+def typical(repeats: Sequence[Cost]) -> Cost:
+    """One cost for repeats of a program: middle times, mean counts.
+
+    Times differ by the machine's noise. Counts differ in who did which part of a truncation, and, where secret numbers
+    are ranked by random pivots, in how lucky the pivots were.
+    """
+    names = dict.fromkeys(name for each in repeats for name in each.operators)
+    operators = {name: _typical([each.operators.get(name, Tally()) for each in repeats]) for name in names}
+    return Cost(_typical([each.whole for each in repeats]), operators)
+
+
+def _typical(repeats: Sequence[Tally]) -> Tally:
+    return Tally(
+        median(each.seconds for each in repeats),
+        _means([each.sent for each in repeats]),
+        _means([each.messages for each in repeats]),
+        repeats[0].times,
+        tuple(median(party) for party in zip(*(each.cpu for each in repeats), strict=True)),
+    )
+
+
+def _means(repeats: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    known = [each for each in repeats if each]
+    return tuple(round(sum(party) / len(repeats)) for party in zip(*known, strict=True))
 
 
 def _each(left: tuple[Number, ...], right: tuple[Number, ...]) -> tuple[Number, ...]:
