@@ -14,7 +14,16 @@ from cloister.mpc.twin import PlainModel
 from tests.mpc.tiny import some_tokens, tiny_model
 
 PROMPT, NEW = 64, 6
-SMALL = {"at_least": 0, "budget": 0.5, "pinned_first": 4, "pinned_last": 4, "granularity": 2, "clusters": (4,)}
+SMALL = {
+    "at_least": 0,
+    "budget": 0.5,
+    "pinned_first": 4,
+    "pinned_last": 4,
+    "granularity": 2,
+    "clusters": (4,),
+    "ratios": (),
+    "static_keep": 0.5,
+}
 PLANS = {
     "mpcache": CachePlan(**SMALL),
     "mpcache ahead, pairs sharing": CachePlan(**SMALL, selection="ahead", shared_layers=2),

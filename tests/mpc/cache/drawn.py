@@ -20,7 +20,17 @@ NO_OFFSET = np.zeros((1, 1, 1), np.float32)
 
 def plan(**settings: object) -> CachePlan:
     """A plan for the small prompts of tests: no floor under its budget."""
-    return CachePlan(**{"at_least": 0, "pinned_first": 4, "pinned_last": 4, **settings})  # type: ignore[arg-type]
+    return CachePlan(
+        **{
+            "at_least": 0,
+            "pinned_first": 4,
+            "pinned_last": 4,
+            "static_keep": 0.5,
+            "window": 0.2,
+            "ratios": (),
+            **settings,
+        }
+    )  # type: ignore[arg-type]
 
 
 def floats(draw: np.random.Generator, *shape: int) -> Floats:

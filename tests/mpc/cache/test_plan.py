@@ -11,12 +11,12 @@ from cloister.mpc.cache.sizes import sizes_of
 WRONG: list[dict[str, object]] = [
     {"budget": 0.0},
     {"budget": 1.5},
-    {"clusters": ()},
+    {"clusters": (), "ratios": ()},
     {"clusters": (16, 5), "ratios": (0.5,)},
     {"clusters": (16,), "ratios": (0.5,)},
-    {"clusters": (1024,)},
+    {"clusters": (1024,), "ratios": ()},
     {"granularity": 0},
-    {"granularity": 3},
+    {"granularity": 3, "clusters": (16,), "ratios": ()},
     {"shared_layers": 0},
     {"pinned_first": -1},
 ]

@@ -8,7 +8,7 @@ from cloister.mpc.cache.sharing import leader, leads
 
 
 def test_pairs_share_but_for_the_first_two_layers() -> None:
-    assert [leader(layer, CachePlan()) for layer in range(8)] == [0, 1, 2, 2, 4, 4, 6, 6]
+    assert [leader(layer, CachePlan(shared_layers=2)) for layer in range(8)] == [0, 1, 2, 2, 4, 4, 6, 6]
 
 
 @given(layer=st.integers(0, 60), shared=st.integers(1, 8))
@@ -19,4 +19,4 @@ def test_a_leader_comes_before_whom_it_leads_and_leads_itself(layer: int, shared
 
 
 def test_no_other_method_shares() -> None:
-    assert leader(7, CachePlan(method="snapkv")) == 7
+    assert leader(7, CachePlan(method="snapkv", shared_layers=2)) == 7

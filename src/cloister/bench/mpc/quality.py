@@ -23,7 +23,7 @@ from cloister.bench.mpc.quality_tasks import (
 )
 from cloister.models.source import open_folder
 from cloister.models.tokenizer import Tokenizer
-from cloister.mpc.cache.plan import CachePlan, MethodName
+from cloister.mpc.cache.plan import RECOMMENDED, CachePlan, MethodName
 from cloister.mpc.functions.bundle import NAIVE
 from cloister.mpc.shape import shape_of
 from cloister.mpc.twin import PlainModel
@@ -68,9 +68,11 @@ def run_quality(
 
 def plan_for(method: MethodName, budget: float) -> CachePlan:
     """The method as it is compared: its budget kept to the token, however short."""
-    plan = CachePlan(method=method, budget=budget, at_least=0)
+    if method == "mpcache":
+        return replace(RECOMMENDED, budget=budget, at_least=0)
     # Baselines rank single tokens, many at once: on plain numbers top-k finds the same ones sooner.
-    return plan if method == "mpcache" else replace(plan, ranking="top_k", gather="keys")
+    pinned = RECOMMENDED.pinned_first
+    return CachePlan(method=method, budget=budget, at_least=0, pinned_first=pinned, ranking="top_k", gather="keys")
 
 
 def judge(
@@ -89,19 +91,22 @@ def judge(
         outcomes: list[list[float]] = [[] for _ in (full, *readers)]
         for number, sample in enumerate(task.samples):
             prompt = read_prompt(model, sample.prompt)
-            guess = sample.continuation
+            guess: Sequence[int] = sample.continuation
             for reader, scores in zip((full, *readers), outcomes, strict=True):
                 outcome = _outcome(task, sample, prompt, reader, decode, guess)
                 scores.append(outcome.score)
                 guess = outcome.tokens
             progress(f"{task.name}: {number + 1} of {len(task.samples)}")
-        total = geometric_mean if task.kind == "perplexity" else mean
-        full_score, *totals = map(total, outcomes)
+        full_score, *totals = [_total(task, scores) for scores in outcomes]
         rows += [
             QualityRow(name, budget, task.name, score, full_score)
             for (name, budget, _), score in zip(plans, totals, strict=True)
         ]
     return rows
+
+
+def _total(task: Task, scores: Sequence[float]) -> float:
+    return geometric_mean(scores) if task.kind == "perplexity" else mean(scores)
 
 
 class _Outcome(NamedTuple):

@@ -80,7 +80,8 @@ class MPCache:
         """Tokens of the prompt as pinned ones, with room after them, and as the body."""
         sizes = self.sizes
         middle = tokens[:, sizes.middle]
-        kept = middle if eviction is None else take(eviction.rows, middle, sizes.granularity)
+        rows = None if eviction is None else eviction.rows
+        kept = middle if rows is None else take(rows, middle, sizes.granularity)
         first, last = tokens[:, : sizes.first], tokens[:, tokens.shape[1] - sizes.last :]
         pinned = [first, kept[:, : sizes.always], last, empty_slots(tokens, self.new_tokens)]
         return jnp.concatenate(pinned, axis=1), kept[:, sizes.always :]

@@ -23,11 +23,15 @@ class Sizes:
     @property
     def evicts(self) -> bool:
         """Whether a look at the prompt is needed: something is dropped, or pinned by importance."""
-        return self.always > 0 or self.body < self.middle.stop - self.middle.start
+        return self.always > 0 or self.body < self.middle_tokens
+
+    @property
+    def middle_tokens(self) -> int:
+        return int(self.middle.stop) - int(self.middle.start)
 
     @property
     def runs(self) -> int:
-        return (self.middle.stop - self.middle.start) // self.granularity
+        return self.middle_tokens // self.granularity
 
     @property
     def always_runs(self) -> int:
