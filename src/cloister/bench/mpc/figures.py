@@ -14,11 +14,24 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Document = dict[str, Any]
-COLORS = {"mpcache": "tab:red", "mpcache_paper": "tab:orange", "full": "tab:blue", "full_lean": "tab:cyan"}
+COLORS = {
+    "none": "black",
+    "full_naive": "tab:gray",
+    "full": "tab:blue",
+    "full_lean": "tab:cyan",
+    "longcache": "tab:pink",
+    "infllm": "tab:olive",
+    "h2o": "tab:purple",
+    "snapkv": "tab:green",
+    "tova": "tab:brown",
+    "streaming": "limegreen",
+    "mpcache_paper": "tab:orange",
+    "mpcache": "tab:red",
+}
 MEASURES = {
     "megabytes": "megabytes a token",
     "messages": "messages a token",
-    "lan_seconds": "seconds a token, LAN",
+    "lan_cpu_seconds": "seconds a token, LAN (processor s)",
     "wan_seconds": "seconds a token, WAN",
 }
 
@@ -64,7 +77,7 @@ def draw_ablation(document: Document) -> Figure | None:
         return None
     figure, panels = _panels(1, 3)
     names = [row["step"] for row in rows]
-    for panel, key in zip(panels, ("megabytes", "messages", "lan_seconds"), strict=True):
+    for panel, key in zip(panels, ("megabytes", "messages", "lan_cpu_seconds"), strict=True):
         _bars_across(panel, names, [row[key] for row in rows], MEASURES[key])
     for panel in panels[1:]:
         panel.set_yticklabels([])
@@ -77,7 +90,7 @@ def draw_sharing(document: Document) -> Figure | None:
     if not rows:
         return None
     figure, panels = _panels(1, 3)
-    for panel, key in zip(panels, ("megabytes", "messages", "lan_seconds"), strict=True):
+    for panel, key in zip(panels, ("megabytes", "messages", "lan_cpu_seconds"), strict=True):
         for method in dict.fromkeys(row["method"] for row in rows):
             mine = [(row["layers"], row[key]) for row in rows if row["method"] == method]
             panel.plot(*zip(*mine, strict=True), marker="o", color=COLORS.get(method), label=method)
@@ -94,7 +107,7 @@ def draw_two_party(document: Document) -> Figure | None:
         return None
     figure, panels = _panels(1, 2)
     names = [row["method"] for row in rows]
-    for panel, key in zip(panels, ("megabytes", "lan_seconds"), strict=True):
+    for panel, key in zip(panels, ("megabytes", "lan_cpu_seconds"), strict=True):
         _bars_across(panel, names, [row[key] for row in rows], MEASURES[key])
     return _titled(figure, document, f"2 parties (Cheetah), T = {rows[0]['seq']}")
 
@@ -133,7 +146,9 @@ def _bars_across(panel: Axes, names: list[str], values: list[float], title: str)
     panel.barh(list(places), values)
     panel.set_yticks(list(places), names, fontsize="small")
     for place, value in zip(places, values, strict=True):
-        panel.annotate(f" {value:.4g}", (value, place), va="center", fontsize="x-small")
+        panel.annotate(
+            f" {value:,.0f}" if value >= 100 else f" {value:.3g}", (value, place), va="center", fontsize="x-small"
+        )
     panel.set(title=title, xscale="log")
     panel.grid(alpha=0.3, axis="x")
 

@@ -16,6 +16,7 @@ COSTS = {
     "cpu_seconds": "processor s",
     "seconds": "s here",
     "lan_seconds": "s, LAN",
+    "lan_cpu_seconds": "s, LAN, from processor s",
     "wan_seconds": "s, WAN",
 }
 

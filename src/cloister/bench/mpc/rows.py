@@ -21,6 +21,7 @@ def cost_row(tally: Tally) -> Row:
         "wan_seconds": round(WAN.seconds(tally), 4),
         "busiest_megabytes": round(tally.most_bytes / 1e6, 4),
         "cpu_seconds": round(tally.most_cpu, 4),
+        "lan_cpu_seconds": round(LAN.seconds(tally) - tally.seconds + tally.most_cpu, 4),
     }
 
 
