@@ -9,7 +9,7 @@ from cloister.errors import SetupError
 from cloister.models.reading import PromptReading
 from cloister.models.source import ModelFolder
 from cloister.models.tokenizer import Tokenizer
-from cloister.mpc.cache.plan import CachePlan
+from cloister.mpc.cache.plan import RECOMMENDED
 from cloister.mpc.certificates import Credentials
 from cloister.mpc.clerk import Clerk, Said
 from cloister.mpc.config import read_config
@@ -28,7 +28,7 @@ async def reach_parties(file: Path, patience_s: float, key: Path | None = None) 
     own = Credentials(key.with_suffix(".crt"), key)
     probe = await connect_patiently(config, own, patience_s)
     await probe.close()
-    parties = ModelAtParties(config, own, CachePlan())
+    parties = ModelAtParties(config, own, RECOMMENDED)
     await parties.connect(patience_s)
     return parties
 

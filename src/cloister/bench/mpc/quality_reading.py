@@ -7,7 +7,7 @@ itself what it reads, so that the answers are those of as many single steps. Kno
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -119,7 +119,7 @@ class Reader:
                 return after, out[:, 0]
 
             return lax.scan(one_by_one, cache, (queries.swapaxes(0, 1), seen))[1].swapaxes(0, 1)
-        each = jax.vmap(
+        each: Callable[..., Array] = jax.vmap(
             lambda query, chosen, sees: attend(query[:, None], cache, chosen, seen=sees[None])[0][:, 0],
             in_axes=(1, 0, 0),
             out_axes=1,

@@ -95,14 +95,15 @@ def _answering(name: str, questions: Sequence[_Question], encode: Encode, sample
     made = []
     for asked in draw.sample(list(questions), min(len(questions), samples)):
         others = draw.sample([other.passage for other in questions if other.passage != asked.passage], 12)
-        tail = encode(f"\n\nQuestion: {asked.text}\nThe answer, in a few words, is:")
+        head = encode("<|im_start|>user\nAnswer the question from the passages, in a few words.\n\n")
+        tail = encode(f"\n\nQuestion: {asked.text}<|im_end|>\n<|im_start|>assistant\n")
         gold = encode("\n\n" + asked.passage)
-        room = PROMPT_TOKENS - len(tail) - len(gold)
+        room = PROMPT_TOKENS - len(head) - len(tail) - len(gold)
         if room < 0:
             continue
         after = encode("\n\n" + "\n\n".join(others[:4]))[: int(room * draw.random())]
         before = encode("\n\n".join(others[4:]))[: room - len(after)]
-        prompt = [*before, *gold, *after, *tail]
+        prompt = [*head, *before, *gold, *after, *tail]
         if len(prompt) == PROMPT_TOKENS:
             made.append(Sample(tuple(prompt), tuple(encode(" " + asked.answers[0])), asked.answers))
     return Task(name, "answer", made)

@@ -71,16 +71,9 @@ def _divides(one: int, other: int) -> bool:
     return max(one, other) % min(one, other) == 0
 
 
-RECOMMENDED = CachePlan(
-    shared_layers=1,
-    window=0.03,
-    static_keep=1.0,
-    always=0.25,
-    pinned_first=4,  # padding may fill them: a first token that matters is then found by its score
-    clusters=(16, 4),
-    ratios=(0.25,),
-)
-"""What lost least of the settings tried on SmolLM2-135M, 1024 tokens. Selecting costs more than by larger clusters."""
+RECOMMENDED = CachePlan(shared_layers=1, window=0.03, always=0.3, clusters=(8,))
+"""Among the settings tried on SmolLM2-135M at 1024 tokens (docs/bench/mpc.md) the one that loses little and selects
+among few: sharing a selection between layers, or larger clusters, cost more of the quality than they save."""
 
 
 def make_method(plan: CachePlan, prompt_tokens: int, new_tokens: int) -> Method:
