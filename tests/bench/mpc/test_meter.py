@@ -62,6 +62,8 @@ def test_selecting_ahead_is_one_program_more_and_fewer_messages(meter: Meter) ->
     assert [part.name for part in ahead.parts].count("select_1") == 1
     assert ahead.cost.whole.most_messages < paper.cost.whole.most_messages
     assert ahead.cost.whole.bytes < full.cost.whole.bytes
+    (layers,) = meter.steps([WAYS["full"]], 512, layers_only=True)
+    assert layers.parts == tuple(part for part in full.parts if part.name.startswith(("step", "rescale")))
 
 
 def test_without_a_cache_blocks_are_extrapolated_exactly(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,8 @@ class FakeMeter:
         layers = 30 - way.plan.shared_layers
         return Step((Part("step_leading_1", layers, cost(read / 100, seq // 16, parties=self.parties.count)),))
 
-    def steps(self, ways: Sequence[Way], seq: int) -> list[Step]:
+    def steps(self, ways: Sequence[Way], seq: int, *, layers_only: bool = False) -> list[Step]:
+        assert layers_only == (self.parties.count == 2)
         return [self.step(way, seq) for way in ways]
 
     def whole_step(self, way: Way, seq: int) -> list[Cost]:
