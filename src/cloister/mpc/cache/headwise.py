@@ -15,13 +15,17 @@ from cloister.mpc.functions.reveal import on_shares
 LARGEST_BLOCK = 2**20
 """Elements of a block-diagonal matrix, above which heads go in several products: its zeros are arithmetic too."""
 
+LARGEST_WIDTH = 64
+"""Columns per row, above which each head has a product of its own: SPU multiplies nine rows of 3,465 columns thirty
+times more slowly than thrice three rows of 1,155 (measured on ABY3), and the messages saved are six of a layer's."""
+
 
 def headwise(left: Array, right: Array) -> Array:
     """(G, m, k) @ (G, k, n) → (G, m, n)."""
     if not on_shares():
         return jnp.matmul(left, right)
     heads, rows, inner = left.shape
-    at_once = max(1, isqrt(LARGEST_BLOCK // (rows * inner)))
+    at_once = 1 if rows * LARGEST_WIDTH < inner else max(1, isqrt(LARGEST_BLOCK // (rows * inner)))
     parts = [_at_once(left[i : i + at_once], right[i : i + at_once]) for i in range(0, heads, at_once)]
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
 
