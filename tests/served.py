@@ -56,10 +56,11 @@ class Command:
 
 
 class Server(Command):
-    """`cloister serve` on a free port."""
+    """`cloister serve` on a free port; without `mpc`, whose parties take gigabytes, unless the arguments ask for it."""
 
     def __init__(self, log: Path, *arguments: str) -> None:
-        super().__init__(log, "serve", "--port", "0", *arguments)
+        without = () if "--mpc" in arguments else ("--mpc", "off")
+        super().__init__(log, "serve", "--port", "0", *without, *arguments)
 
     def url(self, patience_s: float = 240) -> str:
         """Where it listens, once it says so."""
