@@ -14,6 +14,28 @@ from tests.served import running_server
 if TYPE_CHECKING:
     from cloister.models.source import ModelFolder
 
+HERE = Path(__file__).parent
+ON_SHARES = tuple(
+    HERE / path for path in ("mpc", "bench/mpc", "cli/test_bench_mpc.py", "cli/test_mpc.py", "serving/test_mpc.py")
+)
+"""Tests that load SPU: from then on every fork of their process has threads, and a sandbox wants a lone one."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--on-shares", action="store_true", help="run the tests that load SPU, and no others")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`pytest` runs all tests but those on shares; `pytest --on-shares` runs those; who names one of them gets it."""
+    if config.getoption("--on-shares"):
+        return None if collection_path.is_dir() or _on_shares(collection_path) else True
+    named = any(_on_shares(Path(argument.partition("::")[0]).resolve()) for argument in config.args)
+    return True if _on_shares(collection_path) and not named else None
+
+
+def _on_shares(path: Path) -> bool:
+    return any(path == part or part in path.parents for part in ON_SHARES)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def own_memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
