@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,9 +29,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """`pytest` runs all tests but those on shares; `pytest --on-shares` runs those; who names one of them gets it."""
     if config.getoption("--on-shares"):
+        if find_spec("spu") is None:
+            return True
         return None if collection_path.is_dir() or _on_shares(collection_path) else True
     named = any(_on_shares(Path(argument.partition("::")[0]).resolve()) for argument in config.args)
     return True if _on_shares(collection_path) and not named else None
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if config.getoption("--on-shares") and find_spec("spu") is None:
+        return "SPU is not installed (the extra [mpc] needs Python 3.11): nothing is tested on shares"
+    return None
 
 
 def _on_shares(path: Path) -> bool:
