@@ -36,7 +36,13 @@ def test_any_bytes_are_messages_or_a_protocol_error(union: object, data: bytes) 
         return
 
 
-@given(st.recursive(st.none() | st.integers() | st.binary(max_size=40) | st.text(max_size=40), st.lists, max_leaves=8))
+@given(
+    st.recursive(
+        st.none() | st.integers(-(2**63), 2**64 - 1) | st.binary(max_size=40) | st.text(max_size=40),
+        st.lists,
+        max_leaves=8,
+    )
+)
 def test_well_formed_msgpack_of_no_message_is_refused(value: object) -> None:
     body = msgspec.msgpack.encode([{"type": "put", "session": value, "head": value}])
     with pytest.raises(ProtocolError):
