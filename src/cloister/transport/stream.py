@@ -96,7 +96,8 @@ class StreamSealer:
         if self._aead is None:
             raise ChannelBroken("Nothing can be sealed after the end.")
         length = len(data)
-        plaintext = _PREFIX.pack(kind, length) + data.ljust(padded(_PREFIX.size + length) - _PREFIX.size, b"\0")
+        size = _PREFIX.size + length
+        plaintext = b"".join((_PREFIX.pack(kind, length), data, bytes(padded(size) - size)))
         sealed = self._aead.encrypt(nonce_of(self._number), plaintext, None)
         self._number += 1
         return _LENGTH.pack(len(sealed)) + sealed
@@ -121,8 +122,9 @@ class StreamOpener:
         """Take the bytes; give the frames that are now whole and authentic."""
         if self._dead:
             raise ChannelBroken("The stream broke before.", hint=_HINT)
+        self._buffer += data
         try:
-            return self._open_whole_frames(data)
+            return self._open_whole_frames()
         except ChannelBroken:
             self.close()
             raise
@@ -144,11 +146,8 @@ class StreamOpener:
         """Whether the authentic END was seen."""
         return self._ended
 
-    def _open_whole_frames(self, data: bytes) -> list[Frame]:
-        kept, at, frames = self._buffer, 0, []
-        if kept or len(data) < _SMALLEST_FRAME:
-            kept += data
-        buffer = kept or data  # frames mostly come whole: then nothing is kept
+    def _open_whole_frames(self) -> list[Frame]:
+        buffer, at, frames = self._buffer, 0, []
         if self._aead is None and not self._ended:
             if len(buffer) < SALT_BYTES:
                 return []
@@ -163,11 +162,8 @@ class StreamOpener:
                 break
             frames.append(self._open(bytes(buffer[start:at_end])))
             at = at_end
-        if buffer is kept:
-            del kept[:at]
-        else:
-            kept += data[at:]
-        if self._ended and kept:
+        del buffer[:at]
+        if self._ended and buffer:
             raise ChannelBroken("Something follows the answer's end.", hint=_HINT)
         return frames
 
