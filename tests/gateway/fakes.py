@@ -20,7 +20,6 @@ from fastapi import FastAPI
 
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import PromptTooLong
-from cloister.gateway.connection import WiredConnection
 from cloister.messages.front import Serving
 from cloister.messages.generation import SamplingParams, Stats, TokenLogprob, Tokens
 from cloister.messages.prompts import read_prompt
@@ -216,7 +215,7 @@ def completion_body(**fields: Any) -> dict[str, Any]:
 def served(app: FastAPI) -> Iterator[str]:
     """The app under uvicorn in a thread, on a port of its own; gives the URL."""
     server = uvicorn.Server(
-        uvicorn.Config(app, port=0, http=WiredConnection, loop="uvloop", ws="none", log_config=None, access_log=False)
+        uvicorn.Config(app, port=0, http="httptools", loop="uvloop", ws="none", log_config=None, access_log=False)
     )
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-import uvicorn
 from fastapi import FastAPI
 
 from cloister.config import GatewaySettings
@@ -22,9 +21,6 @@ from cloister.errors import (
 )
 from cloister.gateway.app import create_app
 from cloister.gateway.client import TELL_TAKEN_BYTES, GatewayClient
-from cloister.gateway.connection import WiredConnection
-from cloister.gateway.sealed import SealedFirst
-from cloister.gateway.wire import Wire
 from cloister.messages.front import (
     AskEvidence,
     Evidence,
@@ -95,13 +91,8 @@ def carrier() -> FakeCarrier:
 
 
 @pytest.fixture
-def routed(backend: FakeBackend, settings: GatewaySettings, carrier: FakeCarrier) -> FastAPI:
+def app(backend: FakeBackend, settings: GatewaySettings, carrier: FakeCarrier) -> FastAPI:
     return create_app(backend, ByteTokenizer(), MODEL, settings, 1_700_000_000, carrier)
-
-
-@pytest.fixture
-def app(routed: FastAPI) -> SealedFirst:
-    return SealedFirst(routed)
 
 
 async def test_bytes_go_through_unread_in_both_directions(http: httpx.AsyncClient, carrier: FakeCarrier) -> None:
@@ -111,24 +102,6 @@ async def test_bytes_go_through_unread_in_both_directions(http: httpx.AsyncClien
     assert response.headers["content-type"] == "application/cloister-sealed"
     assert response.headers["cache-control"] == "no-store"
     assert carrier.carried == [envelope] and carrier.answers[0].bytes_taken == len(b"sealed bytes")
-
-
-async def test_the_router_would_answer_alike(http: httpx.AsyncClient, routed: FastAPI, carrier: FakeCarrier) -> None:
-    """Sealed requests are taken out before it, and are guarded, counted and refused as it would have it."""
-    through_router = httpx.AsyncClient(transport=httpx.ASGITransport(routed), base_url="http://localhost")
-    foreign, wrong = {**SEALED, "Host": "rebound.example"}, {"Content-Type": "text/plain"}
-    told = []
-    async with through_router:
-        for client in (http, through_router):
-            for headers in (SEALED, foreign, wrong):
-                response = await client.post("/v1/sealed", content=b"x", headers=headers)
-                assert response.headers.pop("x-request-id").startswith("req_")
-                told.append((response.status_code, response.content, sorted(response.headers.items())))
-            told.append((await client.get("/v1/sealed")).status_code)
-    assert told[:4] == told[4:] and [one[0] for one in told[:3]] == [200, 403, 415] and told[3] == 405
-    counted = (await http.get("/metrics")).text
-    assert 'cloister_requests_total{route="/v1/sealed",status="2xx"} 2.0' in counted
-    assert len(carrier.carried) == 2
 
 
 async def test_no_key_is_asked_for_outside(http: httpx.AsyncClient) -> None:
@@ -293,95 +266,3 @@ async def test_when_the_controller_is_gone_everybody_is_told(line: Line) -> None
         await answer.next()
     with pytest.raises(ServiceUnavailable):
         await asking
-
-
-# ---- past ASGI
-
-
-class Notes(Wire):
-    """A wire that notes what is written."""
-
-    def __init__(self) -> None:
-        self.written = b""
-
-    def write(self, data: bytes) -> None:
-        assert data
-        self.written += data
-
-    free = True  # type: ignore[assignment]
-
-
-async def test_after_the_first_part_the_wire_has_the_rest_but_for_the_last(line: Line) -> None:
-    answer, wire = line.client.carry(b"envelope"), Notes()
-    answer.pour_into(wire)
-    number = (await line.controller.next(Sealed)).request_id
-    answer.put(SealedPart(number, b"a"))
-    assert not wire.written, "the answer's head is not out yet"
-    assert await answer.next() == (b"a", False)
-    answer.put(SealedPart(number, b"b"))
-    assert not wire.written, "what was given out is not sent yet"
-    assert await answer.next() == (b"b", False)
-    answer.taken(1)
-    answer.put(SealedPart(number, b"c"))
-    answer.put(SealedPart(number, bytes(TELL_TAKEN_BYTES)))
-    assert wire.written == b"c" + bytes(TELL_TAKEN_BYTES)
-    assert await line.controller.next(Taken) == Taken(number, TELL_TAKEN_BYTES + 2)
-    answer.put(SealedPart(number, b"d", end=True))
-    assert await answer.next() == (b"d", True)
-
-
-async def test_a_wire_that_is_not_free_is_never_overtaken(line: Line) -> None:
-    answer, wire = line.client.carry(b"envelope"), Notes()
-    answer.pour_into(wire)
-    answer.taken(0)
-    wire.free = False
-    answer.put(SealedPart(1, b"a"))
-    wire.free = True
-    answer.put(SealedPart(1, b"b"))
-    assert await answer.next() == (b"ab", False)
-    answer.put(SealedPart(1, b"c"))  # `ab` may still be waiting in ASGI's send
-    assert not wire.written and await answer.next() == (b"c", False)
-    answer.taken(3)
-    answer.put(SealedPart(1, b"d"))
-    answer.put(SealedPart(1, b""))  # as a chunk it would be the last one
-    assert wire.written == b"d" and await answer.next() == (b"", False)
-    answer.put(ServiceUnavailable("The parlour ended."))
-    with pytest.raises(ServiceUnavailable, match="parlour"):
-        await answer.next()
-
-
-@pytest.fixture
-async def port(line: Line, backend: FakeBackend) -> AsyncIterator[int]:
-    """Where the whole edge listens: uvicorn's server, our connection, the client."""
-    app = create_app(backend, ByteTokenizer(), MODEL, GatewaySettings(), 1, line.client)
-    config = uvicorn.Config(SealedFirst(app), port=0, http=WiredConnection, lifespan="off", log_config=None)
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0.01)
-    yield server.servers[0].sockets[0].getsockname()[1]
-    server.should_exit = server.force_exit = True
-    await serving
-
-
-async def test_over_a_real_connection_all_comes_in_order_and_no_more_than_is_read(line: Line, port: int) -> None:
-    async with asyncio.timeout(30):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 14)
-        head = "POST /v1/sealed HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/cloister-sealed\r\n"
-        writer.write(head.encode() + b"Content-Length: 1\r\n\r\nx")
-        number = (await line.controller.next(Sealed)).request_id
-        parts = [bytes([n % 251]) * (1 << 17) for n in range(120)]
-        for part in parts:
-            line.controller.say(SealedPart(number, part))
-            await asyncio.sleep(0)
-        await asyncio.sleep(0.3)
-        taken = sum(message.bytes for message in line.controller.messages if isinstance(message, Taken))
-        assert taken < sum(map(len, parts)) / 2, "a reader that does not read holds it up"
-        line.controller.say(SealedPart(number, b"end", end=True))
-        assert b" 200 OK" in await reader.readuntil(b"\r\n\r\n")
-        body = b""
-        while size := int(await reader.readline(), 16):
-            body += await reader.readexactly(size)
-            assert await reader.readexactly(2) == b"\r\n"
-        assert body == b"".join(parts) + b"end"
-        writer.close()

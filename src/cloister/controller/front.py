@@ -17,7 +17,7 @@ from cloister.config import GatewaySettings
 from cloister.controller.channel import Channel
 from cloister.controller.child import run_module
 from cloister.controller.relay import Relay
-from cloister.errors import ServiceUnavailable, error_from_code
+from cloister.errors import ProtocolError, ServiceUnavailable, error_from_code
 from cloister.hardening import WIPE_FREED_MEMORY
 from cloister.messages.front import Serving, StartFront
 from cloister.messages.generation import VERSION
@@ -102,12 +102,13 @@ class FrontProcess(ABC):
         self.relay.remove_front(self.number)
 
     def _receive(self, message: msgspec.Struct) -> None:
-        if self._open.done():
-            self.hear(message)  # who opens twice is out of turn, like anybody who says what nobody expects
-        elif isinstance(message, StartFailed):
-            self._open.set_exception(error_from_code(message.code, message.message, hint=message.hint))
-        elif self.opens(message):
-            self._open.set_result(None)
+        if isinstance(message, StartFailed) or self.opens(message):
+            if self._open.done():
+                raise ProtocolError("A front sent a message out of turn.")
+            if isinstance(message, StartFailed):
+                self._open.set_exception(error_from_code(message.code, message.message, hint=message.hint))
+            else:
+                self._open.set_result(None)
         else:
             self.hear(message)
 

@@ -97,18 +97,13 @@ class SecureDesk:
         number = message.request_id
         if (request := self._requests.get(number)) is None:
             return
-        if not request.begun:
-            self._begin(request)
-        if isinstance(message, Failed):
-            request.front.send(replace(message, request_id=local(number)))
-            self._forget(number)
-            return
-        part = SealedPart(local(number), message.data, message.end)
-        if len(part.data) <= _SMALL_BYTES:
-            request.front.send_soon(part)  # a step brings something for everybody: the gateway is woken once
+        self._begin(request)
+        told = replace(message, request_id=local(number))
+        if isinstance(message, SealedPart) and len(message.data) <= _SMALL_BYTES:
+            request.front.send_soon(told)  # a step brings something for everybody: the gateway is woken once
         else:
-            request.front.send(part)
-        if part.end:
+            request.front.send(told)
+        if isinstance(message, Failed) or message.end:
             self._forget(number)
 
     def lock(self, prompt: SealedPrompt) -> LockedPrompt:

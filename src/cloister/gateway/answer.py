@@ -17,7 +17,6 @@ from cloister.errors import CloisterError, RequestTimeout
 from cloister.gateway.errors import describe, log_unexpected
 from cloister.gateway.generation import ClientGone, Generation
 from cloister.gateway.reply import DONE, Reply, usage_of
-from cloister.gateway.wire import wire_of
 
 _LAST_WORD_S = 2.0
 
@@ -38,7 +37,7 @@ class Answer(Response):
         limit = asyncio.timeout_at(self._deadline)
         try:
             async with limit, self._generation.watched_by(receive):
-                await self.generate(scope, send)
+                await self.generate(send)
         except ClientGone:
             return
         except Exception as error:
@@ -46,7 +45,7 @@ class Answer(Response):
                 error = RequestTimeout("The request ran longer than this server allows.")
             await self.fail(error, send)
 
-    async def generate(self, scope: Scope, send: Send) -> None:
+    async def generate(self, send: Send) -> None:
         """Generate all of it and send the whole."""
         generation = self._generation
         while not generation.done:
@@ -82,8 +81,8 @@ class StreamedAnswer(Answer):
         self._include_usage = include_usage
         self._started = False
 
-    async def generate(self, scope: Scope, send: Send) -> None:
-        generation, reply, wire = self._generation, self._reply, None
+    async def generate(self, send: Send) -> None:
+        generation, reply = self._generation, self._reply
         while not generation.done:
             concerned = await generation.news()
             pieces = [reply.events(choice.index, choice.take()) for choice in concerned]
@@ -95,13 +94,8 @@ class StreamedAnswer(Answer):
                 if self._include_usage:
                     pieces.append(reply.usage_event(usage_of(generation.prompt_tokens, generation.output_tokens)))
                 pieces.append(DONE)
-            if not (events := b"".join(pieces)):
-                continue
-            if wire is not None and wire.free and not generation.done:
-                wire.write(events)
-            else:
+            if events := b"".join(pieces):
                 await send({"type": "http.response.body", "body": events, "more_body": not generation.done})
-                wire = wire_of(scope)
 
     async def fail(self, error: Exception, send: Send) -> None:
         """The status is out already: tell the error as an event and end the stream."""

@@ -11,8 +11,6 @@ from contextlib import suppress
 import msgspec
 
 from cloister.errors import CloisterError, ServiceUnavailable
-from cloister.gateway.reading import read_in_small_pieces
-from cloister.gateway.wire import Wire
 from cloister.messages.front import AskEvidence, Evidence, Leave, Sealed, SealedPart, Taken, ToGateway
 from cloister.messages.generation import Failed
 from cloister.service.base import Carrier, SealedAnswer
@@ -32,7 +30,6 @@ class GatewayClient(ControllerClient, Carrier):
         self._sealed: dict[int, CarriedAnswer] = {}
         self._evidence: dict[int, asyncio.Future[bytes]] = {}
         super().__init__(reader, writer)
-        read_in_small_pieces(writer.transport)
 
     async def evidence(self, nonce: bytes, since: int) -> bytes:
         request_id = next(self._ids)
@@ -80,11 +77,7 @@ class GatewayClient(ControllerClient, Carrier):
 
 
 class CarriedAnswer(SealedAnswer):
-    """One sealed answer on its way through.
-
-    Given a wire, it writes parts there itself as they come, which wakes nobody. What `next` gives out comes before all
-    of that: until it is `taken`, and whenever the wire is not free, parts wait for `next`.
-    """
+    """One sealed answer on its way through."""
 
     def __init__(self, request_id: int, client: GatewayClient) -> None:
         self._request_id = request_id
@@ -94,20 +87,9 @@ class CarriedAnswer(SealedAnswer):
         self._news = asyncio.Event()
         self._untold = 0
         self._ended = False
-        self._wire: Wire | None = None
-        self._given = True
-
-    def pour_into(self, wire: Wire) -> None:
-        """Use the wire once the first part was taken. The last part is not written there but given by `next`."""
-        self._wire = wire
 
     def put(self, part: SealedPart | CloisterError) -> None:
         if isinstance(part, SealedPart):
-            wire = self._wire
-            if wire is not None and not (self._given or self._parts or part.end) and part.data and wire.free:
-                wire.write(part.data)
-                self._count(len(part.data))
-                return
             self._parts.append(part)
         else:
             self._failed = part
@@ -119,17 +101,12 @@ class CarriedAnswer(SealedAnswer):
         await self._news.wait()
         if self._parts:
             parts, self._parts = self._parts, []
-            self._given = True
             if self._failed is None and not parts[-1].end:
                 self._news.clear()
             return b"".join([part.data for part in parts]), parts[-1].end
         raise self._failed or ServiceUnavailable("The answer has ended.")
 
     def taken(self, count: int) -> None:
-        self._given = False
-        self._count(count)
-
-    def _count(self, count: int) -> None:
         self._untold += count
         if self._untold >= TELL_TAKEN_BYTES and not self._ended:
             with suppress(ServiceUnavailable):

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from cloister.gateway.reading import read_in_small_pieces
 from cloister.messages.front import Leave, Taken
 from cloister.messages.parlour import Serve, ToParlour
 from cloister.service.client import ControllerClient
@@ -21,7 +20,6 @@ class ParlourClient(ControllerClient):
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._hear: Callable[[Serve | Taken | Leave], None] | None = None
         super().__init__(reader, writer)
-        read_in_small_pieces(writer.transport)
 
     def serve_with(self, hear: Callable[[Serve | Taken | Leave], None]) -> None:
         self._hear = hear

@@ -12,7 +12,6 @@ from urllib.parse import unquote
 from starlette.types import ASGIApp, Message, Scope
 
 from cloister.errors import CloisterError, ServiceUnavailable
-from cloister.gateway import wire
 from cloister.gateway.sealed_request import SCOPE, SealedRequest
 from cloister.messages.parlour import Serve
 from cloister.transport.inner import InnerHead, InnerRequest
@@ -25,8 +24,8 @@ WINDOW_BYTES = 1 << 18
 _NOT_OURS = frozenset(("host", "connection", "content-length", "transfer-encoding", "expect", "upgrade", "te"))
 
 
-class Exchange(wire.Wire):
-    """`wants_out` is called when there is something to `flush`. Its own wire: pieces of the body wait here for that."""
+class Exchange:
+    """`wants_out` is called when there is something to `flush`."""
 
     def __init__(self, serve: Serve, wants_out: Callable[[Exchange], None]) -> None:
         self.number = serve.request_id
@@ -80,29 +79,21 @@ class Exchange(wire.Wire):
         self._room.set()
         self.erase()
 
-    @property
-    def free(self) -> bool:
-        return self._ahead <= WINDOW_BYTES and not self._gone.is_set()
-
-    def write(self, data: bytes) -> None:
-        self._data.append(data)
-        self._wants_out(self)
-
     def flush(self) -> bytes:
         """What there is to send, sealed: all data that came since the last time is in one frame, as far as it fits."""
+        pieces: list[bytes] = []
         if self._gone.is_set():
             return b""
-        sealed = b""
         if self._head is not None:
             self._sealer = StreamSealer(self._response_key, self._enc)
-            sealed = self._sealer.head(self._head)
+            pieces.append(self._sealer.head(self._head))
             self._head = None
         if self._sealer is not None:
-            if self._data:
-                sealed += self._sealer.data(*self._data)
-                self._data.clear()
+            pieces.append(self._sealer.data(*self._data) if self._data else b"")
+            self._data.clear()
             if self.ended:
-                sealed += self._sealer.end()
+                pieces.append(self._sealer.end())
+        sealed = b"".join(pieces)
         self._ahead += len(sealed)
         return sealed
 
@@ -144,7 +135,6 @@ class Exchange(wire.Wire):
             "client": None,
             "server": None,
             SCOPE: SealedRequest(self.number, self._prompts),
-            wire.SCOPE: self,
         }
 
     async def _send(self, message: Message) -> None:
