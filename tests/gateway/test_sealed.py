@@ -21,6 +21,7 @@ from cloister.errors import (
 )
 from cloister.gateway.app import create_app
 from cloister.gateway.client import TELL_TAKEN_BYTES, GatewayClient
+from cloister.gateway.sealed import SealedFirst
 from cloister.messages.front import (
     AskEvidence,
     Evidence,
@@ -91,8 +92,13 @@ def carrier() -> FakeCarrier:
 
 
 @pytest.fixture
-def app(backend: FakeBackend, settings: GatewaySettings, carrier: FakeCarrier) -> FastAPI:
+def routed(backend: FakeBackend, settings: GatewaySettings, carrier: FakeCarrier) -> FastAPI:
     return create_app(backend, ByteTokenizer(), MODEL, settings, 1_700_000_000, carrier)
+
+
+@pytest.fixture
+def app(routed: FastAPI) -> SealedFirst:
+    return SealedFirst(routed)
 
 
 async def test_bytes_go_through_unread_in_both_directions(http: httpx.AsyncClient, carrier: FakeCarrier) -> None:
@@ -102,6 +108,24 @@ async def test_bytes_go_through_unread_in_both_directions(http: httpx.AsyncClien
     assert response.headers["content-type"] == "application/cloister-sealed"
     assert response.headers["cache-control"] == "no-store"
     assert carrier.carried == [envelope] and carrier.answers[0].bytes_taken == len(b"sealed bytes")
+
+
+async def test_the_router_would_answer_alike(http: httpx.AsyncClient, routed: FastAPI, carrier: FakeCarrier) -> None:
+    """Sealed requests are taken out before it, and are guarded, counted and refused as it would have it."""
+    through_router = httpx.AsyncClient(transport=httpx.ASGITransport(routed), base_url="http://localhost")
+    foreign, wrong = {**SEALED, "Host": "rebound.example"}, {"Content-Type": "text/plain"}
+    told = []
+    async with through_router:
+        for client in (http, through_router):
+            for headers in (SEALED, foreign, wrong):
+                response = await client.post("/v1/sealed", content=b"x", headers=headers)
+                assert response.headers.pop("x-request-id").startswith("req_")
+                told.append((response.status_code, response.content, sorted(response.headers.items())))
+            told.append((await client.get("/v1/sealed")).status_code)
+    assert told[:4] == told[4:] and [one[0] for one in told[:3]] == [200, 403, 415] and told[3] == 405
+    counted = (await http.get("/metrics")).text
+    assert 'cloister_requests_total{route="/v1/sealed",status="2xx"} 2.0' in counted
+    assert len(carrier.carried) == 2
 
 
 async def test_no_key_is_asked_for_outside(http: httpx.AsyncClient) -> None:

@@ -97,13 +97,18 @@ class SecureDesk:
         number = message.request_id
         if (request := self._requests.get(number)) is None:
             return
-        self._begin(request)
-        told = replace(message, request_id=local(number))
-        if isinstance(message, SealedPart) and len(message.data) <= _SMALL_BYTES:
-            request.front.send_soon(told)  # a step brings something for everybody: the gateway is woken once
+        if not request.begun:
+            self._begin(request)
+        if isinstance(message, Failed):
+            request.front.send(replace(message, request_id=local(number)))
+            self._forget(number)
+            return
+        part = SealedPart(local(number), message.data, message.end)
+        if len(part.data) <= _SMALL_BYTES:
+            request.front.send_soon(part)  # a beat brings something for everybody: the gateway is woken once
         else:
-            request.front.send(told)
-        if isinstance(message, Failed) or message.end:
+            request.front.send(part)
+        if part.end:
             self._forget(number)
 
     def lock(self, prompt: SealedPrompt) -> LockedPrompt:

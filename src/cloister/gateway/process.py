@@ -11,6 +11,7 @@ from cloister.config import GatewaySettings
 from cloister.errors import CloisterError, ServiceUnavailable
 from cloister.gateway.app import create_app
 from cloister.gateway.client import GatewayClient
+from cloister.gateway.sealed import SealedFirst
 from cloister.gateway.server import serve as serve_http
 from cloister.hardening import where_raised
 from cloister.messages.front import Listening
@@ -41,4 +42,4 @@ async def _serve(client: GatewayClient) -> None:
     await client.serving
     app = create_app(client, tokenizer, start.name, settings, start.created, client)
     client.when_gone(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    await serve_http(app, settings, lambda url: client.send(Listening(url)))
+    await serve_http(SealedFirst(app), settings, lambda url: client.send(Listening(url)))

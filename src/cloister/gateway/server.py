@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from cloister.config import GatewaySettings
 from cloister.errors import SetupError
@@ -22,7 +22,7 @@ _BACKLOG = 2048
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-async def serve(app: FastAPI, settings: GatewaySettings, on_ready: Callable[[str], None]) -> None:
+async def serve(app: ASGIApp, settings: GatewaySettings, on_ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; `on_ready` gets the URL once it listens. Running answers get time to end."""
     listener = _bind(settings)
     # No access log: paths and addresses are users' affair. uvicorn's own lines hold no content.

@@ -17,7 +17,8 @@ from cloister.messages.service import View
 from cloister.messages.vault import Confide, Understood
 from cloister.mpc.clerk import Clerk, Said
 from cloister.service.base import Backend, OpenJob, VaultJob
-from cloister.service.stream import Event, TokenStream, raised
+from cloister.service.mailbox import Mailbox
+from cloister.service.stream import TokenStream, raised
 
 
 class ClerkBackend(Backend):
@@ -30,7 +31,7 @@ class ClerkBackend(Backend):
         self._clerk = make_clerk(self._hear)
         self._ids = itertools.count(1)
         self._understood: dict[int, asyncio.Future[int]] = {}
-        self._events: dict[int, asyncio.Queue[Event]] = {}
+        self._events: dict[int, Mailbox] = {}
         self._counted = [0, 0]
 
     @property
@@ -41,7 +42,7 @@ class ClerkBackend(Backend):
         if isinstance(job, OpenJob) or isinstance(job.prompt, SealedPrompt):
             raise LevelUnavailable("Here prompts are served at the level 'mpc' alone.", param="protection")
         request_id = next(self._ids)
-        events = self._events[request_id] = asyncio.Queue()
+        events = self._events[request_id] = Mailbox()
         understood = self._understood[request_id] = asyncio.get_running_loop().create_future()
         self._clerk.hear(Confide(request_id, job.level, job.prompt, params))
         try:
@@ -76,7 +77,7 @@ class ClerkBackend(Backend):
             waiting.set_exception(raised(said))
         elif events is not None:
             self._counted[1] += len(said.tokens) if isinstance(said, Tokens) else 0
-            events.put_nowait(said)
+            events.put(said)
 
     def _leave(self, request_id: int) -> None:
         self._understood.pop(request_id, None)

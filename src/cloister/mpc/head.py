@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
 from cloister.mpc.functions.bundle import Functions
+from cloister.mpc.functions.largest import largest
+from cloister.mpc.functions.ring import fine, integers, numbers, settled
 from cloister.mpc.layer import normalise, with_biases
 from cloister.mpc.shape import ModelShape
 from cloister.mpc.weights import OuterWeights
@@ -22,19 +23,13 @@ Answer = Literal["token", "sampled", "logits"]
 
 
 def logits(shape: ModelShape, functions: Functions, outer: OuterWeights, hidden: Array) -> Array:
-    """(V, n)."""
+    """(V, n), fine (functions.ring): whoever compares them need not have them truncated."""
     normed = normalise(shape, functions, hidden, shape.epsilon * shape.scales[-1] ** 2)
     if shape.tied:
-        values: Array = outer.embedding @ (normed * outer.gain)
+        matrix, columns = outer.embedding, normed * outer.gain
     else:
-        values = outer.head @ with_biases(shape, normed, jnp.ones((1, hidden.shape[1]), hidden.dtype))
-    return values
-
-
-def likeliest(values: Array) -> Array:
-    """The numbers (n,) of the largest of (V, n)."""
-    rows = [jax.lax.top_k(values[:, column], 1)[1] for column in range(values.shape[1])]
-    return jnp.concatenate(rows)
+        matrix, columns = outer.head, with_biases(shape, normed, jnp.ones((1, hidden.shape[1]), hidden.dtype))
+    return numbers(integers(matrix) @ integers(columns))
 
 
 def answer(
@@ -43,5 +38,5 @@ def answer(
     """What is fetched after a pass: (n,) numbers of tokens, or logits (V, n)."""
     values = logits(shape, functions, outer, hidden)
     if kind == "logits":
-        return values
-    return likeliest(values + noise if noise is not None else values)
+        return settled(values)
+    return largest(values + fine(noise) if noise is not None else values)

@@ -1,7 +1,8 @@
 """What is public of a model: its sizes and its kind. Parties compile their programs from this and nothing else.
 
 Knows no weights. The residual stream of layer i is kept multiplied by `scales[i]`, a power of two, so that neither its
-squares overflow the ring nor its digits drown in the fixed point's last bits (see calibration).
+squares overflow the ring nor its digits drown in the fixed point's last bits (see calibration). Where `calm` is not 0,
+the MLPs' neurons are ordered: the first `calm` of each layer have gates that stay within the range of a polynomial.
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ BUCKET = 16
 
 FINE = 256
 """A token is dealt as two one-hots, its number // FINE and its number % FINE: 448 secrets for SmolLM2, not 49,152."""
+
+CALM_STEP = 64
+"""Calm neurons are counted in these, so that the count says little of the weights."""
+
+GATE_UNIT = 8
+"""Where neurons are ordered, the matrix of gate and up is divided by this, so that no party has to."""
 
 Size = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 
@@ -46,12 +53,14 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         float, ...
     ]  # frequencies of the rotary angles, head_size / 2 of them; () where positions are learned
     scales: tuple[float, ...]  # of the residual stream, per layer
+    calm: Annotated[int, msgspec.Meta(ge=0, le=1_000_000, multiple_of=CALM_STEP)] = 0  # in every layer alike
 
     def __post_init__(self) -> None:
         consistent = (
             self.heads % self.kv_heads == 0
             and len(self.scales) == self.layers
             and all(math.isfinite(scale) and scale > 0 for scale in self.scales)
+            and self.calm <= (self.inner if self.gated and self.activation == "silu" else 0)
             and (len(self.rotation) * 2 == self.head_size if self.positions == 0 else not self.rotation)
         )
         if not consistent:
@@ -85,7 +94,7 @@ def bucket_of(prompt_tokens: int) -> int:
 
 
 def shape_of(folder: ModelFolder) -> ModelShape:
-    """The shape of the folder's model, its residual stream not yet scaled (`calibration.calibrate` does that)."""
+    """The shape of the folder's model, its stream not yet scaled and no neuron called calm (calibration does both)."""
     config = folder.config
     kind = config["model_type"]
     if kind == "llama":

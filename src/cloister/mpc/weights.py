@@ -2,7 +2,7 @@
 
 Folded in: the norms' gains into the matrix after them, 1/sqrt(d) into the queries, q, k and v into one matrix and gate
 and up into another, biases as a last column (their input gets a row that is 1 where there is a token), the residual
-stream's scale into what writes to it. LayerNorm is RMSNorm on a centred stream, so for GPT-2 everything that writes to
+stream's scale into what writes to it, calm neurons put first (see shape) where calibration ordered them. LayerNorm is RMSNorm on a centred stream, so for GPT-2 everything that writes to
 the stream is centred here and nobody subtracts a mean later. Knows files' names for tensors; knows nothing of shares.
 """
 

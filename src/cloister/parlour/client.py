@@ -16,6 +16,7 @@ class ParlourClient(ControllerClient):
     """A Backend; `serve_with` says who takes sealed requests."""
 
     hears = ToParlour
+    beat_s = 0.15
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._hear: Callable[[Serve | Taken | Leave], None] | None = None

@@ -34,7 +34,8 @@ from cloister.messages.parlour import AskSealed
 from cloister.messages.prompts import SealedPrompt
 from cloister.messages.service import AskView, View
 from cloister.service.base import Backend, OpenJob, VaultJob
-from cloister.service.stream import Event, TokenStream, raised
+from cloister.service.mailbox import Event, Mailbox
+from cloister.service.stream import TokenStream, raised
 
 RECEIVE_BYTES = 1 << 20
 
@@ -43,6 +44,7 @@ class ControllerClient(Backend):
     """A Backend over a socket. `connect`, then `started` and `serving` are what the controller says first."""
 
     hears: ClassVar[object] = ToGateway
+    beat_s: ClassVar[float] = 0.0
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         loop = asyncio.get_running_loop()
@@ -50,7 +52,7 @@ class ControllerClient(Backend):
         self.serving: asyncio.Future[Serving] = loop.create_future()
         self._writer = writer
         self._ids = itertools.count(1)
-        self._open: dict[int, asyncio.Queue[Event]] = {}
+        self._open: dict[int, Mailbox] = {}
         self._accepting: dict[int, asyncio.Future[int]] = {}
         self._stats: list[asyncio.Future[Stats]] = []
         self._views: defaultdict[int, list[asyncio.Future[View]]] = defaultdict(list)
@@ -85,7 +87,7 @@ class ControllerClient(Backend):
             self.send(Submit(request_id, tenant, job.prompt, params, job.public))
         else:
             self.send(_asking(request_id, tenant, job, params))
-        events: asyncio.Queue[Event] = asyncio.Queue()
+        events = Mailbox(self.beat_s)
         accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._open[request_id], self._accepting[request_id] = events, accepted
         try:
@@ -169,7 +171,7 @@ class ControllerClient(Backend):
     def _deliver(self, request_id: int, event: Event, *, ended: bool) -> None:
         events = self._open.pop(request_id, None) if ended else self._open.get(request_id)
         if events is not None:
-            events.put_nowait(event)
+            events.put(event)
 
     def _hang_up(self) -> None:
         self._up = False
@@ -183,7 +185,7 @@ class ControllerClient(Backend):
                 future.set_exception(reason)
                 future.exception()  # nobody may be waiting
         for events in self._open.values():
-            events.put_nowait(reason)
+            events.put(reason)
         for waiting in (self._open, self._accepting, self._stats, self._views):
             waiting.clear()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -10,16 +9,13 @@ from typing import Any
 from cloister.errors import CloisterError, error_from_code
 from cloister.messages.generation import Failed, Tokens
 from cloister.service.base import AnswerStream
-
-Event = Tokens | Failed | CloisterError
+from cloister.service.mailbox import Mailbox
 
 
 class TokenStream(AnswerStream):
     """Closing it before its end cancels the request, also when nothing was read yet."""
 
-    def __init__(
-        self, request_id: int, prompt_tokens: int, events: asyncio.Queue[Event], on_leave: Callable[[], None]
-    ) -> None:
+    def __init__(self, request_id: int, prompt_tokens: int, events: Mailbox, on_leave: Callable[[], None]) -> None:
         self.request_id = request_id
         self.prompt_tokens = prompt_tokens
         self._events = events
@@ -29,16 +25,10 @@ class TokenStream(AnswerStream):
     async def asend(self, value: None) -> Tokens:
         if self._ended:
             raise StopAsyncIteration
-        event = await self._events.get()
+        event = await self._events.take()
         if not isinstance(event, Tokens):
             self._ended = True
             raise raised(event)
-        while event.finish is None and not self._events.empty():
-            following = self._events.get_nowait()
-            if not isinstance(following, Tokens):
-                self._events.put_nowait(following)
-                break
-            event = _joined(event, following)
         self._ended = event.finish is not None
         return event
 
@@ -65,18 +55,3 @@ def raised(event: Failed | CloisterError) -> CloisterError:
     if isinstance(event, CloisterError):
         return event
     return error_from_code(event.code, event.message, retry_after=event.retry_after, param=event.param)
-
-
-def _joined(first: Tokens, second: Tokens) -> Tokens:
-    """Two messages that wait together are read as one."""
-    logprobs = (
-        None if first.logprobs is None and second.logprobs is None else (first.logprobs or ()) + (second.logprobs or ())
-    )
-    return Tokens(
-        request_id=first.request_id,
-        tokens=first.tokens + second.tokens,
-        logprobs=logprobs,
-        prompt_logprobs=first.prompt_logprobs or second.prompt_logprobs,
-        finish=second.finish,
-        progress=second.progress or first.progress,
-    )
