@@ -1,6 +1,6 @@
 """One layer of the decoder, on columns: activations are (D, n), weights (out, in). Pure JAX, alike on shares and plain.
 
-Knows neither caches' methods from within nor how functions are computed. `present` is (1, n), integers: 1 where a
+Knows neither caches' methods from within nor how functions are computed. `present` is (1, n): 1 where a
 column holds a token, 0 where it pads. A padding column is zero on entry, small noise afterwards, and its values are
 zero exactly: what keys or scores its noise may lead to weighs nothing.
 """
@@ -10,12 +10,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from cloister.mpc.cache import slots
-from cloister.mpc.cache.attention import scores, weighted
+from cloister.mpc.cache.attention import scores, shown, weighted
 from cloister.mpc.cache.base import Cache, Choice, Method, PromptLayer, Shuffles
 from cloister.mpc.functions.bundle import Functions
+from cloister.mpc.functions.ring import integers, numbers, settled
 from cloister.mpc.shape import ModelShape
 from cloister.mpc.weights import LayerWeights
 
@@ -43,8 +45,14 @@ class Attended(NamedTuple):
 
 def normalise(shape: ModelShape, functions: Functions, hidden: Array, epsilon: Array | float) -> Array:
     """RMSNorm without its gain (weights hold it); `epsilon` is public and scaled as the stream's squares are."""
-    mean_square = jnp.sum(hidden * hidden, axis=0, keepdims=True) * (1 / shape.hidden)
-    return hidden * functions.rms_scale(mean_square + epsilon)
+    return hidden * functions.rms_scale(_squares(hidden) * (1 / shape.hidden) + epsilon)
+
+
+def _squares(hidden: Array) -> Array:
+    """(D, n) → (1, n), each column with itself: a product costs what comes out of it, and n is less than D."""
+    elements, columns = integers(hidden), hidden.shape[1]
+    own = (elements.T @ elements) * np.eye(columns, dtype=elements.dtype)
+    return settled(numbers(jnp.ones((1, columns), elements.dtype) @ own))
 
 
 def with_biases(shape: ModelShape, columns: Array, present: Array) -> Array:
@@ -53,12 +61,14 @@ def with_biases(shape: ModelShape, columns: Array, present: Array) -> Array:
 
 
 def rotate(heads: Array, angles: Angles) -> Array:
-    """Rotary positions on (…, n, d): one product, one truncation."""
+    """Rotary positions on (…, n, d): one truncation of what two public products add up to."""
     if not angles.cosine.size:
         return heads
     half = heads.shape[-1] // 2
     turned = jnp.concatenate([-heads[..., half:], heads[..., :half]], axis=-1)
-    return jnp.sum(jnp.stack([heads, turned]) * jnp.stack([angles.cosine, angles.sine])[:, None], axis=0)
+    return settled(
+        numbers(integers(heads) * integers(angles.cosine) + integers(turned) * integers(angles.sine)),
+    )
 
 
 def project(shape: ModelShape, normed: Array, weights: LayerWeights, angles: Angles, present: Array) -> Attended:
@@ -146,7 +156,7 @@ def _causal(
     visible = jnp.tri(columns, before + columns, before, dtype=jnp.int32)
     itself = jnp.eye(columns, before + columns, before, dtype=jnp.int32)
     lowered = scores(queries, every_key) - (first.reshape(columns, 1) * itself * FAR).astype(queries.dtype)
-    sums = weighted(softmax.weigh(lowered, offset) * visible, every_value)
+    sums = weighted(shown(softmax.weigh(lowered, offset), visible), every_value)
     alone = values[-1] * first.reshape(1, columns, 1).astype(queries.dtype)
     padding = jnp.pad((1 - present).reshape(1, columns, 1), ((0, 0), (0, 0), (alone.shape[-1] - 1, 0)))
     instead = jnp.repeat(alone + padding.astype(queries.dtype), queries.shape[0] // alone.shape[0], axis=0)
@@ -186,4 +196,5 @@ def step_layer(
 
 
 def _ones(hidden: Array) -> Array:
-    return jnp.ones((1, hidden.shape[1]), jnp.int32)
+    """Out of shares: public ones among them would have to be shared first, which is a message."""
+    return hidden[:1] - hidden[:1] + 1

@@ -7,6 +7,7 @@ from jax import Array
 
 from cloister.mpc.cache.base import Softmax
 from cloister.mpc.cache.headwise import headwise
+from cloister.mpc.functions.ring import integers, numbers
 
 
 def scores(queries: Array, keys: Array) -> Array:
@@ -14,6 +15,16 @@ def scores(queries: Array, keys: Array) -> Array:
     heads, new, size = queries.shape
     grouped = queries.reshape(keys.shape[0], -1, size)
     return headwise(grouped, jnp.swapaxes(keys, 1, 2)).reshape(heads, new, -1)
+
+
+def fine_scores(queries: Array, keys: Array) -> Array:
+    """The same, fine (functions.ring): for whoever gathers some of them before they are truncated."""
+    return numbers(scores(integers(queries), integers(keys)))
+
+
+def shown(weights: Array, visible: Array) -> Array:
+    """Weights times public integers. Said of the ring's elements, as it would be truncated like a fraction else."""
+    return numbers(integers(weights) * visible.astype(integers(weights).dtype))
 
 
 def weighted(weights: Array, values: Array) -> Array:
@@ -27,7 +38,7 @@ def read_all(
     queries: Array, keys: Array, values: Array, softmax: Softmax, offset: Array, visible: Array
 ) -> tuple[Array, Array]:
     """Attention over everything given, and its weights before division; `visible` is public, (n, t) integers."""
-    weights = softmax.weigh(scores(queries, keys), offset) * visible
+    weights = shown(softmax.weigh(scores(queries, keys), offset), visible)
     return softmax.divide(weighted(weights, values)), weights
 
 

@@ -1,8 +1,9 @@
 """Clusters chosen level by level (§4.3, hierarchical clustering), all heads at once, and attention over the chosen.
 
 `gather="keys"` takes chosen keys and values out of the body, as the paper. `"scores"` takes out less: the scores of the
-whole body are one product whose cost is its output, so only the chosen *scores* are gathered, only they become weights,
-and the weights are put back into place to meet the values of the whole body: nothing of the size k x d is gathered.
+whole body are one product whose cost is its output, so only the chosen *scores* are gathered, only they are truncated
+and become weights, and the weights are put back into place to meet the values of the whole body: nothing of the size
+k x d is gathered.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
-from cloister.mpc.cache.attention import read_all, scores, visible_to, weighted
+from cloister.mpc.cache.attention import fine_scores, read_all, shown, visible_to, weighted
 from cloister.mpc.cache.base import Cache, Choice, Softmax
 from cloister.mpc.cache.headwise import headwise
 from cloister.mpc.cache.ranking import best_rows
 from cloister.mpc.cache.static import take
+from cloister.mpc.functions.ring import settled
 
 
 def choose_clusters(similar: tuple[Array, ...], counts: tuple[int, ...], shuffles: tuple[Array | None, ...]) -> Choice:
@@ -43,12 +45,13 @@ def attend_by_scores(
     heads, new, _ = queries.shape
     groups, chosen, clusters = choice.rows.shape
     body = cache.keys.shape[1]
-    every = scores(queries, jnp.concatenate([cache.keys, cache.pinned_keys], axis=1))
+    every = fine_scores(queries, jnp.concatenate([cache.keys, cache.pinned_keys], axis=1))
     by_cluster = every[..., :body].reshape(groups, -1, clusters, body // clusters).transpose(0, 2, 1, 3)
     taken = headwise(choice.rows, by_cluster.reshape(groups, clusters, -1))
     read = taken.reshape(groups, chosen, -1, body // clusters).transpose(0, 2, 1, 3).reshape(heads, new, -1)
     visible = visible_to(new, read.shape[-1], seen)
-    weights = softmax.weigh(jnp.concatenate([read, every[..., body:]], axis=-1), offset) * visible
+    asked = settled(jnp.concatenate([read, every[..., body:]], axis=-1))
+    weights = shown(softmax.weigh(asked, offset), visible)
     given = weights[..., : read.shape[-1]].reshape(groups, -1, chosen, body // clusters).transpose(0, 2, 1, 3)
     spread = headwise(jnp.swapaxes(choice.rows, 1, 2), given.reshape(groups, chosen, -1))
     placed = spread.reshape(groups, clusters, -1, body // clusters).transpose(0, 2, 1, 3).reshape(heads, new, body)
