@@ -29,6 +29,6 @@ def test_one_product_for_shares_is_every_heads_product(
 def test_many_heads_go_in_several_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LARGEST_BLOCK", 16 * 2 * 3)
     draw = np.random.default_rng(1)
-    left, right = floats(draw, 10, 2, 3), floats(draw, 10, 3, 5)
+    left, right = draw.integers(0, 2, (10, 2, 3), dtype=np.int32), floats(draw, 10, 3, 5)
     with tracing_for_shares():
         assert np.allclose(headwise(left, right), left @ right, atol=1e-4)

@@ -16,6 +16,7 @@ from spu.utils import frontend
 
 from cloister.mpc.cache import slots
 from cloister.mpc.cache.base import Method, PromptLayer, Shuffles
+from cloister.mpc.cache.headwise import LARGEST_WIDTH, headwise
 from cloister.mpc.cache.mpcache import MPCache
 from cloister.mpc.cache.plan import CachePlan, make_method
 from cloister.mpc.cache.ranking import best_rows, in_order
@@ -71,6 +72,12 @@ def test_the_largest_are_found_and_put_in_order(trio: Trio, count: int) -> None:
     expected = np.argsort(-numbers, axis=-1, kind="stable")[:, :3].tolist()
     assert named(rows) == expected
     assert named(ordered) == [sorted(row) for row in expected]
+
+
+def test_wide_products_go_head_by_head_and_are_truncated_together(trio: Trio) -> None:
+    draw = np.random.default_rng(4)
+    left, right = floats(draw, 3, 1, LARGEST_WIDTH + 1) * 100, floats(draw, 3, LARGEST_WIDTH + 1, 2) * 100
+    np.testing.assert_allclose(on_shares(trio, headwise, left, right), left @ right, atol=0.05)
 
 
 def test_secret_top_k_finds_the_same(trio: Trio) -> None:

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("jax", reason="JAX is not installed: pip install '.[mpc]'")
 pytest.importorskip("spu", reason="SPU is not installed: pip install '.[mpc]'")
 
+import jax.numpy as jnp
 from spu import libspu
 from spu.utils.simulation import Simulator, sim_jax
 
@@ -56,6 +57,9 @@ def test_products_are_compared_with_noise_before_they_are_truncated(on_shares: C
 def test_fine_numbers_settle(on_shares: Callable[..., np.ndarray]) -> None:
     """Large ones too: a product with the constant itself was off by 4,096."""
     values = np.array([0, 2.0**-18, -1.5, 3000, -60_000], np.float32)
+    heads = np.tile(values[:, None, None], (1, 1, 4))
+    joined = on_shares(lambda *given: settled(jnp.concatenate([fine(part) for part in given])), heads, heads)
+    np.testing.assert_allclose(joined, np.concatenate([heads, heads]), atol=2.0**-17)
     np.testing.assert_allclose(on_shares(lambda given: settled(fine(given)), values), values, atol=2.0**-17)
     squares = on_shares(lambda given: settled(numbers(integers(given) * integers(given))), values[:4])
     np.testing.assert_allclose(squares, values[:4] ** 2, atol=2.0**-4, rtol=1e-5)

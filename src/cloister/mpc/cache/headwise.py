@@ -11,13 +11,14 @@ import numpy as np
 from jax import Array
 
 from cloister.mpc.functions.reveal import on_shares
+from cloister.mpc.functions.ring import integers, numbers, settled
 
 LARGEST_BLOCK = 2**20
 """Elements of a block-diagonal matrix, above which heads go in several products: its zeros are arithmetic too."""
 
 LARGEST_WIDTH = 64
 """Columns per row, above which each head has a product of its own: SPU multiplies nine rows of 3,465 columns thirty
-times more slowly than thrice three rows of 1,155 (measured on ABY3), and the messages saved are six of a layer's."""
+times more slowly than thrice three rows of 1,155 (measured on ABY3), and the messages saved are two of a layer's."""
 
 
 def headwise(left: Array, right: Array) -> Array:
@@ -26,8 +27,14 @@ def headwise(left: Array, right: Array) -> Array:
         return jnp.matmul(left, right)
     heads, rows, inner = left.shape
     at_once = 1 if rows * LARGEST_WIDTH < inner else max(1, isqrt(LARGEST_BLOCK // (rows * inner)))
+    if at_once >= heads:
+        return _at_once(left, right)
+    fractions = all(jnp.issubdtype(factor.dtype, jnp.floating) for factor in (left, right))
+    if fractions:
+        left, right = integers(left), integers(right)
     parts = [_at_once(left[i : i + at_once], right[i : i + at_once]) for i in range(0, heads, at_once)]
-    return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
+    # Truncated together, or each head would have messages of its own for that too.
+    return settled(numbers(jnp.concatenate(parts))) if fractions else jnp.concatenate(parts)
 
 
 def _at_once(left: Array, right: Array) -> Array:

@@ -38,6 +38,9 @@ def settled(fine: Array) -> Array:
     """A fine number as an ordinary one: what a truncation costs."""
     if not on_shares():
         return fine
-    # As a matrix product: where SPU's compiler sees a number multiplied by a tiny constant it truncates by more bits
-    # at once, which takes more bytes and is wrong from 2,048 on.
-    return (fine.reshape(-1, 1) @ np.full((1, 1), 2.0**-FRACTION_BITS, np.float32)).reshape(fine.shape)
+    # As a product of true matrices, two by two: where the compiler sees a number times a tiny constant, or makes
+    # one of a product with a single element, SPU truncates more bits at once: more bytes, and wrong from 2,048 on.
+    flat = fine.reshape(-1)
+    even = jnp.concatenate([flat, flat[:1]]) if flat.size % 2 else flat
+    lowered = even.reshape(-1, 2) @ (np.eye(2) * 2.0**-FRACTION_BITS).astype(np.float32)
+    return lowered.reshape(-1)[: flat.size].reshape(fine.shape)
