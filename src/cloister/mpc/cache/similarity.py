@@ -9,14 +9,19 @@ from jax import Array
 
 from cloister.mpc.cache.clusters import Similarity
 from cloister.mpc.cache.headwise import headwise
+from cloister.mpc.functions.ring import integers, numbers
 
 Together = Literal["sum", "max"]
 """How queries that share a choice are heard: their sum, one product for all; or each by itself, then the largest."""
 
 
 def of_groups(queries: Array, groups: int) -> Array:
-    """(H, n, d) → (G, 1, d): the queries that share a choice, summed, which is local."""
-    return queries.reshape(groups, -1, queries.shape[-1]).sum(axis=1, keepdims=True)
+    """(H, n, d) → (G, 1, d): the queries that share a choice, summed.
+
+    By a product with public integers, which is local: a sum would start from a zero that has to be shared first.
+    """
+    shared = integers(queries).reshape(groups, -1, queries.shape[-1])
+    return numbers(jnp.matmul(jnp.ones((1, shared.shape[1]), shared.dtype), shared))
 
 
 def similarities(
