@@ -63,6 +63,17 @@ def test_a_shape_survives_the_wire_and_a_contradictory_one_does_not() -> None:
             msgspec.json.decode(msgspec.json.encode(msgspec.to_builtins(SHAPE) | wrong), type=ModelShape)
 
 
+def test_calm_neurons_are_counted_in_steps_and_are_not_more_than_there_are() -> None:
+    wide = msgspec.structs.replace(SHAPE, inner=200)
+    assert msgspec.json.decode(msgspec.json.encode(wide), type=ModelShape).calm == 0
+    for right in (64, 192):
+        sent = msgspec.json.encode(msgspec.to_builtins(wide) | {"calm": right})
+        assert msgspec.json.decode(sent, type=ModelShape).calm == right
+    for wrong in ({"calm": 65}, {"calm": 256}, {"calm": -64}, {"calm": 64, "gated": False}, {"calm": [64]}):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.json.decode(msgspec.json.encode(msgspec.to_builtins(wide) | wrong), type=ModelShape)
+
+
 @given(st.binary(max_size=200))
 def test_a_shape_from_garbage_is_refused(garbage: bytes) -> None:
     with pytest.raises((msgspec.MsgspecError, UnicodeDecodeError)):

@@ -1,16 +1,19 @@
 """How large a model's numbers get, measured once in the clear on an ordinary text, so that fixed point can hold them.
 
-The result is two things: the scale of the residual stream, layer by layer, which is public; and for every head what its
-scores are lowered by before exp, which is secret and dealt with the weights. Whoever owns the weights runs this; no
-user's text is ever used for it.
+The result is three things: the scale of the residual stream, layer by layer, which is public; for every head what its
+scores are lowered by before exp, which is secret and dealt with the weights; and how far every gate reaches, of which
+one number becomes public: how many of a layer's gates need no tails. Whoever owns the weights runs this; no user's text
+is ever used for it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import msgspec
 import numpy as np
@@ -23,7 +26,8 @@ from cloister.models.tokenizer import Tokenizer
 from cloister.mpc.cache.attention import scores
 from cloister.mpc.cache.base import PromptLayer
 from cloister.mpc.functions.bundle import NAIVE
-from cloister.mpc.shape import ModelShape, bucket_of, shape_of
+from cloister.mpc.functions.silu import CALM_WITHIN
+from cloister.mpc.shape import CALM_STEP, ModelShape, bucket_of, shape_of
 from cloister.mpc.twin import PlainModel
 from cloister.mpc.weights import ModelWeights, read_weights
 
@@ -36,38 +40,89 @@ WEIGHTS_ABOVE = 12.0
 SUMS_ABOVE = -6.0
 """exp of a score must not exceed e^12, and a row's sum must not fall below e^-6 (functions.exponential, reciprocal)."""
 
+BEYOND_SEEN = 4.0
+"""How much further than seen a gate is taken to reach, in what it would spread over inputs of all directions alike."""
+
+STRANGE_TEXTS, STRANGE_TOKENS = 4, 512
+
 
 class Calibration(NamedTuple):
     scales: tuple[float, ...]
     offsets: NDArray[np.float32]  # (layers, H)
+    reach: NDArray[np.float32]  # (layers, F): how large each gate may get; no columns where nothing gates
 
 
 def prepare(folder: ModelFolder, texts: Sequence[Sequence[int]] | None = None) -> tuple[ModelShape, ModelWeights]:
     """A folder's model as it is shared: calibrated (on `texts`, else on our own), folded. The shape is public."""
-    found = calibrate(folder, texts or _own_texts(folder))
-    shape = msgspec.structs.replace(shape_of(folder), scales=found.scales)
-    return shape, read_weights(folder, shape, found.offsets)
-
-
-def calibrate(folder: ModelFolder, texts: Sequence[Sequence[int]]) -> Calibration:
-    """Scales and offsets that keep these texts, given as tokens, within what the functions can do."""
     shape = shape_of(folder)
-    model = PlainModel(shape, read_weights(folder, shape), NAIVE)
+    strange = [] if texts else _strange_texts(shape)
+    found = calibrate(folder, texts or _own_texts(folder), strange)
+    shape = msgspec.structs.replace(shape, scales=found.scales, calm=_calm(found.reach))
+    return shape, read_weights(folder, shape, found.offsets, found.reach.argsort(axis=1))
+
+
+def calibrate(
+    folder: ModelFolder, texts: Sequence[Sequence[int]], strange: Sequence[Sequence[int]] = ()
+) -> Calibration:
+    """Scales and offsets that keep these texts, given as tokens, within what the functions can do.
+
+    Gates are measured on the `strange` ones too: what no ordinary text says may be what a gate was made for.
+    """
+    shape = shape_of(folder)
+    gates = _Gates(shape)
+    model = PlainModel(shape, read_weights(folder, shape), replace(NAIVE, silu=gates.silu))
     squares = np.zeros((shape.layers, 2))  # largest and median mean square
     highest = np.full((shape.layers, shape.heads), -np.inf)
     lowest = np.full((shape.layers, shape.heads), np.inf)
-    for tokens in texts:
+    for at, tokens in enumerate((*texts, *strange)):
         wide = bucket_of(len(tokens))
         hidden, present = model.columns(tokens, wide, 0)
         for number in range(shape.layers):
             before = hidden
             hidden, prompt = model.prompt_layer(number, wide, hidden, present, model.angles(-wide, wide))
+            gates.belong_to(number)
+            if at >= len(texts):
+                continue
             seen = np.asarray(jnp.mean(jnp.stack([before, hidden])[:, :, wide - len(tokens) :] ** 2, axis=1))
             squares[number] = np.maximum(squares[number], [seen.max(), np.median(seen[0])])
             top, bottom = _extremes(prompt, len(tokens))
             highest[number] = np.maximum(highest[number], top)
             lowest[number] = np.minimum(lowest[number], bottom)
-    return Calibration(_scales(squares), _offsets(highest, lowest))
+    return Calibration(_scales(squares), _offsets(highest, lowest), gates.reach(model.weights))
+
+
+class _Gates:
+    """The largest gate of every neuron, told by the activation itself while layers run, one at a time."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        self._shape = shape
+        self._told: list[NDArray[np.float32]] = []
+        self._largest = np.zeros((shape.layers, shape.inner if shape.gated else 0), np.float32)
+
+    def silu(self, x: Array) -> Array:
+        jax.debug.callback(lambda largest: self._told.append(np.asarray(largest)), jnp.abs(x).max(axis=1))
+        return NAIVE.silu(x)
+
+    def belong_to(self, number: int) -> None:
+        """What was told since the last call was this layer's."""
+        jax.effects_barrier()  # type: ignore[no-untyped-call]
+        for told in self._told:
+            self._largest[number] = np.maximum(self._largest[number], told)
+        self._told.clear()
+
+    def reach(self, weights: ModelWeights) -> NDArray[np.float32]:
+        """Beyond the largest seen by a multiple of the row's length: a row's gate on a normed column of random
+        direction has that standard deviation, and rows that reacted to none of our words differ in little else."""
+        gates = self._largest.shape[1]
+        lengths = [np.linalg.norm(layer.up[:gates, : self._shape.hidden], axis=1) for layer in weights.layers]
+        reach: NDArray[np.float32] = self._largest + np.float32(BEYOND_SEEN) * np.stack(lengths)
+        return reach
+
+
+def _calm(reach: NDArray[np.float32]) -> int:
+    """How many gates of every layer stay small: as many in each, so that one program serves all."""
+    fewest = min(int(count) for count in (reach < CALM_WITHIN).sum(axis=1))
+    return fewest // CALM_STEP * CALM_STEP
 
 
 def _extremes(prompt: PromptLayer, count: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -107,6 +162,14 @@ def _own_texts(folder: ModelFolder) -> list[list[int]]:
     except InvalidRequest:
         chat = tokenizer.encode(TEXTS[0], add_special_tokens=True)
     return [chat, tokenizer.encode("\n\n".join(TEXTS), add_special_tokens=True)]
+
+
+def _strange_texts(shape: ModelShape) -> list[list[int]]:
+    """Tokens in no order at all: many more of the vocabulary than a short text has."""
+    if not shape.gated:
+        return []
+    drawn = np.random.default_rng(0).integers(0, shape.vocabulary, (STRANGE_TEXTS, STRANGE_TOKENS))
+    return [[int(token) for token in text] for text in drawn]
 
 
 TEXTS = (

@@ -96,8 +96,11 @@ def finish(
     hidden = hidden + weights.out @ with_biases(shape, answer, present)
     normed = normalise(shape, functions, hidden, epsilon)
     wide = weights.up @ with_biases(shape, normed, present)
-    activation = functions.silu if shape.activation == "silu" else functions.gelu
-    inner = activation(wide[: shape.inner]) * wide[shape.inner :] if shape.gated else activation(wide)
+    if shape.calm:
+        inner = functions.ordered_silu(wide[: shape.inner], shape.calm) * wide[shape.inner :]
+    else:
+        activation = functions.silu if shape.activation == "silu" else functions.gelu
+        inner = activation(wide[: shape.inner]) * wide[shape.inner :] if shape.gated else activation(wide)
     written: Array = hidden + weights.down @ with_biases(shape, inner, present)
     return written
 

@@ -26,9 +26,6 @@ FINE = 256
 CALM_STEP = 64
 """Calm neurons are counted in these, so that the count says little of the weights."""
 
-GATE_UNIT = 8
-"""Where neurons are ordered, the matrix of gate and up is divided by this, so that no party has to."""
-
 Size = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 
 

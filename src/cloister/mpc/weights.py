@@ -2,8 +2,9 @@
 
 Folded in: the norms' gains into the matrix after them, 1/sqrt(d) into the queries, q, k and v into one matrix and gate
 and up into another, biases as a last column (their input gets a row that is 1 where there is a token), the residual
-stream's scale into what writes to it, calm neurons put first (see shape) where calibration ordered them. LayerNorm is RMSNorm on a centred stream, so for GPT-2 everything that writes to
-the stream is centred here and nobody subtracts a mean later. Knows files' names for tensors; knows nothing of shares.
+stream's scale into what writes to it, the order of an MLP's neurons (see shape) into its two matrices. LayerNorm is
+RMSNorm on a centred stream, so for GPT-2 everything that writes to the stream is centred here and nobody subtracts a
+mean later. Knows files' names for tensors; knows nothing of shares.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from cloister.models.source import ModelFolder
 from cloister.models.weights import open_weights
+from cloister.mpc.functions.silu import GATES_ARE_DIVIDED_BY, RESULTS_ARE_MULTIPLIED_BY
 from cloister.mpc.shape import ModelShape
 
 Matrix = NDArray[np.float32]
@@ -29,7 +31,7 @@ class LayerWeights(NamedTuple):
 
     qkv: Weight  # ((H + 2 G) d, D+)
     out: Weight  # (D, H d+)
-    up: Weight  # (2 F, D+): gate, then up; or (F, D+) where nothing gates
+    up: Weight  # (2 F, D+): gate, then up (see `_ordered`); or (F, D+) where nothing gates
     down: Weight  # (D, F+)
     offset: Weight  # (H, 1, 1): what a head's scores are lowered by before exp (see calibration)
 
@@ -57,13 +59,34 @@ class ModelWeights(NamedTuple):
                 yield f"w/{number}/{part}", np.asarray(matrix)
 
 
-def read_weights(folder: ModelFolder, shape: ModelShape, offsets: Matrix | None = None) -> ModelWeights:
-    """The folder's matrices, folded for this shape (its `scales` included). `offsets`: (layers, H), else zeros."""
+def read_weights(
+    folder: ModelFolder, shape: ModelShape, offsets: Matrix | None = None, order: NDArray[np.intp] | None = None
+) -> ModelWeights:
+    """The folder's matrices, folded for this shape (its `scales` included). `offsets`: (layers, H), else zeros.
+
+    `order`: (layers, F), each layer's neurons, the calm ones first; else as they are. Read where some are calm.
+    """
     tensors = open_weights(folder)
     parts = _llama if shape.positions == 0 else _gpt2
     if offsets is None:
         offsets = np.zeros((shape.layers, shape.heads), dtype=np.float32)
-    return parts(_Reader(tensors), shape, offsets.astype(np.float32))
+    weights = parts(_Reader(tensors), shape, offsets.astype(np.float32))
+    if not shape.calm:
+        return weights
+    if order is None:
+        order = np.tile(np.arange(shape.inner), (shape.layers, 1))
+    return weights._replace(layers=[_ordered(layer, own) for layer, own in zip(weights.layers, order, strict=True)])
+
+
+def _ordered(layer: LayerWeights, order: NDArray[np.intp]) -> LayerWeights:
+    """Neurons in this order; gate and up in the units of `ordered_silu`, which saves scaling on shares."""
+    inner = len(order)
+    gate, up = layer.up[order], layer.up[order + inner]
+    bias = np.arange(inner, layer.down.shape[1])
+    return layer._replace(
+        up=np.concatenate([gate / np.float32(GATES_ARE_DIVIDED_BY), up / np.float32(RESULTS_ARE_MULTIPLIED_BY)]),
+        down=layer.down[:, np.concatenate([order, bias])],
+    )
 
 
 class _Reader:

@@ -18,3 +18,8 @@ SHAPES = st.sampled_from([(5,), (2, 3), (1, 2, 3)])  # few: JAX compiles for eac
 def test_zero_then_middle_then_the_input(x: np.ndarray) -> None:
     found = np.asarray(with_tails(x, x * 0 + 100, 7.5))
     np.testing.assert_array_equal(found, np.where(x > 7.5, x, np.where(x < -7.5, 0, 100)))
+
+
+def test_something_else_to_the_right() -> None:
+    x = np.array([-9, 0, 9], np.float32)
+    assert np.asarray(with_tails(x, x + 1, 7.5, 2 * x)).tolist() == [0, 1, 18]
