@@ -85,7 +85,7 @@ def bench_mpc(
     from cloister.bench.mpc.run import Bench
     from cloister.bench.report import write_json
     from cloister.models.source import find_model
-    from cloister.mpc.shape import shape_of
+    from cloister.mpc.calibration import prepare
 
     basis = QUICK if quick else FULL
     plan = replace(
@@ -119,7 +119,8 @@ def bench_mpc(
         )
 
     with progress_bars() as progress:
-        Bench(results, shape_of(folder), Bars(progress), save, quality=quality).run(wanted)
+        shape, _ = prepare(folder)
+        Bench(results, shape, Bars(progress), save, quality=quality).run(wanted)
     document = results.document()
     if printed:
         typer.echo(json.dumps(document, indent=2))

@@ -11,8 +11,9 @@ pytest.importorskip("spu", reason="generation on shares needs the extra [mpc]")
 from cloister.bench.mpc.cost import total
 from cloister.bench.mpc.meter import Meter
 from cloister.bench.mpc.parties import Parties
-from cloister.bench.mpc.ways import WAYS
+from cloister.bench.mpc.ways import WAYS, Way
 from cloister.mpc import layer
+from cloister.mpc.cache.plan import CachePlan
 from cloister.mpc.shape import ModelShape
 
 TINY = ModelShape(
@@ -58,7 +59,8 @@ def test_composed_kinds_of_layers_make_the_whole_step(meter: Meter) -> None:
 
 
 def test_selecting_ahead_is_one_program_more_and_fewer_messages(meter: Meter) -> None:
-    ahead, paper, full = meter.steps([WAYS["mpcache"], WAYS["mpcache_paper"], WAYS["full"]], 512)
+    way = Way("ahead", CachePlan(selection="ahead"), "lean")
+    ahead, paper, full = meter.steps([way, WAYS["mpcache_paper"], WAYS["full"]], 512)
     assert [part.name for part in ahead.parts].count("select_1") == 1
     assert ahead.cost.whole.most_messages < paper.cost.whole.most_messages
     assert ahead.cost.whole.bytes < full.cost.whole.bytes

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from msgspec.structs import replace
 
-from cloister.mpc.cache.plan import CachePlan, MethodName
+from cloister.mpc.cache.plan import RECOMMENDED, CachePlan, MethodName
 
 FunctionsName = Literal["lean", "tuned", "naive"]
 WayName = Literal[
@@ -51,7 +51,7 @@ PAPER = CachePlan(
     gather="keys",
     selection="each",
 )
-OURS = CachePlan(selection="ahead")
+OURS = RECOMMENDED
 
 
 def _baseline(method: MethodName) -> CachePlan:
@@ -88,7 +88,6 @@ def ablation() -> list[Way]:
     sharing = replace(linear, shared_layers=PAPER.shared_layers)
     shuffled = replace(sharing, ranking="shuffle")
     scored = replace(shuffled, gather="scores")
-    settled = replace(OURS, selection="each")
     return [
         Way("full cache, tuned functions", CachePlan(method="full")),
         Way("dynamic selection, token by token", token_wise),
@@ -99,8 +98,8 @@ def ablation() -> list[Way]:
         Way("+ revealed ranks of shuffled clusters", shuffled),
         Way("+ scores gathered, not keys", scored),
         Way("+ lean functions", scored, "lean"),
-        Way("+ our eviction and clusters", settled, "lean"),
-        Way("+ selection of all layers ahead", OURS, "lean"),
+        Way("+ our eviction and clusters", OURS, "lean"),
+        Way("(selection ahead, with the last step's queries)", replace(OURS, selection="ahead"), "lean"),
     ]
 
 

@@ -71,9 +71,9 @@ def _divides(one: int, other: int) -> bool:
     return max(one, other) % min(one, other) == 0
 
 
-RECOMMENDED = CachePlan(shared_layers=1, window=0.03, always=0.3, clusters=(8,))
-"""Among the settings tried on SmolLM2-135M at 1024 tokens (docs/bench/mpc.md) the one that loses little and selects
-among few: sharing a selection between layers, or larger clusters, cost more of the quality than they save."""
+RECOMMENDED = CachePlan(shared_layers=1, window=0.03, always=0.3, clusters=(8,), similarity="average")
+"""Among the settings tried on SmolLM2-135M at 1024 tokens (docs/bench/mpc-quality.md) the one that loses little and
+selects among few: sharing a selection between layers, or larger clusters, cost more of the quality than they save."""
 
 
 def make_method(plan: CachePlan, prompt_tokens: int, new_tokens: int) -> Method:
