@@ -70,7 +70,48 @@ def test_a_local_trio_comes_up_serves_and_goes(tmp_path: Path) -> None:
         assert trio.wait_for(r"(\d) parties \(aby3\) serve", 240) == "3"
         result = runner.invoke(app, ["mpc", "status", "--config", str(place / "parties.toml")])
         assert result.exit_code == 0 and result.output.count("ready, ") == 3
+        assert_dealt_once(place, tmp_path)
+        assert_answers_through_a_proxy(place, tmp_path)
         children = trio.children()
     finally:
         assert trio.stop() == 0
     assert children and not any(child.is_running() for child in children)
+
+
+def assert_dealt_once(place: Path, tmp_path: Path) -> None:
+    """`mpc deal` finds the model there already; without the provider's key it deals nothing."""
+    common = ["mpc", "deal", "--config", str(place / "parties.toml"), "--model", str(tmp_path / "model")]
+    again = Command(tmp_path / "deal.log", *common)
+    assert again.process.wait(120) == 0 and "3 parties serve model" in again.said
+    clerk = Command(tmp_path / "clerk.log", *common, "--key", str(place / "keys" / "client-clerk.key"))
+    assert clerk.process.wait(120) != 0, "a client is no provider"
+
+
+def assert_answers_through_a_proxy(place: Path, tmp_path: Path) -> None:
+    """`mpc proxy`: the official client gets, by shares alone, what the model says in the clear."""
+    import openai
+
+    proxy = Command(tmp_path / "proxy.log", "mpc", "proxy", "--parties", str(place / "parties.toml"),
+                    "--model", str(tmp_path / "model"), "--port", "0", "--context", "64")  # fmt: skip
+    try:
+        url = proxy.wait_for(r"API +(http\S+)", 120)
+        client = openai.OpenAI(base_url=url, api_key="cloister-dev", max_retries=0, timeout=240)
+        asked = {"model": "model", "prompt": "Hi", "max_tokens": 3, "temperature": 0}
+        said = "".join(part.choices[0].text for part in client.completions.create(**asked, stream=True))
+        assert said == in_the_clear(tmp_path / "model", "Hi", 3)
+    finally:
+        assert proxy.stop() == 0
+
+
+def in_the_clear(folder: Path, prompt: str, count: int) -> str:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from cloister.models.source import open_folder
+    from cloister.models.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer(open_folder(folder, "model"))
+    tokens = tokenizer.encode(prompt)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    made = model.generate(torch.tensor([tokens]), max_new_tokens=count, do_sample=False)[0, len(tokens) :]
+    return tokenizer.decode(made.tolist())
