@@ -31,4 +31,5 @@ def embed(shape: ModelShape, outer: OuterWeights, coarse: Array, fine: Array, pl
 
 def _rows(matrix: Array, one_hots: Array, shape: ModelShape) -> Array:
     # An integer scale costs nothing here, and the matrix itself must stay as the head needs it.
-    return matrix.T @ (one_hots * int(shape.scales[0])).astype(jnp.float32)
+    # As rows: a single column's product with the transposed matrix takes half as long again.
+    return ((one_hots.T * int(shape.scales[0])).astype(jnp.float32) @ matrix).T

@@ -13,7 +13,7 @@ from jax import Array
 
 from cloister.mpc.functions.bundle import Functions
 from cloister.mpc.functions.largest import largest
-from cloister.mpc.functions.ring import fine, integers, numbers, settled
+from cloister.mpc.functions.ring import fine, integers, settled
 from cloister.mpc.layer import normalise, with_biases
 from cloister.mpc.shape import ModelShape
 from cloister.mpc.weights import OuterWeights
@@ -29,7 +29,9 @@ def logits(shape: ModelShape, functions: Functions, outer: OuterWeights, hidden:
         matrix, columns = outer.embedding, normed * outer.gain
     else:
         matrix, columns = outer.head, with_biases(shape, normed, jnp.ones((1, hidden.shape[1]), hidden.dtype))
-    return numbers(integers(matrix) @ integers(columns))
+    # A number times an integer is not truncated, and the matrix, much the larger, need not be copied for it.
+    fine_logits: Array = matrix @ integers(columns).astype(matrix.dtype)
+    return fine_logits
 
 
 def answer(
