@@ -48,12 +48,11 @@ def stubs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(clerk_module, "CLERK", STUB)
     monkeypatch.setattr(clerk_module, "TRIO", STUB)
     monkeypatch.setattr(clerk_module, "SECONDS_BETWEEN_STARTS", (0.05,))
-    monkeypatch.setattr(clerk_module, "_own_folder", lambda: _made(tmp_path / "trio"))
+    monkeypatch.setattr(clerk_module, "cache_folder", lambda: tmp_path)
 
 
-def _made(folder: Path) -> str:
-    folder.mkdir()
-    return str(folder)
+def shares(tmp_path: Path) -> list[Path]:
+    return list((tmp_path / "mpc").glob("serve-*"))
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ async def house(tmp_path: Path) -> AsyncIterator[Any]:
 
 async def test_the_first_request_starts_it_and_is_told_when_to_come_back(house: Any, tmp_path: Path) -> None:
     desk = house()
-    assert not (tmp_path / "trio").exists()  # nothing runs before somebody asks
+    assert not shares(tmp_path)  # nothing runs before somebody asks
     desk.ask(1)
     failure = await desk.next(Failed)
     assert failure.code == "starting_up" and failure.retry_after > 1
@@ -80,7 +79,7 @@ async def test_the_first_request_starts_it_and_is_told_when_to_come_back(house: 
     assert await desk.next(Accepted) == Accepted(2, 1)
     assert await desk.next(Tokens) == Tokens(2, (1,), finish="stop")
     await desk.keeper.close()
-    assert not (tmp_path / "trio").exists()  # all shares together are the weights
+    assert not shares(tmp_path)  # all shares together are the weights
 
 
 @pytest.mark.parametrize("how", ["killed", "dies", "lies"])
@@ -112,7 +111,8 @@ async def test_a_dead_trio_is_started_again_with_a_clerk_of_its_own(house: Any, 
     trio = desk.keeper._trio.pid
     os.kill(trio, signal.SIGKILL)
     await desk.up(not_pid=pid)
-    assert desk.keeper._trio.pid != trio and (tmp_path / "trio" / "parties.toml").exists()
+    (place,) = shares(tmp_path)
+    assert desk.keeper._trio.pid != trio and (place / "parties.toml").exists()
 
 
 async def test_what_does_not_start_says_why(house: Any) -> None:

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import socket
 import subprocess
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +24,7 @@ from cloister.controller.channel import Channel
 from cloister.controller.child import run_module
 from cloister.controller.clerk_desk import ClerkDesk
 from cloister.controller.mpc_offer import require_memory
+from cloister.controller.shares_folder import SharesFolder
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable, StartingUp, error_from_code
 from cloister.hardening import WIPE_FREED_MEMORY
 from cloister.messages.clerk import ClerkReady, FromClerk, StartClerk, StartTrio, ToldByTrio, TrioReady
@@ -111,7 +110,7 @@ class ClerkKeeper:
         self._trio: _Process | None = None
         self._clerk: _Process | None = None
         self._up = False
-        self._place: str | None = None
+        self._place: SharesFolder | None = None
         self._begun = 0.0
         self._trouble: CloisterError | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -202,9 +201,8 @@ class ClerkKeeper:
         log.info("The level mpc is served.")
 
     def _forget_shares(self) -> None:
-        """All parties' shares lay in one folder of ours: together they are the weights."""
         if self._place is not None:
-            shutil.rmtree(self._place, ignore_errors=True)
+            self._place.remove()
             self._place = None
 
     async def _local_parties(self) -> Path:
@@ -213,16 +211,11 @@ class ClerkKeeper:
             if self._trio is not None:
                 await self._trio.close(SECONDS_FOR_PARTIES_TO_END)
             self._forget_shares()
-            self._place = _own_folder()
+            self._place = SharesFolder(cache_folder() / "mpc")
             self._trio = _Process(TRIO, ToldByTrio, TrioReady)
-            self._trio.channel.send(StartTrio(VERSION, self._folder.name, str(self._folder.path), self._place))
+            self._trio.channel.send(
+                StartTrio(VERSION, self._folder.name, str(self._folder.path), str(self._place.path))
+            )
         told = await asyncio.shield(self._trio.ready)
         assert isinstance(told, TrioReady)
         return Path(told.parties)
-
-
-def _own_folder() -> str:
-    """On disk, where models are: a folder for what is temporary may be in memory, and gigabytes of shares go there."""
-    parent = cache_folder() / "mpc"
-    parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return tempfile.mkdtemp(prefix="serve-", dir=parent)
