@@ -188,9 +188,10 @@ class Generation:
 
     def _run(self, program: Program, where: Mapping[str, str], counts: bool = True) -> None:
         outputs = [_variable(where, output) for output in program.outputs]
+        inputs = [_variable(where, given) for given in program.inputs]
         executable = libspu.Executable(
             name=program.name,
-            input_names=[_variable(where, given) for given in program.inputs],
+            input_names=[*inputs, *self._constants(program)],
             output_names=outputs,
             code=program.code,
         )
@@ -200,6 +201,14 @@ class Generation:
             self._done += 1
             if self._progress is not None:
                 self._progress(self._done, self._total)
+
+    def _constants(self, program: Program) -> list[str]:
+        """Variables of the program's constants, published when it is first run."""
+        names = [f"constant/{program.name}/{number}" for number in range(len(program.constants))]
+        for name, values in zip(names, program.constants, strict=True):
+            if f"{self._name}/{name}" not in self._variables:
+                self._publish(name, values)
+        return [f"{self._name}/{name}" for name in names]
 
     def _used(self, number: int, shuffles: int) -> None:
         for at in range(shuffles):

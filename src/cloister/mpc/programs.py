@@ -14,7 +14,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import msgspec
+import numpy as np
 from jax import Array, ShapeDtypeStruct
+from numpy.typing import NDArray
 from spu import libspu
 from spu.utils import frontend
 
@@ -44,12 +46,16 @@ class Outline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Program(NamedTuple):
-    """Compiled code and the names of what goes in and out."""
+    """Compiled code and the names of what goes in and out; then public arrays, which are its last inputs.
+
+    SPU reads a program's text each time it is run: arrays within it would cost more time than most of the computation.
+    """
 
     name: str
     code: bytes
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    constants: tuple[NDArray[np.generic], ...] = ()
 
 
 class Programs:
@@ -273,6 +279,9 @@ class Programs:
 
 PUBLIC = ("angles", "epsilon", "slot", "factor")
 
+APART = 64
+"""Constants of so many numbers are given beside a program's text, not within it."""
+
 
 @lru_cache(maxsize=8)
 def programs_for(shape: ModelShape, outline: Outline) -> Programs:
@@ -302,20 +311,28 @@ def _compiled(name: str, run: Callable[..., Tree], inputs: dict[str, Tree], publ
         if out_paths[at][1].size and not (isinstance(variable, jax.core.Var) and variable in given_vars)
     ]
 
+    apart = [at for at, constant in enumerate(traced.consts) if np.size(constant) >= APART]
+    constants = tuple(np.asarray(traced.consts[at]) for at in apart)
+
     def changed(*arrays: Array) -> list[Array]:
-        every = jax.core.eval_jaxpr(traced.jaxpr, traced.consts, *arrays)
+        known = list(traced.consts)
+        for at, constant in zip(apart, arrays[len(given) :], strict=True):
+            known[at] = constant
+        every = jax.core.eval_jaxpr(traced.jaxpr, known, *arrays[: len(given)])
         return [every[at] for at in new]
 
     visible = [
         libspu.Visibility.VIS_PUBLIC if names[at].split("/")[0] in public else libspu.Visibility.VIS_SECRET
         for at in given
     ]
+    visible += [libspu.Visibility.VIS_PUBLIC] * len(constants)
     outputs = [_name(out_paths[at][0]) for at in new]
+    inputs_named = [names[at] for at in given] + [f"constant/{at}" for at in range(len(constants))]
     executable, _ = frontend.compile(
-        frontend.Kind.JAX, changed, [leaves[at] for at in given], {}, [names[at] for at in given], visible,
+        frontend.Kind.JAX, changed, [*(leaves[at] for at in given), *constants], {}, inputs_named, visible,
         lambda _: outputs, copts=libspu.CompilerOptions(),
     )  # fmt: skip
-    return Program(name, executable.code, tuple(names[at] for at in given), tuple(outputs))
+    return Program(name, executable.code, tuple(inputs_named[: len(given)]), tuple(outputs), constants)
 
 
 def _name(path: tuple[Any, ...]) -> str:
