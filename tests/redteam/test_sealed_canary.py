@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,6 +23,8 @@ from tests.redteam.memory import Search, Secret, stopped
 from tests.redteam.test_canary import ARGUMENTS, CHAT, COMPLETIONS, VAULT_LEVELS, House, four_ways, of_vaults
 from tests.sealed import SealedClient, SealedReply
 from tests.served import running_server
+
+CONTENT = re.compile(rb'"content":"((?:[^"\\]|\\.)*)"')
 
 pytestmark = [
     pytest.mark.slow,
@@ -102,7 +105,7 @@ def test_the_gateway_never_has_the_answers_text(house: SealedHouse) -> None:
     assert len(fragment) == 24
     with house.sealed(CHAT, prompt, temperature=0) as (_, reply):
         received = b""
-        while len(received) < 20_000:  # some eighty tokens' events
+        while len(b"".join(CONTENT.findall(received))) < 90:  # the fragment has passed
             received += next(reply.pieces())
         assert "gateway" not in house.processes_with(fragment)
     # In the clear it gathers the whole answer: the search would have found it.

@@ -64,7 +64,8 @@ def test_streamed_text_is_the_text(client: openai.OpenAI, model: str) -> None:
     whole = client.chat.completions.create(**given).choices[0].message.content
     chunks = list(client.chat.completions.create(**given, stream=True, stream_options={"include_usage": True}))
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == whole
-    assert sum(bool(c.choices and c.choices[0].delta.content) for c in chunks) > 3
+    # Token by token, or on the channel's beat.
+    assert sum(bool(c.choices and c.choices[0].delta.content) for c in chunks) > 1
     assert chunks[-1].usage.completion_tokens > 3 and not chunks[-1].choices
 
 
