@@ -52,9 +52,9 @@ async def test_with_a_beat_the_first_and_the_last_are_read_at_once(last: Event) 
     await asyncio.sleep(0)
     box.put(last)
     if isinstance(last, Tokens):
-        assert await reading == tokens(2, 3, 9, finish="stop")
+        assert await asyncio.wait_for(reading, 5) == tokens(2, 3, 9, finish="stop")
     else:
-        assert await reading == tokens(2, 3) and await took(box) is last
+        assert await asyncio.wait_for(reading, 5) == tokens(2, 3) and await took(box) is last
     assert await took(box) is None
 
 
