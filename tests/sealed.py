@@ -11,12 +11,12 @@ from typing import Any
 
 import httpx
 
+from cloister.channel.envelope import CONTENT_TYPE, Envelope
+from cloister.channel.inner import InnerHead, InnerRequest
+from cloister.channel.keys import RequestKeys, address_to, key_id
+from cloister.channel.sealing import seal_prompt, seal_request
+from cloister.channel.stream import FrameKind, StreamOpener
 from cloister.config import DEVELOPMENT_KEY
-from cloister.transport.envelope import CONTENT_TYPE, Envelope
-from cloister.transport.inner import InnerHead, InnerRequest
-from cloister.transport.keys import RequestKeys, address_to, key_id
-from cloister.transport.sealing import seal_prompt, seal_request
-from cloister.transport.stream import FrameKind, StreamOpener
 
 FIELDS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
 

@@ -18,18 +18,18 @@ from typing import Any
 from cloister.attest.attester import Attester
 from cloister.attest.evidence import NodeEvidence, bind, write_evidence
 from cloister.attest.software import SoftwareAttester
+from cloister.channel.envelope import CONTENT_TYPE, Envelope
+from cloister.channel.inner import InnerHead, InnerRequest
+from cloister.channel.keys import ChannelKey
+from cloister.channel.sealing import open_prompt, open_request
+from cloister.channel.seen import SeenMessages
+from cloister.channel.stream import StreamSealer
 from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, MessageRepeated
 from cloister.transparency.dev_log import Release
 from cloister.transparency.keys import SigningKey
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import FORMAT, Manifest
 from cloister.transparency.release_entry import publish
-from cloister.transport.envelope import CONTENT_TYPE, Envelope
-from cloister.transport.inner import InnerHead, InnerRequest
-from cloister.transport.keys import ChannelKey
-from cloister.transport.sealing import open_prompt, open_request
-from cloister.transport.seen import SeenMessages
-from cloister.transport.stream import StreamSealer
 from tests.client.http_server import Received, Reply, Server, http_server, reply
 
 MODEL = "made-up"

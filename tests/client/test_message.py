@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloister.channel.envelope import Envelope
+from cloister.channel.inner import InnerRequest
+from cloister.channel.keys import ChannelKey
+from cloister.channel.sealing import open_prompt, open_request
+from cloister.channel.stream import StreamSealer
 from cloister.client.message import kept_headers, seal_message, split_prompts
 from cloister.errors import InvalidRequest
-from cloister.transport.envelope import Envelope
-from cloister.transport.inner import InnerRequest
-from cloister.transport.keys import ChannelKey
-from cloister.transport.sealing import open_prompt, open_request
-from cloister.transport.stream import StreamSealer
 
 CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"
 

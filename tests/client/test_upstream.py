@@ -5,12 +5,12 @@ from collections.abc import Iterable
 
 import pytest
 
+from cloister.channel.inner import InnerHead
+from cloister.channel.stream import StreamOpener, StreamSealer
 from cloister.client.address import NodeAddress
 from cloister.client.message import SealedMessage
 from cloister.client.upstream import NeverAnswered, Upstream, UpstreamPool
 from cloister.errors import ChannelBroken, CloisterError, ServiceUnavailable
-from cloister.transport.inner import InnerHead
-from cloister.transport.stream import StreamOpener, StreamSealer
 
 ADDRESS = NodeAddress.parse("http://node.example/below")
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/cloister-sealed\r\nTransfer-Encoding: chunked\r\n\r\n"

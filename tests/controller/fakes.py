@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from cloister.config import ControllerSettings
-from cloister.controller.channel import Channel
-from cloister.controller.child import Child
 from cloister.controller.relay import Relay
 from cloister.controller.service import Service
 from cloister.link.shape import LinkShape
@@ -41,6 +39,8 @@ from cloister.messages.vault import (
     VaultReady,
     WantFloor,
 )
+from cloister.process.child import Child
+from cloister.process.endpoint import Channel
 
 Kind = TypeVar("Kind")
 VOCABULARY = 100

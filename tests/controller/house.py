@@ -5,14 +5,14 @@ from __future__ import annotations
 import socket
 from typing import Any
 
+from cloister.backend.base import VaultJob
+from cloister.backend.client import ControllerClient
 from cloister.config import ControllerSettings, EngineSettings, Settings
-from cloister.controller.channel import Channel
 from cloister.controller.process import Controller
 from cloister.messages.front import FromGateway
 from cloister.messages.prompts import TextPrompt, write_prompt
 from cloister.models.source import ModelFolder
-from cloister.service.base import VaultJob
-from cloister.service.client import ControllerClient
+from cloister.process.endpoint import Channel
 
 ENGINE = EngineSettings(dtype="fp32", threads=1, kv_cache_mib=4, vault_kv_mib=4, chunk_tokens=64, link_deadline_ms=1000)
 

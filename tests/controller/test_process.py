@@ -15,10 +15,10 @@ import pytest_asyncio
 import torch
 from transformers import AutoModelForCausalLM
 
+from cloister.backend.base import OpenJob, VaultJob
 from cloister.errors import ModelCorrupt, PromptTooLong, QueueFull, ServiceUnavailable, VaultLost
 from cloister.messages.generation import SamplingParams, Stats
 from cloister.models.source import ModelFolder
-from cloister.service.base import OpenJob, VaultJob
 from tests.controller.house import ENGINE, RealHouse, private
 from tests.nursery.model import save_model
 

@@ -9,6 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from cloister.channel.envelope import Envelope
+from cloister.channel.keys import RequestKeys, address_to, key_id
+from cloister.channel.sealing import open_prompt, open_request, seal_prompt, seal_request
 from cloister.controller import secure
 from cloister.controller.channel_key import ChannelKeys
 from cloister.controller.numbering import wide
@@ -20,9 +23,6 @@ from cloister.messages.generation import Accepted, Cancel, Failed, SamplingParam
 from cloister.messages.parlour import AskSealed, Serve, ToParlour
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.vault import Confide, Understood
-from cloister.transport.envelope import Envelope
-from cloister.transport.keys import RequestKeys, address_to, key_id
-from cloister.transport.sealing import open_prompt, open_request, seal_prompt, seal_request
 from tests.controller.fakes import House, Inbox
 
 SECRET = b'"a secret of the user"'

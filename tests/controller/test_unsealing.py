@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from cloister.config import EngineSettings
-from cloister.controller.child import inherited
 from cloister.controller.unsealing import Unsealing
 from cloister.controller.weights import seal_weights
 from cloister.errors import ModelCorrupt, ServiceUnavailable, SetupError
 from cloister.models.source import ModelFolder, open_folder
 from cloister.models.tokenizer import Tokenizer
+from cloister.process.child import inherited
+from cloister.sealed_weights.file import seal_weights as seal_to_file
 from cloister.transparency.keys import SigningKey
-from cloister.transport.sealed_weights import seal_weights as seal_to_file
 from tests.nursery.model import save_model
 
 KEY = bytes(range(32))
@@ -122,7 +122,7 @@ def test_an_unprivileged_user_can_make_such_a_folder_too() -> None:
     program = """
 import os, pathlib
 from cloister.controller.memory_folder import MemoryFolder, path_of
-from cloister.controller.sandbox.kernel import prctl
+from cloister.process.sandbox.kernel import prctl
 os.setgroups([]), os.setresgid(65534, 65534, 65534), os.setresuid(65534, 65534, 65534), prctl(4, 1)
 folder = MemoryFolder(100, 1)
 file = folder.create("a")

@@ -11,13 +11,13 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["cloister.client"]):
+    from cloister.channel.stream import StreamOpener
     from cloister.client.address import NodeAddress
     from cloister.client.answer import SealedAnswer, read_refusal
     from cloister.client.downstream import refusal_of_strangers
     from cloister.client.local_request import RequestReader, Unreadable
     from cloister.client.message import PROMPT_FIELDS, split_prompts
     from cloister.errors import ChannelBroken, InvalidRequest, SetupError
-    from cloister.transport.stream import StreamOpener
 
 
 def read_requests(data: bytes) -> None:

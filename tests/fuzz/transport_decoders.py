@@ -12,18 +12,18 @@ import tempfile
 
 import atheris
 
-with atheris.instrument_imports(include=["cloister.transport"]):
+with atheris.instrument_imports(include=["cloister.channel"]):
+    from cloister.channel.envelope import Envelope
+    from cloister.channel.inner import InnerHead, InnerRequest
+    from cloister.channel.keys import ChannelKey
+    from cloister.channel.sealing import open_prompt, open_request, unpad
+    from cloister.channel.stream import StreamOpener
     from cloister.errors import ChannelBroken, ModelCorrupt
+    from cloister.sealed_weights.file import MAGIC, WeightsBundle
+    from cloister.sealed_weights.header import read_header
+    from cloister.sealed_weights.key import receive_release
     from cloister.transparency.keys import SigningKey
     from cloister.transparency.note import Note
-    from cloister.transport.envelope import Envelope
-    from cloister.transport.inner import InnerHead, InnerRequest
-    from cloister.transport.keys import ChannelKey
-    from cloister.transport.sealed_weights import MAGIC, WeightsBundle
-    from cloister.transport.sealing import open_prompt, open_request, unpad
-    from cloister.transport.stream import StreamOpener
-    from cloister.transport.weights_header import read_header
-    from cloister.transport.weights_key import receive_release
 
 NODE = ChannelKey.generate()
 KEY, ENC = bytes(32), bytes(range(32))

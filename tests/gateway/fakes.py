@@ -18,6 +18,7 @@ import msgspec
 import uvicorn
 from fastapi import FastAPI
 
+from cloister.backend.base import AnswerStream, Backend, OpenJob, VaultJob
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import PromptTooLong
 from cloister.messages.front import Serving
@@ -25,7 +26,6 @@ from cloister.messages.generation import SamplingParams, Stats, TokenLogprob, To
 from cloister.messages.prompts import read_prompt
 from cloister.messages.service import View
 from cloister.models.reading import PromptReading
-from cloister.service.base import AnswerStream, Backend, OpenJob, VaultJob
 
 MODEL = "fake/echo-bytes"
 KEY = {"Authorization": f"Bearer {DEVELOPMENT_KEY}"}

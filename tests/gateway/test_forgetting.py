@@ -23,7 +23,7 @@ import httpx
 import pytest
 
 from cloister.errors import VaultLost
-from cloister.hardening import WIPE_FREED_MEMORY
+from cloister.process.hardening import WIPE_FREED_MEMORY
 from tests.gateway.fakes import KEY, FakeBackend, chat_body, completion_body
 
 CHAT = "/v1/chat/completions"

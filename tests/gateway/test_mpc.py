@@ -7,11 +7,11 @@ from typing import Any
 import httpx
 import pytest
 
+from cloister.backend.base import VaultJob
 from cloister.errors import StartingUp
 from cloister.gateway.front import MPC_DEFAULT_TOKENS
 from cloister.gateway.progress import comment
 from cloister.messages.generation import Progress, Tokens
-from cloister.service.base import VaultJob
 from tests.gateway.fakes import LEVELS, FakeBackend, chat_body, completion_body
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

@@ -7,12 +7,12 @@ from typing import Any
 import httpx
 import pytest
 
+from cloister.backend.base import OpenJob, VaultJob
 from cloister.config import GatewaySettings
 from cloister.errors import InvalidRequest, LevelUnavailable
 from cloister.gateway.app import create_app
 from cloister.gateway.protection import PROVIDER_SEES, Levels
 from cloister.messages.prompts import ChatPrompt, TextPrompt, TokenPrompt, Turn, read_prompt
-from cloister.service.base import OpenJob, VaultJob
 from tests.gateway.fakes import KEY, LEVELS, MODEL, ByteTokenizer, FakeBackend, chat_body, completion_body
 
 CHAT = "/v1/chat/completions"

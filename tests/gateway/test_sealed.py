@@ -10,6 +10,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from cloister.backend.base import Carrier, SealedAnswer
 from cloister.config import GatewaySettings
 from cloister.errors import (
     ChannelBroken,
@@ -33,7 +34,6 @@ from cloister.messages.front import (
     Taken,
 )
 from cloister.messages.generation import VERSION, Failed
-from cloister.service.base import Carrier, SealedAnswer
 from tests.controller.fakes import SERVING, Peer
 from tests.gateway.fakes import MODEL, ByteTokenizer, FakeBackend, chat_body, completion_body
 

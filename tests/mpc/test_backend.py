@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from cloister.backend.base import OpenJob
 from cloister.config import GatewaySettings
 from cloister.errors import LevelUnavailable, PartyLost
 from cloister.gateway.app import create_app
@@ -16,7 +17,6 @@ from cloister.messages.generation import SamplingParams
 from cloister.models.reading import PromptReading
 from cloister.mpc.backend import ClerkBackend
 from cloister.mpc.clerk import Clerk
-from cloister.service.base import OpenJob
 from tests.gateway.fakes import KEY, MODEL, ByteTokenizer
 from tests.mpc.fake_parties import VOCABULARY, FakeParties
 
@@ -77,8 +77,8 @@ async def test_what_goes_wrong_has_its_status(http: httpx.AsyncClient, parties: 
 
 
 async def test_who_leaves_is_forgotten_at_the_parties(backend: ClerkBackend, parties: FakeParties) -> None:
+    from cloister.backend.base import VaultJob
     from cloister.messages.prompts import TextPrompt, write_prompt
-    from cloister.service.base import VaultJob
 
     parties.may_go_on.clear()
     job = VaultJob("mpc", "s", False, write_prompt(TextPrompt("hello")))

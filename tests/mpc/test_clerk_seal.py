@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister.controller.sandbox.landlock import abi
+from cloister.process.sandbox.landlock import abi
 
 PROBE = """
 import json, os, socket, subprocess, sys, threading

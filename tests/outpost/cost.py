@@ -13,12 +13,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
+from cloister.backend.base import OpenJob, VaultJob
 from cloister.config import EngineSettings
 from cloister.link.network.secret import write_secret
 from cloister.messages.generation import SamplingParams
 from cloister.models.source import find_model
 from cloister.models.tokenizer import Tokenizer
-from cloister.service.base import OpenJob, VaultJob
 from tests.controller.house import RealHouse, private
 from tests.outpost.house import OutpostProcess, another_network, why_no_namespaces
 

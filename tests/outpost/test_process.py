@@ -14,6 +14,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from cloister.backend.base import OpenJob, VaultJob
 from cloister.errors import ServiceUnavailable, VaultLost
 from cloister.link.network.address import Address
 from cloister.link.network.secret import write_secret
@@ -21,7 +22,6 @@ from cloister.link.network.secure import GREETING
 from cloister.messages.generation import SamplingParams
 from cloister.models.source import ModelFolder
 from cloister.models.tokenizer import Tokenizer
-from cloister.service.base import OpenJob, VaultJob
 from tests.controller.house import RealHouse, private
 from tests.link.bridges import wait_until
 from tests.outpost.conftest import ENGINE

@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from cloister.channel.inner import InnerHead, InnerRequest
+from cloister.channel.keys import ChannelKey, RequestKeys, address_to
+from cloister.channel.sealing import seal_request
+from cloister.channel.stream import FrameKind, StreamOpener
 from cloister.config import GatewaySettings
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.app import create_api
@@ -19,10 +23,6 @@ from cloister.messages.parlour import Serve
 from cloister.messages.prompts import SealedPrompt
 from cloister.parlour.desk import Desk
 from cloister.parlour.exchange import WINDOW_BYTES
-from cloister.transport.inner import InnerHead, InnerRequest
-from cloister.transport.keys import ChannelKey, RequestKeys, address_to
-from cloister.transport.sealing import seal_request
-from cloister.transport.stream import FrameKind, StreamOpener
 from tests.gateway.fakes import KEY, MODEL, ByteTokenizer, FakeBackend, FakeStream, chat_body, completion_body
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

@@ -13,19 +13,19 @@ from typing import Any
 import psutil
 import pytest
 
+from cloister.channel.inner import InnerHead, InnerRequest
+from cloister.channel.keys import ChannelKey, RequestKeys, address_to
+from cloister.channel.sealing import seal_request
+from cloister.channel.stream import StreamOpener
 from cloister.config import GatewaySettings
-from cloister.controller.child import run_module
-from cloister.hardening import WIPE_FREED_MEMORY
 from cloister.messages.front import Leave, SealedPart, Serving, StartFront
 from cloister.messages.generation import VERSION, Accepted, Cancel, Failed, Submit, Tokens
 from cloister.messages.lifecycle import StartFailed
 from cloister.messages.parlour import AskSealed, FromParlour, Serve, Settled
 from cloister.messages.prompts import SealedPrompt
 from cloister.models.source import ModelFolder
-from cloister.transport.inner import InnerHead, InnerRequest
-from cloister.transport.keys import ChannelKey, RequestKeys, address_to
-from cloister.transport.sealing import seal_request
-from cloister.transport.stream import StreamOpener
+from cloister.process.child import run_module
+from cloister.process.hardening import WIPE_FREED_MEMORY
 from tests.controller.fakes import Peer
 from tests.gateway.fakes import KEY
 from tests.nursery.model import save_model

@@ -20,9 +20,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from cloister.controller.sandbox.kernel import syscall
-from cloister.controller.sandbox.layers import Layer
-from tests.controller.sandbox import attempts
+from cloister.process.sandbox.kernel import syscall
+from cloister.process.sandbox.layers import Layer
+from tests.process.sandbox import attempts
 
 NOT_IMPORTED = "wave"
 LINK_DESCRIPTORS = 2
@@ -255,8 +255,8 @@ def _try(role: Any, control: socket.socket) -> None:
 
 def main() -> None:
     """Be the nursery, with the changes above."""
-    from cloister.controller.sandbox.profile import Profile
     from cloister.nursery import child, house, process
+    from cloister.process.sandbox.profile import Profile
     from cloister.service.process import Service
     from cloister.vault.vault import Vault
 

@@ -18,9 +18,9 @@ from typing import IO, Any, Literal
 import pytest
 
 from cloister.config import EngineSettings
-from cloister.controller.sandbox.layers import Layer
 from cloister.link.memory import create_link
 from cloister.models.source import ModelFolder
+from cloister.process.sandbox.layers import Layer
 from tests.nursery.model import save_model
 from tests.nursery.talk import PATIENCE_S, Child, Controller
 from tests.redteam.inside import ATTEMPTS

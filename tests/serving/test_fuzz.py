@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.schemas import BaseSchema
 
-from cloister.transport.envelope import CONTENT_TYPE
+from cloister.channel.envelope import CONTENT_TYPE
 from tests.served import running_server
 
 # Sealed bytes are sent as they are drawn.

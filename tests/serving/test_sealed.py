@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from cloister.attest.evidence import read_evidence, read_statement
+from cloister.channel.envelope import Envelope
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import ChannelBroken
-from cloister.transport.envelope import Envelope
 from tests.nursery.model import save_model
 from tests.sealed import SealedClient
 from tests.served import Server, running_server

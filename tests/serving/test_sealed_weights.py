@@ -15,8 +15,8 @@ from cloister.client.provider import release_key
 from cloister.client.verification import NodeNotVerified
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import ServiceUnavailable
+from cloister.sealed_weights.file import seal_weights
 from cloister.transparency.keys import SigningKey
-from cloister.transport.sealed_weights import seal_weights
 from tests.nursery.model import save_model
 from tests.served import running_server
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from cloister.channel.keys import ChannelKey, address_to
+from cloister.channel.sealing import seal_prompt
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Failed, SamplingParams
 from cloister.messages.prompts import ChatPrompt, LockedPrompt, PromptField, TextPrompt, TokenPrompt, Turn
 from cloister.messages.vault import Confide, ToVault, Understood
-from cloister.transport.keys import ChannelKey, address_to
-from cloister.transport.sealing import seal_prompt
 from tests.vault.house import Room
 
 SECRET = "nobody else may read this"

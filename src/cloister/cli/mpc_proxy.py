@@ -55,8 +55,8 @@ def proxy(
     """
     import asyncio
 
-    from cloister.hardening import forbid_core_dumps
     from cloister.models.source import find_model
+    from cloister.process.hardening import forbid_core_dumps
 
     forbid_core_dumps()
     settings = GatewaySettings(port=port, request_timeout_s=REQUEST_S)

@@ -225,9 +225,9 @@ def _become_controller(settings: Settings) -> NoReturn:
     from cloister.controller.mpc_offer import check_mpc
     from cloister.controller.release import find_release
     from cloister.controller.remote import check_outpost
-    from cloister.entry import become
     from cloister.gateway.keys import load_keys
     from cloister.models.source import find_model
+    from cloister.process.entry import become
 
     with Console(stderr=True, highlight=False).status("Starting…"):
         load_keys(settings.gateway)  # a wrong keys file should not cost the time to load a model
@@ -245,8 +245,8 @@ def _sealed_model(settings: Settings) -> ModelFolder | None:
     if file is None and provider is None:
         return None
     from cloister.models.source import ModelFolder
-    from cloister.transport.sealed_weights import WeightsBundle
-    from cloister.transport.weights_header import read_provider_key
+    from cloister.sealed_weights.file import WeightsBundle
+    from cloister.sealed_weights.header import read_provider_key
 
     if file is None or provider is None or settings.model is not None:
         raise SetupError(

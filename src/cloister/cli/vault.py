@@ -89,10 +89,10 @@ def _become_outpost(settings: OutpostSettings, model: str | None) -> NoReturn:
     begun = monotonic()
     from rich.console import Console
 
-    from cloister.entry import become
     from cloister.link.network.address import Address
     from cloister.link.network.secret import read_secret
     from cloister.models.source import find_model
+    from cloister.process.entry import become
 
     Address.parse(settings.listen)
     read_secret(settings.key_file)  # a wrong address or key should not cost the time to load a model

@@ -12,7 +12,7 @@ import typer
 from cloister.cli.verify import AllowSoftwareTee, NodeUrl, PolicyFile, software_note
 
 if TYPE_CHECKING:
-    from cloister.transport.weights_header import WeightsHeader
+    from cloister.sealed_weights.header import WeightsHeader
 
 weights = typer.Typer(no_args_is_help=True, help="A provider's weights, encrypted and signed at rest.")
 
@@ -39,8 +39,8 @@ def new_keys(
       cloister weights key --key content.key --sign-key sign.key --name example.com/weights
     """
     from cloister.errors import SetupError
+    from cloister.sealed_weights.key import new_content_key
     from cloister.transparency.key_file import new_key_file
-    from cloister.transport.weights_key import new_content_key
 
     for path in (key, sign_key):
         if path.exists():
@@ -73,10 +73,10 @@ def seal(
     """
     from cloister.models.manifest import FILE_NAME
     from cloister.models.source import find_model
+    from cloister.sealed_weights.file import seal_weights
+    from cloister.sealed_weights.key import read_content_key
     from cloister.transparency.key_file import read_key_file
     from cloister.transparency.keys import Algorithm
-    from cloister.transport.sealed_weights import seal_weights
-    from cloister.transport.weights_key import read_content_key
 
     content_key, signer = read_content_key(key), read_key_file(sign_key, Algorithm.ED25519)
     folder = find_model(model)
@@ -107,9 +107,9 @@ def unseal(
     import shutil
 
     from cloister.errors import SetupError
-    from cloister.transport.sealed_weights import WeightsBundle
-    from cloister.transport.weights_header import read_provider_key
-    from cloister.transport.weights_key import read_content_key
+    from cloister.sealed_weights.file import WeightsBundle
+    from cloister.sealed_weights.header import read_provider_key
+    from cloister.sealed_weights.key import read_content_key
 
     bundle = WeightsBundle.open(file, read_provider_key(provider_key))
     try:
@@ -151,7 +151,7 @@ def release(
     """
     from cloister.attest.policy import load_policy
     from cloister.client.provider import release_key
-    from cloister.transport.weights_key import read_content_key
+    from cloister.sealed_weights.key import read_content_key
 
     content_key = read_content_key(key)
     verification = release_key(url, content_key, load_policy(policy, allow_software_tee=allow_software_tee))

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from cloister.channel.envelope import CONTENT_TYPE
+from cloister.channel.inner import InnerHead
+from cloister.channel.stream import FrameKind, StreamOpener
 from cloister.errors import (
     ChannelBroken,
     ChannelKeyUnknown,
@@ -17,9 +20,6 @@ from cloister.errors import (
     InvalidRequest,
     MessageRepeated,
 )
-from cloister.transport.envelope import CONTENT_TYPE
-from cloister.transport.inner import InnerHead
-from cloister.transport.stream import FrameKind, StreamOpener
 
 LAST_EVENT = b"data: [DONE]\n\n"
 """Who reads this takes a streamed answer for whole, and reads no further. So it is held until the answer is."""

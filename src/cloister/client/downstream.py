@@ -14,12 +14,12 @@ from http import HTTPStatus
 from typing import cast
 from urllib.parse import urlsplit
 
+from cloister.channel.inner import InnerHead
 from cloister.client.address import names_this_machine
 from cloister.client.answer import Refusal
 from cloister.client.local_request import Request, RequestReader, Unreadable
 from cloister.client.message import HOP_BY_HOP
 from cloister.client.upstream import Upstream
-from cloister.transport.inner import InnerHead
 
 _PORT = re.compile(r":\d+$")
 _LAST_CHUNK = b"0\r\n\r\n"

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import httptools
 
+from cloister.channel.sealing import MAX_PLAINTEXT_BYTES
 from cloister.client.answer import Refusal
-from cloister.transport.sealing import MAX_PLAINTEXT_BYTES
 
 MAX_HEAD_BYTES = 64 * 1024
 _HEADER_BYTES = 4

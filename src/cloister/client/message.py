@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from cloister.channel.envelope import CONTENT_TYPE, MAX_PROMPTS, Envelope
+from cloister.channel.inner import InnerRequest
+from cloister.channel.keys import address_to, key_id
+from cloister.channel.sealing import seal_prompt, seal_request
+from cloister.channel.stream import StreamOpener
 from cloister.errors import ChannelBroken, InvalidRequest
-from cloister.transport.envelope import CONTENT_TYPE, MAX_PROMPTS, Envelope
-from cloister.transport.inner import InnerRequest
-from cloister.transport.keys import address_to, key_id
-from cloister.transport.sealing import seal_prompt, seal_request
-from cloister.transport.stream import StreamOpener
 
 ENDPOINT = "/v1/sealed"
 OUTER_HEADERS = (("Content-Type", CONTENT_TYPE), ("Accept", CONTENT_TYPE))

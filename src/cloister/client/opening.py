@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import httpx2
 
+from cloister.channel.stream import StreamOpener
 from cloister.client.answer import MAX_REFUSAL_BYTES, SealedAnswer
 from cloister.client.message import HOP_BY_HOP
 from cloister.errors import CloisterError
-from cloister.transport.stream import StreamOpener
 
 Raising = Callable[[CloisterError, httpx2.Request], Exception]
 """What to raise for an error of ours, where the caller's library wants one of its own family."""

@@ -13,12 +13,12 @@ from typing import Protocol, cast
 
 import httptools
 
+from cloister.channel.inner import InnerHead
 from cloister.client.address import NodeAddress
 from cloister.client.answer import MAX_REFUSAL_BYTES, Refusal, SealedAnswer, is_sealed, read_refusal
 from cloister.client.message import ENDPOINT, OUTER_HEADERS, SealedMessage
 from cloister.client.tls import tls_to
 from cloister.errors import ChannelBroken, ServiceUnavailable
-from cloister.transport.inner import InnerHead
 
 CONNECT_S = 10.0
 _END_S = 1.0

@@ -16,6 +16,7 @@ from cloister.attest.checks import Examination, Verdict
 from cloister.attest.evidence import NONCE_BYTES, NodeEvidence
 from cloister.attest.node import verify_node
 from cloister.attest.policy import Policy
+from cloister.channel.keys import key_id
 from cloister.client.address import NodeAddress
 from cloister.client.asking import ask_for_evidence
 from cloister.client.memory import seen_logs
@@ -26,7 +27,6 @@ from cloister.transparency.dev_log import ORIGIN_PREFIX
 from cloister.transparency.keys import VerifierKey
 from cloister.transparency.proof import log_origin
 from cloister.transparency.seen import SeenLogs, SeenMoved
-from cloister.transport.keys import key_id
 
 Ask = Callable[[NodeAddress, bytes, int], NodeEvidence]
 _TRIES = 3

@@ -7,8 +7,8 @@ import os
 import socket
 import subprocess
 
-from cloister.controller.child import Child, run_module
-from cloister.hardening import WIPE_FREED_MEMORY
+from cloister.process.child import Child, run_module
+from cloister.process.hardening import WIPE_FREED_MEMORY
 
 
 def start_bridge(module: str) -> tuple[Child, socket.socket]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 
+from cloister.channel.envelope import Envelope
+from cloister.channel.keys import ChannelKey, RequestKeys
+from cloister.channel.seen import DEFAULT_LIMIT, SeenMessages
 from cloister.errors import ChannelKeyUnknown
-from cloister.transport.envelope import Envelope
-from cloister.transport.keys import ChannelKey, RequestKeys
-from cloister.transport.seen import DEFAULT_LIMIT, SeenMessages
 
 log = logging.getLogger(__name__)
 

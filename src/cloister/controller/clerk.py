@@ -20,18 +20,18 @@ from time import monotonic
 import msgspec
 
 from cloister.config import MpcSettings, cache_folder
-from cloister.controller.channel import Channel
-from cloister.controller.child import run_module
 from cloister.controller.clerk_desk import ClerkDesk
 from cloister.controller.mpc_offer import require_memory
 from cloister.controller.shares_folder import SharesFolder
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable, StartingUp, error_from_code
-from cloister.hardening import WIPE_FREED_MEMORY
 from cloister.messages.clerk import ClerkReady, FromClerk, StartClerk, StartTrio, ToldByTrio, TrioReady
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import StartFailed
 from cloister.messages.vault import Confide
 from cloister.models.source import ModelFolder
+from cloister.process.child import run_module
+from cloister.process.endpoint import Channel
+from cloister.process.hardening import WIPE_FREED_MEMORY
 
 log = logging.getLogger(__name__)
 

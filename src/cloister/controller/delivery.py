@@ -17,20 +17,20 @@ import msgspec
 
 from cloister.attest.evidence import Statement
 from cloister.attest.tsm import find_attester
+from cloister.channel.keys import ChannelKey
 from cloister.config import Settings
-from cloister.controller.channel import Channel
-from cloister.controller.child import environment, run_module
 from cloister.controller.evidence import Notary
 from cloister.controller.release import find_release
 from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, error_from_code
-from cloister.hardening import WIPE_FREED_MEMORY
 from cloister.messages.delivery import FromDoor, KeyTaken, OfferKey, OpenDoor
 from cloister.messages.front import AskEvidence, Listening
 from cloister.messages.generation import VERSION, Failed
 from cloister.messages.lifecycle import StartFailed
-from cloister.transport.keys import ChannelKey
-from cloister.transport.sealed_weights import WeightsBundle
-from cloister.transport.weights_key import receive_release
+from cloister.process.child import environment, run_module
+from cloister.process.endpoint import Channel
+from cloister.process.hardening import WIPE_FREED_MEMORY
+from cloister.sealed_weights.file import WeightsBundle
+from cloister.sealed_weights.key import receive_release
 
 GRACE_S = 10.0
 
@@ -112,7 +112,7 @@ class Delivery:
 
 async def _missing_layers() -> tuple[str, ...]:
     """What this machine's sandbox lacks: the provider wants to know before it trusts it with weights."""
-    command = (sys.executable, "-m", "cloister.controller.sandbox")
+    command = (sys.executable, "-m", "cloister.process.sandbox")
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=environment())
     said, _ = await process.communicate()
     return tuple(json.loads(said)["missing"])

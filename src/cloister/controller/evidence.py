@@ -17,9 +17,9 @@ from cloister.attest.attester import Attester, Tee
 from cloister.attest.evidence import VERSION, NodeEvidence, Statement, bind, write_evidence
 from cloister.controller.relay import Front
 from cloister.errors import CloisterError, QueueFull
-from cloister.hardening import where_raised
 from cloister.messages.front import AskEvidence, Evidence
 from cloister.messages.generation import Failed
+from cloister.process.hardening import where_raised
 from cloister.transparency.dev_log import Release
 
 MAX_WAITING = 256

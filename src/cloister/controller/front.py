@@ -14,15 +14,15 @@ from typing import ClassVar
 import msgspec
 
 from cloister.config import GatewaySettings
-from cloister.controller.channel import Channel
-from cloister.controller.child import run_module
 from cloister.controller.relay import Relay
 from cloister.errors import ProtocolError, ServiceUnavailable, error_from_code
-from cloister.hardening import WIPE_FREED_MEMORY
 from cloister.messages.front import Serving, StartFront
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import StartFailed
 from cloister.models.source import ModelFolder
+from cloister.process.child import run_module
+from cloister.process.endpoint import Channel
+from cloister.process.hardening import WIPE_FREED_MEMORY
 
 log = logging.getLogger(__name__)
 

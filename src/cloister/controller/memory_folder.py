@@ -12,8 +12,8 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-from cloister.controller.sandbox.kernel import syscall
 from cloister.errors import SetupError
+from cloister.process.sandbox.kernel import syscall
 
 _NEWNS, _NEWUSER = 0x00020000, 0x10000000
 _CLOEXEC = 1

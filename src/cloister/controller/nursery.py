@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Literal
 
 from cloister.config import Settings
-from cloister.controller.channel import Channel
-from cloister.controller.child import Child, run_module
 from cloister.errors import ProtocolError, ServiceUnavailable, error_from_code
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import StartFailed
 from cloister.messages.nursery import FromNursery, Preload, Preloaded, Spawn, Spawned
+from cloister.process.child import Child, run_module
+from cloister.process.endpoint import Channel
 
 GOODBYE_S = 5.0
 

@@ -12,8 +12,8 @@ from cloister.controller.delivery import Delivery
 from cloister.controller.unsealing import Unsealing
 from cloister.messages.lifecycle import StartController
 from cloister.models.source import ModelFolder
-from cloister.transport.sealed_weights import WeightsBundle
-from cloister.transport.weights_header import read_provider_key
+from cloister.sealed_weights.file import WeightsBundle
+from cloister.sealed_weights.header import read_provider_key
 
 
 class Provision:

@@ -8,7 +8,6 @@ from typing import Literal
 
 from cloister.config import ControllerSettings
 from cloister.controller.bridge import start_bridge
-from cloister.controller.child import Child
 from cloister.errors import ServiceUnavailable, SetupError
 from cloister.link.network.address import Address
 from cloister.link.network.hail import digest_of, hail_of
@@ -16,6 +15,7 @@ from cloister.link.network.secret import read_secret
 from cloister.link.shape import LinkShape
 from cloister.messages.bridge import Cross, Hail
 from cloister.messages.frames import encode_frame
+from cloister.process.child import Child
 
 NEAR = "cloister.link.network.near"
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from cloister.channel.envelope import Envelope
 from cloister.controller.channel_key import ChannelKeys
 from cloister.controller.numbering import front_of, local, wide
 from cloister.controller.relay import Front
@@ -19,7 +20,6 @@ from cloister.messages.front import Leave, Sealed, SealedPart, Taken
 from cloister.messages.generation import Failed
 from cloister.messages.parlour import Serve
 from cloister.messages.prompts import MAX_SEALED_PROMPT_BYTES, LockedPrompt, SealedPrompt
-from cloister.transport.envelope import Envelope
 
 MAX_REQUESTS = 4096
 MAX_HELD_BYTES = 48 * 1024 * 1024

@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 import msgspec
 
-from cloister.controller.channel import Channel
 from cloister.controller.nursery import Nursery
 from cloister.errors import ProtocolError, ServiceUnavailable, error_from_code
 from cloister.link.memory import LinkMemory
 from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Stats
 from cloister.messages.lifecycle import StartFailed
 from cloister.messages.service import AttachLink, DetachLink, FromSealedService
+from cloister.process.endpoint import Channel
 
 
 class Service:

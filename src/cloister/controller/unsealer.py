@@ -14,13 +14,13 @@ from pathlib import Path
 
 from cloister.controller.memory_folder import MemoryFolder
 from cloister.errors import CloisterError, ProtocolError
-from cloister.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks, where_raised
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import StartFailed
-from cloister.messages.line import Line
 from cloister.messages.unsealing import Locked, Packed, ToUnsealer, Unseal, Unsealed
-from cloister.transport.sealed_weights import WeightsBundle
-from cloister.transport.weights_header import read_provider_key
+from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks, where_raised
+from cloister.process.line import Line
+from cloister.sealed_weights.file import WeightsBundle
+from cloister.sealed_weights.header import read_provider_key
 
 PARAMETERS = ".safetensors"
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import msgspec
 
-from cloister.controller.channel import Channel
-from cloister.controller.child import inherit_everywhere, run_module
 from cloister.controller.memory_folder import path_of
 from cloister.errors import ProtocolError, ServiceUnavailable, error_from_code
-from cloister.hardening import WIPE_FREED_MEMORY
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import StartFailed
 from cloister.messages.unsealing import FromUnsealer, Locked, Packed, Unseal, Unsealed
 from cloister.models.source import ModelFolder
+from cloister.process.child import inherit_everywhere, run_module
+from cloister.process.endpoint import Channel
+from cloister.process.hardening import WIPE_FREED_MEMORY
 
 
 class Unsealing:

@@ -14,7 +14,6 @@ from time import monotonic
 
 import msgspec
 
-from cloister.controller.channel import Channel
 from cloister.controller.nursery import Nursery
 from cloister.controller.remote import Remote
 from cloister.errors import ProtocolError, ServiceUnavailable
@@ -22,6 +21,7 @@ from cloister.link.memory import create_link
 from cloister.link.shape import LinkShape
 from cloister.messages.generation import VERSION
 from cloister.messages.vault import FromVault, VaultReady
+from cloister.process.endpoint import Channel
 
 SECONDS_BEFORE_REPLACING_A_DEAD_SPARE = 1.0
 

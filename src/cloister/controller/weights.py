@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import msgspec
 
 from cloister.config import EngineSettings
-from cloister.controller.child import inherited
 from cloister.errors import CloisterError, SetupError, error_from_code
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import Start, StartFailed
 from cloister.models.memory_file import check_sealed, create_memory_file, reopen_read_only, seal
 from cloister.models.source import ModelFolder
+from cloister.process.child import inherited
 
 PACKER = "cloister.models.pack_weights"
 

@@ -23,9 +23,9 @@ from cloister.engine.sampler import Forced, Sampled, Sampler
 from cloister.engine.scheduler import Scheduler
 from cloister.engine.sequence import Sequence
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, QueueFull, ServiceUnavailable, VaultLost
-from cloister.hardening import where_raised
 from cloister.messages.generation import Accepted, Failed, Phase, Stats, Submit, TokenLogprob, Tokens
 from cloister.messages.service import View
+from cloister.process.hardening import where_raised
 
 log = logging.getLogger(__name__)
 

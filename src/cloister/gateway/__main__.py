@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 
-from cloister.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
+from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
 
 
 def main() -> None:

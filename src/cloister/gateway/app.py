@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 
 from cloister import __version__
+from cloister.backend.base import Backend, Carrier
 from cloister.config import GatewaySettings
 from cloister.errors import CloisterError
 from cloister.gateway import chat, completions, models, operations, sealed, sessions, views
@@ -26,7 +27,6 @@ from cloister.gateway.schema import ChatRequest, CompletionRequest
 from cloister.gateway.text import Tokenizer
 from cloister.gateway.watched import WatchedAnswers
 from cloister.gateway.webpage import PageInfo, mount_page
-from cloister.service.base import Backend, Carrier
 
 
 def create_api(

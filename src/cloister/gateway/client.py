@@ -10,12 +10,12 @@ from contextlib import suppress
 
 import msgspec
 
+from cloister.backend.base import Carrier, SealedAnswer
+from cloister.backend.client import ControllerClient
+from cloister.backend.stream import raised
 from cloister.errors import CloisterError, ServiceUnavailable
 from cloister.messages.front import AskEvidence, Evidence, Leave, Sealed, SealedPart, Taken, ToGateway
 from cloister.messages.generation import Failed
-from cloister.service.base import Carrier, SealedAnswer
-from cloister.service.client import ControllerClient
-from cloister.service.stream import raised
 
 TELL_TAKEN_BYTES = 1 << 16
 """The parlour may be further ahead than this (parlour.exchange.WINDOW_BYTES), so it need not wait for each word."""

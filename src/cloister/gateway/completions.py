@@ -7,6 +7,7 @@ import time
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from cloister.backend.base import OpenJob
 from cloister.errors import InvalidRequest
 from cloister.gateway.choice import Echo
 from cloister.gateway.completion_reply import CompletionReply
@@ -19,7 +20,6 @@ from cloister.gateway.schema import COMPLETION
 from cloister.gateway.text import Tokenizer
 from cloister.messages.prompts import Prompt, SealedPrompt, TextPrompt
 from cloister.models.confidential import parse_confidential
-from cloister.service.base import OpenJob
 
 # OpenAI's own default.
 DEFAULT_TOKENS = 16

@@ -22,17 +22,17 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
+from cloister.channel.envelope import CONTENT_TYPE
 from cloister.config import GatewaySettings
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable, error_from_code
 from cloister.gateway.errors import BodyTooLarge, handle_cloister_error
 from cloister.gateway.server import serve as serve_http
-from cloister.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
 from cloister.messages.delivery import MAX_MESSAGE_BYTES, KeyTaken, OfferKey, OpenDoor, ToDoor
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.front import AskEvidence, Evidence, Listening
 from cloister.messages.generation import Failed
 from cloister.messages.lifecycle import StartFailed
-from cloister.transport.envelope import CONTENT_TYPE
+from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
 
 BODY_S = 10.0
 ANSWER_S = 60.0

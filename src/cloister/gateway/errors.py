@@ -28,7 +28,7 @@ from cloister.errors import (
     Unauthorized,
     VaultLost,
 )
-from cloister.hardening import where_raised
+from cloister.process.hardening import where_raised
 
 _log = logging.getLogger(__name__)
 

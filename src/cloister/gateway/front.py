@@ -11,6 +11,7 @@ from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import ValidationError
 
+from cloister.backend.base import Backend, OpenJob, VaultJob
 from cloister.config import GatewaySettings
 from cloister.errors import ModelNotFound
 from cloister.gateway import protection, session
@@ -33,7 +34,6 @@ from cloister.gateway.watched import WatchedAnswer, WatchedAnswers
 from cloister.messages.prompts import Prompt, SealedPrompt
 from cloister.messages.vault import VaultLevel
 from cloister.models.given import invalid_from
-from cloister.service.base import Backend, OpenJob, VaultJob
 
 Body = TypeVar("Body", bound=GenerationRequest)
 MPC_DEFAULT_TOKENS = 16

@@ -18,12 +18,12 @@ from types import TracebackType
 
 from starlette.types import Receive
 
+from cloister.backend.base import Backend, OpenJob, VaultJob
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.choice import Choice, Echo
 from cloister.gateway.metrics import Metrics
 from cloister.gateway.watched import WatchedAnswer, WatchedAnswers
 from cloister.messages.generation import SamplingParams, Tokens
-from cloister.service.base import Backend, OpenJob, VaultJob
 
 
 @dataclass(frozen=True, slots=True)

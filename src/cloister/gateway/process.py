@@ -13,11 +13,11 @@ from cloister.gateway.app import create_app
 from cloister.gateway.client import GatewayClient
 from cloister.gateway.sealed import SealedFirst
 from cloister.gateway.server import serve as serve_http
-from cloister.hardening import where_raised
 from cloister.messages.front import Listening
 from cloister.messages.lifecycle import StartFailed
 from cloister.models.source import open_folder
 from cloister.models.tokenizer import Tokenizer
+from cloister.process.hardening import where_raised
 
 
 async def serve(controller: socket.socket) -> None:

@@ -16,6 +16,8 @@ from msgspec import Meta, Struct
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from cloister.backend.base import Carrier, SealedAnswer
+from cloister.channel.envelope import CONTENT_TYPE
 from cloister.errors import CloisterError, InvalidRequest, RequestTimeout, ServiceUnavailable
 from cloister.gateway.errors import error_response
 from cloister.gateway.front import front_of
@@ -23,8 +25,6 @@ from cloister.gateway.guard import Guard
 from cloister.gateway.limits import read_body
 from cloister.gateway.openapi import errors
 from cloister.messages.front import MAX_SEALED_BYTES
-from cloister.service.base import Carrier, SealedAnswer
-from cloister.transport.envelope import CONTENT_TYPE
 
 PATH = "/v1/sealed"
 EVIDENCE_S = 20.0

@@ -13,9 +13,9 @@ import msgspec
 
 from cloister.config import EngineSettings
 from cloister.errors import CloisterError, ProtocolError, SetupError
-from cloister.hardening import die_with_parent, where_raised
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import Start, StartFailed
+from cloister.process.hardening import die_with_parent, where_raised
 
 
 def pack_weights(start: Start, fd: int) -> int:

@@ -9,6 +9,9 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
+from cloister.backend.base import Backend, OpenJob, VaultJob
+from cloister.backend.mailbox import Mailbox
+from cloister.backend.stream import TokenStream, raised
 from cloister.errors import LevelUnavailable
 from cloister.messages.front import Serving
 from cloister.messages.generation import VERSION, Cancel, Failed, SamplingParams, Stats, Tokens
@@ -16,9 +19,6 @@ from cloister.messages.prompts import SealedPrompt
 from cloister.messages.service import View
 from cloister.messages.vault import Confide, Understood
 from cloister.mpc.clerk import Clerk, Said
-from cloister.service.base import Backend, OpenJob, VaultJob
-from cloister.service.mailbox import Mailbox
-from cloister.service.stream import TokenStream, raised
 
 
 class ClerkBackend(Backend):

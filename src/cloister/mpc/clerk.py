@@ -17,7 +17,6 @@ from typing import Protocol
 import msgspec
 
 from cloister.errors import CloisterError, InvalidRequest, LevelUnavailable, PartyLost, PromptTooLong, QueueFull
-from cloister.hardening import where_raised
 from cloister.messages.generation import Cancel, Failed, SamplingParams, Tokens
 from cloister.messages.prompts import LockedPrompt
 from cloister.messages.vault import Confide, Understood
@@ -26,6 +25,7 @@ from cloister.mpc.clerk_answer import Passes, answer
 from cloister.mpc.drafts import Drafts
 from cloister.mpc.estimate import Pace
 from cloister.mpc.sampling import Answer, Chooser, chooser_for
+from cloister.process.hardening import where_raised
 from cloister.vault.opened import opened
 
 MAX_WAITING = 8

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloister.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks, where_raised
+from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks, where_raised
 
 if TYPE_CHECKING:
     import msgspec

@@ -7,9 +7,9 @@ import ctypes
 import os
 import tempfile
 
-from cloister.controller.sandbox import kernel
-from cloister.controller.sandbox.kernel import prctl, syscall
-from cloister.controller.sandbox.landlock import abi
+from cloister.process.sandbox import kernel
+from cloister.process.sandbox.kernel import prctl, syscall
+from cloister.process.sandbox.landlock import abi
 
 _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE = 1 << 1, 1 << 2, 1 << 3, 1 << 14
 _PATH_BENEATH = 1

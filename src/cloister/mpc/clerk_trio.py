@@ -16,7 +16,6 @@ import msgspec
 from rich.console import Console
 
 from cloister.errors import CloisterError, ProtocolError
-from cloister.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks, where_raised
 from cloister.messages.clerk import StartTrio, TrioReady
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION
@@ -25,6 +24,7 @@ from cloister.models.source import open_folder
 from cloister.mpc.config import Limits, read_config
 from cloister.mpc.local import CONFIG_FILE, KEYS, Keys, Supervisor, make_local
 from cloister.mpc.serve_weights import serve_weights
+from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks, where_raised
 
 PATIENT = Limits(silence_s=120.0, run_silence_s=900.0)
 """On one machine a party that dies is seen to die; one that is silent may just wait for a core."""

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from cloister.controller.child import environment
 from cloister.errors import SetupError
 from cloister.mpc.certificates import Authority, Credentials, Role, fingerprint
 from cloister.mpc.config import PARTIES, Beaver, Limits, PartiesConfig, PartyPlace, Protocol, config_text, read_config
 from cloister.mpc.process import ALLOW_INSECURE, WITH_PARENT
+from cloister.process.child import environment
 
 log = logging.getLogger(__name__)
 

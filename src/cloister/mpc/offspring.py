@@ -15,8 +15,8 @@ from typing import NoReturn, TypeVar
 import msgspec
 
 from cloister.errors import ProtocolError
-from cloister.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
 from cloister.messages.frames import FrameReader, encode_frame
+from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
 
 T = TypeVar("T")
 

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from cloister.controller.child import environment
 from cloister.errors import CloisterError, SetupError
-from cloister.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
 from cloister.mpc.config import PartiesConfig, read_config, refuse_insecure
 from cloister.mpc.party import Party
+from cloister.process.child import environment
+from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
 
 WITH_PARENT = "--with-parent"
 ALLOW_INSECURE = "--allow-insecure-beaver"

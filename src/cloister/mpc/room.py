@@ -15,7 +15,6 @@ from pathlib import Path
 
 import msgspec
 
-from cloister.controller.child import run_module
 from cloister.errors import CloisterError, PartyLost
 from cloister.messages.mpc import (
     Connect,
@@ -31,6 +30,7 @@ from cloister.messages.mpc import (
 )
 from cloister.mpc.config import PartiesConfig
 from cloister.mpc.line import Line
+from cloister.process.child import run_module
 
 
 class Room:

@@ -1,6 +1,6 @@
 """What a forked child does: enter its own namespaces, prepare its role, seal itself, and only then speak.
 
-The order is the point (cloister.controller.sandbox): threads start after `enter_own` and before `seal`, and nothing of
+The order is the point (cloister.process.sandbox): threads start after `enter_own` and before `seal`, and nothing of
 a user reaches the process before it is sealed. A child that fails before that says which error, in the service's case,
 and ends; a vault just ends: the controller sees its socket close.
 """
@@ -13,15 +13,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from cloister.controller.sandbox.namespaces import enter_own
-from cloister.controller.sandbox.profile import Profile
-from cloister.controller.sandbox.seal import seal
 from cloister.errors import CloisterError
-from cloister.hardening import where_raised
 from cloister.messages.frames import encode_frame
 from cloister.messages.lifecycle import StartFailed
 from cloister.messages.nursery import Spawn
 from cloister.nursery.house import House
+from cloister.process.hardening import where_raised
+from cloister.process.sandbox.namespaces import enter_own
+from cloister.process.sandbox.profile import Profile
+from cloister.process.sandbox.seal import seal
 from cloister.service import process as service
 from cloister.vault import process as vault
 

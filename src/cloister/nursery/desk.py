@@ -5,8 +5,8 @@ from __future__ import annotations
 import select
 import socket
 
-from cloister.messages.line import Line
 from cloister.messages.nursery import Preload, Spawn, ToNursery
+from cloister.process.line import Line
 
 
 class Desk(Line[Preload | Spawn]):

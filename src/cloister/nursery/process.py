@@ -6,15 +6,15 @@ import gc
 import os
 import socket
 
-from cloister.controller.sandbox.namespaces import fresh_pid_namespace, leave_host
-from cloister.controller.sandbox.root import empty_root
-from cloister.controller.sandbox.seccomp import filter_program
-from cloister.controller.sandbox.trial import available_layers
 from cloister.errors import CloisterError, ProtocolError, SetupError
-from cloister.hardening import where_raised
 from cloister.messages.lifecycle import StartFailed
 from cloister.messages.nursery import Preload, Preloaded, Spawn, Spawned
 from cloister.nursery.desk import Desk
+from cloister.process.hardening import where_raised
+from cloister.process.sandbox.namespaces import fresh_pid_namespace, leave_host
+from cloister.process.sandbox.root import empty_root
+from cloister.process.sandbox.seccomp import filter_program
+from cloister.process.sandbox.trial import available_layers
 
 
 def serve(control: socket.socket) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from cloister.channel.sealing import seal_prompt
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Cancel, Failed, SamplingParams
 from cloister.messages.prompts import (
@@ -30,7 +31,6 @@ from cloister.messages.vault import (
     WantFloor,
 )
 from cloister.nursery.house import House
-from cloister.transport.sealing import seal_prompt
 from cloister.vault.process import Unasked
 from cloister.vault.vault import Vault, VaultRunner
 

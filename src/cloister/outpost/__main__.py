@@ -13,10 +13,10 @@ from time import monotonic
 from rich.console import Console
 
 from cloister.config import OutpostSettings
-from cloister.entry import run
 from cloister.messages.lifecycle import StartController
 from cloister.models.source import ModelFolder
 from cloister.outpost.process import Outpost
+from cloister.process.entry import run
 
 
 async def _serve(start: StartController, console: Console) -> None:

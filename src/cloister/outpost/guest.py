@@ -11,14 +11,14 @@ from typing import Literal, Protocol
 import msgspec
 
 from cloister.controller.bridge import start_bridge
-from cloister.controller.channel import Channel
-from cloister.controller.child import Child
 from cloister.controller.referee import Referee
 from cloister.errors import ProtocolError
 from cloister.link.memory import LinkMemory, create_link
 from cloister.link.shape import LinkShape
 from cloister.messages.bridge import Admitted, FromFar, Lend, Receive
 from cloister.messages.vault import FloorDone, WantFloor
+from cloister.process.child import Child
+from cloister.process.endpoint import Channel
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from cloister.backend.client import ControllerClient
 from cloister.messages.front import Leave, Taken
 from cloister.messages.parlour import Serve, ToParlour
-from cloister.service.client import ControllerClient
 
 
 class ParlourClient(ControllerClient):

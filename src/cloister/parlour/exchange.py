@@ -11,12 +11,12 @@ from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Message, Scope
 
+from cloister.channel.inner import InnerHead, InnerRequest
+from cloister.channel.sealing import open_request
+from cloister.channel.stream import StreamSealer
 from cloister.errors import CloisterError, ServiceUnavailable
 from cloister.gateway.sealed_request import SCOPE, SealedRequest
 from cloister.messages.parlour import Serve
-from cloister.transport.inner import InnerHead, InnerRequest
-from cloister.transport.sealing import open_request
-from cloister.transport.stream import StreamSealer
 
 WINDOW_BYTES = 1 << 18
 

@@ -1,6 +1,6 @@
 """The parlour's life: read what it needs, rehearse, leave the host, seal itself off, and answer until the end.
 
-The order is the nursery's and a vault's (cloister.controller.sandbox): files are read while there are some, threads
+The order is the nursery's and a vault's (cloister.process.sandbox): files are read while there are some, threads
 start before the seal, and nothing of a user reaches this process before it is sealed.
 """
 
@@ -15,16 +15,9 @@ import struct
 from pathlib import Path
 
 from cloister.config import GatewaySettings
-from cloister.controller.sandbox.credentials import give_up_powers
-from cloister.controller.sandbox.namespaces import leave_host
-from cloister.controller.sandbox.profile import Profile
-from cloister.controller.sandbox.root import empty_root
-from cloister.controller.sandbox.seal import seal
-from cloister.controller.sandbox.seccomp import filter_program
 from cloister.errors import CloisterError, ProtocolError
 from cloister.gateway.app import create_api
 from cloister.gateway.keys import KeyRing, load_keys
-from cloister.hardening import where_raised
 from cloister.messages.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
 from cloister.messages.front import StartFront
 from cloister.messages.generation import VERSION
@@ -35,6 +28,13 @@ from cloister.models.tokenizer import Tokenizer
 from cloister.parlour.client import ParlourClient
 from cloister.parlour.desk import Desk
 from cloister.parlour.rehearsal import rehearse
+from cloister.process.hardening import where_raised
+from cloister.process.sandbox.credentials import give_up_powers
+from cloister.process.sandbox.namespaces import leave_host
+from cloister.process.sandbox.profile import Profile
+from cloister.process.sandbox.root import empty_root
+from cloister.process.sandbox.seal import seal
+from cloister.process.sandbox.seccomp import filter_program
 
 MEMORY_BYTES = 1 << 30
 """What it may take after the seal: every answer under way is bounded, and so is their number."""

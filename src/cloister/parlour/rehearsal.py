@@ -12,20 +12,20 @@ from typing import Any
 
 import msgspec
 
+from cloister.backend.base import AnswerStream, Backend, OpenJob, VaultJob
+from cloister.channel.inner import InnerRequest
+from cloister.channel.sealing import seal_request
 from cloister.config import DEVELOPMENT_KEY, GatewaySettings
 from cloister.errors import ChannelBroken, QueueFull
 from cloister.gateway.app import create_api
 from cloister.gateway.keys import load_keys
 from cloister.gateway.text import Tokenizer
-from cloister.hardening import where_raised
 from cloister.messages.front import Serving
 from cloister.messages.generation import VERSION, SamplingParams, Stats, TokenLogprob, Tokens
 from cloister.messages.parlour import Serve
 from cloister.messages.service import View
 from cloister.parlour.exchange import Exchange
-from cloister.service.base import AnswerStream, Backend, OpenJob, VaultJob
-from cloister.transport.inner import InnerRequest
-from cloister.transport.sealing import seal_request
+from cloister.process.hardening import where_raised
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 SEALED: dict[str, Any] = {"sealed": 1}

@@ -3,9 +3,9 @@ overwritten as soon as it was tried."""
 
 from __future__ import annotations
 
+from cloister.channel.sealing import open_prompt
 from cloister.messages.prompts import LockedPrompt, Prompt, read_prompt
 from cloister.models.given import read_given
-from cloister.transport.sealing import open_prompt
 
 
 def opened(prompt: bytes | LockedPrompt) -> Prompt:

@@ -17,8 +17,8 @@ import msgspec
 
 from cloister.bench.mpc.orders import Answer, Done, Drop, Failed, Join, Keep, Order, Run, ShareFile, Show
 from cloister.bench.mpc.protocol import settings_of
-from cloister.hardening import die_with_parent
 from cloister.messages.frames import FrameReader, encode_frame
+from cloister.process.hardening import die_with_parent
 
 PATIENCE_MS = 20 * 60 * 1000
 

@@ -14,12 +14,12 @@ import threading
 from collections.abc import Callable, Collection
 from typing import NoReturn
 
-from cloister.controller.sandbox import seccomp
-from cloister.controller.sandbox.credentials import die_with_parent, give_up_powers
-from cloister.controller.sandbox.descriptors import close_all_but
 from cloister.errors import CloisterError, SandboxIncomplete
-from cloister.hardening import die_with_parent as end_with_parent
-from cloister.hardening import forbid_core_dumps, hide_tracebacks, where_raised
+from cloister.process.hardening import die_with_parent as end_with_parent
+from cloister.process.hardening import forbid_core_dumps, hide_tracebacks, where_raised
+from cloister.process.sandbox import seccomp
+from cloister.process.sandbox.credentials import die_with_parent, give_up_powers
+from cloister.process.sandbox.descriptors import close_all_but
 
 
 def run_bridge(serve: Callable[[socket.socket], None]) -> None:

@@ -22,8 +22,8 @@ from cloister.link.network.secure import CutOff, SecureChannel, meet
 from cloister.link.network.sides import ServiceSide
 from cloister.messages.bridge import Admitted, Hail, Lend, Receive, ToFar, Unwelcome, Welcome
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.line import Line
 from cloister.messages.vault import FloorDone, FromVault, TakeFloor, ToVault, WantFloor
+from cloister.process.line import Line
 
 RECEIVE_BYTES = 1 << 18
 MAX_UNSENT_FRAMES = 4096

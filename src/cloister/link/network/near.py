@@ -19,7 +19,7 @@ from cloister.link.network.secure import SecureChannel, meet
 from cloister.link.network.sides import VaultSide
 from cloister.link.shape import LinkShape
 from cloister.messages.bridge import Cross, ToNear, Unwelcome, Welcome
-from cloister.messages.line import Line
+from cloister.process.line import Line
 
 CONNECT_S = 10.0
 _NO_BYTES = bytes(CONTROL_BYTES)

@@ -1,0 +1,1 @@
+"""How the processes that speak HTTP see all computing: `Backend`, and the one over a socket to the controller."""

@@ -1,0 +1,91 @@
+"""What travels to the node for one request: which key it is for, the encapsulated key, and sealed parts. No plaintext.
+
+Layout, big-endian: "CLOI" ‖ version u8 ‖ key id (8) ‖ enc (32) ‖ part count u16 ‖ parts, each u32 length ‖ bytes.
+The first part is the sealed request, every other one a sealed prompt. Every length is checked before it is believed.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from cloister.channel.keys import ENC_BYTES, KEY_ID_BYTES
+from cloister.channel.padding import SMALLEST_BYTES
+from cloister.channel.sealing import TAG_BYTES
+from cloister.errors import ChannelBroken
+
+CONTENT_TYPE = "application/cloister-sealed"
+VERSION = 1
+MAX_PROMPTS = 128
+MAX_ENVELOPE_BYTES = 32 << 20
+
+_MAGIC = b"CLOI"
+_HEADER = struct.Struct(f">4sB{KEY_ID_BYTES}s{ENC_BYTES}sH")
+_LENGTH = struct.Struct(">I")
+_SMALLEST_PART = SMALLEST_BYTES + TAG_BYTES
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Envelope:
+    """One sealed request."""
+
+    key_id: bytes
+    enc: bytes
+    request: bytes
+    prompts: tuple[bytes, ...] = ()
+
+    def encode(self) -> bytes:
+        """The bytes to send; ChannelBroken if they are more than a node takes."""
+        if len(self.key_id) != KEY_ID_BYTES or len(self.enc) != ENC_BYTES:
+            raise ChannelBroken(f"A key id has {KEY_ID_BYTES} bytes and an encapsulated key {ENC_BYTES}.")
+        parts = (self.request, *self.prompts)
+        pieces = [_HEADER.pack(_MAGIC, VERSION, self.key_id, self.enc, _counted(len(parts)))]
+        for part in parts:
+            pieces += (_LENGTH.pack(len(part)), part)
+        encoded = b"".join(pieces)
+        _check_size(len(encoded))
+        return encoded
+
+    @classmethod
+    def decode(cls, data: bytes) -> Envelope:
+        """The envelope, or ChannelBroken."""
+        _check_size(len(data))
+        if len(data) < _HEADER.size:
+            raise ChannelBroken("A sealed request ends within its header.")
+        magic, version, key_id, enc, count = _HEADER.unpack_from(data)
+        if magic != _MAGIC:
+            raise ChannelBroken("This is not a sealed request.", hint="Send it with a Cloister client.")
+        if version != VERSION:
+            raise ChannelBroken(f"The sealed request has version {version}, not {VERSION}.", hint="Update the client.")
+        request, *prompts = _parts(data, _counted(count))
+        return cls(key_id, enc, request, tuple(prompts))
+
+
+def _parts(data: bytes, count: int) -> list[bytes]:
+    parts: list[bytes] = []
+    at = _HEADER.size
+    for _ in range(count):
+        if len(data) - at < _LENGTH.size:
+            raise ChannelBroken("A sealed request ends before its last part.")
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        if not _SMALLEST_PART <= length <= len(data) - at:
+            raise ChannelBroken("A part of a sealed request announces a length that cannot be.")
+        parts.append(bytes(data[at : at + length]))
+        at += length
+    if at != len(data):
+        raise ChannelBroken("A sealed request goes on after its last part.")
+    return parts
+
+
+def _counted(count: int) -> int:
+    if not 1 <= count <= MAX_PROMPTS + 1:
+        raise ChannelBroken(f"A sealed request has a request and at most {MAX_PROMPTS} prompts, not {count} parts.")
+    return count
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_ENVELOPE_BYTES:
+        raise ChannelBroken(
+            f"A sealed request may have at most {MAX_ENVELOPE_BYTES} bytes, not {size}.", hint="Send a shorter prompt."
+        )

@@ -1,0 +1,153 @@
+"""One control socket in the controller's loop: frames of one typed union, with descriptors beside them.
+
+It knows frames and descriptors, not what the messages mean. Whatever goes wrong (a malformed frame, a handler's
+ProtocolError, a peer that reads nothing any more, a hang-up) ends the channel, once, and its owner is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from cloister.errors import CloisterError, ProtocolError
+from cloister.messages.frames import FrameReader, encode_frame
+from cloister.process.hardening import where_raised
+
+log = logging.getLogger(__name__)
+
+RECEIVE_BYTES = 1 << 18
+MAX_UNSENT_BYTES = 64 * 1024 * 1024
+MAX_DESCRIPTORS = 16
+
+
+class Channel:
+    """`on_message` gets every message; `on_end` is called once, unless the owner closed the channel itself."""
+
+    def __init__(
+        self, peer: socket.socket, union: object, on_message: Callable[[Any], None], on_end: Callable[[], None]
+    ) -> None:
+        peer.setblocking(False)
+        self._peer = peer
+        self._frames: FrameReader[msgspec.Struct] = FrameReader(union)
+        self._on_message = on_message
+        self._on_end = on_end
+        self._unsent: deque[tuple[memoryview, tuple[int, ...]]] = deque()
+        self._unsent_bytes = 0
+        self._gathered: list[msgspec.Struct] = []
+        self._received: deque[int] = deque()
+        self._loop = asyncio.get_running_loop()
+        self.open = True
+        self._loop.add_reader(peer, self._receive)
+
+    def send(self, message: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
+        """Send now or as soon as the peer reads. Descriptors are copied: the caller keeps (and closes) its own."""
+        self._send_gathered()
+        self._send((message,), descriptors)
+
+    def send_soon(self, message: msgspec.Struct) -> None:
+        """Send with what else is to be said before the loop turns: one frame, and one waking of the peer, for all.
+
+        For small messages: together they must fit a frame.
+        """
+        self._gathered.append(message)
+        if len(self._gathered) == 1:
+            self._loop.call_soon(self._send_gathered)
+
+    def _send_gathered(self) -> None:
+        if self._gathered:
+            messages, self._gathered = tuple(self._gathered), []
+            self._send(messages)
+
+    def _send(self, messages: tuple[msgspec.Struct, ...], descriptors: tuple[int, ...] = ()) -> None:
+        if not self.open:
+            return
+        frame = memoryview(encode_frame(messages))
+        self._unsent.append((frame, tuple(os.dup(one) for one in descriptors)))
+        self._unsent_bytes += len(frame)
+        if len(self._unsent) == 1:
+            self._flush()
+        if self._unsent_bytes > MAX_UNSENT_BYTES:
+            self._loop.call_soon(self._end)
+
+    def take_descriptor(self) -> int:
+        """The next descriptor the peer sent; the message that announces it is being handled."""
+        if not self._received:
+            raise ProtocolError("A message announces a descriptor that did not come.")
+        return self._received.popleft()
+
+    def say_goodbye(self) -> None:
+        """Send nothing more: the peer reads an end and may end by itself. What it still says is received."""
+        self._send_gathered()
+        if self.open:
+            with suppress(OSError):
+                self._peer.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Hang up; nobody is told."""
+        if not self.open:
+            return
+        self._send_gathered()
+        self.open = False
+        self._loop.remove_reader(self._peer)
+        self._loop.remove_writer(self._peer)
+        self._peer.close()
+        for _, descriptors in self._unsent:
+            for one in descriptors:
+                os.close(one)
+        for one in self._received:
+            os.close(one)
+        self._unsent.clear()
+        self._received.clear()
+
+    def _end(self) -> None:
+        if self.open:
+            self.close()
+            self._on_end()
+
+    def _receive(self) -> None:
+        try:
+            data, descriptors, flags, _ = socket.recv_fds(self._peer, RECEIVE_BYTES, MAX_DESCRIPTORS)
+        except BlockingIOError:
+            return
+        except OSError:
+            return self._end()
+        self._received.extend(descriptors)
+        if not data or flags & socket.MSG_CTRUNC:
+            return self._end()
+        try:
+            for message in self._frames.feed(data):
+                if self.open:
+                    self._on_message(message)
+        except CloisterError:
+            self._end()
+        except Exception as wrong:  # a fault of ours; the conversation is not what both think it is any more
+            log.error("A control channel failed: %s.", where_raised(wrong))
+            self._end()
+
+    def _flush(self) -> None:
+        try:
+            while self._unsent:
+                frame, descriptors = self._unsent[0]
+                sent = socket.send_fds(self._peer, [frame], descriptors) if descriptors else self._peer.send(frame)
+                for one in descriptors:
+                    os.close(one)
+                self._unsent_bytes -= sent
+                if sent == len(frame):
+                    self._unsent.popleft()
+                else:
+                    self._unsent[0] = (frame[sent:], ())
+        except BlockingIOError:
+            self._loop.add_writer(self._peer, self._flush)
+            return
+        except OSError:
+            self._loop.call_soon(self._end)
+            return
+        self._loop.remove_writer(self._peer)

@@ -1,0 +1,56 @@
+"""How a command becomes a long-lived process of its own, and how that process begins and ends.
+
+The settings travel in a memory file: not in arguments, which anyone on the machine may read. The new process starts
+with nothing but its own code in memory, and with an allocator that wipes what it frees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, NoReturn
+
+import msgspec
+from pydantic import BaseModel
+from rich.console import Console
+
+from cloister.errors import CloisterError, SetupError
+from cloister.messages.lifecycle import StartController
+from cloister.models.source import ModelFolder
+from cloister.process.hardening import WIPE_FREED_MEMORY, forbid_core_dumps, hide_tracebacks
+
+Serve = Callable[[StartController, Console], Coroutine[Any, Any, None]]
+
+
+def become(module: str, settings: BaseModel, folder: ModelFolder, begun: float) -> NoReturn:
+    """Replace this program by `python -m module FD`."""
+    start = StartController(settings.model_dump_json(), folder.name, str(folder.path.absolute()), begun)
+    note = os.memfd_create("cloister-settings", 0)
+    os.write(note, msgspec.json.encode(start))
+    os.lseek(note, 0, os.SEEK_SET)
+    os.execve(sys.executable, [sys.executable, "-m", module, str(note)], {**os.environ, **WIPE_FREED_MEMORY})
+
+
+def run(serve: Serve) -> NoReturn:
+    """Serve what the memory file says, then end with a status; errors are told in their own words."""
+    hide_tracebacks()
+    forbid_core_dumps()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a vault takes six descriptors
+    console = Console(stderr=True, highlight=False)
+    with open(int(sys.argv[1]), "rb") as file:
+        start = msgspec.json.decode(file.read(), type=StartController)
+    status = 0
+    try:
+        # asyncio's own loop: uvloop keeps what it last received in a buffer that lives as long as the loop.
+        asyncio.run(serve(start, console))
+    except CloisterError as reason:
+        console.print(f"[red]Error: {reason.message}[/]", soft_wrap=True)
+        if reason.hint:
+            console.print(reason.hint, markup=False, soft_wrap=True)
+        status = 2 if isinstance(reason, SetupError) else 1
+    sys.stderr.flush()
+    os._exit(status)  # threads that wait for dead children are of no interest any more

@@ -1,0 +1,11 @@
+"""`python -m cloister.process.sandbox`: which layers this machine offers, as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from cloister.process.sandbox.trial import available_layers
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(available_layers()), indent=2))

@@ -1,0 +1,94 @@
+"""Who the process is and what it may: ids, capabilities, no_new_privs, Landlock, the signal at its parent's end.
+
+All of these are kept per thread by Linux and inherited by new threads, so a process settles them before it has any.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+from collections.abc import Collection
+from contextlib import suppress
+
+from cloister.process.sandbox import kernel, ledger
+from cloister.process.sandbox.kernel import prctl, syscall
+from cloister.process.sandbox.landlock import forbid_files_and_network
+from cloister.process.sandbox.layers import Layer
+
+NOBODY = 65534
+_CAPABILITY_VERSION_3 = 0x20080522
+_HIGHEST_CAPABILITY = 63
+_WHOLE_MACHINE = 2**32 - 1
+
+
+def become_nobody() -> None:
+    """Root becomes an unprivileged user for good, and first lifts its limit on locked memory. Others stay."""
+    if os.geteuid() != 0:
+        return
+    with suppress(ValueError, OSError):  # memory_lock will be reported as missing
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    try:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    except OSError:
+        if _root_of_the_machine():
+            raise
+        # A container's root with no other id to become: to the machine it is an unprivileged user already.
+
+
+def die_with_parent() -> bool:
+    """Changing ids or capabilities clears this, so it is said again after each change."""
+    prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    read_back = ctypes.c_int()
+    syscall("prctl", kernel.PR_GET_PDEATHSIG, ctypes.byref(read_back))
+    return read_back.value == signal.SIGKILL
+
+
+def give_up_powers(without: Collection[Layer]) -> None:
+    """No capability, none to be gained by executing something, no file, no network."""
+    if Layer.NO_NEW_PRIVS not in without:
+        prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+        ledger.record(Layer.NO_NEW_PRIVS)
+    if Layer.LANDLOCK not in without and forbid_files_and_network():
+        ledger.record(Layer.LANDLOCK)
+    if Layer.CAPABILITIES not in without:
+        _drop_capabilities()
+        if not any_capability():
+            ledger.record(Layer.CAPABILITIES)
+
+
+def any_capability() -> bool:
+    """Whether this thread holds, or could regain, any capability at all."""
+    sets = (ctypes.c_uint32 * 6)()
+    syscall("capget", ctypes.byref(_header()), ctypes.byref(sets))
+    return any(sets) or any(_in_bounding_set(number) for number in range(_HIGHEST_CAPABILITY + 1))
+
+
+def _drop_capabilities() -> None:
+    for number in range(_HIGHEST_CAPABILITY + 1):
+        if _in_bounding_set(number):
+            try:
+                prctl(kernel.PR_CAPBSET_DROP, number)
+            except PermissionError:
+                break  # not ours to drop: without a user namespace, an unprivileged user has no say in it
+    prctl(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_CLEAR_ALL)
+    syscall("capset", ctypes.byref(_header()), ctypes.byref((ctypes.c_uint32 * 6)()))
+
+
+def _in_bounding_set(number: int) -> bool:
+    try:
+        return prctl(kernel.PR_CAPBSET_READ, number) == 1
+    except OSError:
+        return False  # this kernel has fewer capabilities
+
+
+def _header() -> ctypes.Array[ctypes.c_uint32]:
+    return (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+
+
+def _root_of_the_machine() -> bool:
+    with open("/proc/self/uid_map") as file:
+        return file.read().split() == ["0", "0", str(_WHOLE_MACHINE)]

@@ -1,0 +1,144 @@
+"""Namespaces: the nursery leaves the host's, and every child the nursery's.
+
+A process may create namespaces without privilege only below a user namespace of its own, in which its ids are mapped;
+and it may return to a pid namespace (`fresh_pid_namespace` must, once per child) only if that user namespace owns it.
+So the nursery runs as pid 1 of a pid namespace of its own, and the process that was started stays behind as its keeper.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Collection
+
+from cloister.errors import SetupError
+from cloister.process.sandbox import ledger
+from cloister.process.sandbox.credentials import become_nobody, die_with_parent, give_up_powers
+from cloister.process.sandbox.descriptors import close_all_but
+from cloister.process.sandbox.kernel import PR_GET_DUMPABLE, PR_SET_DUMPABLE, prctl, syscall
+from cloister.process.sandbox.layers import NAMESPACES, Layer
+from cloister.process.sandbox.root import root_is_empty
+
+_FLAGS = {
+    Layer.USER_NAMESPACE: 0x10000000,
+    Layer.NETWORK_NAMESPACE: 0x40000000,
+    Layer.PID_NAMESPACE: 0x20000000,
+    Layer.MOUNT_NAMESPACE: 0x00020000,
+    Layer.IPC_NAMESPACE: 0x08000000,
+    Layer.UTS_NAMESPACE: 0x04000000,
+}
+_HOST_NAME = b"cloister"
+
+_nursery_pids: int | None = None
+_parent: int = 0
+
+
+def leave_host(without: Collection[Layer] = ()) -> None:
+    """For the nursery, while it has one thread only: shed root, enter namespaces of its own.
+
+    What root alone may read (a Python or a model below /root, say) must be imported and open before. It still sees the
+    host's files until `empty_root`.
+
+    It returns in a new process, pid 1 of a pid namespace; the caller's process becomes its keeper, which holds nothing
+    open and ends with its child's status. The keeper's parent sees one process come and go, and may kill it.
+    """
+    global _nursery_pids
+    if len(os.listdir("/proc/self/task")) > 1:
+        raise SetupError("The nursery has threads already; a user namespace can only be entered by a lone one.")
+    parent = os.getppid()
+    become_nobody()
+    uid, gid = os.geteuid(), os.getegid()
+    entered = _unshare(NAMESPACES.difference(without))
+    if Layer.USER_NAMESPACE in entered:
+        _map_onto_itself(uid, gid)
+    die_with_parent()
+    if os.getppid() != parent:
+        os._exit(1)
+    if Layer.PID_NAMESPACE in entered:
+        _continue_as_first_process()
+        _nursery_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    ledger.record(*entered)
+
+
+def fresh_pid_namespace() -> None:
+    """For the nursery, before each os.fork(): the child will be pid 1 of a pid namespace that ends with it."""
+    global _parent
+    _parent = os.getpid()
+    if _nursery_pids is not None:
+        flag = _FLAGS[Layer.PID_NAMESPACE]
+        syscall("setns", _nursery_pids, flag)
+        syscall("unshare", flag)
+
+
+def enter_own(without: Collection[Layer] = ()) -> None:
+    """For a forked child, before it has threads: its own namespaces; then the powers in them are given up.
+
+    What Linux keeps per thread (capabilities, Landlock, no_new_privs) is settled here, so that every thread the child
+    starts later inherits it. Whatever does not work out is missing in the report of `seal`.
+    """
+    ledger.forget(NAMESPACES)
+    entered = _unshare(NAMESPACES.difference(without, {Layer.PID_NAMESPACE}))
+    if os.getpid() == 1:
+        entered.add(Layer.PID_NAMESPACE)
+    if Layer.UTS_NAMESPACE in entered:
+        syscall("sethostname", _HOST_NAME, len(_HOST_NAME))
+    ledger.record(*entered)
+    if not root_is_empty():
+        ledger.forget({Layer.EMPTY_ROOT})
+    give_up_powers(without)
+    if Layer.DEATH_WITH_PARENT not in without:
+        die_with_parent()
+    if os.getppid() not in (0, _parent):
+        os._exit(1)  # the nursery ended before it could take us along
+
+
+def _unshare(wanted: Collection[Layer]) -> set[Layer]:
+    """Enters what it can of these. All at once, as owning the user namespace is what permits the others."""
+    try:
+        syscall("unshare", sum(_FLAGS[layer] for layer in wanted))
+        return set(wanted)
+    except OSError:
+        return {layer for layer in Layer if layer in wanted and _unshared(layer)}
+
+
+def _unshared(layer: Layer) -> bool:
+    try:
+        syscall("unshare", _FLAGS[layer])
+    except OSError:
+        return False
+    return True
+
+
+def _map_onto_itself(uid: int, gid: int) -> None:
+    """Without a mapping no further user namespace could be created below."""
+    lines = (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1"))
+    dumpable = prctl(PR_GET_DUMPABLE)
+    prctl(PR_SET_DUMPABLE, 1)  # else these files are root's, after root was shed
+    for name, line in lines:
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(line)
+    prctl(PR_SET_DUMPABLE, dumpable)
+
+
+def _continue_as_first_process() -> None:
+    """Forks; the child returns. It notices its keeper's end at any moment: by signal, or by the pipe before that."""
+    keeper_lives, held_by_keeper = os.pipe()
+    child = os.fork()
+    if child:
+        _keep(child, held_by_keeper)
+    os.close(held_by_keeper)
+    die_with_parent()
+    if select.select([keeper_lives], [], [], 0)[0]:
+        os._exit(1)
+    os.close(keeper_lives)
+
+
+def _keep(child: int, pipe: int) -> None:
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; the controller decides
+        close_all_but({pipe})
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os._exit(status if status >= 0 else 128 - status)
+    finally:
+        os._exit(1)

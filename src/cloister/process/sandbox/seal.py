@@ -1,0 +1,81 @@
+"""The last step of a child: everything that is left, in the one order that works, then the filter that ends it all.
+
+Called when the process has its threads, its descriptors and its mappings; afterwards it computes and speaks over what
+it has kept. Every layer is checked after it was applied; one that does not hold is missing, and missing means refused.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from cloister.process.sandbox import kernel, ledger, seccomp
+from cloister.process.sandbox.credentials import any_capability, die_with_parent
+from cloister.process.sandbox.descriptors import close_all_but, silence_standard
+from cloister.process.sandbox.environment import clean_environment
+from cloister.process.sandbox.kernel import prctl
+from cloister.process.sandbox.layers import Layer, Report
+from cloister.process.sandbox.limits import limit
+from cloister.process.sandbox.memory import lock_memory, machine_has_swap
+from cloister.process.sandbox.profile import Profile
+
+
+def seal(profile: Profile) -> Report:
+    """Applies what is left. Raises SandboxIncomplete, in a process sealed as far as possible, if a layer is missing."""
+    holding = {layer for layer in ledger.held() if _still_holds(layer)}
+    for layer, apply in _LEFT.items():
+        if layer not in profile.without and _succeeds(apply, profile):
+            holding.add(layer)
+    if Layer.MEMORY_LOCK in holding and Layer.NO_SWAP not in profile.without:
+        holding.add(Layer.NO_SWAP)
+    report = Report.of(holding)
+    report.require(allow_degraded=profile.allow_degraded)
+    return report
+
+
+def _still_holds(layer: Layer) -> bool:
+    """What can be asked of the kernel again is asked again."""
+    match layer:
+        case Layer.PID_NAMESPACE:
+            return os.getpid() == 1
+        case Layer.CAPABILITIES:
+            return not any_capability()
+        case Layer.NO_NEW_PRIVS:
+            return prctl(kernel.PR_GET_NO_NEW_PRIVS) == 1
+        case _:
+            return True
+
+
+def _close_descriptors(profile: Profile) -> bool:
+    silence_standard(profile.keep_descriptors)
+    close_all_but({0, 1, 2, *profile.keep_descriptors})
+    return True
+
+
+def _forbid_dumps() -> bool:
+    prctl(kernel.PR_SET_DUMPABLE, 0)
+    return prctl(kernel.PR_GET_DUMPABLE) == 0
+
+
+def _filter(profile: Profile) -> bool:
+    return seccomp.install(receives_descriptors=profile.receives_descriptors) and seccomp.installed()
+
+
+_LEFT: dict[Layer, Callable[[Profile], bool]] = {
+    Layer.CLOSED_DESCRIPTORS: _close_descriptors,
+    Layer.CLEAN_ENVIRONMENT: lambda _: clean_environment(),
+    Layer.RLIMITS: limit,
+    Layer.NOT_DUMPABLE: lambda _: _forbid_dumps(),
+    Layer.MEMORY_LOCK: lambda _: lock_memory(),
+    Layer.NO_SWAP: lambda _: not machine_has_swap(),
+    Layer.DEATH_WITH_PARENT: lambda _: die_with_parent(),
+    Layer.SECCOMP: _filter,
+}
+"""In this order: the filter forbids all that comes before it."""
+
+
+def _succeeds(apply: Callable[[Profile], bool], profile: Profile) -> bool:
+    try:
+        return apply(profile)
+    except (OSError, ValueError):
+        return False

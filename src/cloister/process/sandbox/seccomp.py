@@ -1,0 +1,112 @@
+"""Which system calls a sealed process may make.
+
+Three answers. What a computing process needs is allowed. A plain attack ends the process at once. Everything else gets
+EPERM, so that a library's harmless attempt (opening a file of settings, asking for a thread) fails without killing it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from functools import cache
+
+from cloister.process.sandbox import kernel
+from cloister.process.sandbox.bpf import ALLOW, ERRNO, KILL_PROCESS, Equals, Has, IsNull, Lacks, Rule, assemble
+from cloister.process.sandbox.kernel import prctl, syscall
+from cloister.process.sandbox.syscalls import AUDIT_ARCH, has, machine, number_of
+
+_SET_MODE_FILTER, _ALL_THREADS = 1, 1
+_PROT_EXEC = 0x4
+_MAP_SHARED, _MAP_ANONYMOUS, _MAP_GROWSDOWN = 0x1, 0x20, 0x100
+_CLONE_THREAD = 0x00010000
+_FIONBIO, _FIOCLEX = 0x5421, 0x5451
+_F_GETFD, _F_SETFD, _F_GETFL, _F_GET_SEALS = 1, 2, 3, 1034
+_AT_EMPTY_PATH = 0x1000
+_EPERM = ERRNO | errno.EPERM
+
+_ALLOWED = """
+    read write readv writev lseek close fstat shutdown getsockname getpeername getsockopt
+    poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2
+    futex futex_waitv sched_yield sched_getaffinity getcpu membarrier rseq set_robust_list
+    munmap mremap madvise brk
+    clock_gettime clock_getres clock_nanosleep nanosleep gettimeofday time times
+    getpid gettid getppid getuid geteuid getgid getegid getresuid getresgid getgroups
+    rt_sigreturn rt_sigprocmask rt_sigaction sigaltstack restart_syscall exit exit_group
+    getrandom getrlimit getrusage sysinfo uname
+"""
+
+_ATTACKS = """
+    execve execveat fork vfork ptrace process_vm_readv process_vm_writev process_madvise process_mrelease kcmp
+    socket socketpair connect bind listen accept accept4
+    io_uring_setup io_uring_enter io_uring_register memfd_create memfd_secret bpf userfaultfd perf_event_open
+    mount umount2 pivot_root chroot move_mount open_tree open_tree_attr fsopen fsconfig fsmount fspick mount_setattr
+    name_to_handle_at open_by_handle_at unshare setns keyctl add_key request_key
+    kexec_load kexec_file_load init_module finit_module delete_module reboot swapon swapoff acct iopl ioperm modify_ldt
+    pidfd_open pidfd_getfd pidfd_send_signal kill tkill
+"""
+
+
+def filter_program(*, receives_descriptors: bool, own_pid: int) -> bytes:
+    """The filter for this machine's architecture; remembered, so that whoever forks can assemble it before."""
+    return _assembled(machine(), receives_descriptors, own_pid)
+
+
+@cache
+def _assembled(architecture: str, receives_descriptors: bool, own_pid: int) -> bytes:
+    rules = _judged(own_pid)  # first: unlike plain answers, the kernel cannot remember these per call
+    rules |= {name: Rule((), ALLOW) for name in _ALLOWED.split()}
+    rules |= {name: Rule((), KILL_PROCESS) for name in _ATTACKS.split()}
+    if receives_descriptors:
+        rules["recvmsg"] = Rule((), ALLOW)
+    known = {number_of(name): rule for name, rule in rules.items() if has(name)}
+    return assemble(AUDIT_ARCH[architecture], known, default=_EPERM)
+
+
+def _judged(own_pid: int) -> dict[str, Rule]:
+    """Calls whose arguments decide."""
+    not_executable = Lacks(2, _PROT_EXEC)
+    harmless = (not_executable, Lacks(3, _MAP_GROWSDOWN))
+    return {
+        # Shared anonymous and growing mappings would be memory that RLIMIT_DATA does not count.
+        "mmap": Rule(((*harmless, Lacks(3, _MAP_ANONYMOUS)), (*harmless, Lacks(3, _MAP_SHARED))), _EPERM),
+        "mprotect": Rule(((not_executable,),), _EPERM),
+        # An address would let an unconnected socket speak to others.
+        "sendto": Rule(((IsNull(4),),), _EPERM),
+        "recvfrom": Rule(((IsNull(4),),), _EPERM),
+        "newfstatat": Rule(((Equals(3, _AT_EMPTY_PATH),),), _EPERM),
+        "ioctl": Rule(tuple((Equals(1, command),) for command in (_FIONBIO, _FIOCLEX)), _EPERM),
+        "fcntl": Rule(tuple((Equals(1, command),) for command in (_F_GETFD, _F_SETFD, _F_GETFL, _F_GET_SEALS)), _EPERM),
+        "prlimit64": Rule(((Equals(0, 0), IsNull(2)),), _EPERM),
+        "tgkill": Rule(((Equals(0, own_pid),),), KILL_PROCESS),  # abort() signals itself
+        # A new process is an attack, a new thread a library's wish. clone3 hides its flags in memory: without it,
+        # glibc falls back to clone, which shows them.
+        "clone": Rule(((Has(0, _CLONE_THREAD),),), KILL_PROCESS, granted=_EPERM),
+        "clone3": Rule((), ERRNO | errno.ENOSYS),
+    }
+
+
+class _Program(ctypes.Structure):
+    """struct sock_fprog."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+
+def install(*, receives_descriptors: bool) -> bool:
+    """Puts the filter on every thread of this process. Needs no_new_privs."""
+    code = filter_program(receives_descriptors=receives_descriptors, own_pid=os.getpid())
+    program = _Program(len(code) // 8, code)
+    try:
+        refusing_thread = syscall("seccomp", _SET_MODE_FILTER, _ALL_THREADS, ctypes.byref(program))
+    except OSError:
+        return False
+    return refusing_thread == 0
+
+
+def installed() -> bool:
+    """Asked of a kernel that should no longer answer."""
+    try:
+        prctl(kernel.PR_GET_SECCOMP)
+    except PermissionError:
+        return True
+    return False

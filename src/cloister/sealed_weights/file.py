@@ -1,0 +1,206 @@
+"""Weights encrypted and signed at rest (Petridish §5, the second way): a model's folder as one file nobody can read.
+
+"CLOISTER WEIGHTS 1" newline ‖ u32 length ‖ header (a signed note) ‖ chunks: AES-256-GCM, 1 MiB of plaintext each, under
+a key made of the content key, the header's salt and the header itself. A chunk's nonce is its number and whether it is
+the last one, so that none can be left out, moved, repeated, cut off or brought from another file. Every chunk is
+authenticated before any byte of it is given away; the digest of all is checked in the end.
+
+Knows files and keys. Where the plaintext goes is the caller's affair.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from cloister.channel.sealing import TAG_BYTES
+from cloister.errors import ModelCorrupt, ModelNotFound, SetupError
+from cloister.sealed_weights.header import (
+    CHUNK_BYTES,
+    MAX_HEADER_BYTES,
+    VERSION,
+    WeightsFile,
+    WeightsHeader,
+    binding,
+    read_header,
+    sign_header,
+)
+from cloister.sealed_weights.key import key_check
+from cloister.transparency.keys import SigningKey, VerifierKey
+
+MAGIC = b"CLOISTER WEIGHTS 1\n"
+_LENGTH = struct.Struct(">I")
+_INFO = b"cloister sealed weights v1\0"
+_HINT = "Fetch the file from the provider again."
+
+
+def seal_weights(
+    paths: Sequence[Path],
+    model: str,
+    out: Path,
+    content_key: bytes,
+    signing_key: SigningKey,
+    *,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> WeightsHeader:
+    """Seal these files of a model's folder into the file `out`, which appears when it is whole and not before."""
+    with ExitStack() as stack:
+        files = [stack.enter_context(path.open("rb")) for path in paths]
+        described = tuple(
+            WeightsFile(path.name, os.fstat(file.fileno()).st_size) for path, file in zip(paths, files, strict=True)
+        )
+        digest = _digest(files)
+        salt = secrets.token_bytes(32)
+        header = WeightsHeader(VERSION, model, digest, described, key_check(content_key), salt, chunk_bytes)
+        note = sign_header(header, signing_key)
+        partial = out.with_name(f".{out.name}.{secrets.token_hex(8)}")
+        try:
+            with partial.open("xb") as sealed:
+                sealed.write(MAGIC + _LENGTH.pack(len(note.encode())) + note.encode())
+                written = hashlib.sha256()
+                aead = _aead(content_key, header, note)
+                for number, chunk in enumerate(_chunks(files, header)):
+                    written.update(chunk)
+                    sealed.write(aead.encrypt(_nonce(number, header), chunk, None))
+                sealed.flush()
+                os.fsync(sealed.fileno())
+            if written.digest() != digest:
+                raise ModelCorrupt("The model's files changed while they were sealed.", hint="Seal them again.")
+            os.replace(partial, out)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                partial.unlink()
+            raise
+    return header
+
+
+class WeightsBundle:
+    """A file of sealed weights whose header the provider signed. Nothing of its chunks is believed yet."""
+
+    def __init__(self, file: BinaryIO, provider: VerifierKey) -> None:
+        self._file = file
+        start = file.read(len(MAGIC) + _LENGTH.size)
+        if not start.startswith(MAGIC) or len(start) < len(MAGIC) + _LENGTH.size:
+            raise ModelCorrupt("This is not a file of sealed weights.", hint="`cloister weights seal` makes one.")
+        (length,) = _LENGTH.unpack_from(start, len(MAGIC))
+        if length > MAX_HEADER_BYTES:
+            raise ModelCorrupt(f"The header of sealed weights has at most {MAX_HEADER_BYTES} bytes.", hint=_HINT)
+        try:
+            self._note = file.read(length).decode()
+        except UnicodeDecodeError:
+            raise ModelCorrupt("The header of the sealed weights is not text.", hint=_HINT) from None
+        self.header = read_header(self._note, provider)
+        self._start = len(start) + length
+        expected = self._start + self.header.total_bytes + self.header.chunks * TAG_BYTES
+        if (size := os.fstat(file.fileno()).st_size) != expected:
+            raise ModelCorrupt(f"The sealed weights have {size} bytes, not {expected}.", hint=_HINT)
+
+    @classmethod
+    def open(cls, path: Path, provider: VerifierKey) -> WeightsBundle:
+        """The bundle in a file; `close` it."""
+        try:
+            file = path.open("rb")
+        except OSError as reason:
+            raise ModelNotFound(f"The sealed weights {path} cannot be read: {reason.strerror}.") from None
+        try:
+            return cls(file, provider)
+        except BaseException:
+            file.close()
+            raise
+
+    def close(self) -> None:
+        self._file.close()
+
+    def opens_with(self, content_key: bytes | bytearray) -> bool:
+        """Whether this is the key of these weights."""
+        return secrets.compare_digest(key_check(content_key), self.header.key_check)
+
+    def unpack(self, content_key: bytes | bytearray, create: Callable[[WeightsFile], int]) -> None:
+        """Decrypt every file into the descriptor that `create` gives for it, which is closed when the file is whole.
+
+        ModelCorrupt as soon as anything is not as the provider sealed it: what was written so far must not be used.
+        """
+        if not self.opens_with(content_key):
+            raise SetupError("The key is not the one these weights are sealed with.", hint="Use the key of this file.")
+        chunks = self._opened_chunks(content_key)
+        rest = memoryview(b"")
+        for file in self.header.files:
+            descriptor = create(file)
+            try:
+                missing = file.size
+                while missing:
+                    rest = rest or memoryview(next(chunks))
+                    taken = os.write(descriptor, rest[:missing])
+                    rest, missing = rest[taken:], missing - taken
+            finally:
+                os.close(descriptor)
+        for surplus in chunks:  # an empty model's one chunk; else it only checks the digest
+            assert not surplus
+
+    def _opened_chunks(self, content_key: bytes | bytearray) -> Iterator[bytes]:
+        aead = _aead(content_key, self.header, self._note)
+        digest = hashlib.sha256()
+        self._file.seek(self._start)
+        for number in range(self.header.chunks):
+            sealed = self._file.read(min(self.header.chunk_bytes, self._left(number)) + TAG_BYTES)
+            try:
+                chunk = aead.decrypt(_nonce(number, self.header), sealed, None)
+            except InvalidTag:
+                raise ModelCorrupt(f"Chunk {number} of the sealed weights was altered.", hint=_HINT) from None
+            digest.update(chunk)
+            yield chunk
+        if digest.digest() != self.header.digest:
+            raise ModelCorrupt("The weights are not the ones the provider signed.", hint=_HINT)
+
+    def _left(self, number: int) -> int:
+        return self.header.total_bytes - number * self.header.chunk_bytes
+
+
+def _aead(content_key: bytes | bytearray, header: WeightsHeader, note: str) -> AESGCM:
+    key = bytearray(32)
+    HKDF(hashes.SHA256(), 32, salt=header.salt, info=_INFO + binding(note)).derive_into(content_key, key)
+    try:
+        return AESGCM(key)
+    finally:
+        key[:] = bytes(len(key))
+
+
+def _nonce(number: int, header: WeightsHeader) -> bytes:
+    return number.to_bytes(11, "big") + bytes([number == header.chunks - 1])
+
+
+def _digest(files: Sequence[BinaryIO]) -> bytes:
+    digest = hashlib.sha256()
+    for file in files:
+        while piece := file.read(CHUNK_BYTES):
+            digest.update(piece)
+        file.seek(0)
+    return digest.digest()
+
+
+def _chunks(files: Sequence[BinaryIO], header: WeightsHeader) -> Iterator[bytes]:
+    """All files' bytes, one after the other, cut into chunks; exactly as many as the header says."""
+    pieces = iter(files)
+    file = next(pieces)
+    for number in range(header.chunks):
+        wanted = min(header.chunk_bytes, header.total_bytes - number * header.chunk_bytes)
+        chunk = bytearray()
+        while len(chunk) < wanted:
+            if piece := file.read(wanted - len(chunk)):
+                chunk += piece
+            elif (following := next(pieces, None)) is not None:
+                file = following
+            else:
+                raise ModelCorrupt("The model's files changed while they were sealed.", hint="Seal them again.")
+        yield bytes(chunk)

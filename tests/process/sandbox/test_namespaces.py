@@ -1,0 +1,110 @@
+"""The nursery's life: many children one after the other, and an end that leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from cloister.process.sandbox.namespaces import enter_own, fresh_pid_namespace, leave_host
+from cloister.process.sandbox.root import empty_root
+from cloister.process.sandbox.trial import available_layers
+from tests.process.sandbox.house import Inhabitants, Setting, User, attempt_inside
+
+
+def in_nursery(work: Callable[[], int]) -> int:
+    """The exit status of a nursery that did this work, as its parent sees it."""
+    keeper = os.fork()
+    if not keeper:
+        status = 99
+        try:
+            leave_host()
+            status = work()
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(keeper, 0)[1])
+
+
+def ended(pidfd: int) -> bool:
+    return bool(select.select([pidfd], [], [], 5)[0])
+
+
+def test_every_child_is_the_first_process_of_its_own() -> None:
+    def three_children_at_once() -> int:
+        empty_root()
+        children = []
+        for _ in range(3):
+            fresh_pid_namespace()
+            child = os.fork()
+            if not child:
+                enter_own()
+                os._exit(40 + os.getpid())
+            children.append(child)
+        assert os.getpid() == 1 and len(set(children)) == 3
+        statuses = {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children}
+        return statuses.pop() if len(statuses) == 1 else 98
+
+    assert in_nursery(three_children_at_once) == 41
+
+
+def test_the_keeper_ends_as_its_nursery_ended() -> None:
+    assert in_nursery(lambda: 17) == 17
+
+
+def test_the_keeper_holds_nothing_open() -> None:
+    """Else whoever waits for the end of the nursery's connection would wait for the keeper."""
+    reader, writer = os.pipe()
+    keeper = os.fork()
+    if not keeper:
+        leave_host()
+        os.close(writer)
+        time.sleep(60)
+        os._exit(0)
+    os.close(writer)
+    try:
+        assert select.select([reader], [], [], 10)[0] and os.read(reader, 1) == b""
+        assert os.waitpid(keeper, os.WNOHANG) == (0, 0)
+    finally:
+        os.kill(keeper, signal.SIGKILL)
+        os.waitpid(keeper, 0)
+        os.close(reader)
+
+
+@pytest.mark.parametrize("victim", ["keeper", "nursery"])
+def test_killing_keeper_or_nursery_ends_all(victim: str, user: User) -> None:
+    def kill(people: Inhabitants) -> bool:
+        watched = [os.pidfd_open(pid) for pid in (people.nursery, people.child)]
+        os.kill(getattr(people, victim), signal.SIGKILL)
+        died = all(ended(pidfd) for pidfd in watched)
+        for pidfd in watched:
+            os.close(pidfd)
+        return died
+
+    assert attempt_inside(lambda _: None, Setting(user=user), kill).seen is True
+
+
+def test_a_nursery_with_threads_is_told_so() -> None:
+    def late() -> int:
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        try:
+            leave_host()
+        except Exception as error:
+            return 5 if "threads" in str(error) else 6
+        return 7
+
+    process = os.fork()
+    if not process:
+        os._exit(late())
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 5
+
+
+def test_what_this_machine_offers_is_what_a_child_gets(user: User) -> None:
+    report = available_layers()
+    outcome = attempt_inside(lambda _: None, Setting(user=user))
+    assert set(report.refused) == set(outcome.missing) - {"memory_lock", "no_swap"}
+    assert len(report.applied) + len(report.missing) == len(set(report.applied) | set(report.missing))
