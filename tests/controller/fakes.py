@@ -12,6 +12,9 @@ import msgspec
 
 from cloister.config import ControllerSettings
 from cloister.controller.relay import Relay
+from cloister.controller.requests import Requests
+from cloister.controller.routes.base import Asked, Node
+from cloister.controller.routes.mpc import MpcRoute
 from cloister.controller.service import Service
 from cloister.link.shape import LinkShape
 from cloister.messages.front import Ask, Serving
@@ -142,6 +145,18 @@ class FakeNursery:
             assert len(descriptors) == 2
             self.vaults.append(FakeVault(theirs, self.vaults_are_ready))
         return Child(), ours
+
+
+class MpcOnly:
+    """The route of `mpc` by itself: what it tells goes to `tell`."""
+
+    def __init__(self, tell: Callable[[msgspec.Struct], None], vocabulary: int) -> None:
+        requests = Requests(tell, lambda: vocabulary, lambda request: None)
+        nobody: Any = None
+        self.route = MpcRoute(Node(requests, nobody, lambda: SERVING))
+
+    def ask(self, request_id: int, prompt: bytes, params: SamplingParams) -> None:
+        self.route.ask(Asked(Ask(request_id, "ann", "mpc", "s", False, b"", params), prompt))
 
 
 class House:

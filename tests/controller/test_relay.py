@@ -181,8 +181,8 @@ async def test_two_gateways_may_use_the_same_numbers(house: House) -> None:
     house.relay.from_front(number, Submit(1, "bob", (2,), PARAMS))
     first, second = await house.service.next(Submit), await house.service.next(Submit)
     assert first.request_id != second.request_id
-    house.service.say(Tokens(second.request_id, (9,), finish="stop"))
-    assert await other.next(Tokens) == Tokens(1, (9,), finish="stop")
+    house.service.say(Accepted(second.request_id), Tokens(second.request_id, (9,), finish="stop"))
+    assert await other.next(Tokens, skip=(Accepted,)) == Tokens(1, (9,), finish="stop")
     assert not house.front.messages
 
 
@@ -275,3 +275,17 @@ async def test_a_gateway_may_not_speak_of_links(house: House) -> None:
     house.send(Submit(1, "ann", (1,), PARAMS))
     with pytest.raises(ProtocolError):
         house.send(Submit(1, "ann", (1,), PARAMS))
+
+
+async def test_tokens_before_the_prompt_was_read_end_the_service(house: House) -> None:
+    house.send(Submit(1, "ann", (1,), PARAMS))
+    submitted = await house.service.next(Submit)
+    house.service.say(Tokens(submitted.request_id, (9,)))
+    assert (await house.failure()).code == "service_unavailable"
+
+
+async def test_a_second_sequence_is_not_the_users(house: House) -> None:
+    house.send(Submit(1, "ann", (1,), PARAMS))
+    submitted = await house.service.next(Submit)
+    house.service.say(Accepted(submitted.request_id), Tokens(submitted.request_id, (9,), sequence=1))
+    assert (await house.failure()).code == "service_unavailable"

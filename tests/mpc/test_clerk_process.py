@@ -14,14 +14,12 @@ pytest.importorskip("spu", reason="SPU is not installed: pip install '.[mpc]'")
 
 from cloister.config import MpcSettings
 from cloister.controller.clerk import ClerkKeeper
-from cloister.controller.clerk_desk import ClerkDesk
 from cloister.messages.generation import Accepted, Failed, SamplingParams, Tokens
 from cloister.messages.prompts import TokenPrompt, write_prompt
-from cloister.messages.vault import Confide
 from cloister.models.source import ModelFolder
 from cloister.mpc.local import CONFIG_FILE
 from cloister.mpc.twin import PlainModel
-from tests.controller.fakes import Inbox
+from tests.controller.fakes import Inbox, MpcOnly
 from tests.mpc.trio import PROMPT, SHAPE, connected, weights
 
 if TYPE_CHECKING:
@@ -33,14 +31,16 @@ COUNT = 4
 class Desk(Inbox):
     def __init__(self, folder: ModelFolder, file: Path) -> None:
         super().__init__()
-        self.desk = ClerkDesk(self.put, lambda: SHAPE.vocabulary)
+        self.mpc = MpcOnly(self.put, SHAPE.vocabulary)
         settings = MpcSettings(parties=file, draft_tokens=2)
-        self.keeper = ClerkKeeper(folder, settings, self.desk, vocabulary=SHAPE.vocabulary, max_context=SHAPE.context)
-        self.desk.open(self.keeper)
+        self.keeper = ClerkKeeper(
+            folder, settings, self.mpc.route, vocabulary=SHAPE.vocabulary, max_context=SHAPE.context
+        )
+        self.mpc.route.open(self.keeper)
 
     def ask(self, request_id: int, **params: Any) -> None:
         given = SamplingParams(**{"temperature": 0.0, "max_tokens": COUNT, **params})
-        self.desk.ask(Confide(request_id, "mpc", write_prompt(TokenPrompt(PROMPT)), given))
+        self.mpc.ask(request_id, write_prompt(TokenPrompt(PROMPT)), given)
 
     async def answer(self, request_id: int) -> list[int]:
         tokens: list[int] = []

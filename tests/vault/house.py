@@ -15,9 +15,10 @@ from cloister.engine.model_runner import ModelRunner
 from cloister.kernels.batch import Batch
 from cloister.kernels.cache import KVCache
 from cloister.kernels.choose import choose_kernels
+from cloister.levels import VaultLevel
 from cloister.messages.generation import Cancel, Failed, SamplingParams, Submit, TokenLogprob, Tokens
 from cloister.messages.prompts import LockedPrompt, Prompt, TextPrompt, write_prompt
-from cloister.messages.vault import Confide, First, FloorDone, Release, TakeFloor, VaultLevel, WantFloor
+from cloister.messages.vault import Confide, First, FloorDone, Release, TakeFloor, WantFloor
 from cloister.models.decoder import Decoder
 from cloister.models.fused import FusedDecoder
 from cloister.models.parts import RawParts

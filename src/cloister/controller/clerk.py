@@ -20,8 +20,8 @@ from time import monotonic
 import msgspec
 
 from cloister.config import MpcSettings, cache_folder
-from cloister.controller.clerk_desk import ClerkDesk
 from cloister.controller.mpc_offer import require_memory
+from cloister.controller.routes.mpc import MpcRoute
 from cloister.controller.shares_folder import SharesFolder
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable, StartingUp, error_from_code
 from cloister.messages.clerk import ClerkReady, FromClerk, StartClerk, StartTrio, ToldByTrio, TrioReady
@@ -100,7 +100,7 @@ class ClerkKeeper:
     """`desk` gets what the clerk says of requests. `start` begins; otherwise the first request does."""
 
     def __init__(
-        self, folder: ModelFolder, settings: MpcSettings, desk: ClerkDesk, *, vocabulary: int, max_context: int
+        self, folder: ModelFolder, settings: MpcSettings, desk: MpcRoute, *, vocabulary: int, max_context: int
     ) -> None:
         self._folder = folder
         self._settings = settings

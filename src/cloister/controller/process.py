@@ -13,7 +13,6 @@ import itertools
 import logging
 from contextlib import suppress
 from time import time
-from typing import Literal
 
 from cloister.attest.evidence import Statement
 from cloister.attest.tsm import find_attester
@@ -30,6 +29,7 @@ from cloister.controller.secure import SecureDesk
 from cloister.controller.service import Service
 from cloister.controller.weights import SealedWeights, seal_weights
 from cloister.errors import CloisterError, ServiceUnavailable
+from cloister.levels import Needs, served
 from cloister.link.network.hail import digest_of
 from cloister.link.shape import LinkShape
 from cloister.messages.front import Serving
@@ -86,14 +86,9 @@ class Controller:
             ready.kv_blocks,
             ready.block_tokens,
             ready.kernels,
-            levels=self._levels(facts.partitionable),
+            levels=served(*[Needs.LINKS] * facts.partitionable, *[Needs.PARTIES] * bool(self._mpc)),
             missing_layers=facts.missing,
         )
-
-    def _levels(self, partitionable: bool) -> tuple[Literal["open", "partitioned", "isolated", "mpc"], ...]:
-        if partitionable:
-            return ("open", "partitioned", "isolated", "mpc") if self._mpc else ("open", "partitioned", "isolated")
-        return ("open", "isolated", "mpc") if self._mpc else ("open", "isolated")
 
     @property
     def service_pid(self) -> int | None:

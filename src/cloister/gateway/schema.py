@@ -16,8 +16,8 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from cloister.gateway.limits import MAX_CHOICES
 from cloister.gateway.prompt_field import Prompt
-from cloister.gateway.protection import PROVIDER_SEES
 from cloister.gateway.session import PATTERN
+from cloister.levels import LEVELS, OPEN, PARTITIONED
 from cloister.messages.prompts import Prompt as GivenPrompt
 from cloister.messages.prompts import PromptField
 from cloister.models.given import EMPTY, Given, Messages, chat_prompt, plain_prompt
@@ -69,8 +69,8 @@ class GenerationRequest(Given):
     ignore_eos: bool | None = Field(default=None, description="go on past the model's own end tokens")
     protection: str | None = Field(
         default=None,
-        description="a level of protection: what the provider may see; default 'partitioned'",
-        json_schema_extra={"enum": [*PROVIDER_SEES, None]},
+        description=f"a level of protection: what the provider may see; default {PARTITIONED!r}",
+        json_schema_extra={"enum": [*LEVELS, None]},
     )
     session: str | None = Field(
         default=None,
@@ -88,13 +88,25 @@ class GenerationRequest(Given):
     @classmethod
     def _no_prompt_logprobs(cls, value: Any) -> Any:
         if value is not None:
-            raise ValueError("A prompt is scored by /v1/completions with echo and logprobs, at the level 'open'")
+            raise ValueError(f"A prompt is scored by /v1/completions with echo and logprobs, at the level {OPEN!r}")
         return value
 
     @property
     def prompts(self) -> Sequence[GivenPrompt] | SealedCount:
         """What is to be continued, or how many sealed prompts are."""
         raise NotImplementedError
+
+    @property
+    def wished(self) -> set[str]:
+        """The fields that ask for what not every level serves (levels.Refusal)."""
+        wishes = {
+            "top_p": self.top_p not in (None, 1),
+            "top_k": self.top_k not in (None, 0, -1),
+            "min_p": self.min_p not in (None, 0),
+            "repetition_penalty": self.repetition_penalty not in (None, 1),
+            "mpc_reveal": self.mpc_reveal is not None,
+        }
+        return {name for name, wished in wishes.items() if wished}
 
     @property
     def stop_strings(self) -> list[str]:
@@ -120,6 +132,10 @@ class ChatOptions(GenerationRequest):
     response_format: ResponseFormat | None = None
     tools: list[Any] | None = Field(default=None, json_schema_extra=EMPTY)
     functions: list[Any] | None = Field(default=None, json_schema_extra=EMPTY)
+
+    @property
+    def wished(self) -> set[str]:
+        return super().wished | ({"logprobs"} if self.logprobs else set())
 
     @field_validator("tools", "functions")
     @classmethod
@@ -173,6 +189,11 @@ class CompletionOptions(GenerationRequest):
     echo: bool | None = None
     suffix: str | None = None
     best_of: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+
+    @property
+    def wished(self) -> set[str]:
+        wishes = {"echo": self.echo, "max_tokens": self.max_tokens == 0, "logprobs": self.logprobs is not None}
+        return super().wished | {name for name, wished in wishes.items() if wished}
 
     @field_validator("suffix")
     @classmethod

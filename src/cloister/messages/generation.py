@@ -14,6 +14,7 @@ VERSION = 2
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 RequestId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+SequenceNumber = Annotated[int, Meta(ge=0, le=255)]
 FinishReason = Literal["stop", "length", "cancelled"]
 Revealed = Literal["token", "logits"]
 Phase = Literal["query", "key_value", "output_attention", "waiting", "merge", "rest", "step"]
@@ -25,7 +26,7 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
     `logprobs` is how many alternatives to report beside the chosen token (0: the chosen one only; None: no report).
     `prompt_logprobs` likewise for the prompt's own tokens: a forced pass over given tokens.
     `seed` fixes the random stream: the draw for output token t depends on (seed, t) and on nothing else.
-    `mpc_reveal` is for the level `mpc`: what of each step is opened to whoever holds the prompt, and to nobody else.
+    `mpc_reveal`, on shares alone, says what of each step is opened to whoever holds the prompt, and to nobody else.
     """
 
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 16
@@ -44,6 +45,21 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
     )
     stop_tokens: Annotated[tuple[TokenId, ...], Meta(max_length=256)] = ()
     mpc_reveal: Revealed = "token"
+
+    @property
+    def wished(self) -> set[str]:
+        """The fields that ask for more than the likeliest tokens or a plain draw; levels may refuse some of them."""
+        wishes = {
+            "max_tokens": self.max_tokens == 0,
+            "top_p": self.top_p < 1,
+            "top_k": self.top_k > 0,
+            "min_p": self.min_p > 0,
+            "repetition_penalty": self.repetition_penalty != 1,
+            "logprobs": self.logprobs is not None,
+            "prompt_logprobs": self.prompt_logprobs is not None,
+            "mpc_reveal": self.mpc_reveal != "token",
+        }
+        return {name for name, wished in wishes.items() if wished}
 
 
 class _Discreet:
@@ -137,7 +153,8 @@ class Tokens(_Discreet, Struct, frozen=True, tag="tokens", forbid_unknown_fields
     """Service → front: new tokens of one request, in order. `finish` is set on the last message, which may be empty.
 
     A stop token is part of `tokens` (the front hides it). `prompt_logprobs` comes once, before or with the first
-    token: one entry for each prompt token after the first (which nothing predicts). `progress` comes at `mpc` alone.
+    token: one entry for each prompt token after the first (which nothing predicts). `progress` comes at slow levels.
+    `sequence` says which of the request's sequences they belong to, where it has several; 0 is the user's own.
     """
 
     request_id: RequestId
@@ -146,6 +163,7 @@ class Tokens(_Discreet, Struct, frozen=True, tag="tokens", forbid_unknown_fields
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
     finish: FinishReason | None = None
     progress: Progress | None = None
+    sequence: SequenceNumber = 0
 
 
 class Failed(Struct, frozen=True, tag="failed", forbid_unknown_fields=True):

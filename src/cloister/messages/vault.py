@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from cloister.levels import ConfidedLevel
 from cloister.messages.generation import (
     Cancel,
     Failed,
@@ -19,15 +20,12 @@ from cloister.messages.generation import (
 )
 from cloister.messages.prompts import LockedPrompt, PromptBytes
 
-VaultLevel = Literal["partitioned", "isolated", "mpc"]
-"""Levels at which a prompt is confided to a process of its own. At `mpc` that is the clerk (messages.clerk)."""
-
 
 class Confide(_Discreet, Struct, frozen=True, tag="confide", forbid_unknown_fields=True):
-    """Controller → vault: serve this prompt. At `partitioned` up to the first token, at `isolated` to the end."""
+    """Controller → vault: serve this prompt, as far as its level has a vault do it (levels.Decodes)."""
 
     request_id: RequestId
-    level: VaultLevel
+    level: ConfidedLevel
     prompt: PromptBytes | LockedPrompt
     params: SamplingParams
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from cloister.channel.sealing import seal_prompt
+from cloister.levels import ISOLATED, PARTITIONED, VaultLevel
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Cancel, Failed, SamplingParams
 from cloister.messages.prompts import (
@@ -27,7 +28,6 @@ from cloister.messages.vault import (
     Release,
     TakeFloor,
     ToVault,
-    VaultLevel,
     WantFloor,
 )
 from cloister.nursery.house import House
@@ -61,7 +61,7 @@ def rehearse(house: House) -> None:
     stage = _Stage()
     runner = VaultRunner(house.decoder, house.settings)
     vault = Vault(house.decoder, house.reading, house.settings, runner, stage)
-    levels: tuple[VaultLevel, ...] = ("partitioned", "isolated")
+    levels: tuple[VaultLevel, ...] = (PARTITIONED, ISOLATED)
     number = 0
     for level in levels:
         for prompt in PROMPTS:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from cloister.config import EngineSettings
 from cloister.kernels.native import MAX_QUERIES, NativeKernels
+from cloister.levels import ISOLATED
 from cloister.link.answering import Answerer
 from cloister.link.shape import LinkShape
 from cloister.models.decoder import Decoder
@@ -28,7 +29,7 @@ def prepare(
     """Everything that needs more than a sealed process may do. The descriptors stay the caller's to close."""
     runner = VaultRunner(decoder, settings)
     if not partitionable(decoder):
-        return Vault(decoder, reading, settings, runner, Unasked(), levels=("isolated",))
+        return Vault(decoder, reading, settings, runner, Unasked(), levels=(ISOLATED,))
     shape = LinkShape(heads=decoder.heads, dim=decoder.cache_shape.dim, layers=decoder.cache_shape.layers)
     answerer = Answerer(decoder, runner.cache, shape, question_fd, answer_fd)
     answerer.start()

@@ -16,6 +16,7 @@ from cloister.config import EngineSettings
 from cloister.engine.model_runner import ModelRunner
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, QueueFull
 from cloister.kernels.cache import KVCache
+from cloister.levels import ISOLATED, LEVELS, PARTITIONED, Decodes, VaultLevel
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION, Cancel, Failed
 from cloister.messages.vault import (
@@ -26,7 +27,6 @@ from cloister.messages.vault import (
     TakeFloor,
     ToVault,
     Understood,
-    VaultLevel,
     VaultReady,
     WantFloor,
 )
@@ -76,7 +76,7 @@ class Vault:
         settings: EngineSettings,
         runner: VaultRunner,
         answerer: Answering,
-        levels: tuple[VaultLevel, ...] = ("partitioned", "isolated"),
+        levels: tuple[VaultLevel, ...] = (PARTITIONED, ISOLATED),
     ) -> None:
         self._answerer = answerer
         self._kernels = decoder.kernels
@@ -136,7 +136,8 @@ class Vault:
             raise ProtocolError("A request of this id is under way.")
         try:
             request = self._reader.read(confided)
-            (self._partitioned if confided.level == "partitioned" else self._isolated).add(request)
+            alone = LEVELS[confided.level].decodes is Decodes.VAULT
+            (self._isolated if alone else self._partitioned).add(request)
         except MemoryError:
             raise
         except Exception as error:

@@ -72,7 +72,7 @@ async def test_a_request_goes_to_the_clerk_and_to_nobody_else(house: House, cler
     assert await house.front.next(Tokens) == Tokens(5, progress=PROGRESS)
     assert await house.front.next(Tokens) == Tokens(5, (4,), finish="stop")
     assert not house.nursery.vaults and not house.service.messages
-    assert len(house.relay.mpc) == 0
+    assert not house.relay.requests.held_by("mpc")
     house.send(AskStats())
     stats = await house.front.next(Stats)
     assert stats.prompt_tokens == 13 and stats.output_tokens == 21
@@ -99,7 +99,7 @@ async def test_a_clerk_that_is_not_up_says_when_to_come_back(house: House, clerk
     house.ask(5, level="mpc")
     failure = await house.failure()
     assert (failure.code, failure.retry_after) == ("starting_up", 40)
-    assert 5 not in house.relay.mpc
+    assert not list(house.relay.requests)
 
 
 async def test_cancelled(house: House, clerk: FakeClerk) -> None:
@@ -114,7 +114,7 @@ async def test_a_front_that_goes_takes_its_requests_along(house: House, clerk: F
     asked = await confided(house, clerk)
     house.relay.remove_front(house.gateway)
     assert (await clerk.next(Cancel)).request_id == asked.request_id
-    assert len(house.relay.mpc) == 0
+    assert not house.relay.requests.held_by("mpc")
 
 
 async def test_a_dead_clerk_fails_its_requests_and_no_others(house: House, clerk: FakeClerk) -> None:
