@@ -32,7 +32,7 @@ from cloister.gateway.text import Tokenizer
 from cloister.gateway.watched import WatchedAnswer, WatchedAnswers
 from cloister.levels import LEVELS, ConfidedLevel, Level
 from cloister.messages.prompts import Prompt, SealedPrompt
-from cloister.models.given import invalid_from
+from cloister.prompts.json_prompt import invalid_from
 
 Body = TypeVar("Body", bound=GenerationRequest)
 bearer = HTTPBearer(auto_error=False, description="An API key of this server.")

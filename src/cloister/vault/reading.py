@@ -11,7 +11,7 @@ from cloister.levels import LEVELS
 from cloister.messages.generation import SamplingParams, Submit
 from cloister.messages.vault import Confide
 from cloister.models.decoder import Decoder
-from cloister.models.reading import PromptReading
+from cloister.prompts.reading import PromptReading
 from cloister.vault.opened import opened
 
 TENANT = "vault"
