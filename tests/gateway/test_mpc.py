@@ -9,7 +9,7 @@ import pytest
 
 from cloister.backend.base import VaultJob
 from cloister.errors import StartingUp
-from cloister.gateway.progress import comment
+from cloister.gateway.reply import comment
 from cloister.levels import LEVELS as EVERY_LEVEL
 from cloister.messages.generation import Progress, Tokens
 from tests.gateway.fakes import LEVELS, FakeBackend, chat_body, completion_body

@@ -12,18 +12,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, field_validator, model_validator
 
 from cloister.gateway.limits import MAX_CHOICES
-from cloister.gateway.prompt_field import Prompt
 from cloister.gateway.session import PATTERN
 from cloister.levels import LEVELS, OPEN, PARTITIONED
 from cloister.messages.prompts import Prompt as GivenPrompt
 from cloister.messages.prompts import PromptField
-from cloister.prompts.json_prompt import EMPTY, Given, Messages, chat_prompt, plain_prompt
+from cloister.prompts.json_prompt import EMPTY, Given, Messages, OnePrompt, chat_prompt, one_prompt, plain_prompt
 
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
+
+_TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, "minItems": 1}
+_STRINGS = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "maxItems": MAX_CHOICES}
+_LISTS = {"type": "array", "items": _TOKENS, "minItems": 1, "maxItems": MAX_CHOICES}
+_SCHEMA = {"anyOf": [{"type": "string", "minLength": 1}, _STRINGS, _TOKENS, _LISTS]}
+
+
+def _prompts(value: Any) -> tuple[OnePrompt, ...]:
+    """The prompts of a plain completion, one or more, none of them empty: a string, token ids, or a list of either.
+
+    Checked by hand: a union of the four would report every element of a long wrong list four times.
+    """
+    if isinstance(value, list) and value and type(value[0]) is not int:
+        if len(value) > MAX_CHOICES:
+            raise ValueError(f"At most {MAX_CHOICES} prompts are supported in one request")
+        if not all(type(each) is type(value[0]) for each in value):
+            raise ValueError("Prompts must be all strings or all lists of token ids")
+        return tuple(one_prompt(each) for each in value)
+    return (one_prompt(value),)
+
+
+PlainPrompts = Annotated[Any, AfterValidator(_prompts), WithJsonSchema(_SCHEMA)]
 
 
 class StreamOptions(Given):
@@ -212,7 +233,7 @@ class CompletionOptions(GenerationRequest):
 class CompletionRequest(CompletionOptions):
     """The body of POST /v1/completions."""
 
-    prompt: Prompt
+    prompt: PlainPrompts
 
     @property
     def prompts(self) -> Sequence[GivenPrompt]:
