@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cloister.errors import ProtocolError, VaultLost, error_from_code
-from cloister.messages.generation import Accepted, Failed, Submit, Tokens
+from cloister.messages.generation import Accepted, Failed, Span, Submit, Tokens, label_spans
 from cloister.messages.service import View
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.house import Answer, alone, answers_to, drain, make_engine, request, split, without_first
@@ -95,7 +95,7 @@ def crowd(count: int, runner: FakeRunner, links: int, seed: int = 0) -> tuple[li
             requests.append(split(submit, runner, public=public, link=number % links, slot=number))
             expected[number] = without_first(whole)
         else:
-            requests.append(msgspec.structs.replace(submit, public=public))
+            requests.append(msgspec.structs.replace(submit, spans=label_spans(len(submit.prompt), public=public)))
             expected[number] = whole
     return requests, expected
 
@@ -233,7 +233,7 @@ def test_what_cannot_be_partitioned_is_refused_at_once(change, word):
 
 def test_an_empty_prompt_needs_a_vault_and_a_public_span_a_prompt():
     engine = make_engine()
-    for submit in (request(1, []), msgspec.structs.replace(request(2, [1, 2]), public=3)):
+    for submit in (request(1, []), msgspec.structs.replace(request(2, [1, 2]), spans=(Span("public", 3),))):
         refused = engine.submit(submit)
         assert isinstance(refused, Failed) and refused.code == "invalid_request"
 
@@ -269,7 +269,9 @@ def test_only_whole_blocks_of_the_first_segment_are_reused():
     engine = make_engine(runner, cache)
     engine.attach_link(0, 1, 2)
     long = [*range(20)]
-    answers_to(engine, [msgspec.structs.replace(request(1, long, max_tokens=12), public=10)])
+    answers_to(
+        engine, [msgspec.structs.replace(request(1, long, max_tokens=12), spans=label_spans(len(long), public=10))]
+    )
     assert {len(tokens) for _, tokens in cache.kept} == {4, 8}  # nothing private, nothing generated
     parted = split(request(2, long, max_tokens=12), runner, public=10)
     before = runner.computed_tokens

@@ -9,7 +9,7 @@ from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
 from cloister.engine.model_runner import ModelRunner
 from cloister.kernels.choose import choose_kernels
-from cloister.messages.generation import Failed, SamplingParams, Submit, TokenLogprob
+from cloister.messages.generation import Failed, SamplingParams, Submit, TokenLogprob, label_spans
 from cloister.models.decoder import Decoder
 from cloister.models.load import load_from_files
 from cloister.models.source import ModelFolder
@@ -56,7 +56,9 @@ class House:
     def answers(self, requests: list[tuple[tuple[int, ...], SamplingParams]], answered: int = 0) -> list[Answer]:
         given = [Answer() for _ in requests]
         for number, (prompt, params) in enumerate(requests):
-            verdict = self.engine.submit(Submit(number, f"tenant-{number % 3}", prompt, params, answered=answered))
+            verdict = self.engine.submit(
+                Submit(number, f"tenant-{number % 3}", prompt, params, label_spans(len(prompt), answer=answered))
+            )
             assert not isinstance(verdict, Failed), verdict.message
         while self.engine.has_work:
             for message in self.engine.step():

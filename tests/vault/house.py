@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import torch
+from msgspec import structs
 
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
@@ -16,9 +18,9 @@ from cloister.kernels.batch import Batch
 from cloister.kernels.cache import KVCache
 from cloister.kernels.choose import choose_kernels
 from cloister.levels import VaultLevel
-from cloister.messages.generation import Cancel, Failed, SamplingParams, Submit, TokenLogprob, Tokens
+from cloister.messages.generation import Cancel, Failed, SamplingParams, Submit, TokenLogprob, Tokens, label_spans
 from cloister.messages.prompts import LockedPrompt, Prompt, TextPrompt, write_prompt
-from cloister.messages.vault import Confide, First, FloorDone, Release, TakeFloor, WantFloor
+from cloister.messages.vault import Confide, FloorDone, Prefilled, Release, TakeFloor, WantFloor
 from cloister.models.decoder import Decoder
 from cloister.models.fused import FusedDecoder
 from cloister.models.parts import RawParts
@@ -163,9 +165,11 @@ class Room:
         while self.wants_floor:
             self.say(TakeFloor(1))
 
-    def first(self, number: int) -> First:
-        [found] = [m for m in self.said if isinstance(m, First) and m.request_id == number]
-        return found
+    def first(self, number: int) -> SimpleNamespace:
+        """All that was said when a prompt of one sequence was prefilled."""
+        [found] = [m for m in self.said if isinstance(m, Prefilled) and m.request_id == number]
+        [sequence] = found.sequences
+        return SimpleNamespace(**structs.asdict(sequence), max_tokens=found.max_tokens, public=found.public)
 
     def answer(self, number: int) -> list[int]:
         return [token for m in self.said if isinstance(m, Tokens) and m.request_id == number for token in m.tokens]
@@ -188,7 +192,9 @@ def engine_answer(
     settings = SETTINGS.model_copy(update={"chunk_tokens": 512})
     engine = Engine(ModelRunner(decoder, settings), settings)
     sampling = SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **params})
-    assert not isinstance(engine.submit(Submit(1, "t", prompt, sampling, public=public)), Failed)
+    assert not isinstance(
+        engine.submit(Submit(1, "t", prompt, sampling, label_spans(len(prompt), public=public))), Failed
+    )
     tokens: list[int] = []
     logprobs: list[TokenLogprob] = []
     while engine.has_work:

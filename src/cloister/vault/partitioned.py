@@ -14,7 +14,7 @@ from cloister.engine.sequence import Sequence
 from cloister.errors import PromptTooLong, QueueFull
 from cloister.kernels.batch import BLOCK_TOKENS
 from cloister.messages.generation import Submit
-from cloister.messages.vault import First
+from cloister.messages.vault import FirstToken, Prefilled
 from cloister.models.decoder import Decoder
 from cloister.vault.memory import SessionMemory
 from cloister.vault.prefill import Prefill
@@ -88,7 +88,7 @@ class Partitioned:
         request_id = self.next_request
         return 0 if request_id is None else min(self._chunk, self._waiting[request_id].remaining)
 
-    def work(self, request_id: int) -> First | None:
+    def work(self, request_id: int) -> Prefilled | None:
         """Compute one chunk of this prompt; with its last, the answer's first token."""
         sequence = self._waiting[request_id]
         hidden = self._prefill.compute(sequence, self._chunk)
@@ -100,18 +100,17 @@ class Partitioned:
         slot = self._expose(sequence)
         if sequence.finish is not None:
             self.drop(request_id)
-        return First(
-            request_id=request_id,
+        first = FirstToken(
             token=sequence.tokens[-1],
             slot=slot,
             origin=layout.origin,
             # Who holds nothing of the prompt has no use for the turn, which tells the prompt's length.
             turn=layout.turn if layout.public else 0,
-            max_tokens=sequence.limit - sequence.prompt_length,
-            public=prompt[: layout.public],
             logprob=logprob,
             finish=sequence.finish,
         )
+        left = sequence.limit - sequence.prompt_length
+        return Prefilled(request_id, (first,), max_tokens=left, public=prompt[: layout.public])
 
     def _has_blocks(self, sequence: Sequence) -> bool:
         """Whether the prompt has its blocks, lent and own: all at once, so that nobody waits half computed."""

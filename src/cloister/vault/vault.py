@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import select
 import socket
+from collections.abc import Iterable
 from typing import Protocol
 
 import msgspec
@@ -28,6 +29,7 @@ from cloister.messages.vault import (
     ToVault,
     Understood,
     VaultReady,
+    Verify,
     WantFloor,
 )
 from cloister.models.decoder import Decoder
@@ -40,7 +42,7 @@ from cloister.vault.reading import Reader
 
 RECEIVE_BYTES = 1 << 20
 
-FromController = Confide | Release | Cancel | TakeFloor
+FromController = Confide | Release | Cancel | TakeFloor | Verify
 
 
 class Answering(Exposing, Protocol):
@@ -110,7 +112,7 @@ class Vault:
             if replies := self.hear(frames.feed(data)):
                 control.sendall(encode_frame(tuple(replies)))
 
-    def hear(self, messages: list[FromController]) -> list[msgspec.Struct]:
+    def hear(self, messages: Iterable[FromController]) -> list[msgspec.Struct]:
         """Do what the messages ask; what to say in reply, and that the floor is wanted if it is."""
         replies = [reply for message in messages for reply in self._do(message)]
         return replies + self._ask_for_floor()
@@ -129,6 +131,8 @@ class Vault:
                 self._wants_floor = False
                 self._kernels.use_cores(cores)
                 return [*self._work(), FloorDone()]
+            case Verify():
+                raise ProtocolError("This vault verifies no tokens.")
 
     def _take(self, confided: Confide) -> Understood | Failed:
         request_id = confided.request_id
