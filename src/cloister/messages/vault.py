@@ -72,7 +72,7 @@ class First(_Discreet, Struct, frozen=True, tag="first", forbid_unknown_fields=T
 
     `public` are the tokens of the leading public span, whose keys and values the service holds itself; empty where
     nothing is public. `slot` names the private span on the link. `origin` and `turn` say where the answer stands: see
-    kernels.batch.Layout. `max_tokens` is what is left to generate in all, the first token included.
+    compute.layout.Layout. `max_tokens` is what is left to generate in all, the first token included.
     """
 
     request_id: RequestId
