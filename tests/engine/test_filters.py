@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cloister.engine import filters as module
 from cloister.engine.filters import Limits, draw_filtered, filters
-from cloister.engine.weights import integer
+from cloister.engine.probabilities import integer
 from cloister.messages.generation import SamplingParams
 
 # Few distinct values: ties at the cut are the rule, not the exception.

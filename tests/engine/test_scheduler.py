@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from cloister.compute.layout import Layout
 from cloister.engine.engine import _most_positions
-from cloister.kernels.batch import Layout
 from cloister.messages.generation import Accepted, Failed, label_spans
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.house import Answer, alone, make_engine, request, split, without_first

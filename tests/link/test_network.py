@@ -11,11 +11,11 @@ import time
 import pytest
 import torch
 
+from cloister.compute.cpu.asking import CpuAsker
+from cloister.compute.cpu.build import find_compiler
+from cloister.compute.host_cache import HostCache
+from cloister.compute.layout import Chunk, Layout, Remote
 from cloister.errors import ProtocolError
-from cloister.kernels.batch import Layout, Remote, Run
-from cloister.kernels.build import find_compiler
-from cloister.kernels.cache import KVCache
-from cloister.link.asking import Asker
 from cloister.link.mapping import Mapping
 from cloister.link.memory import create_link
 from cloister.link.network.records import ANSWER, HEAD, answer_row_bytes
@@ -56,21 +56,20 @@ def test_an_answer_partitioned_over_the_network_is_the_open_one(dtype: str) -> N
     prompts = [(tokens_of(1, 5), 0), (tokens_of(2, 41), 0), (tokens_of(3, 37), 18)]
     answers = tokens_of(9, 19)
     with Bridges(shape_of(decoder)) as bridges, vault_of(decoder, bridges.far_link, prompts), bridges.lend():
-        asker = Asker(bridges.link.shape, PATIENCE_MS)
+        asker = CpuAsker(bridges.link.shape, PATIENCE_MS)
         asker.attach(7, *bridges.link.service_descriptors)
-        decoder.kernels.asks = asker
-        caches = [KVCache(decoder.cache_shape, BLOCKS, decoder.kernels.dtype) for _ in range(2)]
+        caches = [HostCache(decoder.cache_shape, BLOCKS, decoder.kernels.dtype) for _ in range(2)]
         opened = [Answer(decoder, *prompt, None, 12 * i) for i, prompt in enumerate(prompts)]
         parted = [Answer(decoder, *prompt, Remote(7, i), 12 * i) for i, prompt in enumerate(prompts)]
         for group, cache in ((opened, caches[0]), (parted, caches[1])):
             for answer in group:
-                if runs := answer.prompt_run():
-                    hidden_of(decoder, cache, runs)
+                if chunks := answer.prompt_run():
+                    hidden_of(decoder, cache, chunks)
         index = 0
         for count in (1, 1, 1, 8, 1, 7):
             step = answers[index : index + count]
             whole, part = (
-                hidden_of(decoder, cache, [answer.run(step, index) for answer in group])
+                hidden_of(decoder, cache, [answer.run(step, index) for answer in group], asker)
                 for group, cache in ((opened, caches[0]), (parted, caches[1]))
             )
             assert asker.broken() == {}
@@ -80,12 +79,11 @@ def test_an_answer_partitioned_over_the_network_is_the_open_one(dtype: str) -> N
 
 def verdict_of(decoder: Decoder, bridges: Bridges, patience_ms: int = PATIENCE_MS, slot: int = 0) -> str:
     """Ask until the link breaks; how it broke."""
-    asker = Asker(bridges.link.shape, patience_ms)
+    asker = CpuAsker(bridges.link.shape, patience_ms)
     asker.attach(0, *bridges.link.service_descriptors)
-    decoder.kernels.asks = asker
-    cache = KVCache(decoder.cache_shape, 8, decoder.kernels.dtype)
+    cache = HostCache(decoder.cache_shape, 8, decoder.kernels.dtype)
     for index in range(100):
-        hidden_of(decoder, cache, [Run([3], index, list(range(8)), Layout(0, 0, 0, 0, Remote(0, slot)))])
+        hidden_of(decoder, cache, [Chunk([3], index, list(range(8)), Layout(0, 0, 0, 0, Remote(0, slot)))], asker)
         if broken := asker.broken():
             return broken[0]
         time.sleep(0.02)

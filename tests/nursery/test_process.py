@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
-from cloister.engine.model_runner import ModelRunner
-from cloister.kernels.choose import choose_kernels
+from cloister.engine.model_runner import ModelRunner, reserve_cache
 from cloister.messages.frames import encode_frame
 from cloister.messages.generation import VERSION, Failed, Partition, Ready, SamplingParams, Submit, Tokens, label_spans
 from cloister.messages.lifecycle import StartFailed
@@ -47,7 +47,8 @@ TAGGED = "You are a helpful assistant, and patient. <confidential>What is said h
 def unprotected(tiny: ModelFolder) -> Iterator[Engine]:
     """An engine without any vault, on the same model."""
     settings = SETTINGS.model_copy(update={"threads": 1})
-    yield Engine(ModelRunner(load_from_files(tiny, choose_kernels(settings)), settings), settings)
+    decoder = load_from_files(tiny, choose_device(settings))
+    yield Engine(ModelRunner(decoder, reserve_cache(decoder, settings.kv_cache_mib)), settings)
 
 
 def expected(engine: Engine, tiny: ModelFolder, text: str, params: SamplingParams) -> list[int]:

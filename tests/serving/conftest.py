@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
-from cloister.engine.model_runner import ModelRunner
-from cloister.kernels.choose import choose_kernels
+from cloister.engine.model_runner import ModelRunner, reserve_cache
 from cloister.messages.generation import Failed, SamplingParams, Submit, TokenLogprob, label_spans
 from cloister.models.decoder import Decoder
 from cloister.models.load import load_from_files
@@ -24,8 +24,8 @@ def decoders(smollm_folder: ModelFolder) -> Decoders:
 
     def decoder(dtype: str) -> Decoder:
         if dtype not in loaded:
-            kernels = choose_kernels(EngineSettings(dtype=dtype))  # type: ignore[arg-type]
-            loaded[dtype] = load_from_files(smollm_folder, kernels)
+            device = choose_device(EngineSettings(dtype=dtype))  # type: ignore[arg-type]
+            loaded[dtype] = load_from_files(smollm_folder, device)
         return loaded[dtype]
 
     torch.set_num_threads(1)
@@ -51,7 +51,7 @@ class House:
 
     def __init__(self, decoder: Decoder, **settings: int) -> None:
         chosen = EngineSettings(**settings)  # type: ignore[arg-type]
-        self.engine = Engine(ModelRunner(decoder, chosen), chosen)
+        self.engine = Engine(ModelRunner(decoder, reserve_cache(decoder, chosen.kv_cache_mib)), chosen)
 
     def answers(self, requests: list[tuple[tuple[int, ...], SamplingParams]], answered: int = 0) -> list[Answer]:
         given = [Answer() for _ in requests]

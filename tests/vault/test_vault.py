@@ -98,9 +98,9 @@ def test_only_the_private_span_is_exposed(room: Room, answerer: FakeAnswerer):
     length = len(TAGGED) - len("<confidential></confidential>")
     [(slot, exposed)] = answerer.exposed.items()
     assert first.slot == slot
-    assert exposed == Exposed(exposed.blocks, public, length, exposed.turn)
-    assert len(exposed.blocks) == -(-(length - public) // 16) and first.origin + exposed.turn == length
-    assert first.turn == exposed.turn
+    assert exposed == Exposed(exposed.blocks, public, length, exposed.rotation)
+    assert len(exposed.blocks) == -(-(length - public) // 16) and first.origin + exposed.rotation == length
+    assert first.turn == exposed.rotation
 
 
 def test_the_length_of_a_prompt_that_is_all_private_is_not_told(room: Room, answerer: FakeAnswerer):
@@ -111,7 +111,7 @@ def test_the_length_of_a_prompt_that_is_all_private_is_not_told(room: Room, answ
         room.serve()
         firsts.append(room.first(number))
     assert {(first.origin, first.turn, first.public) for first in firsts} == {(0, 0, ())}
-    assert [exposed.turn for exposed in answerer.exposed.values()] == [len(WORDS), 40]
+    assert [exposed.rotation for exposed in answerer.exposed.values()] == [len(WORDS), 40]
 
 
 def test_the_next_turn_computes_only_what_is_new_and_says_the_same(decoder: Decoder, answerer: FakeAnswerer):

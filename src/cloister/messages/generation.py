@@ -98,7 +98,7 @@ def label_spans(length: int, *, public: int = 0, answer: int = 0) -> tuple[Span,
 class Partition(Struct, frozen=True, forbid_unknown_fields=True):
     """A sequence whose prompt's private span is in a vault: on which link, in which slot, and where the answer stands.
 
-    `first` is the answer's first token, which the vault chose. `origin` and `turn`: see kernels.batch.Layout.
+    `first` is the answer's first token, which the vault chose. `origin` and `turn`: see compute.layout.Layout.
     """
 
     link: Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -222,7 +222,7 @@ class Stats(Struct, frozen=True, tag="stats", forbid_unknown_fields=True):
     """Service → front: totals over all tenants; nothing in it tells one tenant of another's cache hits.
 
     The controller adds what vaults counted, and says with `up` whether there is a service at all. `seconds` is the time
-    spent so far in each phase of the service's layers (kernels.base.PHASES) and in its steps as a whole. How long a
+    spent so far in each phase of the service's layers (compute.base.PHASES) and in its steps as a whole. How long a
     vault takes: from the order to fork one until it is sealed (`vault_ready_ms`), and from a session's beginning until
     its vault is sealed, which is nothing where a spare one was waiting (`vault_wait_ms`); each of the last one made.
     """

@@ -70,7 +70,7 @@ class FloorDone(Struct, frozen=True, tag="floor_done", forbid_unknown_fields=Tru
 class FirstToken(_Silent, Struct, frozen=True, forbid_unknown_fields=True):
     """Where one sequence's answer begins: its first token, and the slot that names its private span on the link.
 
-    `origin` and `turn` say where the answer stands: see kernels.batch.Layout.
+    `origin` and `turn` say where the answer stands: see compute.layout.Layout.
     """
 
     token: TokenId

@@ -9,14 +9,13 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Iterable
-from typing import Protocol
 
 import msgspec
 
+from cloister.compute.base import LinkAnswerer
 from cloister.config import EngineSettings
-from cloister.engine.model_runner import ModelRunner
+from cloister.engine.runner import Runner
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, QueueFull
-from cloister.kernels.cache import KVCache
 from cloister.levels import ISOLATED, LEVELS, PARTITIONED, Decodes, VaultLevel
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION, Cancel, Failed
@@ -36,36 +35,12 @@ from cloister.models.decoder import Decoder
 from cloister.prompts.reading import PromptReading
 from cloister.vault.isolated import Isolated
 from cloister.vault.memory import SessionMemory
-from cloister.vault.partitioned import Exposing, Partitioned
-from cloister.vault.prefill import Prefill
+from cloister.vault.partitioned import Partitioned
 from cloister.vault.reading import Reader
 
 RECEIVE_BYTES = 1 << 20
 
 FromController = Confide | Release | Cancel | TakeFloor | Verify
-
-
-class Answering(Exposing, Protocol):
-    """The link's answering side, with its loop running."""
-
-    def fileno(self) -> int:
-        """Readable once the loop has ended."""
-
-    @property
-    def verdict(self) -> str:
-        """Why it ended: empty if the link was closed."""
-
-
-class VaultRunner(ModelRunner):
-    """The vault's own runner: its cache is also what the link answers from."""
-
-    def __init__(self, decoder: Decoder, settings: EngineSettings) -> None:
-        super().__init__(decoder, settings.model_copy(update={"kv_cache_mib": settings.vault_kv_mib}))
-
-    @property
-    def cache(self) -> KVCache:
-        """Keys and values of all blocks: reserved when the runner is made, touched when written."""
-        return self._cache
 
 
 class Vault:
@@ -76,8 +51,8 @@ class Vault:
         decoder: Decoder,
         reading: PromptReading,
         settings: EngineSettings,
-        runner: VaultRunner,
-        answerer: Answering,
+        runner: Runner,
+        answerer: LinkAnswerer,
         levels: tuple[VaultLevel, ...] = (PARTITIONED, ISOLATED),
     ) -> None:
         self._answerer = answerer
@@ -85,8 +60,7 @@ class Vault:
         self._reader = Reader(reading, decoder, levels)
         self.memory = SessionMemory()
         self._isolated = Isolated(runner, settings, self.memory)
-        prefill = Prefill(decoder, runner.cache)
-        self._partitioned = Partitioned(prefill, self.memory, answerer, decoder, settings)
+        self._partitioned = Partitioned(runner, settings, self.memory, answerer)
         self._wants_floor = False
 
     @property

@@ -9,9 +9,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloister.kernels.base import Kernels
-from cloister.kernels.batch import BLOCK_TOKENS, Batch, Run, lay_out
-from cloister.kernels.cache import CacheShape, KVCache
+from cloister.compute.base import CacheShape, Kernels
+from cloister.compute.host_cache import HostCache
+from cloister.compute.layout import BLOCK_TOKENS, Batch, Chunk, lay_out
 
 BLOCKS = 64
 
@@ -29,14 +29,14 @@ class Story:
         self.q = [torch.randn(n, heads, dim, generator=draw) for n in lengths]
         self.k = [torch.randn(n, kv_heads, dim, generator=draw) for n in lengths]
         self.v = [torch.randn(n, kv_heads, dim, generator=draw) for n in lengths]
-        self.cache = KVCache(CacheShape(1, kv_heads, dim), BLOCKS, kernels.dtype)
+        self.cache = HostCache(CacheShape(1, kv_heads, dim), BLOCKS, kernels.dtype)
         free = torch.randperm(BLOCKS, generator=draw).tolist()
         self.tables = [[free.pop() for _ in range(blocks_for(n))] for n in lengths]
 
     def step(self, spans: list[tuple[int, int, int]], window: int = 0) -> torch.Tensor:
         """One step over (sequence, start, end) spans: store, then attend."""
-        runs = [Run([0] * (end - start), start, self.tables[s]) for s, start, end in spans]
-        batch: Batch = lay_out(runs, self.heads // self.kv_heads)
+        chunks = [Chunk([0] * (end - start), start, self.tables[s]) for s, start, end in spans]
+        batch: Batch = lay_out(chunks, self.heads // self.kv_heads)
         k, v, q = (torch.cat([each[s][start:end] for s, start, end in spans]) for each in (self.k, self.v, self.q))
         self.kernels.store(k, v, 0, batch, self.cache)
         return self.kernels.attention(q, 0, batch, self.cache, self.dim**-0.5, window).clone()

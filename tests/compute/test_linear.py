@@ -7,9 +7,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cloister.compute.base import Kernels
+from cloister.compute.cpu.native import NativeKernels
+from cloister.compute.layer import interleave_gate
 from cloister.errors import ModelUnsupported
-from cloister.kernels.base import Kernels, interleave_gate
-from cloister.kernels.native import NativeKernels
 
 quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

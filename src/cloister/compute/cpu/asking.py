@@ -1,7 +1,6 @@
-"""The service's side of all links: which vaults a step asks, and what became of them.
+"""The service's end of its links on the CPU: which vaults a step asks, and what became of them.
 
-The waiting and copying is in link.h. A vault that is late, gone or talks nonsense costs its own requests their answer
-and nobody else anything.
+The waiting and copying is in link.h.
 """
 
 from __future__ import annotations
@@ -11,9 +10,10 @@ from ctypes import POINTER, pointer
 
 import torch
 
+from cloister.compute.base import LinkAsker
+from cloister.compute.cpu.structs import AskedStruct, AskingStruct
+from cloister.compute.layout import RemoteRows
 from cloister.errors import ProtocolError, VaultLost
-from cloister.kernels.batch import RemoteRows
-from cloister.kernels.structs import AskedStruct, AskingStruct
 from cloister.link.mapping import Mapping
 from cloister.link.shape import NUMBER_AT, LinkShape
 
@@ -29,8 +29,8 @@ class _Link:
         self._question = Mapping(question, shape.question_bytes, writable=True)
         self._answer = Mapping(answer, shape.answer_bytes, writable=False)
         try:
-            for piece in (self._question, self._answer):
-                shape.check(piece.read(0, NUMBER_AT))
+            for half in (self._question, self._answer):
+                shape.check(half.read(0, NUMBER_AT))
         except ProtocolError:
             self.close()
             raise
@@ -46,24 +46,23 @@ class _Link:
         self._answer.close()
 
 
-class Asker:
+class CpuAsker(LinkAsker):
     """Holds the links of one service."""
 
     def __init__(self, shape: LinkShape, patience_ms: int) -> None:
-        self.shape = shape
+        self._shape = shape
+        self.capacity = shape.capacity
         self._patience_ns = patience_ms * 1_000_000
         self._links: dict[int, _Link] = {}
         self._asked: dict[int, AskedStruct] = {}
         self._keep: list[torch.Tensor] = []
 
     def attach(self, link: int, question: int, answer: int) -> None:
-        """A vault may be asked from now on. The descriptors stay the caller's to close."""
         if link in self._links:
             raise ValueError("this link is attached already")
-        self._links[link] = _Link(self.shape, question, answer)
+        self._links[link] = _Link(self._shape, question, answer)
 
     def detach(self, link: int) -> None:
-        """The vault is gone. Not while a step is under way."""
         self._asked.pop(link, None)
         if (known := self._links.pop(link, None)) is not None:
             known.close()
@@ -75,7 +74,7 @@ class Asker:
         """What the kernels need to ask these rows' vaults, layer by layer, through one step."""
         self._asked, self._keep = {}, []
         for remote in remotes:
-            if len(remote.rows) > self.shape.capacity:
+            if len(remote.rows) > self.capacity:
                 raise VaultLost("A step has more rows for one vault than its link carries.")
             known = self._links.get(remote.link)
             struct = AskedStruct(verdict=LOST) if known is None else known.struct
@@ -89,5 +88,4 @@ class Asker:
         return AskingStruct(links=array, count=len(remotes))
 
     def broken(self) -> dict[int, str]:
-        """Links that failed in the step that was begun last, and how."""
         return {link: VERDICTS[struct.verdict] for link, struct in self._asked.items() if struct.verdict}

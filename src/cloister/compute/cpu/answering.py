@@ -1,4 +1,4 @@
-"""The vault's side of its link: a thread in C that answers, and the spans of prompts it may answer for.
+"""A vault's end of its link on the CPU: a thread in C that answers, and the spans of prompts it may answer for.
 
 What a span says is in the vault's cache; this module knows blocks and lengths only.
 """
@@ -7,49 +7,44 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from ctypes import addressof, byref
+from ctypes import CDLL, addressof, byref
 
 import torch
 
+from cloister.compute.base import AttentionShape, LinkAnswerer
+from cloister.compute.cpu.asking import VERDICTS
+from cloister.compute.cpu.structs import AnsweringStruct, SlotStruct
+from cloister.compute.host_cache import HostCache
+from cloister.compute.layout import BLOCK_TOKENS
 from cloister.errors import SetupError
-from cloister.kernels.batch import BLOCK_TOKENS
-from cloister.kernels.cache import KVCache
-from cloister.kernels.native import MAX_QUERIES, NativeKernels
-from cloister.kernels.structs import AnsweringStruct, SlotStruct
-from cloister.link.asking import VERDICTS
 from cloister.link.mapping import Mapping
 from cloister.link.shape import NUMBER_AT, LinkShape
-from cloister.models.decoder import Decoder
 
 SLOTS = 64
 
 
-class Answerer:
-    """Answers the service's questions about this vault's spans, from `start` on."""
+class CpuAnswerer(LinkAnswerer):
+    """Answers the service's questions about this vault's spans."""
 
-    def __init__(self, decoder: Decoder, cache: KVCache, shape: LinkShape, question: int, answer: int) -> None:
-        kernels = decoder.kernels
-        if not isinstance(kernels, NativeKernels):
-            raise SetupError("Answering a link needs the native kernels.", hint="Install a C compiler.")
-        kv_heads = cache.shape.kv_heads
-        if shape.heads // kv_heads > MAX_QUERIES or len(decoder.scales) != shape.layers:
-            raise SetupError("This model's attention cannot be partitioned.")
-        self._library, self._decoder = kernels.library, decoder
+    def __init__(
+        self, library: CDLL, model: AttentionShape, cache: HostCache, shape: LinkShape, question: int, answer: int
+    ) -> None:
+        self._library, self._model = library, model
         self._question = Mapping(question, shape.question_bytes, writable=False)
         self._answer = Mapping(answer, shape.answer_bytes, writable=True)
-        for piece in (self._question, self._answer):
-            shape.check(piece.read(0, NUMBER_AT))
+        for half in (self._question, self._answer):
+            shape.check(half.read(0, NUMBER_AT))
         self._cache = cache
-        self._scales = torch.tensor(decoder.scales, dtype=torch.float32)
-        self._windows = torch.tensor(decoder.windows, dtype=torch.int32)
+        self._scales = torch.tensor(model.scales, dtype=torch.float32)
+        self._windows = torch.tensor(model.windows, dtype=torch.int32)
         self._slots = (SlotStruct * SLOTS)()
         # Of fixed size and never freed: a question that comes as a slot is withdrawn reads old numbers, not old memory.
         self._tables = torch.zeros(SLOTS, cache.blocks, dtype=torch.int32)
-        rotary = decoder.turn(0)[0].numel()
-        self._turns = torch.zeros(2, SLOTS, rotary)
+        rotary = model.rotation(0)[0].numel()
+        self._rotations = torch.zeros(2, SLOTS, rotary)
         for slot, one in enumerate(self._slots):
             one.blocks = self._tables[slot].data_ptr()
-            one.cosine, one.sine = self._turns[0, slot].data_ptr(), self._turns[1, slot].data_ptr()
+            one.cosine, one.sine = self._rotations[0, slot].data_ptr(), self._rotations[1, slot].data_ptr()
         self._taken: set[int] = set()
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._struct = AnsweringStruct(
@@ -64,7 +59,7 @@ class Answerer:
             window=self._windows.data_ptr(),
             slot_count=SLOTS,
             heads=shape.heads,
-            kv_heads=kv_heads,
+            kv_heads=cache.shape.kv_heads,
             dim=shape.dim,
             layers=shape.layers,
             capacity=shape.capacity,
@@ -75,28 +70,20 @@ class Answerer:
         )
 
     def start(self) -> None:
-        """Start the thread: before the seal, which allows no new ones."""
         if self._library.cloister_answer(byref(self._struct)):
             raise SetupError("The vault cannot start the thread that answers its link.")
 
     def fileno(self) -> int:
-        """Becomes readable when the thread has ended."""
         return self._event
 
     @property
     def verdict(self) -> str:
-        """Why the thread ended: empty if the link was closed."""
         return VERDICTS.get(self._struct.verdict, "")
 
     def free_slot(self) -> int | None:
-        """A slot nothing is exposed in, or None."""
         return next((slot for slot in range(SLOTS) if slot not in self._taken), None)
 
-    def expose(self, slot: int, blocks: Sequence[int], *, start: int, end: int, turn: int) -> None:
-        """Answer for positions start..end-1 of a prompt of `end` tokens, which begin these blocks.
-
-        `turn` is how far the service's queries have to be turned to stand after the prompt (Layout.turn).
-        """
+    def expose(self, slot: int, blocks: Sequence[int], *, start: int, end: int, rotation: int) -> None:
         if not 0 <= slot < SLOTS or slot in self._taken:
             raise ValueError("the slot is taken or does not exist")
         length = end - start
@@ -105,12 +92,11 @@ class Answerer:
             raise ValueError("the span does not lie in these blocks")
         self._taken.add(slot)
         self._tables[slot, : len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
-        self._turns[0, slot], self._turns[1, slot] = self._decoder.turn(turn)
+        self._rotations[0, slot], self._rotations[1, slot] = self._model.rotation(rotation)
         one = self._slots[slot]
-        one.length, one.ahead, one.turned = length, length, int(turn != 0)
+        one.length, one.ahead, one.rotated = length, length, int(rotation != 0)
         one.exposed = 1
 
     def withdraw(self, slot: int) -> None:
-        """Answer for this slot no more. The service must have been told first: asking now ends the link."""
         self._slots[slot].exposed = 0
         self._taken.discard(slot)

@@ -7,8 +7,8 @@ import os
 from ctypes import c_float, c_int, c_size_t, c_void_p
 from typing import Any
 
+from cloister.compute.cpu.build import build_library
 from cloister.errors import SetupError
-from cloister.kernels.build import build_library
 
 SIGNATURES: dict[str, list[Any]] = {
     "pack": [c_void_p, c_int, c_int, c_int, c_void_p],

@@ -1,4 +1,4 @@
-"""Which kernels serve on this machine."""
+"""Which device serves on this machine."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ import logging
 
 import torch
 
+from cloister.compute.base import Device
+from cloister.compute.cpu.device import CpuDevice
+from cloister.compute.cpu.native import NativeKernels
+from cloister.compute.reference import ReferenceDevice, ReferenceKernels
 from cloister.config import EngineSettings
 from cloister.errors import SetupError
-from cloister.kernels.base import Kernels
-from cloister.kernels.native import NativeKernels
-from cloister.kernels.reference import ReferenceKernels
 
 log = logging.getLogger(__name__)
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
-def choose_kernels(settings: EngineSettings) -> Kernels:
-    """The native kernels; the reference where they were asked for, or where no compiler is and `auto` allows it."""
+def choose_device(settings: EngineSettings) -> Device:
+    """The CPU with its native kernels; the reference where it was asked for, or where `auto` finds no compiler."""
     dtype, int8 = DTYPES[settings.dtype], settings.weights == "int8"
     if int8 and settings.dtype != "bf16":
         raise SetupError("int8 weights are computed in bf16.", hint="Leave out --dtype fp32 or --weights int8.")
     if settings.kernels == "reference":
-        return ReferenceKernels(dtype, int8=int8)
+        return ReferenceDevice(ReferenceKernels(dtype, int8=int8))
     try:
-        return NativeKernels(dtype, settings.threads, int8=int8)
+        return CpuDevice(NativeKernels(dtype, settings.threads, int8=int8))
     except SetupError as reason:
         if settings.kernels == "native":
             raise
         log.warning("Serving with the slow reference kernels. %s", reason)
-        return ReferenceKernels(dtype, int8=int8)
+        return ReferenceDevice(ReferenceKernels(dtype, int8=int8))

@@ -9,9 +9,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloister.kernels.base import Draws
-from cloister.kernels.build import find_compiler
-from cloister.kernels.native import NativeKernels
+from cloister.compute.cpu.build import find_compiler
+from cloister.compute.cpu.native import NativeKernels
+from cloister.compute.layer import Draws
 
 WIDTH = 1024
 

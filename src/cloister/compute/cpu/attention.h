@@ -18,22 +18,22 @@
 #define EXACT static __attribute__((noinline))
 
 struct segment {
-    int32_t first;  /* where its blocks begin in the strip's table */
+    int32_t first;  /* where its blocks begin in the span's table */
     int32_t length; /* positions it holds at most */
     int32_t shift;  /* a row's position plus this is its place counted from the segment's start */
-    int32_t turned; /* whether queries are turned on by the strip's angles before they look here */
+    int32_t rotated; /* whether queries are rotated on by the span's angles before they look here */
 };
 
 struct attention {
     const float *q; /* [row][head][dim] at q_stride, rotated */
     float *out;     /* [row][head][dim] */
     const void *keys, *values;
-    const int32_t *tables; /* [strip][table_stride]: block numbers */
-    const int32_t *strip, *position; /* per row */
-    const int32_t *tile_row, *tile_rows; /* per tile: rows of one strip, ascending positions */
-    const struct segment *segments; /* [strip][SEGMENTS]; the last of them that counts is the rows' own */
-    const int32_t *counts; /* per strip */
-    const float *turn_cosine, *turn_sine; /* [strip][rotary] */
+    const int32_t *tables; /* [span][table_stride]: block numbers */
+    const int32_t *span, *position; /* per row */
+    const int32_t *tile_row, *tile_rows; /* per tile: rows of one span, ascending positions */
+    const struct segment *segments; /* [span][SEGMENTS]; the last of them that counts is the rows' own */
+    const int32_t *counts; /* per span */
+    const float *rotation_cosine, *rotation_sine; /* [span][rotary] */
     const int32_t *remote; /* per row: its place among the rows with a part elsewhere, or -1; NULL if there are none */
     float *parts; /* [remote row][2][head][dim + 2]: what such a row finds here, before and after the part elsewhere */
     size_t block; /* values from one block of a layer to the next */
@@ -116,7 +116,7 @@ static const see_fn SEE_BLOCKS[2][GROUP + 1] = {{0, see_block_1_0, see_block_2_0
                                                 {0, see_block_1_1, see_block_2_1, see_block_3_1, see_block_4_1}};
 
 /* Rotates a head's first `rotary` values, halves against each other. */
-EXACT void turn(float *x, const float *cosine, const float *sine, int rotary) {
+EXACT void rotate(float *x, const float *cosine, const float *sine, int rotary) {
     int half = rotary / 2;
     for (int i = 0; i < half; i++) {
         float a = x[i], b = x[i + half];
@@ -204,25 +204,25 @@ EXACT void merge_parts(const float *const *parts, int count, int dim, float *out
 
 #define PART (MAX_DIM + WIDTH) /* floats of a part on the stack */
 
-/* One item: one tile of rows of one strip, one KV head with all the query heads that share it. */
+/* One item: one tile of rows of one span, one KV head with all the query heads that share it. */
 static void attend(const void *given, int item, int member) {
     const struct attention *job = given;
     int tile = item / job->kv_heads, kv = item % job->kv_heads, group = job->heads / job->kv_heads, dim = job->dim;
-    int first = job->tile_row[tile], rows = job->tile_rows[tile], queries = rows * group, strip = job->strip[first];
-    int count = job->counts[strip];
+    int first = job->tile_row[tile], rows = job->tile_rows[tile], queries = rows * group, span = job->span[first];
+    int count = job->counts[span];
     float q[MAX_QUERIES][MAX_DIM] __attribute__((aligned(64)));
     float found[SEGMENTS][MAX_QUERIES][PART] __attribute__((aligned(64)));
     struct cursor cursors[MAX_QUERIES];
     int32_t place[MAX_QUERIES];
     for (int s = 0; s < count; s++) {
-        const struct segment *segment = job->segments + (size_t)strip * SEGMENTS + s;
-        struct pages pages = {job->keys, job->values, job->tables + (size_t)strip * job->table_stride + segment->first,
+        const struct segment *segment = job->segments + (size_t)span * SEGMENTS + s;
+        struct pages pages = {job->keys, job->values, job->tables + (size_t)span * job->table_stride + segment->first,
                               job->block, dim, segment->length, job->window, job->bf16};
         for (int i = 0; i < queries; i++) {
             int row = first + i / group, head = kv * group + i % group;
             memcpy(q[i], job->q + (size_t)row * job->q_stride + head * dim, sizeof(float) * dim);
-            if (segment->turned)
-                turn(q[i], job->turn_cosine + (size_t)strip * job->rotary, job->turn_sine + (size_t)strip * job->rotary, job->rotary);
+            if (segment->rotated)
+                rotate(q[i], job->rotation_cosine + (size_t)span * job->rotary, job->rotation_sine + (size_t)span * job->rotary, job->rotary);
             for (int d = 0; d < dim; d++) q[i][d] *= job->scale;
             place[i] = job->position[row] + segment->shift;
         }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 import torch
@@ -33,14 +34,14 @@ class Layout:
     every level alike, so that the levels agree bit for bit.
 
     Prompt tokens are rotated by their place in the whole prompt. Generated token t is rotated by origin + t; a query
-    of it that looks at the prompt is turned on by `turn`, the rest of the way to its place after the prompt. A service
-    that starts at origin 0 and holds nothing of the prompt needs neither number: it does not learn the length.
+    of it that looks at the prompt is rotated on by `rotation`, the rest of the way to its place after the prompt. A
+    service that starts at origin 0 and holds nothing of the prompt needs neither number: it does not learn the length.
     """
 
     prompt: int
     public: int = 0
     origin: int = 0
-    turn: int = 0
+    rotation: int = 0
     remote: Remote | None = None
 
     def blocks(self, positions: int) -> int:
@@ -55,14 +56,27 @@ WHOLE = Layout(prompt=2**30)
 """All one segment: a prompt without end."""
 
 
+class Wanted(Enum):
+    """The rows of a chunk whose logits are wanted."""
+
+    NONE = "none"
+    LAST = "last"
+    ALL = "all"
+
+
 @dataclass(frozen=True, slots=True, repr=False)
-class Run:
-    """Consecutive positions of one sequence: its tokens, the first one's position, its block table and its layout."""
+class Chunk:
+    """Consecutive tokens of one sequence, to be computed in one step: a part of a prompt, or one decoded token.
+
+    `blocks` covers positions 0 .. start+len(tokens)-1 in order, as the layout spreads them over blocks; positions
+    before `start` are in the cache already. A chunk may span segments.
+    """
 
     tokens: Sequence[int]
     start: int
     blocks: Sequence[int]
     layout: Layout = WHOLE
+    wanted: Wanted = Wanted.NONE
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -76,18 +90,18 @@ class RemoteRows:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Batch:
-    """One step's rows. A strip is the rows of one run in one segment; tiles are neighbouring rows of one strip, which
-    share a pass over the cache. `segments` is [strip, 3, (first block, length, shift, turned)]: see attention.h."""
+    """One step's rows. A span is the rows of one chunk in one segment; tiles are neighbouring rows of one span, which
+    share a pass over the cache. `segments` is [span, 3, (first block, length, shift, rotated)]: see attention.h."""
 
     rows: int
     tokens: torch.Tensor
     positions: torch.Tensor
     slots: torch.Tensor
-    strip: torch.Tensor
+    span: torch.Tensor
     tables: torch.Tensor
     segments: torch.Tensor
     counts: torch.Tensor
-    turns: torch.Tensor
+    rotations: torch.Tensor
     tile_row: torch.Tensor
     tile_rows: torch.Tensor
     remotes: tuple[RemoteRows, ...] = ()
@@ -98,8 +112,8 @@ ENDLESS = 2**30
 
 
 @dataclass(frozen=True, slots=True)
-class _Strip:
-    run: Run
+class _Span:
+    chunk: Chunk
     first: int
     end: int
     position: int
@@ -109,81 +123,81 @@ class _Strip:
     within: int
     """The first row's place in its own segment."""
     segments: tuple[tuple[int, int, int, int], ...]
-    turn: int = 0
+    rotation: int = 0
 
 
-def _strips(run: Run) -> Iterator[_Strip]:
-    layout, start, end = run.layout, run.start, run.start + len(run.tokens)
+def _spans(chunk: Chunk) -> Iterator[_Span]:
+    layout, start, end = chunk.layout, chunk.start, chunk.start + len(chunk.tokens)
     public, prompt = layout.public, layout.prompt
     after_public = -(-public // BLOCK_TOKENS)
     if start < public:
-        yield _Strip(run, start, min(end, public), start, 0, start, ((0, ENDLESS, 0, 0),))
+        yield _Span(chunk, start, min(end, public), start, 0, start, ((0, ENDLESS, 0, 0),))
     if end > public and start < prompt:
         first = max(start, public)
         seen = ((0, public, 0, 0),) if public else ()
         own = (after_public, ENDLESS, -public, 0)
-        yield _Strip(run, first, min(end, prompt), first, after_public, first - public, (*seen, own))
+        yield _Span(chunk, first, min(end, prompt), first, after_public, first - public, (*seen, own))
     if end > prompt:
         first = max(start, prompt)
-        turned = int(layout.turn != 0)
+        rotated = int(layout.rotation != 0)
         parts = []
         if public:
-            parts.append((0, public, layout.turn, turned))
+            parts.append((0, public, layout.rotation, rotated))
         if prompt > public:
-            parts.append((after_public, prompt - public, layout.turn - public, turned))
+            parts.append((after_public, prompt - public, layout.rotation - public, rotated))
         block = layout.blocks(prompt)
         parts.append((block, ENDLESS, -layout.origin, 0))
         within = first - prompt
-        yield _Strip(run, first, end, layout.origin + within, block, within, tuple(parts), layout.turn)
+        yield _Span(chunk, first, end, layout.origin + within, block, within, tuple(parts), layout.rotation)
 
 
-def lay_out(runs: Sequence[Run], queries_per_row: int) -> Batch:
-    """The batch for these runs; `queries_per_row` is how many query heads share one KV head."""
-    strips = [strip for run in runs for strip in _strips(run)]
-    lengths = np.array([strip.end - strip.first for strip in strips], dtype=np.int64)
+def lay_out(chunks: Sequence[Chunk], queries_per_row: int) -> Batch:
+    """The batch for these chunks; `queries_per_row` is how many query heads share one KV head."""
+    spans = [span for chunk in chunks for span in _spans(chunk)]
+    lengths = np.array([span.end - span.first for span in spans], dtype=np.int64)
     rows = int(lengths.sum())
     offsets = np.cumsum(lengths) - lengths
-    strip_of = np.repeat(np.arange(len(strips), dtype=np.int32), lengths)
-    step = np.arange(rows, dtype=np.int64) - offsets[strip_of]
-    positions = step + np.array([strip.position for strip in strips])[strip_of]
-    within = step + np.array([strip.within for strip in strips])[strip_of]
-    tables = np.zeros((len(strips), max(len(strip.run.blocks) for strip in strips)), dtype=np.int32)
-    segments = np.zeros((len(strips), SEGMENTS, 4), dtype=np.int32)
-    for index, strip in enumerate(strips):
-        tables[index, : len(strip.run.blocks)] = strip.run.blocks
-        segments[index, : len(strip.segments)] = strip.segments
-    own = np.array([strip.block for strip in strips])[strip_of] + within // BLOCK_TOKENS
+    span_of = np.repeat(np.arange(len(spans), dtype=np.int32), lengths)
+    step = np.arange(rows, dtype=np.int64) - offsets[span_of]
+    positions = step + np.array([span.position for span in spans])[span_of]
+    within = step + np.array([span.within for span in spans])[span_of]
+    tables = np.zeros((len(spans), max(len(span.chunk.blocks) for span in spans)), dtype=np.int32)
+    segments = np.zeros((len(spans), SEGMENTS, 4), dtype=np.int32)
+    for index, span in enumerate(spans):
+        tables[index, : len(span.chunk.blocks)] = span.chunk.blocks
+        segments[index, : len(span.segments)] = span.segments
+    own = np.array([span.block for span in spans])[span_of] + within // BLOCK_TOKENS
     if rows and int(own.max()) >= tables.shape[1]:
-        raise IndexError("a run has fewer blocks than its layout needs")
-    blocks = tables[strip_of, own]
+        raise IndexError("a chunk has fewer blocks than its layout needs")
+    blocks = tables[span_of, own]
     tile = max(1, QUERIES_PER_TILE // queries_per_row)
     tile_row = np.flatnonzero(step % tile == 0).astype(np.int32)
     tile_rows = np.diff(np.append(tile_row, rows)).astype(np.int32)
-    tokens = np.fromiter((token for run in runs for token in run.tokens), dtype=np.int64, count=rows)
+    tokens = np.fromiter((token for chunk in chunks for token in chunk.tokens), dtype=np.int64, count=rows)
     return Batch(
         rows=rows,
         tokens=torch.from_numpy(tokens),
         positions=torch.from_numpy(positions.astype(np.int32)),
         slots=torch.from_numpy(blocks.astype(np.int64) * BLOCK_TOKENS + within % BLOCK_TOKENS),
-        strip=torch.from_numpy(strip_of),
+        span=torch.from_numpy(span_of),
         tables=torch.from_numpy(tables),
         segments=torch.from_numpy(segments),
-        counts=torch.tensor([len(strip.segments) for strip in strips], dtype=torch.int32),
-        turns=torch.tensor([strip.turn for strip in strips], dtype=torch.int64),
+        counts=torch.tensor([len(span.segments) for span in spans], dtype=torch.int32),
+        rotations=torch.tensor([span.rotation for span in spans], dtype=torch.int64),
         tile_row=torch.from_numpy(tile_row),
         tile_rows=torch.from_numpy(tile_rows),
-        remotes=_remote_rows(strips, offsets.tolist()),
+        remotes=_remote_rows(spans, offsets.tolist()),
     )
 
 
-def _remote_rows(strips: Sequence[_Strip], offsets: Sequence[int]) -> tuple[RemoteRows, ...]:
+def _remote_rows(spans: Sequence[_Span], offsets: Sequence[int]) -> tuple[RemoteRows, ...]:
     by_link: dict[int, list[tuple[int, int, int]]] = {}
-    for strip, offset in zip(strips, offsets, strict=True):
-        remote, prompt = strip.run.layout.remote, strip.run.layout.prompt
-        if remote is not None and strip.first >= prompt:
+    for span, offset in zip(spans, offsets, strict=True):
+        remote, prompt = span.chunk.layout.remote, span.chunk.layout.prompt
+        if remote is not None and span.first >= prompt:
             asks = by_link.setdefault(remote.link, [])
-            count = strip.end - strip.first
-            asks += [(offset + i, remote.slot, strip.first - prompt + i) for i in range(count)]
+            count = span.end - span.first
+            asks += [(offset + i, remote.slot, span.first - prompt + i) for i in range(count)]
     return tuple(
         RemoteRows(
             link,

@@ -9,9 +9,10 @@ import torch
 from torch.nn import functional
 
 from cloister.attention.partition import Part, merged, part_of
-from cloister.kernels.base import GATE_ROWS, Angles, Gate, Kernels, Layer, Packed, quantised
-from cloister.kernels.batch import BLOCK_TOKENS, Batch
-from cloister.kernels.cache import KVCache
+from cloister.compute.base import CacheShape, Device, Kernels, KVCache, LinkAsker
+from cloister.compute.host_cache import HostCache, on_host
+from cloister.compute.layer import GATE_ROWS, Angles, Gate, Layer, Packed, quantised
+from cloister.compute.layout import BLOCK_TOKENS, Batch
 
 
 class ReferenceKernels(Kernels):
@@ -50,9 +51,9 @@ class ReferenceKernels(Kernels):
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon) * weight
 
     def store(self, keys: torch.Tensor, values: torch.Tensor, layer: int, batch: Batch, cache: KVCache) -> None:
-        blocks, lanes = batch.slots // BLOCK_TOKENS, batch.slots % BLOCK_TOKENS
-        cache.keys(layer)[blocks, :, :, lanes] = keys.to(cache.dtype)
-        cache.values(layer)[blocks, :, lanes] = values.to(cache.dtype)
+        blocks, lanes, held = batch.slots // BLOCK_TOKENS, batch.slots % BLOCK_TOKENS, on_host(cache)
+        held.keys(layer)[blocks, :, :, lanes] = keys.to(cache.dtype)
+        held.values(layer)[blocks, :, lanes] = values.to(cache.dtype)
 
     def attention(
         self,
@@ -63,10 +64,12 @@ class ReferenceKernels(Kernels):
         scale: float,
         window: int = 0,
         angles: Angles | None = None,
+        asker: LinkAsker | None = None,
     ) -> torch.Tensor:
         if batch.remotes:
             raise ValueError("the reference kernels reach no vault")
-        return torch.stack([_attend(q[row], row, layer, batch, cache, scale, window, angles) for row in range(len(q))])
+        rows = [parts_of(q[row], row, layer, batch, cache, scale, window, angles) for row in range(len(q))]
+        return torch.stack([merged(parts).reshape(-1) for parts in rows])
 
     def before_attention(
         self, layer: Layer, x: torch.Tensor, angles: Angles, batch: Batch, cache: KVCache
@@ -86,7 +89,17 @@ class ReferenceKernels(Kernels):
         self.linear(gated, layer.down, add_to=x)
 
 
-def _attend(
+class ReferenceDevice(Device):
+    """The reference kernels with their cache in host memory. It has no links: prompts are served whole."""
+
+    def __init__(self, kernels: ReferenceKernels) -> None:
+        self.kernels = kernels
+
+    def cache(self, shape: CacheShape, blocks: int) -> HostCache:
+        return HostCache(shape, blocks, self.kernels.dtype)
+
+
+def parts_of(
     q: torch.Tensor,
     row: int,
     layer: int,
@@ -95,29 +108,35 @@ def _attend(
     scale: float,
     window: int,
     angles: Angles | None,
-) -> torch.Tensor:
-    """One row over its segments: a part of each, merged by Theorem 1 of Petridish."""
-    strip, position = int(batch.strip[row]), int(batch.positions[row])
-    heads, dim = q.shape
-    kv_heads = cache.shape.kv_heads
-    parts: list[Part] = []
-    for first, length, shift, turned in batch.segments[strip, : int(batch.counts[strip])].tolist():
-        place = position + shift
-        end = min(place + 1, length)
-        table = batch.tables[strip, first : first + -(-end // BLOCK_TOKENS)].long()
-        keys = cache.keys(layer)[table].float().permute(1, 0, 3, 2).reshape(kv_heads, -1, dim)
-        values = cache.values(layer)[table].float().permute(1, 0, 2, 3).reshape(kv_heads, -1, dim)
-        seen = slice(max(0, place - window + 1) if window else 0, end)
+) -> list[Part]:
+    """What one row finds in each of its segments held here, to be merged by Theorem 1 of Petridish."""
+    span, position = int(batch.span[row]), int(batch.positions[row])
+    parts = []
+    for first, length, shift, rotated in batch.segments[span, : int(batch.counts[span])].tolist():
         query = q
-        if turned:
+        if rotated:
             assert angles is not None
-            query = _turned(q, angles.turn_cosine[strip], angles.turn_sine[strip])
-        grouped = query.view(kv_heads, heads // kv_heads, dim) * scale
-        parts.append(part_of(grouped, keys[:, seen], values[:, seen]))
-    return merged(parts).reshape(-1)
+            query = rotated_on(q, angles.rotation_cosine[span], angles.rotation_sine[span])
+        table = batch.tables[span, first:]
+        parts.append(part_in(query * scale, layer, table, length, position + shift, cache, window))
+    return parts
 
 
-def _turned(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+def part_in(
+    q: torch.Tensor, layer: int, table: torch.Tensor, length: int, place: int, cache: KVCache, window: int = 0
+) -> Part:
+    """The part of one row's scaled queries [heads, dim] in a segment of `length` positions in the table's blocks."""
+    held, (heads, dim), kv_heads = on_host(cache), q.shape, cache.shape.kv_heads
+    end = min(place + 1, length)
+    blocks = table[: -(-end // BLOCK_TOKENS)].long()
+    keys = held.keys(layer)[blocks].float().permute(1, 0, 3, 2).reshape(kv_heads, -1, dim)
+    values = held.values(layer)[blocks].float().permute(1, 0, 2, 3).reshape(kv_heads, -1, dim)
+    seen = slice(max(0, place - window + 1) if window else 0, end)
+    return part_of(q.view(kv_heads, heads // kv_heads, dim), keys[:, seen], values[:, seen])
+
+
+def rotated_on(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """One row's rotated heads, carried further by these angles."""
     none = cosine.new_empty(0, 0)
     return _rotated(heads[None], Angles(cosine[None], sine[None], none, none))[0]
 
@@ -125,7 +144,7 @@ def _turned(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> to
 def _rotated(heads: torch.Tensor, angles: Angles) -> torch.Tensor:
     """Rotary position embedding over the first `rotary` dimensions, halves rotated against each other."""
     rotary = angles.cosine.shape[-1]
-    turning, still = heads[..., :rotary], heads[..., rotary:]
-    left, right = turning.chunk(2, dim=-1)
-    turned = turning * angles.cosine[:, None] + torch.cat((-right, left), dim=-1) * angles.sine[:, None]
-    return torch.cat((turned, still), dim=-1)
+    moving, still = heads[..., :rotary], heads[..., rotary:]
+    left, right = moving.chunk(2, dim=-1)
+    rotated = moving * angles.cosine[:, None] + torch.cat((-right, left), dim=-1) * angles.sine[:, None]
+    return torch.cat((rotated, still), dim=-1)

@@ -140,8 +140,8 @@ static void rotate_rows(const void *given, int item, int member) {
         const float *v = job->v + (size_t)row * job->stride;
         if (job->rotary) {
             const float *cosine = job->cosine + (size_t)row * job->rotary, *sine = job->sine + (size_t)row * job->rotary;
-            for (int h = 0; h < job->heads; h++) turn(q + h * job->dim, cosine, sine, job->rotary);
-            for (int h = 0; h < job->kv_heads; h++) turn(k + h * job->dim, cosine, sine, job->rotary);
+            for (int h = 0; h < job->heads; h++) rotate(q + h * job->dim, cosine, sine, job->rotary);
+            for (int h = 0; h < job->kv_heads; h++) rotate(k + h * job->dim, cosine, sine, job->rotary);
         }
         size_t block = (size_t)job->slot[row] / BLOCK, lane = (size_t)job->slot[row] % BLOCK;
         for (int h = 0; h < job->kv_heads; h++) {

@@ -36,9 +36,9 @@ class AttentionStruct(Structure):
     """struct attention"""
 
     _fields_: ClassVar = [
-        *((name, c_void_p) for name in ("q", "out", "keys", "values", "tables", "strip", "position")),
+        *((name, c_void_p) for name in ("q", "out", "keys", "values", "tables", "span", "position")),
         *((name, c_void_p) for name in ("tile_row", "tile_rows", "segments", "counts")),
-        *((name, c_void_p) for name in ("turn_cosine", "turn_sine", "remote", "parts")),
+        *((name, c_void_p) for name in ("rotation_cosine", "rotation_sine", "remote", "parts")),
         ("block", c_size_t),
         *((name, c_int) for name in ("tiles", "heads", "kv_heads", "dim", "q_stride", "table_stride")),
         *((name, c_int) for name in ("window", "bf16", "rotary")),
@@ -66,7 +66,7 @@ class SlotStruct(Structure):
     """struct slot"""
 
     _fields_: ClassVar = [
-        *((name, c_int32) for name in ("exposed", "length", "ahead", "turned")),
+        *((name, c_int32) for name in ("exposed", "length", "ahead", "rotated")),
         *((name, c_void_p) for name in ("blocks", "cosine", "sine")),
     ]
 

@@ -12,7 +12,7 @@ import pytest
 _PROGRAM = """
 import os, resource, sys, time
 import torch
-from cloister.kernels.native import NativeKernels
+from cloister.compute.cpu.native import NativeKernels
 
 kernels = NativeKernels(torch.bfloat16, threads=3)
 torch.manual_seed(0)

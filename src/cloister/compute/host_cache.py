@@ -1,4 +1,4 @@
-"""The storage of the paged KV cache: blocks of 16 positions, in each of them keys and values of every layer.
+"""The paged KV cache in the host's memory: blocks of 16 positions, in each of them keys and values of every layer.
 
 Keys of a block lie as [kv head][dim][16], values as [kv head][16][dim]: the order in which attention reads them.
 Who owns which block is the pool's affair.
@@ -7,28 +7,15 @@ Who owns which block is the pool's affair.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from cloister.kernels.batch import BLOCK_TOKENS
+from cloister.compute.base import CacheShape, KVCache
+from cloister.compute.layout import BLOCK_TOKENS
 
 
-@dataclass(frozen=True, slots=True)
-class CacheShape:
-    """What one position costs: layers × KV heads × dim, for keys and for values."""
-
-    layers: int
-    kv_heads: int
-    dim: int
-
-    def block_bytes(self, dtype: torch.dtype) -> int:
-        """Bytes of one block over all layers."""
-        return 2 * self.layers * self.kv_heads * self.dim * BLOCK_TOKENS * dtype.itemsize
-
-
-class KVCache:
+class HostCache(KVCache):
     """Keys and values of `blocks` blocks. A block's layers lie together, so that little used takes few pages."""
 
     def __init__(self, shape: CacheShape, blocks: int, dtype: torch.dtype) -> None:
@@ -56,6 +43,13 @@ class KVCache:
     def values(self, layer: int) -> torch.Tensor:
         """[block, kv head, 16, dim]"""
         return self._values[:, layer]
+
+
+def on_host(cache: KVCache) -> HostCache:
+    """The cache, if it is one of these: kernels on the host look into no other."""
+    if not isinstance(cache, HostCache):
+        raise ValueError("the cache is another device's")
+    return cache
 
 
 def _zeros(*size: int, dtype: torch.dtype) -> torch.Tensor:

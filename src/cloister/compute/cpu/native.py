@@ -12,12 +12,10 @@ from typing import Any
 
 import torch
 
-from cloister.errors import ModelUnsupported
-from cloister.kernels.base import PHASES, Angles, DrawRows, Draws, Gate, Kernels, Layer, Packed, quantised
-from cloister.kernels.batch import Batch
-from cloister.kernels.cache import KVCache
-from cloister.kernels.library import load_library
-from cloister.kernels.structs import (
+from cloister.compute.base import PHASES, Kernels, KVCache, LinkAsker
+from cloister.compute.cpu.asking import CpuAsker
+from cloister.compute.cpu.library import load_library
+from cloister.compute.cpu.structs import (
     AskingStruct,
     AttentionStruct,
     DrawStruct,
@@ -25,6 +23,10 @@ from cloister.kernels.structs import (
     PackedStruct,
     WorkspaceStruct,
 )
+from cloister.compute.host_cache import HostCache, on_host
+from cloister.compute.layer import Angles, DrawRows, Draws, Gate, Layer, Packed, quantised
+from cloister.compute.layout import Batch
+from cloister.errors import ModelUnsupported
 
 PANEL = 32
 LANES = 16
@@ -53,7 +55,7 @@ class NativeKernels(Kernels):
         self._space = WorkspaceStruct()
         self._buffers: dict[str, torch.Tensor] = {}
         self._attention = AttentionStruct()
-        self._prepared: tuple[Batch, KVCache] | None = None
+        self._prepared: tuple[Batch, HostCache] | None = None
         self._asked: AskingStruct | None = None
         self._remote = torch.empty(0, dtype=torch.int32)
         self._phases = (c_uint64 * len(PHASES))()
@@ -111,12 +113,12 @@ class NativeKernels(Kernels):
         rows, kv_heads, dim = keys.shape
         width = kv_heads * dim
         both = torch.cat((keys.reshape(rows, width), values.reshape(rows, width)), dim=1).float().contiguous()
-        self._prepare(batch, cache, rows, dim)
+        held = self._prepare(batch, cache, rows, dim)
         start = both.data_ptr()
-        into = (cache.keys(layer).data_ptr(), cache.values(layer).data_ptr(), self._bf16)
+        into = (held.keys(layer).data_ptr(), held.values(layer).data_ptr(), self._bf16)
         slots = batch.slots.data_ptr()
         self._library.cloister_rotate_and_store(
-            start, start, start + 4 * width, 2 * width, rows, 0, kv_heads, dim, 0, None, None, slots, *into, cache.block
+            start, start, start + 4 * width, 2 * width, rows, 0, kv_heads, dim, 0, None, None, slots, *into, held.block
         )
 
     def start_team(self, threads: int) -> int:
@@ -134,7 +136,7 @@ class NativeKernels(Kernels):
 
     @property
     def library(self) -> CDLL:
-        """For whoever answers a link with these kernels."""
+        """For the vault's end of a link, whose thread runs these kernels' code."""
         return self._library
 
     def attention(
@@ -146,28 +148,29 @@ class NativeKernels(Kernels):
         scale: float,
         window: int = 0,
         angles: Angles | None = None,
+        asker: LinkAsker | None = None,
     ) -> torch.Tensor:
         rows, heads, dim = q.shape
         if q.stride()[1:] != (dim, 1) or q.dtype != torch.float32:
             q = q.float().contiguous()
-        self._prepare(batch, cache, rows, dim)
+        held = self._prepare(batch, cache, rows, dim)
         job = self._attention_over(heads, angles)
         out = self._buffer("attended", rows, heads * dim)
         job.q, job.q_stride, job.out = q.data_ptr(), q.stride(0), out.data_ptr()
-        job.keys, job.values = cache.keys(layer).data_ptr(), cache.values(layer).data_ptr()
+        job.keys, job.values = held.keys(layer).data_ptr(), held.values(layer).data_ptr()
         job.scale, job.window = scale, window
-        self._library.cloister_attention(byref(job), self._asking(), layer)
+        self._library.cloister_attention(byref(job), self._asking(batch, asker), layer)
         return out
 
     def before_attention(
         self, layer: Layer, x: torch.Tensor, angles: Angles, batch: Batch, cache: KVCache
     ) -> torch.Tensor:
         shape, rows = layer.shape, len(x)
-        self._prepare(batch, cache, rows, shape.dim)
+        held = self._prepare(batch, cache, rows, shape.dim)
         struct = self._layer(layer)
         self._grow(layer, rows)
         cosine, sine = angles.cosine.data_ptr(), angles.sine.data_ptr()
-        into = (cache.keys(layer.index).data_ptr(), cache.values(layer.index).data_ptr())
+        into = (held.keys(layer.index).data_ptr(), held.values(layer.index).data_ptr())
         self._library.cloister_before_attention(
             byref(struct),
             byref(self._space),
@@ -177,7 +180,7 @@ class NativeKernels(Kernels):
             sine,
             batch.slots.data_ptr(),
             *into,
-            cache.block,
+            held.block,
         )
         stride = (shape.heads + 2 * shape.kv_heads) * shape.dim
         return self._buffers["qkv"].as_strided((rows, shape.heads, shape.dim), (stride, shape.dim, 1))
@@ -188,20 +191,26 @@ class NativeKernels(Kernels):
         )
 
     def run_layers(
-        self, layers: Sequence[Layer], x: torch.Tensor, angles: Angles, batch: Batch, cache: KVCache
+        self,
+        layers: Sequence[Layer],
+        x: torch.Tensor,
+        angles: Angles,
+        batch: Batch,
+        cache: KVCache,
+        asker: LinkAsker | None = None,
     ) -> None:
         shape, rows = layers[0].shape, len(x)
-        self._prepare(batch, cache, rows, shape.dim)
+        held = self._prepare(batch, cache, rows, shape.dim)
         self._grow(layers[0], rows)
         job = self._attention_over(shape.heads, angles)
         job.q, job.q_stride = self._space.qkv, layers[0].qkv.columns
         job.out = self._buffer("attended", rows, shape.heads * shape.dim).data_ptr()
-        job.keys, job.values = cache.keys(0).data_ptr(), cache.values(0).data_ptr()
+        job.keys, job.values = held.keys(0).data_ptr(), held.values(0).data_ptr()
         stack = self._stack(layers)
         cosine, sine = angles.cosine.data_ptr(), angles.sine.data_ptr()
         self._library.cloister_run_layers(
             *(stack, len(stack), byref(self._space), x.data_ptr(), rows, cosine, sine),
-            *(batch.slots.data_ptr(), byref(job), cache.bytes_per_layer, self._asking(), self._phases),
+            *(batch.slots.data_ptr(), byref(job), held.bytes_per_layer, self._asking(batch, asker), self._phases),
         )
 
     @property
@@ -288,10 +297,11 @@ class NativeKernels(Kernels):
             return None
         return self._buffer("tiles", _up_to(rows, LANES), _up_to(k, PANEL) // 2).data_ptr()
 
-    def _prepare(self, batch: Batch, cache: KVCache, rows: int, dim: int) -> None:
+    def _prepare(self, batch: Batch, cache: KVCache, rows: int, dim: int) -> HostCache:
         """Check once per batch that no row can reach outside the cache, and describe the batch to C."""
         if self._prepared is not None and self._prepared[0] is batch and self._prepared[1] is cache:
-            return
+            return self._prepared[1]
+        cache = on_host(cache)
         if cache.dtype != self.dtype or cache.shape.dim != dim:
             raise ValueError("the cache has another precision or shape than the kernels")
         if dim % LANES or dim > MAX_DIM:
@@ -300,29 +310,28 @@ class NativeKernels(Kernels):
             raise IndexError("a row or block is outside the batch or the cache")
         job = self._attention
         job.tables, job.table_stride = batch.tables.data_ptr(), batch.tables.shape[1]
-        job.strip, job.position = batch.strip.data_ptr(), batch.positions.data_ptr()
+        job.span, job.position = batch.span.data_ptr(), batch.positions.data_ptr()
         job.tile_row, job.tile_rows = batch.tile_row.data_ptr(), batch.tile_rows.data_ptr()
         job.segments, job.counts = batch.segments.data_ptr(), batch.counts.data_ptr()
         job.block = cache.block
         job.tiles, job.kv_heads, job.dim, job.bf16 = len(batch.tile_row), cache.shape.kv_heads, dim, self._bf16
-        self._prepared = (batch, cache)
-        self._asked = self._ask_for(batch)
+        job.remote = job.parts = None
+        self._prepared, self._asked = (batch, cache), None
+        return cache
 
-    def _ask_for(self, batch: Batch) -> AskingStruct | None:
-        """Where rows of the batch have parts in vaults: which they are, and the way to ask."""
-        self._attention.remote = self._attention.parts = None
+    def _asking(self, batch: Batch, asker: LinkAsker | None) -> Any:
+        """Where rows of the batch have parts in vaults: the way to ask for them, the same through all layers."""
         if not batch.remotes:
             return None
-        if self.asks is None:
-            raise ValueError("rows of the batch need a vault and there is no link")
-        self._remote = torch.full((batch.rows,), -1, dtype=torch.int32)
-        rows = torch.cat([remote.rows for remote in batch.remotes])
-        self._remote[rows.long()] = torch.arange(len(rows), dtype=torch.int32)
-        self._attention.remote = self._remote.data_ptr()
-        return self.asks.begin(batch.remotes)
-
-    def _asking(self) -> Any:
-        return None if self._asked is None else byref(self._asked)
+        if self._asked is None:
+            if not isinstance(asker, CpuAsker):
+                raise ValueError("rows of the batch need a vault and there is no link")
+            self._remote = torch.full((batch.rows,), -1, dtype=torch.int32)
+            rows = torch.cat([remote.rows for remote in batch.remotes])
+            self._remote[rows.long()] = torch.arange(len(rows), dtype=torch.int32)
+            self._attention.remote = self._remote.data_ptr()
+            self._asked = asker.begin(batch.remotes)
+        return byref(self._asked)
 
     def _attention_over(self, heads: int, angles: Angles | None) -> AttentionStruct:
         """The structure of the prepared batch, for so many query heads."""
@@ -334,10 +343,10 @@ class NativeKernels(Kernels):
             raise ModelUnsupported(f"{heads} heads over {job.kv_heads} are not supported by the native kernels.")
         job.heads = heads
         if angles is not None:
-            job.turn_cosine, job.turn_sine = angles.turn_cosine.data_ptr(), angles.turn_sine.data_ptr()
-            job.rotary = angles.turn_cosine.shape[1]
-        elif bool(batch.turns.any()):
-            raise ValueError("a strip is turned and no angles are given")
+            job.rotation_cosine, job.rotation_sine = angles.rotation_cosine.data_ptr(), angles.rotation_sine.data_ptr()
+            job.rotary = angles.rotation_cosine.shape[1]
+        elif bool(batch.rotations.any()):
+            raise ValueError("a span is rotated on and no angles are given")
         if batch.remotes:
             asking = sum(len(remote.rows) for remote in batch.remotes)
             job.parts = self._buffer("parts", asking * 2, heads * (job.dim + 2)).data_ptr()

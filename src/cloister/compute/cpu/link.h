@@ -180,7 +180,7 @@ static void take_answers(const struct attention *job, struct asking *asking) {
 
 struct slot {
     atomic_int exposed;
-    int32_t length, ahead, turned; /* positions held; from a query's index to its place in them; see struct segment */
+    int32_t length, ahead, rotated; /* positions held; from a query's index to its place in them; see struct segment */
     const int32_t *blocks;
     const float *cosine, *sine;
 };
@@ -213,7 +213,7 @@ static int answer_row(const struct answering *self, int layer, const struct ask_
     for (int kv = 0; kv < self->kv_heads; kv++) {
         for (int i = 0; i < group; i++) {
             memcpy(q[i], asked + (size_t)(kv * group + i) * dim, sizeof(float) * dim);
-            if (slot->turned) turn(q[i], slot->cosine, slot->sine, self->rotary);
+            if (slot->rotated) rotate(q[i], slot->cosine, slot->sine, self->rotary);
             for (int d = 0; d < dim; d++) q[i][d] *= self->scale[layer];
             place[i] = ask->index + slot->ahead;
         }

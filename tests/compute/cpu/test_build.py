@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from cloister.compute import choose
+from cloister.compute.cpu import build
 from cloister.config import EngineSettings
 from cloister.errors import SetupError
-from cloister.kernels import build, choose
 
 
 @pytest.fixture
@@ -28,8 +29,8 @@ def test_builds_once(own_cache: Path) -> None:
 def test_no_compiler_is_a_clear_error_or_the_reference(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "find_compiler", lambda: None)
     with pytest.raises(SetupError, match="compiler"):
-        choose.choose_kernels(EngineSettings(kernels="native"))
-    assert choose.choose_kernels(EngineSettings(kernels="auto")).name == "reference"
+        choose.choose_device(EngineSettings(kernels="native"))
+    assert choose.choose_device(EngineSettings(kernels="auto")).kernels.name == "reference"
 
 
 def test_a_compiler_that_fails_leaves_nothing_behind(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

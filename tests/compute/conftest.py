@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cloister.kernels.base import Kernels
-from cloister.kernels.build import find_compiler
-from cloister.kernels.native import NativeKernels
-from cloister.kernels.reference import ReferenceKernels
+from cloister.compute.base import Kernels
+from cloister.compute.cpu.build import find_compiler
+from cloister.compute.cpu.native import NativeKernels
+from cloister.compute.reference import ReferenceKernels
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 VARIANTS = ("native", "native-without-tiles", "reference")

@@ -1,14 +1,43 @@
-"""How many rows each link may still carry in one step: its memory holds so many queries and no more.
+"""What one step computes, a chunk of each sequence that is scheduled, and how many rows of it each link carries.
 
-Knows links as numbers. Rows of a public span ask nobody, so they do not count.
+A link's memory holds so many queries and no more. Links are numbers here. Rows of a public span ask nobody, so they do
+not count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from cloister.engine.batch import Work
+from cloister.compute.layout import Chunk, Wanted
 from cloister.engine.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One sequence's share of a step; `samples` says that its last row yields the next token."""
+
+    sequence: Sequence
+    chunk: Chunk
+    samples: bool
+
+    @property
+    def end(self) -> int:
+        """Positions that are computed once this is done."""
+        return self.chunk.start + len(self.chunk.tokens)
+
+    @property
+    def asked_rows(self) -> int:
+        """Rows whose queries go over the sequence's link, once per layer: those of generated tokens."""
+        layout = self.chunk.layout
+        return max(0, self.end - max(self.chunk.start, layout.prompt)) if layout.remote else 0
+
+    @property
+    def rows(self) -> int:
+        """Rows of logits this brings."""
+        if self.chunk.wanted is Wanted.ALL:
+            return len(self.chunk.tokens)
+        return 1 if self.chunk.wanted is Wanted.LAST else 0
 
 
 class LinkRows:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from cloister.compute.base import Kernels
+from cloister.compute.choose import choose_device
+from cloister.compute.cpu.build import find_compiler
+from cloister.compute.cpu.native import NativeKernels
+from cloister.compute.layer import quantised
+from cloister.compute.reference import ReferenceKernels
 from cloister.config import EngineSettings
 from cloister.errors import SetupError
-from cloister.kernels.base import Kernels, quantised
-from cloister.kernels.build import find_compiler
-from cloister.kernels.choose import choose_kernels
-from cloister.kernels.native import NativeKernels
-from cloister.kernels.reference import ReferenceKernels
 
 
 @pytest.fixture(params=["native", "native-without-tiles", "reference"])
@@ -50,4 +51,4 @@ def test_quantising_errs_by_half_a_step_at_most() -> None:
 
 def test_int8_needs_bf16() -> None:
     with pytest.raises(SetupError, match="bf16"):
-        choose_kernels(EngineSettings(dtype="fp32", weights="int8"))
+        choose_device(EngineSettings(dtype="fp32", weights="int8"))
