@@ -108,7 +108,7 @@ def in_the_clear(folder: Path, prompt: str, count: int) -> str:
     from transformers import AutoModelForCausalLM
 
     from cloister.models.source import open_folder
-    from cloister.models.tokenizer import Tokenizer
+    from cloister.prompts.tokenizer import Tokenizer
 
     tokenizer = Tokenizer(open_folder(folder, "model"))
     tokens = tokenizer.encode(prompt)

@@ -72,7 +72,7 @@ async def service_is_back(house: RealHouse) -> None:
 
 async def test_greedy_tokens_are_transformers_own_at_every_level(house: RealHouse, tiny: ModelFolder) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny.path, dtype=torch.float32)
-    from cloister.models.tokenizer import Tokenizer
+    from cloister.prompts.tokenizer import Tokenizer
 
     before = await house.client.stats()
     prompt = Tokenizer(tiny).encode(TEXT, True)

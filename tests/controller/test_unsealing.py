@@ -15,8 +15,8 @@ from cloister.controller.unsealing import Unsealing
 from cloister.controller.weights import seal_weights
 from cloister.errors import ModelCorrupt, ServiceUnavailable, SetupError
 from cloister.models.source import ModelFolder, open_folder
-from cloister.models.tokenizer import Tokenizer
 from cloister.process.child import inherited
+from cloister.prompts.tokenizer import Tokenizer
 from cloister.sealed_weights.file import seal_weights as seal_to_file
 from cloister.transparency.keys import SigningKey
 from tests.nursery.model import save_model

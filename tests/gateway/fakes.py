@@ -25,7 +25,7 @@ from cloister.messages.front import Serving
 from cloister.messages.generation import SamplingParams, Stats, TokenLogprob, Tokens
 from cloister.messages.prompts import read_prompt
 from cloister.messages.service import View
-from cloister.models.reading import PromptReading
+from cloister.prompts.reading import PromptReading
 
 MODEL = "fake/echo-bytes"
 KEY = {"Authorization": f"Bearer {DEVELOPMENT_KEY}"}

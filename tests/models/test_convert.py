@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM, Qwen2Config, Qw
 
 from cloister.errors import ModelCorrupt, ModelUnsupported, SetupError
 from cloister.models.source import find_model
-from cloister.models.tokenizer import Tokenizer
 from cloister.models.weights import open_weights
+from cloister.prompts.tokenizer import Tokenizer
 from tests.models.architectures import random_model
 from tests.models.conftest import VOCABULARY, write_gguf
 

@@ -14,9 +14,9 @@ from cloister.config import GatewaySettings
 from cloister.errors import LevelUnavailable, PartyLost
 from cloister.gateway.app import create_app
 from cloister.messages.generation import SamplingParams
-from cloister.models.reading import PromptReading
 from cloister.mpc.backend import ClerkBackend
 from cloister.mpc.clerk import Clerk
+from cloister.prompts.reading import PromptReading
 from tests.gateway.fakes import KEY, MODEL, ByteTokenizer
 from tests.mpc.fake_parties import VOCABULARY, FakeParties
 

@@ -12,8 +12,8 @@ from cloister.errors import PartyLost
 from cloister.messages.generation import Cancel, Failed, SamplingParams, Tokens
 from cloister.messages.prompts import LockedPrompt, TextPrompt, TokenPrompt, write_prompt
 from cloister.messages.vault import Confide, Understood
-from cloister.models.reading import PromptReading
 from cloister.mpc.clerk import MAX_WAITING, Clerk
+from cloister.prompts.reading import PromptReading
 from tests.controller.fakes import Inbox
 from tests.gateway.fakes import ByteTokenizer
 from tests.mpc.fake_parties import VOCABULARY, FakeParties, looping

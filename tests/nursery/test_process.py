@@ -33,9 +33,9 @@ from cloister.messages.vault import (
     WantFloor,
 )
 from cloister.models.load import load_from_files
-from cloister.models.reading import PromptReading
 from cloister.models.source import ModelFolder
-from cloister.models.tokenizer import Tokenizer
+from cloister.prompts.reading import PromptReading
+from cloister.prompts.tokenizer import Tokenizer
 from tests.nursery.conftest import SETTINGS
 from tests.nursery.talk import Child, Controller
 

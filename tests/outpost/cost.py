@@ -18,7 +18,7 @@ from cloister.config import EngineSettings
 from cloister.link.network.secret import write_secret
 from cloister.messages.generation import SamplingParams
 from cloister.models.source import find_model
-from cloister.models.tokenizer import Tokenizer
+from cloister.prompts.tokenizer import Tokenizer
 from tests.controller.house import RealHouse, private
 from tests.outpost.house import OutpostProcess, another_network, why_no_namespaces
 

@@ -21,7 +21,7 @@ from cloister.link.network.secret import write_secret
 from cloister.link.network.secure import GREETING
 from cloister.messages.generation import SamplingParams
 from cloister.models.source import ModelFolder
-from cloister.models.tokenizer import Tokenizer
+from cloister.prompts.tokenizer import Tokenizer
 from tests.controller.house import RealHouse, private
 from tests.link.bridges import wait_until
 from tests.outpost.conftest import ENGINE

@@ -22,7 +22,7 @@ import pytest
 
 from cloister.config import DEVELOPMENT_KEY, cache_folder
 from cloister.models.source import ModelFolder
-from cloister.models.tokenizer import Tokenizer
+from cloister.prompts.tokenizer import Tokenizer
 from tests.redteam.family import Family
 from tests.redteam.memory import Search, Secret, memory_files_of, stopped, told_at_start
 from tests.served import Server, running_server

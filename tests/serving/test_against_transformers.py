@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from cloister.messages.generation import SamplingParams
 from cloister.models.source import ModelFolder
-from cloister.models.tokenizer import Tokenizer
+from cloister.prompts.tokenizer import Tokenizer
 from tests.serving.conftest import Decoders, House
 from tests.serving.prompts import make_prompts
 

@@ -8,7 +8,7 @@ import pytest
 
 from cloister.messages.generation import SamplingParams
 from cloister.models.source import ModelFolder
-from cloister.models.tokenizer import Tokenizer
+from cloister.prompts.tokenizer import Tokenizer
 from tests.serving.conftest import Answer, Decoders, House
 from tests.serving.prompts import make_prompts
 

@@ -21,7 +21,7 @@ from cloister.messages.vault import Confide, First, FloorDone, Release, TakeFloo
 from cloister.models.decoder import Decoder
 from cloister.models.fused import FusedDecoder
 from cloister.models.parts import RawParts
-from cloister.models.reading import PromptReading
+from cloister.prompts.reading import PromptReading
 from cloister.vault.vault import Vault, VaultRunner
 from tests.models.architectures import CONFIGS, VOCABULARY, random_model
 

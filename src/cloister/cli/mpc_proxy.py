@@ -70,9 +70,9 @@ async def _serve(
 
     from cloister.gateway.app import create_app
     from cloister.gateway.server import serve
-    from cloister.models.tokenizer import Tokenizer
     from cloister.mpc.backend import ClerkBackend
     from cloister.mpc.clerk_parties import make_clerk, reach_parties
+    from cloister.prompts.tokenizer import Tokenizer
 
     typer.secho("Waiting for the parties…", dim=True, err=True)
     parties = await reach_parties(file, PATIENCE_S, key)

@@ -19,7 +19,7 @@ from cloister.gateway.sampling import choice_seed, sampling_params
 from cloister.gateway.schema import COMPLETION
 from cloister.gateway.text import Tokenizer
 from cloister.messages.prompts import Prompt, SealedPrompt, TextPrompt
-from cloister.models.confidential import parse_confidential
+from cloister.prompts.confidential import parse_confidential
 
 # OpenAI's own default.
 DEFAULT_TOKENS = 16

@@ -33,7 +33,7 @@ from cloister.gateway.text import Tokenizer
 from cloister.gateway.watched import WatchedAnswer, WatchedAnswers
 from cloister.messages.prompts import Prompt, SealedPrompt
 from cloister.messages.vault import VaultLevel
-from cloister.models.given import invalid_from
+from cloister.prompts.json_prompt import invalid_from
 
 Body = TypeVar("Body", bound=GenerationRequest)
 MPC_DEFAULT_TOKENS = 16

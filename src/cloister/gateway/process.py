@@ -16,8 +16,8 @@ from cloister.gateway.server import serve as serve_http
 from cloister.messages.front import Listening
 from cloister.messages.lifecycle import StartFailed
 from cloister.models.source import open_folder
-from cloister.models.tokenizer import Tokenizer
 from cloister.process.hardening import where_raised
+from cloister.prompts.tokenizer import Tokenizer
 
 
 async def serve(controller: socket.socket) -> None:

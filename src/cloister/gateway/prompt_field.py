@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, WithJsonSchema
 
 from cloister.gateway.limits import MAX_CHOICES
-from cloister.models.given import OnePrompt, one_prompt
+from cloister.prompts.json_prompt import OnePrompt, one_prompt
 
 _TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, "minItems": 1}
 _STRINGS = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "maxItems": MAX_CHOICES}

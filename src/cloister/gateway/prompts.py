@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from cloister.gateway.text import Tokenizer
 from cloister.messages.front import Serving
 from cloister.messages.prompts import ChatPrompt, Prompt, TextPrompt, write_prompt
-from cloister.models.given import check_size
-from cloister.models.reading import PromptReading, ReadPrompt
+from cloister.prompts.json_prompt import check_size
+from cloister.prompts.reading import PromptReading, ReadPrompt
 
 _LONG_CHARACTERS = 8192
 _MANY_MESSAGES = 64

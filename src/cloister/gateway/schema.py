@@ -20,7 +20,7 @@ from cloister.gateway.protection import PROVIDER_SEES
 from cloister.gateway.session import PATTERN
 from cloister.messages.prompts import Prompt as GivenPrompt
 from cloister.messages.prompts import PromptField
-from cloister.models.given import EMPTY, Given, Messages, chat_prompt, plain_prompt
+from cloister.prompts.json_prompt import EMPTY, Given, Messages, chat_prompt, plain_prompt
 
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]

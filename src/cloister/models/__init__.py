@@ -1,5 +1,5 @@
-"""Find models, convert them once, and open their weights and their tokenizer.
+"""Find models, convert them once, and open their weights.
 
-Nothing here computes: the engine takes tensors by name, the front takes a tokenizer, and where the bytes came from
-stays in this package.
+Nothing here computes: the engine takes tensors by name, and where the bytes came from stays in this package. Text and
+tokens are `prompts`.
 """

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from cloister.errors import InvalidRequest
 from cloister.models.source import ModelFolder
-from cloister.models.tokenizer import Tokenizer
 from cloister.mpc.cache.attention import scores
 from cloister.mpc.cache.base import PromptLayer
 from cloister.mpc.functions.bundle import NAIVE
@@ -30,6 +29,7 @@ from cloister.mpc.functions.silu import CALM_WITHIN
 from cloister.mpc.shape import CALM_STEP, ModelShape, bucket_of, shape_of
 from cloister.mpc.twin import PlainModel
 from cloister.mpc.weights import ModelWeights, read_weights
+from cloister.prompts.tokenizer import Tokenizer
 
 LARGEST_MEAN_SQUARE = 2048.0
 """Half of what the functions' 1/sqrt is made for: users' texts will exceed ours a little."""

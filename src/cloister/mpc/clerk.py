@@ -20,12 +20,12 @@ from cloister.errors import CloisterError, InvalidRequest, LevelUnavailable, Par
 from cloister.messages.generation import Cancel, Failed, SamplingParams, Tokens
 from cloister.messages.prompts import LockedPrompt
 from cloister.messages.vault import Confide, Understood
-from cloister.models.reading import PromptReading
 from cloister.mpc.clerk_answer import Passes, answer
 from cloister.mpc.drafts import Drafts
 from cloister.mpc.estimate import Pace
 from cloister.mpc.sampling import Answer, Chooser, chooser_for
 from cloister.process.hardening import where_raised
+from cloister.prompts.reading import PromptReading
 from cloister.vault.opened import opened
 
 MAX_WAITING = 8

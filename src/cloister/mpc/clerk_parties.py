@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cloister.errors import SetupError
-from cloister.models.reading import PromptReading
 from cloister.models.source import ModelFolder
-from cloister.models.tokenizer import Tokenizer
 from cloister.mpc.cache.plan import RECOMMENDED
 from cloister.mpc.certificates import Credentials
 from cloister.mpc.clerk import Clerk, Said
 from cloister.mpc.config import read_config
 from cloister.mpc.passes import ModelAtParties
 from cloister.mpc.serve_weights import connect_patiently
+from cloister.prompts.reading import PromptReading
+from cloister.prompts.tokenizer import Tokenizer
 
 CLIENT_KEY = "keys/client-clerk.key"
 

@@ -14,10 +14,10 @@ from cloister.messages.generation import VERSION
 from cloister.messages.nursery import Preload
 from cloister.models.decoder import Decoder
 from cloister.models.load import load_decoder
-from cloister.models.reading import PromptReading
 from cloister.models.sealed import SealedParts
 from cloister.models.source import open_folder
-from cloister.models.tokenizer import Tokenizer
+from cloister.prompts.reading import PromptReading
+from cloister.prompts.tokenizer import Tokenizer
 
 _ROW_WORTH = 16
 """Floats of scratch a prefilled row takes, in widths of the hidden state: a generous guess for any of our models."""

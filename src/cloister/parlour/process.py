@@ -24,7 +24,6 @@ from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import StartFailed
 from cloister.messages.parlour import Mishap, Settled
 from cloister.models.source import open_folder
-from cloister.models.tokenizer import Tokenizer
 from cloister.parlour.client import ParlourClient
 from cloister.parlour.desk import Desk
 from cloister.parlour.rehearsal import rehearse
@@ -35,6 +34,7 @@ from cloister.process.sandbox.profile import Profile
 from cloister.process.sandbox.root import empty_root
 from cloister.process.sandbox.seal import seal
 from cloister.process.sandbox.seccomp import filter_program
+from cloister.prompts.tokenizer import Tokenizer
 
 MEMORY_BYTES = 1 << 30
 """What it may take after the seal: every answer under way is bounded, and so is their number."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from cloister.channel.sealing import open_prompt
 from cloister.messages.prompts import LockedPrompt, Prompt, read_prompt
-from cloister.models.given import read_given
+from cloister.prompts.json_prompt import read_given
 
 
 def opened(prompt: bytes | LockedPrompt) -> Prompt:

@@ -13,7 +13,7 @@ from cloister.kernels.native import MAX_QUERIES, NativeKernels
 from cloister.link.answering import Answerer
 from cloister.link.shape import LinkShape
 from cloister.models.decoder import Decoder
-from cloister.models.reading import PromptReading
+from cloister.prompts.reading import PromptReading
 from cloister.vault.vault import Vault, VaultRunner
 
 

@@ -8,7 +8,7 @@ from cloister.errors import InvalidRequest, LevelUnavailable, PromptTooLong
 from cloister.messages.generation import SamplingParams, Submit
 from cloister.messages.vault import Confide, VaultLevel
 from cloister.models.decoder import Decoder
-from cloister.models.reading import PromptReading
+from cloister.prompts.reading import PromptReading
 from cloister.vault.opened import opened
 
 TENANT = "vault"

@@ -31,7 +31,7 @@ from cloister.messages.vault import (
     WantFloor,
 )
 from cloister.models.decoder import Decoder
-from cloister.models.reading import PromptReading
+from cloister.prompts.reading import PromptReading
 from cloister.vault.isolated import Isolated
 from cloister.vault.memory import SessionMemory
 from cloister.vault.partitioned import Exposing, Partitioned

@@ -22,12 +22,12 @@ from cloister.bench.mpc.quality_tasks import (
     tasks_of,
 )
 from cloister.models.source import open_folder
-from cloister.models.tokenizer import Tokenizer
 from cloister.mpc.cache.plan import RECOMMENDED, CachePlan, MethodName
 from cloister.mpc.functions.bundle import NAIVE
 from cloister.mpc.shape import shape_of
 from cloister.mpc.twin import PlainModel
 from cloister.mpc.weights import read_weights
+from cloister.prompts.tokenizer import Tokenizer
 
 ANSWER_TOKENS = 16
 BUDGETS = (0.05, 0.1, 0.2)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -18,17 +19,17 @@ from typing import Any
 import tokenizers
 
 from cloister.errors import CloisterError, InvalidRequest, ModelCorrupt, ModelUnsupported
-from cloister.models.chat_template import ChatTemplate, Rendered, any_of
-from cloister.models.confidential import shared_length
 from cloister.models.source import ModelFolder
-from cloister.models.stream import ByteStream, TextStream, WindowStream
-from cloister.models.token_bytes import byte_level_bytes, sentencepiece_bytes
+from cloister.prompts.chat_template import ChatTemplate, Rendered, any_of
+from cloister.prompts.confidential import shared_length
+from cloister.prompts.text_stream import ByteStream, TextStream, WindowStream
 
 # One text at a time has no use for the package's pool of threads, and in a forked child the pool would hang.
 _POOL = "TOKENIZERS_PARALLELISM"
 os.environ.setdefault(_POOL, "false")
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+_BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class Tokenizer:
@@ -263,3 +264,29 @@ def _token_name(value: object) -> str:
     if isinstance(value, Mapping):
         value = value.get("content")
     return value if isinstance(value, str) else ""
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's printable character for each byte, reversed."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    characters = {chr(byte): byte for byte in printable}
+    return characters | {chr(256 + place): byte for place, byte in enumerate(others)}
+
+
+_ALPHABET = _byte_alphabet()
+
+
+def byte_level_bytes(entry: str) -> bytes:
+    """Each character is a byte in GPT-2's alphabet; an entry with any other character stands for itself."""
+    try:
+        return bytes([_ALPHABET[character] for character in entry])
+    except KeyError:
+        return entry.encode()
+
+
+def sentencepiece_bytes(entry: str) -> bytes:
+    """▁ is a space and <0x0A> is a byte."""
+    if found := _BYTE_FALLBACK.fullmatch(entry):
+        return bytes([int(found[1], 16)])
+    return entry.replace("▁", " ").encode()

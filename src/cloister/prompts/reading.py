@@ -14,8 +14,8 @@ from jinja2 import TemplateError
 
 from cloister.errors import InvalidRequest, PromptTooLong
 from cloister.messages.prompts import ChatPrompt, Prompt, TextPrompt, Turn
-from cloister.models.chat_template import free_mark
-from cloister.models.confidential import Marked, parse_confidential, shared_length
+from cloister.prompts.chat_template import free_mark
+from cloister.prompts.confidential import Marked, parse_confidential, shared_length
 
 # Models' templates know three roles; OpenAI's newer name for the first is "developer".
 _ROLES = {"developer": "system"}

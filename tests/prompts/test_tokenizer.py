@@ -15,9 +15,9 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer
 
 from cloister.errors import InvalidRequest, ModelCorrupt, ModelUnsupported
-from cloister.models.chat_template import Rendered
 from cloister.models.source import ModelFolder
-from cloister.models.tokenizer import Tokenizer
+from cloister.prompts.chat_template import Rendered
+from cloister.prompts.tokenizer import Tokenizer
 
 START, END = 1, 2
 TEXTS = [
@@ -282,10 +282,10 @@ import os, resource, sys
 from pathlib import Path
 from cloister.errors import InvalidRequest
 from cloister.messages.prompts import ChatPrompt, TextPrompt, Turn
-from cloister.models.reading import PromptReading
-from cloister.models.chat_template import Rendered
+from cloister.prompts.reading import PromptReading
+from cloister.prompts.chat_template import Rendered
 from cloister.models.source import ModelFolder
-from cloister.models.tokenizer import Tokenizer
+from cloister.prompts.tokenizer import Tokenizer
 
 def threads():
     return len(os.listdir("/proc/self/task"))
