@@ -6,7 +6,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from jinja2 import TemplateError
-from tests.prompts.test_tokenizer import sentencepiece_like, write_folder
 
 from cloister.errors import InvalidRequest, PromptTooLong
 from cloister.messages.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt, Turn
@@ -14,6 +13,7 @@ from cloister.models.source import ModelFolder
 from cloister.prompts.confidential import CLOSING, OPENING
 from cloister.prompts.reading import PromptReading, ReadPrompt
 from cloister.prompts.tokenizer import Tokenizer
+from tests.prompts.test_tokenizer import sentencepiece_like, write_folder
 
 CONTEXT = 2048
 WORDS = [

@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 
 from cloister.attest.attester import Tee
 from cloister.errors import EvidenceInvalid
+from cloister.transparency.release_proof import ReleaseProof
 
 VERSION = 1
 DOMAIN = b"cloister evidence v1\0"
@@ -30,24 +31,6 @@ class GpuEvidence(Struct, frozen=True, forbid_unknown_fields=True):
 
     kind: Literal["report", "token"]
     data: Annotated[bytes, Meta(max_length=262144)]
-
-
-class ReleaseProof(Struct, frozen=True, forbid_unknown_fields=True):
-    """That the node's release is in the log: the manifest, its place, and proofs against a signed checkpoint.
-
-    `consistency` leads from the tree the client saw last (`since`, 0: none) to this checkpoint.
-    """
-
-    manifest: Annotated[bytes, Meta(max_length=262144)]
-    index: Annotated[int, Meta(ge=0)] = 0
-    inclusion: Annotated[tuple[Digest, ...], Meta(max_length=64)] = ()
-    checkpoint: Annotated[str, Meta(max_length=65536)] = ""
-    since: Annotated[int, Meta(ge=0)] = 0
-    consistency: Annotated[tuple[Digest, ...], Meta(max_length=128)] = ()
-    log_key: Annotated[str, Meta(max_length=1024)] = ""
-    """The log's verifier key as the node knows it: a client that has one of its own compares, and one that trusts on
-    first use remembers it."""
-    sigstore: Annotated[bytes, Meta(max_length=262144)] = b""
 
 
 class Statement(Struct, frozen=True, forbid_unknown_fields=True):

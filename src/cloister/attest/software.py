@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from msgspec import Meta, Struct
 
 from cloister.attest.attester import REPORT_DATA_BYTES, Attestation, Tee
-from cloister.attest.checks import Examination, Verdict
+from cloister.checks import Examination, Verdict
 from cloister.errors import EvidenceInvalid, SetupError
 
 DOMAIN = b"cloister software report v1\0"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from cloister.attest.checks import Examination, Verdict
 from cloister.attest.evidence import NodeEvidence
 from cloister.attest.policy import Policy
+from cloister.checks import Examination, Verdict
 from cloister.transparency.checkpoint import Checkpoint
 from cloister.transparency.dev_log import ORIGIN_PREFIX
 from cloister.transparency.keys import Algorithm, VerifierKey

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from cloister.attest.checks import Examination, Verdict
 from cloister.attest.evidence import NONCE_BYTES, NodeEvidence
 from cloister.attest.node import verify_node
 from cloister.attest.policy import Policy
 from cloister.channel.keys import key_id
+from cloister.checks import Examination, Verdict
 from cloister.client.address import NodeAddress
 from cloister.client.asking import ask_for_evidence
 from cloister.client.memory import seen_logs

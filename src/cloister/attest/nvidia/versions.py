@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cloister.attest.checks import Examination
 from cloister.attest.nvidia.policy import GpuPolicy
+from cloister.checks import Examination
 
 
 def examine_versions(driver: str, vbios: str, policy: GpuPolicy, found: Examination) -> None:

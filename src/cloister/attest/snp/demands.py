@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import astuple
 
-from cloister.attest.checks import Examination
 from cloister.attest.snp.policy import SnpPolicy
 from cloister.attest.snp.product import Product
 from cloister.attest.snp.report import Report
 from cloister.attest.snp.tcb import Tcb
+from cloister.checks import Examination
 
 _HOST = 0xFFFFFFFF  # the VMPL of a report that the host asked for, not the guest
 

@@ -10,7 +10,6 @@ import hmac
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from cloister.attest.checks import Examination, Verdict
 from cloister.attest.snp.certificate import Certificate, RevocationList, read_bundle
 from cloister.attest.snp.chain import (
     Chain,
@@ -27,6 +26,7 @@ from cloister.attest.snp.policy import SnpPolicy
 from cloister.attest.snp.product import AMD_ROOTS, Product
 from cloister.attest.snp.report import ECDSA_P384_SHA384, Report, read_report
 from cloister.attest.snp.tcb import Tcb
+from cloister.checks import Examination, Verdict
 
 
 def verify_snp(

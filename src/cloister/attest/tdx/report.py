@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hmac
 
-from cloister.attest.checks import Examination
 from cloister.attest.tdx.policy import REGISTERS, TdxPolicy
 from cloister.attest.tdx.quote import TdReport
+from cloister.checks import Examination
 
 # Intel TDX module ABI, ATTRIBUTES: bits 7:0 put a TD under debug in one way or another.
 UNDER_DEBUG = 0xFF

@@ -19,11 +19,11 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from cloister.attest.chain import find_chain, read_certificates
-from cloister.attest.checks import Examination, Verdict
 from cloister.attest.tdx.collateral import CollateralRefused, judge, pck_chain, read_collateral
 from cloister.attest.tdx.policy import TdxPolicy
 from cloister.attest.tdx.quote import Quote, TdReport, read_quote
 from cloister.attest.tdx.report import examine_report
+from cloister.checks import Examination, Verdict
 
 INTEL_ROOTS = frozenset({"a0af031289f5d5d4132f9186068a7fc13628633ba235777472e29b6b6c67a49e"})
 """The key of `Intel SGX Root CA`."""

@@ -1,4 +1,7 @@
-"""A verdict is a list of named checks, each with its outcome. Only PASS passes: what was skipped was not checked."""
+"""The vocabulary of everything that verifies: a verdict is a list of named checks, each with its outcome.
+
+Only PASS passes: what was skipped was not checked. Knows nothing of what is verified.
+"""
 
 from __future__ import annotations
 
