@@ -47,7 +47,7 @@ def read_bounded(
     with needed(f"{path} cannot be read", hint), path.open("rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:
-        raise too_large(f"{path} has more than {limit} bytes.", hint=hint)
+        raise too_large(f"{path} is larger than {limit} bytes.", hint=hint)
     return data
 
 

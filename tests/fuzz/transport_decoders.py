@@ -13,8 +13,7 @@ import tempfile
 import atheris
 
 with atheris.instrument_imports(include=["cloister.channel"]):
-    from cloister.channel.envelope import Envelope
-    from cloister.channel.inner import InnerHead, InnerRequest
+    from cloister.channel.envelope import Envelope, InnerHead, InnerRequest
     from cloister.channel.key_release import receive_release
     from cloister.channel.keys import ChannelKey
     from cloister.channel.sealing import open_prompt, open_request, unpad

@@ -125,7 +125,7 @@ def _verify_snp(
     data: bytes, certificates: list[bytes], crl: bytes | None, nonce: bytes | None, at: datetime, policy: Path | None
 ) -> Verdict:
     from cloister.attest.snp import SnpPolicy, verify_snp
-    from cloister.attest.snp.wrapping import unwrap_report
+    from cloister.attest.snp.report import unwrap_report
 
     report, table = unwrap_report(unpack(data))
     given = [unpack(each) for each in certificates]

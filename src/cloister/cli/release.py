@@ -160,13 +160,7 @@ def text_of(file: Path) -> str:
 
 def read_file(file: Path, limit: int) -> bytes:
     """A file somebody else may have written: never more of it than it may have."""
-    from cloister.errors import EvidenceInvalid, SetupError
+    from cloister.errors import EvidenceInvalid
+    from cloister.files import read_bounded
 
-    try:
-        with file.open("rb") as opened:
-            data = opened.read(limit + 1)
-    except OSError as reason:
-        raise SetupError(f"{file} cannot be read: {reason.strerror}.") from None
-    if len(data) > limit:
-        raise EvidenceInvalid(f"{file} has more than {limit} bytes.")
-    return data
+    return read_bounded(file, limit, too_large=EvidenceInvalid)

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from cloister.errors import EvidenceInvalid
+from cloister.checks import decode_evidence
 
 MAX_PROOF_BYTES = 1 << 20
 
@@ -38,9 +38,4 @@ def write_proof(proof: ReleaseProof) -> bytes:
 
 def read_proof(data: bytes) -> ReleaseProof:
     """The proof, or EvidenceInvalid."""
-    if len(data) > MAX_PROOF_BYTES:
-        raise EvidenceInvalid(f"A release's proof may have at most {MAX_PROOF_BYTES} bytes.")
-    try:
-        return msgspec.json.decode(data, type=ReleaseProof)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:
-        raise EvidenceInvalid(f"The release's proof does not decode ({type(wrong).__name__}).") from None
+    return decode_evidence(data, ReleaseProof, "A release's proof", limit=MAX_PROOF_BYTES)
