@@ -11,8 +11,9 @@ FORBIDDEN = [
     *(
         f"cloister.{each}"
         for each in (
-            *("attention", "bench", "cli", "config", "controller", "engine", "entry", "gateway", "kernels", "link"),
-            *("models", "nursery", "outpost", "parlour", "service", "vault"),
+            *("attention", "backend", "bench", "cli", "config", "controller", "engine", "gateway", "kernels", "link"),
+            *("models", "mpc", "nursery", "outpost", "parlour", "process", "prompts", "sealed_weights", "service"),
+            "vault",
         )
     ),
 ]

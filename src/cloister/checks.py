@@ -1,4 +1,8 @@
-"""A verdict is a list of named checks, each with its outcome. Only PASS passes: what was skipped was not checked."""
+"""The vocabulary of everything that verifies: a verdict is a list of named checks, each with its outcome.
+
+Only PASS passes: what was skipped was not checked. Knows nothing of what is verified, only how
+a stranger's JSON is decoded.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
+
+from cloister.errors import EvidenceInvalid
+
+_Document = TypeVar("_Document")
 
 
 class Outcome(StrEnum):
@@ -101,3 +111,15 @@ class Examination:
 
     def _add(self, name: str, outcome: Outcome, reason: str, required: bool = True) -> None:
         self._checks.append(Check(self._prefix + name, outcome, reason, required))
+
+
+def decode_evidence(
+    data: bytes, kind: type[_Document], what: str, *, limit: int | None = None, hint: str | None = None
+) -> _Document:
+    """A JSON document of this type, or EvidenceInvalid."""
+    if limit is not None and len(data) > limit:
+        raise EvidenceInvalid(f"{what} may have at most {limit} bytes.")
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:
+        raise EvidenceInvalid(f"{what} does not decode ({type(wrong).__name__}).", hint=hint) from None
