@@ -12,7 +12,6 @@ import threading
 from typing import Any
 
 import torch
-from cloister.models.reading import PromptReading
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from cloister.compute.base import Device
@@ -24,9 +23,10 @@ from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Failed, Partition, SamplingParams, Submit, Tokens
 from cloister.messages.prompts import TokenPrompt, write_prompt
 from cloister.messages.service import AttachLink, FromSealedService
-from cloister.messages.vault import Confide, First, TakeFloor
+from cloister.messages.vault import Confide, Prefilled, TakeFloor
 from cloister.models.fused import FusedDecoder
 from cloister.models.parts import RawParts
+from cloister.prompts.reading import PromptReading
 from cloister.service import process as service
 from cloister.vault import process as vault
 from tests.compute.fake_device import FakeDevice
@@ -75,28 +75,29 @@ def opened() -> list[tuple[int, float]]:
     return said_by(messages)
 
 
-def first_token(question: int, answer: int, device: FakeDevice) -> First:
+def first_token(question: int, answer: int, device: FakeDevice) -> Prefilled:
     decoder = decoder_on(device)
     reading = PromptReading(Numbers(), VOCABULARY, decoder.max_context)  # type: ignore[arg-type]
     made = vault.prepare(decoder, reading, SETTINGS, question, answer)
     said = made.hear([Confide(1, "partitioned", write_prompt(TokenPrompt(PROMPT)), PARAMS)])
-    while not any(isinstance(message, First | Failed) for message in said):
+    while not any(isinstance(message, Prefilled | Failed) for message in said):
         said = made.hear([TakeFloor(1)])
-    [first] = [message for message in said if isinstance(message, First)]
+    [first] = [message for message in said if isinstance(message, Prefilled)]
     return first
 
 
 def partitioned(device: FakeDevice) -> list[tuple[int, float]]:
     question_out, question_in = os.pipe()
     answer_out, answer_in = os.pipe()
-    first = first_token(question_out, answer_in, device)
-    assert not first.public and first.logprob is not None
+    prefilled = first_token(question_out, answer_in, device)
+    [first] = prefilled.sequences
+    assert not prefilled.public and first.logprob is not None
     ours, theirs = socket.socketpair()
     ours.settimeout(60)
     made = service.prepare(decoder_on(device), SETTINGS)
     threading.Thread(target=made.run, args=(theirs,), daemon=True).start()
     partition = Partition(7, first.slot, first.token, first.origin, first.turn)
-    request = Submit(1, "t", (), PARAMS, partition=partition)
+    request = Submit(1, "t", (), PARAMS, partitions=(partition,))
     socket.send_fds(ours, [encode_frame((AttachLink(7), request))], [question_in, answer_out])
     frames: FrameReader[Any] = FrameReader(FromSealedService)
     messages: list[Any] = []

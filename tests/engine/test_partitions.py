@@ -209,11 +209,13 @@ def test_the_error_of_a_lost_vault_is_one_to_try_again_after():
     [
         ({"params": {"repetition_penalty": 1.1}}, "repetition_penalty"),
         ({"params": {"prompt_logprobs": 0}}, "prompt_logprobs"),
-        ({"partition": {"first": 32}}, "first token"),
-        ({"partition": {"origin": 256}}, "266 tokens"),
-        ({"partition": {"turn": 300}}, "300 tokens"),
-        ({"public": 3}, "public"),
-        ({"partition": {"link": 8}}, "ended"),
+        ({"partitions": {"first": 32}}, "first token"),
+        ({"partitions": {"origin": 256}}, "266 tokens"),
+        ({"partitions": {"turn": 300}}, "300 tokens"),
+        ({"spans": (Span("public", 3),)}, "cover the prompt"),
+        ({"spans": label_spans(4, public=3)}, "public"),
+        ({"spans": (Span("private", 2), Span("public", 2))}, "each at most once"),
+        ({"partitions": {"link": 8}}, "ended"),
     ],
     ids=str,
 )
@@ -222,7 +224,11 @@ def test_what_cannot_be_partitioned_is_refused_at_once(change, word):
     engine = engine_with_links(runner)
     parted = split(request(1, PROMPT), runner, public=4)
     fields = {
-        name: msgspec.structs.replace(getattr(parted, name), **to) if isinstance(to, dict) else to
+        name: (msgspec.structs.replace(parted.partitions[0], **to),)
+        if name == "partitions"
+        else msgspec.structs.replace(getattr(parted, name), **to)
+        if isinstance(to, dict)
+        else to
         for name, to in change.items()
     }
     refused = engine.submit(msgspec.structs.replace(parted, **fields))
@@ -289,3 +295,11 @@ def test_a_partition_offers_its_public_span_as_soon_as_it_is_computed():
     engine.submit(split(request(1, PROMPT, max_tokens=12), runner, public=8))
     engine.step()
     assert {len(tokens) for _, tokens in cache.kept} == {4, 8}
+
+
+def test_several_sequences_of_one_request_are_refused_here():
+    runner = FakeRunner(num_blocks=100)
+    engine = engine_with_links(runner)
+    parted = split(request(1, PROMPT), runner, public=4)
+    refused = engine.submit(msgspec.structs.replace(parted, partitions=parted.partitions * 2))
+    assert isinstance(refused, Failed) and "one sequence" in refused.message

@@ -108,7 +108,7 @@ def test_vaults_choose_the_first_token_an_unprotected_engine_would(controller, u
     vaults = [ready_vault(controller) for _ in range(3)]
     for number, vault in enumerate(vaults):
         text = f"{number}: {TEXT}"
-        assert first_of(vault, text, SAMPLED).token == expected(unprotected, tiny, text, SAMPLED)[0]
+        assert first_of(vault, text, SAMPLED).sequences[0].token == expected(unprotected, tiny, text, SAMPLED)[0]
 
 
 def test_an_isolated_answer_is_the_unprotected_one(controller, unprotected, tiny):
@@ -150,7 +150,7 @@ def test_a_killed_child_is_noticed_and_costs_the_others_nothing(controller, unpr
     assert not victim.ended(0)
     victim.kill()
     assert victim.ended() and victim.line.hear() is None
-    assert first_of(witness, TEXT, SAMPLED).token == expected(unprotected, tiny, TEXT, SAMPLED)[0]
+    assert first_of(witness, TEXT, SAMPLED).sequences[0].token == expected(unprotected, tiny, TEXT, SAMPLED)[0]
     assert ready_vault(controller)
 
 
