@@ -22,8 +22,6 @@ from cloister.messages.service import AskView, AttachLink, DetachLink, Pause, Pa
 from cloister.models.decoder import Decoder
 from cloister.service.inbox import Inbox, ToService
 
-RECEIVE_BYTES = 1 << 20
-
 
 def prepare(decoder: Decoder, settings: EngineSettings) -> Service:
     """A service over a loaded decoder: its KV cache is reserved here, before the process is sealed."""

@@ -2,7 +2,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloister.engine.ranking import best
+from cloister.engine.probabilities import best
 
 
 @settings(deadline=None)
