@@ -272,8 +272,7 @@ def test_an_end_cannot_be_forged(alert: bytes, kind: int) -> None:
 
 def test_an_end_in_the_middle_of_a_record_is_no_end() -> None:
     """A peer that knows the key and breaks the framing."""
-    server, host = connected(*socket.socketpair())
-    for sent in (b"\5\0", b"\5\0\0\0abc"):
+    for sent in (b"\5\0", b"\5\0\0\0", b"\5\0\0\0abc"):
         server, host = connected(*socket.socketpair())
         server._tls.write(sent)
         server.end()

@@ -43,7 +43,6 @@ def establish(
     channel = SecureChannel(connection, credentials, limit)
     try:
         channel.shake_hands(monotonic() + patience_s)
-        connection.settimeout(None)
     except TimeoutError:
         raise ProtocolError("The other side of a link did not introduce itself in time.") from None
     except ssl.SSLError as reason:
@@ -61,19 +60,17 @@ class SecureChannel:
             raise ProtocolError("A link's records would be longer than is allowed.")
         self._connection = connection
         self._peer = credentials.peer
-        self._limit = limit
-        self._dead = False
+        self._dead = self._ended = False
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         listens = credentials.role == "vault_host"
         self._tls = _context(credentials).wrap_bio(self._incoming, self._outgoing, server_side=listens)
-        self._tls_lock = threading.Lock()  # one thread at a time may use an SSL object; never held while we wait
+        self._tls_lock = threading.Lock()  # one thread at a time may use an SSL object
         self._sending = threading.Lock()
         self._sent = 0
         self._out = memoryview(bytearray(_HEAD.size + limit))
-        self._in = memoryview(bytearray(_READ_BYTES))
-        self._head = memoryview(bytearray(_HEAD.size))
-        self._record = memoryview(bytearray(limit))
-        self._record_bytes = 0
+        self._sealed = memoryview(bytearray(_READ_BYTES))
+        self._record = memoryview(bytearray(_HEAD.size + limit))
+        self._filled = 0
         self._zeros = bytes(_HEAD.size + limit)
 
     def shake_hands(self, end: float) -> None:
@@ -94,68 +91,77 @@ class SecureChannel:
             self._connection.sendall(self._outgoing.read())
             if not done:
                 self._read_connection()
-
-    def _check_peer(self) -> None:
-        """TLS has verified the certificate; it must be the very one, in this protocol."""
-        if self._tls.getpeercert(binary_form=True) != self._peer:
-            raise ProtocolError("The other side of a link does not know the key.")
-        if self._tls.selected_alpn_protocol() != PROTOCOL:
-            raise ProtocolError("The other side of a link speaks another protocol or another version of it.")
+        self._connection.settimeout(None)
 
     def send(self, *parts: bytes | bytearray | memoryview) -> None:
         """One record made of these parts."""
         with self._sending:
             self._check_alive()
-            length = sum(map(len, parts))
-            if length > self._limit:
-                raise self._die("A record would be longer than the link carries.")
-            _HEAD.pack_into(self._out, 0, length)
-            until = _HEAD.size
-            for part in parts:
-                self._out[until : until + len(part)] = part
-                until += len(part)
+            until = _HEAD.size + sum(map(len, parts))
             self._sent += until
+            if until > len(self._out):
+                raise self._die("A record would be longer than the link carries.")
             if self._sent > MAX_SENT_BYTES:
                 raise self._die("The link has carried as much as one connection may.")
+            _HEAD.pack_into(self._out, 0, until - _HEAD.size)
+            at = _HEAD.size
+            for part in parts:
+                self._out[at : at + len(part)] = part
+                at += len(part)
             try:
-                with self._tls_lock:
-                    written = self._tls.write(self._out[:until])
+                with self._tls_lock:  # not while we wait for the connection: receiving must go on
+                    self._tls.write(self._out[:until])
                     sealed = self._outgoing.read()
-            except ssl.SSLError:
-                raise self._die("TLS failed on a link.") from None
+                self._connection.sendall(sealed)
+            except OSError:
+                raise self._die("The connection broke.", CutOff) from None
             finally:
                 self._out[:until] = self._zeros[:until]
-            if written != until:
-                raise self._die("TLS took a part of a record only.")
-            self._write_connection(sealed)
 
     def end(self) -> None:
         """Say, so that nobody else could have, that no record follows."""
-        with self._sending:
+        with self._sending, self._tls_lock:
             self._check_alive()
-            with self._tls_lock:
-                self._dead = True
-                with suppress(ssl.SSLError):  # it would wait for the other side's end too
-                    self._tls.unwrap()
-                sealed = self._outgoing.read()
-            self._write_connection(sealed)
+            self._dead = self._ended = True
+            with suppress(ssl.SSLError):  # it would wait for the other side's end too
+                self._tls.unwrap()
+            with suppress(OSError):
+                self._connection.sendall(self._outgoing.read())
 
     def receive(self) -> memoryview | None:
         """The next record, valid until the next call; None once either side ended. Wipes the one before."""
         self.forget()
         self._check_alive()
-        if not self._fill(self._head, may_end=True):
-            return None
-        (length,) = _HEAD.unpack(self._head)
-        if length > self._limit:
-            raise self._die("A record is longer than the link carries.")
-        self._record_bytes = length
-        return self._record[:length] if self._fill(self._record[:length], may_end=False) else None
+        needed = _HEAD.size
+        while self._filled < needed:
+            if not self._incoming.pending and not self._tls.pending():  # to try anyway costs an exception
+                self._read_connection()
+            try:
+                with self._tls_lock:
+                    if self._ended:
+                        return None
+                    # `read` gives a count, although it is typed as bytes.
+                    read = int(self._tls.read(needed - self._filled, self._record[self._filled : needed]))
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLError:
+                raise self._die("A record on a link was altered, repeated, left out or moved.") from None
+            if not read and self._filled:
+                raise self._die("The link ended in the middle of a record.")
+            if not read:
+                self._dead = True
+                return None
+            self._filled += read
+            if self._filled == _HEAD.size:
+                needed += _HEAD.unpack_from(self._record)[0]
+                if needed > len(self._record):
+                    raise self._die("A record is longer than the link carries.")
+        return self._record[_HEAD.size : needed]
 
     def forget(self) -> None:
         """Overwrite the record received last."""
-        self._record[: self._record_bytes] = self._zeros[: self._record_bytes]
-        self._record_bytes = 0
+        self._record[: self._filled] = self._zeros[: self._filled]
+        self._filled = 0
 
     def hung_up(self) -> bool:
         """Whether the other side is gone, as far as can be known without reading on."""
@@ -166,57 +172,28 @@ class SecureChannel:
         except OSError:
             return True
 
-    def close(self) -> None:
-        self._dead = True
-        self._connection.close()
-
-    def _fill(self, room: memoryview, *, may_end: bool) -> bool:
-        """Read until `room` is full; False if the link ended."""
-        filled = 0
-        while filled < len(room):
-            if not self._incoming.pending and not self._tls.pending():  # to try anyway costs an exception
-                self._read_connection()
-            try:
-                with self._tls_lock:
-                    ended = self._dead
-                    read = 0 if ended else int(self._tls.read(len(room) - filled, room[filled:]))  # a count, not bytes
-            except ssl.SSLWantReadError:
-                self._read_connection()
-                continue
-            except ssl.SSLError:
-                raise self._die("A record on a link was altered, repeated, left out or moved.") from None
-            if ended:
-                with self._sending:  # until our end is sent
-                    return False
-            if not read and (filled or not may_end):
-                raise self._die("The link ended in the middle of a record.")
-            if not read:
-                self._dead = True
-                return False
-            filled += read
-        return True
-
-    def _read_connection(self) -> None:
-        try:
-            received = self._connection.recv_into(self._in)
-        except ConnectionError:
-            received = 0
-        if self._dead:  # we ended, and the other side hung up
-            return
-        if not received:
-            raise self._die("The connection was cut off.", CutOff)
-        with self._tls_lock:
-            self._incoming.write(self._in[:received])
-
-    def _write_connection(self, sealed: bytes) -> None:
-        try:
-            self._connection.sendall(sealed)
-        except OSError:
-            raise self._die("The connection broke.", CutOff) from None
+    def _check_peer(self) -> None:
+        """TLS has verified the certificate; it must be the very one, in this protocol."""
+        if self._tls.getpeercert(binary_form=True) != self._peer:
+            raise ProtocolError("The other side of a link does not know the key.")
+        if self._tls.selected_alpn_protocol() != PROTOCOL:
+            raise ProtocolError("The other side of a link speaks another protocol or another version of it.")
 
     def _check_alive(self) -> None:
         if self._dead:
             raise ProtocolError("The link has ended.")
+
+    def _read_connection(self) -> None:
+        try:
+            received = self._connection.recv_into(self._sealed)
+        except ConnectionError:
+            received = 0
+        if self._ended:  # by us, and the other side hung up
+            return
+        if not received:
+            raise self._die("The connection was cut off.", CutOff)
+        with self._tls_lock:
+            self._incoming.write(self._sealed[:received])
 
     def _die(self, why: str, kind: type[ProtocolError] = ProtocolError) -> ProtocolError:
         self._dead = True
