@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from cloister.kernels.cache import KVCache
 from cloister.link.asking import Asker
 from cloister.link.mapping import Mapping
 from cloister.link.memory import create_link
+from cloister.link.network.address import Address, address_of
 from cloister.link.network.records import ANSWER, HEAD, VaultEnd, after, answer_row_bytes
 from cloister.link.shape import NUMBER_AT, LinkShape
 from cloister.messages.generation import VERSION, Cancel, SamplingParams
@@ -193,6 +195,47 @@ def test_the_bridges_seal_themselves() -> None:
                 status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
             assert int(status["CapEff"], 16) == 0 and status["NoNewPrivs"] == "1"
             assert int(status["Threads"]) == 3
+
+
+class AlteringLine:
+    """Carries a connection, and flips a bit of what the server sends next once it is told to."""
+
+    def __init__(self) -> None:
+        self.alters = False
+
+    def before(self, target: Address) -> Address:
+        listener = Address("127.0.0.1", 0).listen()
+        threading.Thread(target=self._accept, args=(listener, target), daemon=True).start()
+        return address_of(listener)
+
+    def _accept(self, listener: socket.socket, target: Address) -> None:
+        with listener:
+            server, _ = listener.accept()
+        host = target.connect(5)
+        threading.Thread(target=self._carry, args=(host, server), daemon=True).start()
+        self._carry(server, host, alterable=True)
+
+    def _carry(self, source: socket.socket, sink: socket.socket, *, alterable: bool = False) -> None:
+        with suppress(OSError):
+            while data := bytearray(source.recv(1 << 16)):
+                data[-1] ^= alterable and self.alters
+                sink.sendall(data)
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_record_altered_on_the_way_ends_both_sealed_bridges() -> None:
+    line = AlteringLine()
+    with Bridges(SMALL, between=line.before) as bridges:
+        vault = End(bridges.lend(), ToVault)
+        bridges.controller.send(Cancel(1))
+        assert vault.hear() == Cancel(1)
+        wait_until(lambda: sealed(bridges.server_bridge.pid) and sealed(bridges.vault_bridge.pid))
+        line.alters = True
+        bridges.controller.send(Cancel(2))
+        server, host = bridges.ended()
+        assert "altered" in host and "connection" in server
+        assert vault.hear() is None
 
 
 # ---- who is let in

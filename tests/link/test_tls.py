@@ -8,6 +8,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -414,11 +415,15 @@ def test_a_role_cannot_be_played_with_the_others_credentials() -> None:
 def test_a_certificate_is_pinned_even_where_tls_would_accept_it() -> None:
     """The second check by itself: TLS trusts the right certificate, the pin is another."""
     one, other = socket.socketpair()
-    channel = SecureChannel(one, SERVER, LIMIT)
-    channel._peer = SERVER.peer + b"!"
-    results = both(lambda: channel.shake_hands(float("inf")), lambda: shake(other, HOST))
-    one.close()
-    assert "does not know the key" in str(results[0])
+
+    def server() -> None:
+        with one:
+            channel = SecureChannel(one, SERVER, LIMIT)
+            channel._peer = SERVER.peer + b"!"
+            channel.shake_hands(time.monotonic() + 10)
+
+    result, _ = both(server, lambda: shake(other, HOST))
+    assert "does not know the key" in str(result)
 
 
 @pytest.mark.parametrize("role", ["server", "vault_host"])
@@ -534,6 +539,25 @@ def test_a_stranger_who_says_nothing_or_too_little_is_not_waited_for(sent: bytes
         stranger.sendall(sent)
         with pytest.raises(ProtocolError, match="in time"):
             establish(end, HOST, LIMIT, patience_s=0.1)
+
+
+def test_a_stranger_who_says_a_byte_at_a_time_is_not_waited_for() -> None:
+    def dribble(ours: socket.socket) -> None:
+        with suppress(OSError):
+            for byte in b"\x16\x03\x01\x01\x00" + bytes(250):
+                ours.sendall(bytes([byte]))
+                time.sleep(0.02)
+
+    stranger, end = socket.socketpair()
+    with stranger, end:
+        thread = threading.Thread(target=dribble, args=(stranger,))
+        thread.start()
+        begun = time.monotonic()
+        with pytest.raises(ProtocolError, match="in time"):
+            establish(end, HOST, LIMIT, patience_s=0.3)
+        assert time.monotonic() - begun < 2
+        end.close()
+        thread.join()
 
 
 # ---- credentials

@@ -87,7 +87,9 @@ class SecureChannel:
                 with suppress(OSError):
                     self._connection.sendall(self._outgoing.read())  # the alert that says why
                 raise
-            self._connection.settimeout(max(end - monotonic(), 0.001))
+            if (left := end - monotonic()) <= 0:
+                raise TimeoutError
+            self._connection.settimeout(left)
             self._connection.sendall(self._outgoing.read())
             if not done:
                 self._read_connection()
