@@ -11,9 +11,9 @@ FORBIDDEN = [
     *(
         f"cloister.{each}"
         for each in (
-            *("attention", "backend", "bench", "cli", "config", "controller", "engine", "gateway", "kernels", "link"),
-            *("models", "mpc", "nursery", "outpost", "parlour", "process", "prompts", "sealed_weights", "service"),
-            "vault",
+            *("attention", "backend", "bench", "cli", "compute", "config", "controller", "engine", "gateway", "link"),
+            *("models", "mpc", "nursery", "parlour", "process", "prompts", "remote_vaults", "sealed_weights"),
+            *("service", "vault"),
         )
     ),
 ]

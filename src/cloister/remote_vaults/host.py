@@ -1,4 +1,5 @@
-"""The outpost: sealed weights, a nursery, and a door. Who connects gets a vault, once it has proved to know the key.
+"""The vault host: sealed weights, a nursery, and a listening socket. Who connects gets a vault, once it has proved to
+know the key.
 
 One vault computes at a time; the service that asks them computes elsewhere, on cores of its own. A nursery that ends
 takes all vaults with it and is started again; the servers see their connections end.
@@ -18,47 +19,41 @@ from cloister.controller.referee import Referee
 from cloister.controller.weights import SealedWeights, seal_weights
 from cloister.errors import CloisterError, SetupError
 from cloister.link.network.address import Address, address_of, without_delay
-from cloister.link.network.hail import digest_of, hail_of
-from cloister.link.network.secret import read_secret
+from cloister.link.network.credentials import credentials_from, read_secret
+from cloister.link.network.handshake import digest_of, request_for
 from cloister.link.shape import LinkShape
-from cloister.messages.bridge import Receive
+from cloister.messages.bridge import Accept
 from cloister.messages.nursery import Preloaded
 from cloister.models.source import ModelFolder
-from cloister.outpost.guest import Guest
+from cloister.remote_vaults.connection import Connection
 
 log = logging.getLogger(__name__)
 
 MOST_STRANGERS = 16
-"""Connections that have not yet proved who they are; more are turned away at the door."""
+"""Connections that have not yet proved who they are; more are closed at once."""
 
 SECONDS_BETWEEN_RESTARTS = 1.0
 WAIT_FOR_THE_KILLED_S = 2.0
 
 
-class Outpost:
+class VaultHost:
     """`start` returns where it listens; it serves until `close`."""
 
     def __init__(self, folder: ModelFolder, settings: OutpostSettings) -> None:
         self._folder = folder
         self._settings = settings
-        self._secret = read_secret(settings.key_file)
+        self._credentials = credentials_from(read_secret(settings.key_file), "vault_host")
         self._referee = Referee(settings.engine.cores, settings.vault_deadline_s, settings.vault_deadline_s)
         self._numbers = itertools.count(1)
-        self._guests: dict[int, Guest] = {}
+        self._connections: dict[int, Connection] = {}
         self._weights: SealedWeights | None = None
         self._nursery: Nursery | None = None
         self._listener: socket.socket | None = None
-        self._order: Receive | None = None
-        self._shape: LinkShape | None = None
         self._broken = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
-    @property
-    def guests(self) -> list[Guest]:
-        return list(self._guests.values())
-
     async def start(self) -> Address:
-        """Load everything, then open the door."""
+        """Load everything, then accept connections."""
         address = Address.parse(self._settings.listen)
         try:
             self._listener = address.listen()
@@ -70,12 +65,11 @@ class Outpost:
         facts = await self._start_nursery()
         if not facts.partitionable:
             raise SetupError("This model's attention cannot be partitioned with these kernels.")
-        self._shape = LinkShape(facts.heads, facts.dim, facts.layers)
         digest = await asyncio.to_thread(digest_of, self._weights.fd)
-        allow = self._settings.allow_degraded_sandbox
-        self._order = Receive(self._secret, hail_of(digest, self._shape), allow)
+        request = request_for(digest, LinkShape(facts.heads, facts.dim, facts.layers))
+        order = Accept(self._credentials, request, self._settings.allow_degraded_sandbox)
         self._listener.setblocking(False)
-        self._tasks = [asyncio.create_task(self._keep()), asyncio.create_task(self._welcome(self._listener))]
+        self._tasks = [asyncio.create_task(self._keep()), asyncio.create_task(self._accept(self._listener, order))]
         return address_of(self._listener)
 
     async def close(self) -> None:
@@ -86,8 +80,7 @@ class Outpost:
                 await task
         if self._listener:
             self._listener.close()
-        for guest in self.guests:
-            guest.close(WAIT_FOR_THE_KILLED_S)
+        self._close_connections(WAIT_FOR_THE_KILLED_S)
         if self._nursery:
             await self._nursery.close()
         if self._weights:
@@ -114,9 +107,12 @@ class Outpost:
     def _nursery_ended(self) -> None:
         log.warning("The nursery ended, and all vaults with it; starting again.")
         self._nursery = None
-        for guest in self.guests:
-            guest.close()
+        self._close_connections()
         self._broken.set()
+
+    def _close_connections(self, wait_s: float = 0.0) -> None:
+        for connection in list(self._connections.values()):
+            connection.close(wait_s)
 
     async def _keep(self) -> None:
         while True:
@@ -129,31 +125,29 @@ class Outpost:
                     log.error("The nursery does not start: %s.", type(reason).__name__)
                     await asyncio.sleep(SECONDS_BETWEEN_RESTARTS)
 
-    async def _welcome(self, listener: socket.socket) -> None:
+    async def _accept(self, listener: socket.socket, order: Accept) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, _ = await loop.sock_accept(listener)
+                accepted, _ = await loop.sock_accept(listener)
             except OSError as reason:  # out of descriptors, say: those who are here stay
                 log.error("A connection cannot be accepted: %s.", type(reason).__name__)
                 await asyncio.sleep(SECONDS_BETWEEN_RESTARTS)
                 continue
-            with connection:
-                self._take_in(connection)
+            with accepted:
+                self._take(accepted, order)
 
-    def _take_in(self, connection: socket.socket) -> None:
-        """A guest, if there is room; else the connection is just closed."""
-        strangers = sum(not guest.admitted for guest in self._guests.values())
-        full = len(self._guests) >= self._settings.max_vaults or strangers >= MOST_STRANGERS
-        if full or self._nursery is None or self._order is None or self._shape is None:
+    def _take(self, accepted: socket.socket, order: Accept) -> None:
+        """Begin a connection, if there is room; else it is just closed."""
+        strangers = sum(not connection.admitted for connection in self._connections.values())
+        full = len(self._connections) >= self._settings.max_vaults or strangers >= MOST_STRANGERS
+        if full or self._nursery is None:
             log.warning("A connection was turned away: %s.", "no room" if full else "no nursery")
             return
-        connection.setblocking(True)
-        without_delay(connection)
+        accepted.setblocking(True)
+        without_delay(accepted)
         number = next(self._numbers)
-        self._guests[number] = Guest(
-            number, connection, self._order, self._nursery, self._shape, self._referee, self._left
-        )
+        self._connections[number] = Connection(number, accepted, order, self._nursery, self._referee, self._ended)
 
-    def _left(self, guest: Guest) -> None:
-        self._guests.pop(guest.number, None)
+    def _ended(self, connection: Connection) -> None:
+        self._connections.pop(connection.number, None)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from cloister.link.network.secret import write_secret
+from cloister.link.network.credentials import write_secret
 from cloister.models.source import ModelFolder
 from tests.nursery.model import save_model
-from tests.outpost.house import OutpostProcess, running_outpost
+from tests.remote_vaults.host_process import HostProcess, running_host
 
 ENGINE = ("--dtype", "fp32", "--threads", "1", "--vault-kv-mib", "4", "--chunk-tokens", "64")
 
@@ -26,9 +26,9 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def outpost(tmp_path_factory: pytest.TempPathFactory, tiny: ModelFolder, key: Path) -> Iterator[OutpostProcess]:
-    """An outpost with the small model, on loopback."""
+def vault_host(tmp_path_factory: pytest.TempPathFactory, tiny: ModelFolder, key: Path) -> Iterator[HostProcess]:
+    """A vault host with the small model, on loopback."""
     log = tmp_path_factory.mktemp("outpost") / "log"
-    with running_outpost(log, key, "--model", str(tiny.path), *ENGINE) as running:
+    with running_host(log, key, "--model", str(tiny.path), *ENGINE) as running:
         running.address()
         yield running

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.outpost.house import OutpostProcess, another_network, why_no_namespaces
+from tests.remote_vaults.host_process import HostProcess, another_network, why_no_namespaces
 from tests.served import Server, running_server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -41,17 +41,17 @@ def ask(url: str, level: str, tokens: int = 24) -> str:
 @pytest.mark.skipif(bool(why_no_namespaces()), reason=why_no_namespaces() or "-")
 def test_vaults_in_another_network_give_what_open_gives_and_end_as_a_503(tmp_path: Path, key: Path) -> None:
     with another_network() as (namespace, host):
-        outpost = OutpostProcess(tmp_path / "outpost", key, *ONE, listen=f"{host}:7000", namespace=namespace)
+        vault_host = HostProcess(tmp_path / "outpost", key, *ONE, listen=f"{host}:7000", namespace=namespace)
         try:
-            # The two start at once: a server may be there before its outpost is.
+            # The two start at once: a server may be there before its vault host is.
             keys = ("--outpost", f"{host}:7000", "--outpost-key", str(key))
             with running_server(tmp_path / "server", *keys, *ONE) as server:
-                outpost.address()
-                assert os.readlink(f"/proc/{outpost.process.pid}/ns/net") != os.readlink("/proc/self/ns/net")
+                vault_host.address()
+                assert os.readlink(f"/proc/{vault_host.process.pid}/ns/net") != os.readlink("/proc/self/ns/net")
                 _answers_are_equal(server.url())
-                _a_killed_outpost_is_a_503(server, outpost)
+                _a_killed_host_is_a_503(server, vault_host)
         finally:
-            outpost.stop()
+            vault_host.stop()
 
 
 def _answers_are_equal(url: str) -> None:
@@ -61,14 +61,14 @@ def _answers_are_equal(url: str) -> None:
     assert ask(url, "isolated") == plain
 
 
-def _a_killed_outpost_is_a_503(server: Server, outpost: OutpostProcess) -> None:
+def _a_killed_host_is_a_503(server: Server, vault_host: HostProcess) -> None:
     url = server.url()
     request = body("partitioned", 2000, stream=True)
     with httpx.stream("POST", f"{url}/v1/chat/completions", json=request, headers=HEADERS, timeout=120) as stream:
         lines = stream.iter_lines()
         while "content" not in next(lines):
             pass
-        outpost.process.kill()
+        vault_host.process.kill()
         rest = "\n".join(lines)
     errors = [json.loads(line[6:])["error"] for line in rest.splitlines() if line.startswith('data: {"error"')]
     assert [error["code"] for error in errors] == ["vault_lost"]

@@ -1,4 +1,4 @@
-"""One connection to the outpost: its far bridge and, once that vouches for who it is, a vault of its own."""
+"""One connection to the vault host: its bridge and, once that has checked who it is, a vault of its own."""
 
 from __future__ import annotations
 
@@ -6,73 +6,62 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from typing import Literal, Protocol
 
 import msgspec
 
 from cloister.controller.bridge import start_bridge
+from cloister.controller.nursery import Nursery
 from cloister.controller.referee import Referee
 from cloister.errors import ProtocolError
 from cloister.link.memory import LinkMemory, create_link
-from cloister.link.shape import LinkShape
-from cloister.messages.bridge import Admitted, FromFar, Lend, Receive
+from cloister.link.network.handshake import shape_of
+from cloister.messages.bridge import Accept, Admitted, FromVaultBridge, UseVault
 from cloister.messages.vault import FloorDone, WantFloor
 from cloister.process.child import Child
 from cloister.process.endpoint import Channel
 
 log = logging.getLogger(__name__)
 
-FAR = "cloister.link.network.far"
-INTRODUCTION_S = 15.0
+VAULT_BRIDGE = "cloister.link.network.vault_bridge"
+HANDSHAKE_S = 15.0
 
 
-class Forks(Protocol):
-    """A nursery, as far as a guest is concerned."""
-
-    def spawn(self, role: Literal["service", "vault"], *descriptors: int) -> tuple[Child, socket.socket]: ...
-
-
-class Guest:
+class Connection:
     """Bridge and vault end together, and with the connection; `on_end` is then called once."""
 
     def __init__(
         self,
         number: int,
-        connection: socket.socket,
-        order: Receive,
-        nursery: Forks,
-        shape: LinkShape,
+        accepted: socket.socket,
+        order: Accept,
+        nursery: Nursery,
         referee: Referee,
-        on_end: Callable[[Guest], None],
+        on_end: Callable[[Connection], None],
     ) -> None:
         self.number = number
         self._nursery = nursery
-        self._shape = shape
+        self._shape = shape_of(order.request)
         self._referee = referee
         self._on_end = on_end
         self._open = True
         self._link: LinkMemory | None = None
         self._vault: Child | None = None
-        self._bridge, ours = start_bridge(FAR)
-        self._channel = Channel(ours, FromFar, self._receive, self.close)
-        self._channel.send(order, (connection.fileno(),))
-        self._patience = asyncio.get_running_loop().call_later(INTRODUCTION_S, self.give_up)
+        self._bridge, ours = start_bridge(VAULT_BRIDGE)
+        self._channel = Channel(ours, FromVaultBridge, self._receive, self.close)
+        self._channel.send(order, (accepted.fileno(),))
+        self._patience = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.give_up)
 
     @property
     def admitted(self) -> bool:
-        """Whether it has proved who it is."""
+        """Whether the peer has proved who it is."""
         return self._vault is not None
-
-    @property
-    def vault_pid(self) -> int | None:
-        return self._vault.pid if self._vault else None
 
     def send(self, message: msgspec.Struct) -> None:
         """The referee gives the floor."""
         self._channel.send(message)
 
     def give_up(self) -> None:
-        """It takes too long: over its introduction, or with the floor."""
+        """It takes too long: over its handshake, or with the floor."""
         log.warning("A vault kept the floor too long." if self.admitted else "A stranger did not introduce itself.")
         self.close()
 
@@ -98,7 +87,7 @@ class Guest:
                 self._link = create_link(self._shape)
                 self._vault, control = self._nursery.spawn("vault", *self._link.vault_descriptors)
                 with control:
-                    self._channel.send(Lend(), (*self._link.service_descriptors, control.fileno()))
+                    self._channel.send(UseVault(), (*self._link.service_descriptors, control.fileno()))
             case WantFloor() if self._vault is not None:
                 self._referee.want(self.number, self, message.tokens)
             case FloorDone() if self._vault is not None:

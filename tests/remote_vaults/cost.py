@@ -1,7 +1,7 @@
-"""What the network link costs: `python -m tests.outpost.cost`, on an otherwise idle machine.
+"""What the network link costs: `python -m tests.remote_vaults.cost`, on an otherwise idle machine.
 
-One run measures the same decoding at `open`, at `partitioned` with vaults beside the service, and with vaults in an
-outpost: over loopback, and over a cable to another network namespace where one can be made.
+One run measures the same decoding at `open`, at `partitioned` with vaults beside the service, and with vaults on a
+vault host: over loopback, and over a cable to another network namespace where one can be made.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from statistics import median
 
 from cloister.backend.base import OpenJob, VaultJob
 from cloister.config import EngineSettings
-from cloister.link.network.secret import write_secret
+from cloister.link.network.credentials import write_secret
 from cloister.messages.generation import SamplingParams
 from cloister.models.source import find_model
 from cloister.prompts.tokenizer import Tokenizer
 from tests.controller.house import RealHouse, private
-from tests.outpost.house import OutpostProcess, another_network, why_no_namespaces
+from tests.remote_vaults.host_process import HostProcess, another_network, why_no_namespaces
 
 USERS = (1, 8)
 TOKENS = 96
@@ -28,7 +28,7 @@ ROUNDS = 2
 PROMPT = "Tell me about the rivers of Europe, the cities they pass, and the seas they reach in the end. " * 3
 ENGINE = EngineSettings(dtype="bf16", threads=1, kv_cache_mib=256, vault_kv_mib=32, link_deadline_ms=10_000)
 
-# Service and outpost have no floor in common, so each gets cores of its own, as on two machines.
+# Service and vault host have no floor in common, so each gets cores of its own, as on two machines.
 ONE = ("--threads", "1", "--vault-kv-mib", "32")
 
 
@@ -53,16 +53,16 @@ async def measure() -> None:
     with ExitStack() as stack:
         temporary = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         write_secret(temporary / "key")
-        places = {"loopback": OutpostProcess(temporary / "loopback", temporary / "key", *ONE)}
+        places = {"loopback": HostProcess(temporary / "loopback", temporary / "key", *ONE)}
         stack.callback(places["loopback"].stop)
         if not why_no_namespaces():
             name, host = stack.enter_context(another_network())
             where = {"listen": f"{host}:7000", "namespace": name}
-            places["veth"] = OutpostProcess(temporary / "veth", temporary / "key", *ONE, **where)
+            places["veth"] = HostProcess(temporary / "veth", temporary / "key", *ONE, **where)
             stack.callback(places["veth"].stop)
         houses = {"shared memory": await RealHouse.start(folder, ENGINE, spare_vaults=1)}
-        for place, outpost in places.items():
-            settings = {"outpost": outpost.address(), "outpost_key": temporary / "key", "spare_vaults": 1}
+        for place, vault_host in places.items():
+            settings = {"outpost": vault_host.address(), "outpost_key": temporary / "key", "spare_vaults": 1}
             houses[place] = await RealHouse.start(folder, ENGINE, **settings)
         try:
             for users in USERS:
@@ -83,8 +83,8 @@ async def measure() -> None:
         finally:
             for house in houses.values():
                 await house.close()
-            for outpost in places.values():
-                print(outpost.said, end="")
+            for vault_host in places.values():
+                print(vault_host.said, end="")
 
 
 if __name__ == "__main__":

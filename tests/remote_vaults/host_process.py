@@ -17,8 +17,8 @@ from cloister.link.network.address import Address
 from tests.served import Command
 
 
-class OutpostProcess(Command):
-    """A running outpost."""
+class HostProcess(Command):
+    """A running vault host."""
 
     def __init__(self, log: Path, key: Path, *arguments: str, listen: str = "127.0.0.1:0", namespace: str = "") -> None:
         elsewhere = ("ip", "netns", "exec", namespace) if namespace else ()
@@ -28,16 +28,16 @@ class OutpostProcess(Command):
         return self.wait_for(r"listens on (\S+);", patience_s)
 
     def bridges(self) -> list[psutil.Process]:
-        return [one for one in self.children() if runs(one, "cloister.link.network.far")]
+        return [one for one in self.children() if runs(one, "cloister.link.network.vault_bridge")]
 
 
 @contextmanager
-def running_outpost(log: Path, key: Path, *arguments: str) -> Iterator[OutpostProcess]:
-    outpost = OutpostProcess(log, key, *arguments)
+def running_host(log: Path, key: Path, *arguments: str) -> Iterator[HostProcess]:
+    vault_host = HostProcess(log, key, *arguments)
     try:
-        yield outpost
+        yield vault_host
     finally:
-        outpost.stop()
+        vault_host.stop()
 
 
 def runs(process: psutil.Process, module: str) -> bool:
@@ -49,7 +49,7 @@ def runs(process: psutil.Process, module: str) -> bool:
 
 
 class Wiretap:
-    """Stands between a server and its outpost and keeps every byte that passes, or cuts the line."""
+    """Stands between a server and its vault host and keeps every byte that passes, or cuts the line."""
 
     def __init__(self, target: str) -> None:
         self._target = Address.parse(target)

@@ -1,4 +1,4 @@
-"""Entry of the outpost: `cloister vault serve` becomes `python -m cloister.outpost FD`, in the same process.
+"""Entry of the vault host: `cloister vault serve` becomes `python -m cloister.remote_vaults FD`, in the same process.
 
 FD is a memory file with the settings. Nothing printed here comes from a prompt.
 """
@@ -15,8 +15,8 @@ from rich.console import Console
 from cloister.config import OutpostSettings
 from cloister.messages.lifecycle import StartController
 from cloister.models.source import ModelFolder
-from cloister.outpost.process import Outpost
 from cloister.process.entry import run
+from cloister.remote_vaults.host import VaultHost
 
 
 async def _serve(start: StartController, console: Console) -> None:
@@ -24,10 +24,8 @@ async def _serve(start: StartController, console: Console) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    outpost = Outpost(
-        ModelFolder(start.name, Path(start.path), {}), OutpostSettings.model_validate_json(start.settings)
-    )
-    starting = asyncio.create_task(outpost.start())
+    host = VaultHost(ModelFolder(start.name, Path(start.path), {}), OutpostSettings.model_validate_json(start.settings))
+    starting = asyncio.create_task(host.start())
     stopped = asyncio.create_task(stop.wait())
     try:
         with console.status(f"Loading {start.name}…"):
@@ -35,7 +33,7 @@ async def _serve(start: StartController, console: Console) -> None:
         if starting.done():
             seconds = monotonic() - start.begun
             console.print(
-                f"[bold green]Outpost[/] with vaults for [bold]{start.name}[/] listens on {starting.result()}; "
+                f"[bold green]Vault host[/] with vaults for [bold]{start.name}[/] listens on {starting.result()}; "
                 f"ready in {seconds:.1f} s",
                 soft_wrap=True,
             )
@@ -44,7 +42,7 @@ async def _serve(start: StartController, console: Console) -> None:
         starting.cancel()
         stopped.cancel()
         await asyncio.gather(starting, stopped, return_exceptions=True)
-        await outpost.close()
+        await host.close()
     console.print("Stopped.")
 
 

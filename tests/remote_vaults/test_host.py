@@ -1,4 +1,4 @@
-"""A real outpost behind a real controller: what vaults on another machine say is what `open` says, and they end."""
+"""A real vault host behind a real controller: what vaults on another machine say is what `open` says, and they end."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ import pytest_asyncio
 from cloister.backend.base import OpenJob, VaultJob
 from cloister.errors import ServiceUnavailable, VaultLost
 from cloister.link.network.address import Address
-from cloister.link.network.secret import write_secret
-from cloister.link.network.secure import GREETING
+from cloister.link.network.credentials import write_secret
 from cloister.messages.generation import SamplingParams
 from cloister.models.source import ModelFolder
 from cloister.prompts.tokenizer import Tokenizer
 from tests.controller.house import RealHouse, private
 from tests.link.bridges import wait_until
-from tests.outpost.conftest import ENGINE
-from tests.outpost.house import OutpostProcess, Wiretap, running_outpost, runs
+from tests.remote_vaults.conftest import ENGINE
+from tests.remote_vaults.host_process import HostProcess, Wiretap, running_host, runs
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -36,8 +35,8 @@ ENDLESS = SamplingParams(max_tokens=400, temperature=0)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def house(tiny: ModelFolder, key: Path, outpost: OutpostProcess) -> AsyncIterator[RealHouse]:
-    house = await RealHouse.start(tiny, spare_vaults=1, outpost=outpost.address(), outpost_key=key)
+async def house(tiny: ModelFolder, key: Path, vault_host: HostProcess) -> AsyncIterator[RealHouse]:
+    house = await RealHouse.start(tiny, spare_vaults=1, outpost=vault_host.address(), outpost_key=key)
     yield house
     await house.close()
 
@@ -61,13 +60,13 @@ async def test_what_a_remote_vault_says_is_what_open_says(house: RealHouse, tiny
     assert together == plain
 
 
-async def test_a_kept_session_stays_in_its_vault_and_ends_with_it(house: RealHouse, outpost: OutpostProcess) -> None:
+async def test_a_kept_session_stays_in_its_vault_and_ends_with_it(house: RealHouse, vault_host: HostProcess) -> None:
     first = await answer(house, private(TEXT, "kept", keep=True))
-    before = {one.pid for one in outpost.bridges()}
+    before = {one.pid for one in vault_host.bridges()}
     assert await answer(house, private(TEXT, "kept", keep=True)) == first
-    assert before & {one.pid for one in outpost.bridges()}
+    assert before & {one.pid for one in vault_host.bridges()}
     await house.client.end_session("tenant", "kept")
-    wait_until(lambda: len(outpost.bridges()) <= 1)  # the spare one
+    wait_until(lambda: len(vault_host.bridges()) <= 1)  # the spare one
 
 
 def of_another_server(process: psutil.Process) -> bool:
@@ -75,22 +74,22 @@ def of_another_server(process: psutil.Process) -> bool:
     return any(runs(above, "cloister.controller") for above in process.parents())
 
 
-async def test_no_vault_runs_beside_the_service(house: RealHouse, outpost: OutpostProcess) -> None:
+async def test_no_vault_runs_beside_the_service(house: RealHouse, vault_host: HostProcess) -> None:
     stream = await house.client.generate("tenant", private(TEXT, "where"), ENDLESS)
     await anext(stream)
-    there = set(outpost.children())
+    there = set(vault_host.children())
     here = [one for one in psutil.Process().children(recursive=True) if one not in there]
     own = [one for one in here if runs(one, "cloister.nursery") and not of_another_server(one)]
     assert len(own) == 3, "the nursery, its keeper and the service; no vault"
     await stream.aclose()
 
 
-async def test_a_remote_vault_that_is_killed_costs_its_own_request(house: RealHouse, outpost: OutpostProcess) -> None:
+async def test_a_remote_vault_that_is_killed_costs_its_own_request(house: RealHouse, vault_host: HostProcess) -> None:
     alone = await answer(house, private(TEXT, "other"), ENDLESS)
-    before = {one.pid for one in outpost.bridges()}
+    before = {one.pid for one in vault_host.bridges()}
     lost = await house.client.generate("tenant", private("Another text", "lost"), ENDLESS)
     await anext(lost)
-    spare = {one.pid for one in outpost.bridges()}
+    spare = {one.pid for one in vault_host.bridges()}
     used = before & spare
     os.kill(used.pop() if used else spare.pop(), signal.SIGKILL)
     with pytest.raises(VaultLost):
@@ -99,8 +98,8 @@ async def test_a_remote_vault_that_is_killed_costs_its_own_request(house: RealHo
     assert await answer(house, private(TEXT, "other"), ENDLESS) == alone
 
 
-async def test_nothing_of_a_prompt_is_on_the_wire(tiny: ModelFolder, key: Path, outpost: OutpostProcess) -> None:
-    tap = Wiretap(outpost.address())
+async def test_nothing_of_a_prompt_is_on_the_wire(tiny: ModelFolder, key: Path, vault_host: HostProcess) -> None:
+    tap = Wiretap(vault_host.address())
     house = await RealHouse.start(tiny, spare_vaults=0, outpost=tap.address, outpost_key=key)
     try:
         said = await answer(house, private(CANARY, "a"))
@@ -119,9 +118,9 @@ async def test_nothing_of_a_prompt_is_on_the_wire(tiny: ModelFolder, key: Path, 
 
 
 async def test_a_line_that_is_cut_loses_the_vault_on_both_sides(
-    tiny: ModelFolder, key: Path, outpost: OutpostProcess
+    tiny: ModelFolder, key: Path, vault_host: HostProcess
 ) -> None:
-    tap = Wiretap(outpost.address())
+    tap = Wiretap(vault_host.address())
     house = await RealHouse.start(tiny, spare_vaults=0, outpost=tap.address, outpost_key=key)
     try:
         stream = await house.client.generate("tenant", private(TEXT, "cut"), ENDLESS)
@@ -134,14 +133,14 @@ async def test_a_line_that_is_cut_loses_the_vault_on_both_sides(
             await answer(house, private(TEXT, "again"))
     finally:
         await house.close()
-    wait_until(lambda: len(outpost.bridges()) <= 1)
+    wait_until(lambda: len(vault_host.bridges()) <= 1)
 
 
 async def test_a_server_with_another_key_is_refused_and_says_so(
-    tiny: ModelFolder, tmp_path: Path, outpost: OutpostProcess, capfd: pytest.CaptureFixture[str]
+    tiny: ModelFolder, tmp_path: Path, vault_host: HostProcess, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write_secret(tmp_path / "wrong")
-    house = await RealHouse.start(tiny, spare_vaults=0, outpost=outpost.address(), outpost_key=tmp_path / "wrong")
+    house = await RealHouse.start(tiny, spare_vaults=0, outpost=vault_host.address(), outpost_key=tmp_path / "wrong")
     try:
         with pytest.raises(VaultLost):
             await answer(house, private(TEXT, "a"))
@@ -152,12 +151,12 @@ async def test_a_server_with_another_key_is_refused_and_says_so(
 
 
 async def test_a_server_in_another_precision_is_refused(
-    tiny: ModelFolder, key: Path, outpost: OutpostProcess, capfd: pytest.CaptureFixture[str]
+    tiny: ModelFolder, key: Path, vault_host: HostProcess, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from tests.controller.house import ENGINE as HERE
 
     other = HERE.model_copy(update={"dtype": "bf16"})
-    house = await RealHouse.start(tiny, other, spare_vaults=0, outpost=outpost.address(), outpost_key=key)
+    house = await RealHouse.start(tiny, other, spare_vaults=0, outpost=vault_host.address(), outpost_key=key)
     try:
         with pytest.raises(VaultLost):
             await answer(house, private(TEXT, "a"))
@@ -166,17 +165,17 @@ async def test_a_server_in_another_precision_is_refused(
     assert "serves another model, or the same in another precision" in capfd.readouterr().err
 
 
-async def test_strangers_get_no_vault_and_do_not_keep_others_out(house: RealHouse, outpost: OutpostProcess) -> None:
-    strangers = [Address.parse(outpost.address()).connect(5) for _ in range(20)]
+async def test_strangers_get_no_vault_and_do_not_keep_others_out(house: RealHouse, vault_host: HostProcess) -> None:
+    strangers = [Address.parse(vault_host.address()).connect(5) for _ in range(20)]
     for one in strangers[:3]:
         one.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(100))
     for one in strangers[3:6]:
-        one.sendall(GREETING)
+        one.sendall(b"\x16\x03\x01\x02\x00\x01")  # the beginning of a TLS handshake, and no more
     closed = [one for one in strangers if _closed(one)]
     assert len(closed) >= 3 + 4, "who speaks another language, and who came when too many strangers were there"
     for one in strangers:
         one.close()
-    wait_until(lambda: len(outpost.bridges()) <= 2)
+    wait_until(lambda: len(vault_host.bridges()) <= 2)
     assert len(await answer(house, private(TEXT, "after"))) == 12
 
 
@@ -190,17 +189,17 @@ def _closed(one: socket.socket) -> bool:
         return True
 
 
-async def test_an_outpost_that_dies_is_a_typed_error_and_leaves_nothing(
+async def test_a_vault_host_that_dies_is_a_typed_error_and_leaves_nothing(
     tiny: ModelFolder, key: Path, tmp_path: Path
 ) -> None:
-    with running_outpost(tmp_path / "log", key, "--model", str(tiny.path), *ENGINE) as outpost:
-        house = await RealHouse.start(tiny, spare_vaults=1, outpost=outpost.address(), outpost_key=key)
+    with running_host(tmp_path / "log", key, "--model", str(tiny.path), *ENGINE) as vault_host:
+        house = await RealHouse.start(tiny, spare_vaults=1, outpost=vault_host.address(), outpost_key=key)
         try:
             stream = await house.client.generate("tenant", private(TEXT, "a"), ENDLESS)
             await anext(stream)
-            processes = outpost.children()
+            processes = vault_host.children()
             assert len(processes) >= 4  # nursery and keeper, bridge, vault
-            outpost.process.kill()
+            vault_host.process.kill()
             with pytest.raises(VaultLost):
                 async for _ in stream:
                     pass
@@ -211,9 +210,9 @@ async def test_an_outpost_that_dies_is_a_typed_error_and_leaves_nothing(
             await house.close()
 
 
-async def test_a_nursery_that_dies_over_there_comes_back(house: RealHouse, outpost: OutpostProcess) -> None:
+async def test_a_nursery_that_dies_over_there_comes_back(house: RealHouse, vault_host: HostProcess) -> None:
     before = await answer(house, private(TEXT, "a"))
-    nursery = next(one for one in outpost.children() if runs(one, "cloister.nursery"))
+    nursery = next(one for one in vault_host.children() if runs(one, "cloister.nursery"))
     nursery.kill()
     end = time.monotonic() + 60
     while True:
