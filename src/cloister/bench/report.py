@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from cloister.bench.answer import Answer
-from cloister.errors import SetupError
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +103,3 @@ class BenchReport:
     def as_json(self) -> dict[str, Any]:
         """Plain values, ready for `json`."""
         return asdict(self)
-
-
-def write_json(document: dict[str, Any], path: Path) -> None:
-    """Write a document so that two of them can be compared line by line."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    except OSError as wrong:
-        raise SetupError(f"{path} cannot be written: {wrong.strerror}.", hint="Choose another file.") from None

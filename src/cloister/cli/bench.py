@@ -12,6 +12,7 @@ import typer
 from cloister.bench.prompts import Endpoint
 from cloister.cli.bench_mpc import bench_mpc
 from cloister.cli.bench_spd import bench_spd
+from cloister.cli.bench_suite import progress_bars
 from cloister.cli.options import DEFAULT_KEY, DEFAULT_URL, ApiKey, Url, numbers
 from cloister.errors import ServiceUnavailable, SetupError
 
@@ -77,7 +78,7 @@ def bench_serve(
 
     from cloister.bench.address import ServerAddress
     from cloister.bench.load import Workload
-    from cloister.bench.report import write_json
+    from cloister.bench.suite.results import write_json
 
     load = Workload(
         endpoint=endpoint,
@@ -110,18 +111,13 @@ def bench_serve(
 async def _measure_all(
     address: ServerAddress, api_key: str, model: str | None, load: Workload, users: list[int]
 ) -> BenchReport:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from cloister.bench.load import first_model, measure
     from cloister.bench.report import BenchReport
 
     listed = await first_model(address, api_key)
     model = model or listed
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     runs = []
-    # One refresh a second: drawing must not take the cores from the server measured.
-    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=1) as progress:
+    with progress_bars() as progress:
         for count in users:
             total = count * (load.warmup + load.requests_per_user)
             task = progress.add_task(f"{count} user{'s' if count > 1 else ''}", total=total)

@@ -13,14 +13,14 @@ pytest.importorskip("spu", reason="generation on shares needs the extra [mpc]")
 
 from cloister.bench.mpc import run as module
 from cloister.bench.mpc.cost import Cost
-from cloister.bench.mpc.figures import draw_figures
+from cloister.bench.mpc.figures import FIGURES
 from cloister.bench.mpc.meter import Part, Step
 from cloister.bench.mpc.plan import FULL, PARTS
 from cloister.bench.mpc.quality import QualityRow
 from cloister.bench.mpc.results import Results
-from cloister.bench.mpc.run import Bench
-from cloister.bench.mpc.shapes import GPT2
+from cloister.bench.mpc.run import GPT2, Bench
 from cloister.bench.mpc.variants import VARIANTS, Variant
+from cloister.bench.suite.figures import draw_figures
 from cloister.errors import PartyLost
 from tests.bench.mpc.fakes import cost
 
@@ -104,7 +104,7 @@ def test_every_part_is_in_the_document(tmp_path: Path) -> None:
         "quality"
     ]
     assert [row["met"] for row in document["targets"] if row["name"].startswith("quality")] == [True, True]
-    assert len(draw_figures(document, tmp_path)) == 5
+    assert len(draw_figures(document, tmp_path, FIGURES)) == 5
 
 
 def test_a_part_that_fails_is_noted_and_the_next_has_new_parties(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,43 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
-from time import monotonic
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
 from cloister.bench.mpc.cost import total
 from cloister.bench.mpc.gathering import gatherings, measure_function
 from cloister.bench.mpc.meter import Meter, Step
-from cloister.bench.mpc.orders import ProtocolName
 from cloister.bench.mpc.parties import Parties
+from cloister.bench.mpc.party import ProtocolName
 from cloister.bench.mpc.plan import PARTS, Part
-from cloister.bench.mpc.results import Results
-from cloister.bench.mpc.rows import cost_row
-from cloister.bench.mpc.shapes import GPT2
+from cloister.bench.mpc.results import Results, cost_row
 from cloister.bench.mpc.variants import VARIANTS, Variant, ablation, hierarchies
-from cloister.errors import CloisterError
+from cloister.bench.suite.measurement import Measurement, Watcher
+from cloister.mpc.shape import ModelShape
 
 if TYPE_CHECKING:
     from cloister.bench.mpc.quality import QualityRow
-    from cloister.mpc.shape import ModelShape
 
 Judge: TypeAlias = "Callable[[Callable[[str], None]], list[QualityRow]]"
 PROFILED = ("full", "full_lean", "mpcache_paper", "mpcache")
+GPT2 = ModelShape(
+    layers=12,
+    heads=12,
+    kv_heads=12,
+    head_size=64,
+    hidden=768,
+    inner=3072,
+    vocabulary=50257,
+    positions=1024,
+    context=1024,
+    epsilon=1e-5,
+    activation="gelu",
+    gated=False,
+    biases=True,
+    tied=False,
+    rotation=(),
+    scales=(1.0,) * 12,
+)
+"""Measured without its weights: costs depend on sizes alone."""
 
 
-class Watcher(Protocol):
-    """Who is told how far it is."""
-
-    def begin(self, part: Part, total: int) -> None: ...
-
-    def advance(self, what: str) -> None: ...
-
-    def say(self, what: str) -> None: ...
-
-
-class Bench:
-    """Measures the parts asked for. `save` is called whenever a part has ended, well or not."""
+class Bench(Measurement[Results]):
+    """Measures on parties of its own."""
 
     def __init__(
         self,
@@ -52,14 +58,11 @@ class Bench:
         quality: Judge | None = None,
         necessity_shape: ModelShape | None = None,
     ) -> None:
-        self._results = results
+        super().__init__(results, watcher, save)
         self._plan = results.plan
         self._shape = shape
         self._necessity_shape = necessity_shape or GPT2
-        self._watcher = watcher
-        self._save = save
         self._quality = quality
-        self._begun = monotonic()
         self._meters: dict[ProtocolName, Meter] = {}
 
     def run(self, parts: Collection[Part]) -> None:
@@ -67,34 +70,32 @@ class Bench:
         with ExitStack() as self._running:
             for part in (part for part in PARTS if part in parts):
                 if self._in_time(part):
-                    self._run_part(part)
+                    with self._noting(part):
+                        self._measure(part)
         self._save()
 
     def _in_time(self, what: str) -> bool:
-        in_time = monotonic() - self._begun < self._plan.seconds
+        in_time = self._elapsed < self._plan.seconds
         if not in_time:
             self._results.left_out.append(what)
         return in_time
 
-    def _run_part(self, part: Part) -> None:
-        try:
-            {
-                "lengths": self._lengths,
-                "composition": self._composition,
-                "ablation": self._ablation,
-                "gathering": self._gathering,
-                "hierarchies": self._hierarchies,
-                "sharing": self._sharing,
-                "necessity": self._necessity,
-                "two_party": self._two_party,
-                "quality": self._judge_quality,
-            }[part]()
-        except (CloisterError, OSError) as failure:
-            self._results.failed.append({"part": part, "reason": str(failure) or type(failure).__name__})
-            self._end_parties()  # they may hold half a message
-        finally:
-            self._results.taken_s = monotonic() - self._begun
-            self._save()
+    def _failed(self, part: str, failure: Exception) -> None:
+        super()._failed(part, failure)
+        self._end_parties()  # they may hold half a message
+
+    def _measure(self, part: Part) -> None:
+        {
+            "lengths": self._lengths,
+            "composition": self._composition,
+            "ablation": self._ablation,
+            "gathering": self._gathering,
+            "hierarchies": self._hierarchies,
+            "sharing": self._sharing,
+            "necessity": self._necessity,
+            "two_party": self._two_party,
+            "quality": self._judge_quality,
+        }[part]()
 
     def _lengths(self) -> None:
         """Figure 10."""

@@ -16,7 +16,8 @@ from cloister.bench.load import PATHS, User, Workload, measure
 from cloister.bench.prompts import PromptSource, request_body
 from cloister.bench.report import RunReport
 from cloister.bench.server_process import ServerProcess
-from cloister.bench.spd.plan import LEVELS, Level, Point
+from cloister.bench.spd.plan import LEVELS, Level
+from cloister.bench.suite.rounds import Point
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import ServiceUnavailable
 from cloister.models.source import ModelFolder
@@ -49,7 +50,7 @@ def _number(value: float | None) -> float | None:
     return None if value is None or value != value else value
 
 
-class House:
+class Deployment:
     """A server that is up. `pid` is its controller's."""
 
     def __init__(self, server: ServerProcess, model: str, folder: ModelFolder) -> None:
@@ -107,19 +108,19 @@ class House:
 
 
 @asynccontextmanager
-async def open_house(folder: ModelFolder, logs: Path, arguments: Sequence[str] = ()) -> AsyncIterator[House]:
+async def deploy(folder: ModelFolder, logs: Path, arguments: Sequence[str] = ()) -> AsyncIterator[Deployment]:
     """Start a server for this model and wait until it has answered at every level once."""
     address = ServerAddress.on_free_port()
     log = logs / f"serve-{address.port}.log"
     command = [sys.executable, "-m", "cloister", "serve", "--port", str(address.port), "--model", str(folder.path)]
     with ServerProcess("cloister serve", [*command, *arguments], address, log, api_key=DEVELOPMENT_KEY) as server:
         try:
-            house = House(server, await server.ready(START_S), folder)
+            deployment = Deployment(server, await server.ready(START_S), folder)
         except ServiceUnavailable as failed:
             raise ServiceUnavailable(failed.message, hint=_last_line(log)) from None
         for level in LEVELS:
-            await house.measure(Point(level, 1, 16, 4), seed=-1)
-        yield house
+            await deployment.measure(Point(level, 1, 16, 4), seed=-1)
+        yield deployment
 
 
 def _last_line(log: Path) -> str:

@@ -1,0 +1,56 @@
+"""What was measured so far, as one JSON document, and the files it goes to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from cloister.bench.suite.targets import Document, Row, Target
+from cloister.errors import SetupError
+
+
+@dataclass
+class Results:
+    """Grows as parts end; `document` may be asked for at any time. A suite adds fields for its numbers."""
+
+    plan: Any
+    model: str
+    failed: list[Row] = field(default_factory=list, kw_only=True)
+    seconds: float = field(default=0.0, kw_only=True)
+    targets: ClassVar[tuple[Target, ...]] = ()
+
+    def numbers(self) -> Document:
+        """What the suite measured, as plain values."""
+        raise NotImplementedError
+
+    def remarks(self) -> Document:
+        """What else the suite says of its run: what was left out, and how long it took."""
+        raise NotImplementedError
+
+    def document(self) -> Document:
+        """Plain values, ready for `json`."""
+        numbers = self.numbers()
+        verdicts = [target.verdict(numbers) for target in self.targets]
+        about = {"model": self.model, "plan": asdict(self.plan), "failed": list(self.failed)}
+        return {**numbers, "targets": verdicts, **about, **self.remarks()}
+
+
+def find(rows: Iterable[Row], **having: Any) -> Row | None:
+    """The first row with these values."""
+    return next((row for row in rows if having.items() <= row.items()), None)
+
+
+def write_json(document: Document, path: Path) -> None:
+    """Write a document so that two of them can be compared line by line."""
+    write_text(json.dumps(document, indent=2) + "\n", path, "Choose another file.")
+
+
+def write_text(text: str, path: Path, hint: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as wrong:
+        raise SetupError(f"{path} cannot be written: {wrong.strerror}.", hint=hint) from None
