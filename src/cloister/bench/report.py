@@ -20,18 +20,12 @@ class Percentiles:
 
     @classmethod
     def of_seconds(cls, samples: Sequence[float]) -> Percentiles:
-        """Interpolates linearly between neighbours, as numpy does."""
-        ordered = sorted(samples)
-        return cls(*(_percentile_ms(ordered, fraction) for fraction in (0.50, 0.95, 0.99)))
+        """Interpolates linearly between neighbours."""
+        import numpy as np
 
-
-def _percentile_ms(ordered: Sequence[float], fraction: float) -> float | None:
-    if not ordered:
-        return None
-    place = fraction * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return round(1000 * (ordered[below] + (ordered[above] - ordered[below]) * (place - below)), 3)
+        if not samples:
+            return NOTHING
+        return cls(*(round(1000 * float(each), 3) for each in np.percentile(samples, (50, 95, 99))))
 
 
 NOTHING = Percentiles(None, None, None)

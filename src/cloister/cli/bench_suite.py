@@ -86,7 +86,7 @@ def measure_suite(
     if printed:
         typer.echo(json.dumps(document, indent=2))
     else:
-        _show(tables(document))
+        show_tables(tables(document))
     if plot_dir:
         draw_figures(document, plot_dir, figures)
     return document
@@ -98,13 +98,13 @@ def raise_if_failed(results: Results) -> None:
         raise ServiceUnavailable(f"Not all was measured ({reasons}).", hint="What was measured is kept.")
 
 
-def _show(tables: Sequence[Table]) -> None:
+def show_tables(tables: Sequence[Table]) -> None:
     from rich import table as rich_table
     from rich.console import Console
 
     colours = {"met": "[green]met[/]", "missed": "[red]missed[/]"}
     for table in tables:
-        shown = rich_table.Table(title=table.title)
+        shown = rich_table.Table(title=table.title, caption=table.caption)
         for place, head in enumerate(table.heads):
             is_number = place >= table.labels
             shown.add_column(head, justify="right" if is_number else "left", no_wrap=is_number)

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from cloister.bench.mpc.baselines.plan import BaselineName
 from cloister.bench.mpc.variants import VARIANTS
 
 Part = Literal[
-    "lengths", "ablation", "gathering", "hierarchies", "sharing", "necessity", "two_party", "composition", "quality"
+    "lengths", "composition", "ablation", "gathering", "hierarchies", "sharing", "necessity", "two_party", "quality"
 ]
-PARTS: tuple[Part, ...] = (
-    "lengths",
-    "composition",
-    "ablation",
-    "gathering",
-    "hierarchies",
-    "sharing",
-    "necessity",
-    "two_party",
-    "quality",
-)
-
-
+PARTS: tuple[Part, ...] = get_args(Part)
 QualityMethod: TypeAlias = Literal["mpcache"] | BaselineName
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import re
+import math
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from cloister.bench.address import ServerAddress
 from cloister.bench.answer import Answer
@@ -25,7 +27,6 @@ from cloister.models.source import ModelFolder
 START_S = 120.0
 REQUEST_S = 240.0
 TOKEN_IDS = (1000, 20000)
-_SAMPLE = re.compile(r'^cloister_(\w+?)(?:\{phase="(\w+)"\})? (\S+)$', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +41,15 @@ class Counters:
     @classmethod
     def read(cls, text: str) -> Counters:
         """From Prometheus's text format."""
-        samples = {(name, phase): float(value) for name, phase, value in _SAMPLE.findall(text)}
-        seconds = {phase: value for (name, phase), value in samples.items() if name == "service_seconds_total"}
-        ready, wait = (samples.get((name, "")) for name in ("vault_ready_ms", "vault_wait_ms"))
-        return cls(seconds, samples.get(("service_steps_total", ""), 0.0), _number(ready), _number(wait))
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None or value != value else value
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        single = {sample.name: sample.value for sample in samples if not math.isnan(sample.value)}
+        phases = (sample for sample in samples if sample.name == "cloister_service_seconds_total")
+        return cls(
+            {sample.labels["phase"]: sample.value for sample in phases},
+            single.get("cloister_service_steps_total", 0.0),
+            single.get("cloister_vault_ready_ms"),
+            single.get("cloister_vault_wait_ms"),
+        )
 
 
 class Deployment:

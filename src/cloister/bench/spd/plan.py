@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from cloister.bench.suite.rounds import Point
 
 Level = Literal["open", "partitioned", "isolated"]
-LEVELS: tuple[Level, ...] = ("open", "partitioned", "isolated")
+LEVELS: tuple[Level, ...] = get_args(Level)
 
 Part = Literal["users", "lengths", "breakdown", "ttft", "vaults", "model", "memory"]
-PARTS: tuple[Part, ...] = ("users", "lengths", "breakdown", "ttft", "vaults", "model", "memory")
+PARTS: tuple[Part, ...] = get_args(Part)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ class Table:
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
     labels: int = 1
+    caption: str | None = None
 
     def markdown(self) -> str:
         lines = [self.heads, ["---"] * len(self.heads), *self.rows]
