@@ -13,7 +13,7 @@ from cloister.bench.mpc.cost import LAN, WAN, Cost, Tally
 from cloister.bench.mpc.plan import Plan
 from cloister.bench.mpc.targets import TARGETS
 from cloister.bench.suite import results
-from cloister.bench.suite.targets import Document, Row
+from cloister.bench.suite.results import Document, Row
 
 if TYPE_CHECKING:
     from cloister.bench.mpc.quality import QualityRow

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from cloister.bench.suite.results import write_text
+from cloister.bench.suite.results import Document, Row, write_text
 from cloister.bench.suite.tables import Table, number, targets_table
-from cloister.bench.suite.targets import Document, Row
 
 COSTS = {
     "megabytes": "MB",

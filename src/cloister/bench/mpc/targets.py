@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from cloister.bench.mpc.baselines.plan import STATIC
-from cloister.bench.suite.results import find
-from cloister.bench.suite.targets import Document, Target
+from cloister.bench.suite.results import Document, Target, find
 
 OURS = "mpcache"
 LENGTHS = (1024, 2048)

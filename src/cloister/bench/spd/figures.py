@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloister.bench.spd.plan import LEVELS
 from cloister.bench.suite.figures import Draw, panels, stacked_bars, titled
-from cloister.bench.suite.results import find
-from cloister.bench.suite.targets import Document
+from cloister.bench.suite.results import Document, find
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

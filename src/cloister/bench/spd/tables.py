@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cloister.bench.suite.results import Document
 from cloister.bench.suite.tables import Table, number, targets_table
-from cloister.bench.suite.targets import Document
 
 COLUMNS = ("load", "level", "tokens/s", "of open's", "answer, ms", "first token, ms")
 

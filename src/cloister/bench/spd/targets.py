@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cloister.bench.suite.results import find
-from cloister.bench.suite.targets import Document, Target
+from cloister.bench.suite.results import Document, Target, find
 
 IDLE_VAULTS = 64
 

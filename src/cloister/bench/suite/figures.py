@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from cloister.bench.suite.targets import Document
+from cloister.bench.suite.results import Document
 from cloister.errors import SetupError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cloister.bench.suite.targets import Row
+from cloister.bench.suite.results import Row
 
 
 @dataclass(frozen=True, slots=True)
