@@ -85,7 +85,7 @@ def bench_mpc(
     from cloister.bench.mpc.run import Bench
     from cloister.bench.report import write_json
     from cloister.models.source import find_model
-    from cloister.mpc.calibration import prepare
+    from cloister.mpc.provider.calibration import prepare
 
     basis = QUICK if quick else FULL
     plan = replace(

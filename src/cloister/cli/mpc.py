@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cloister.cli.mpc_deal import deal
 from cloister.cli.mpc_proxy import proxy
 from cloister.config import cache_folder
 
@@ -18,13 +17,13 @@ if TYPE_CHECKING:
 
 mpc = typer.Typer(no_args_is_help=True, help="Generation on secret shares: parties, their keys, their state.")
 mpc.command("proxy")(proxy)
-mpc.command("deal")(deal)
 
 ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="The parties' settings; the same for all.")]
 ProtocolChoice = Annotated[
     Literal["aby3", "cheetah", "semi2k"],
     typer.Option(help="aby3: three parties; cheetah, semi2k: two."),
 ]
+ModelChoice = Annotated[str | None, typer.Option(help="Folder, GGUF file or hub id.", show_default="the default model")]
 AllowInsecure = Annotated[
     bool,
     typer.Option(
@@ -48,10 +47,9 @@ def keys(
 
       cloister mpc keys keys --parties 3 --client clerk
     """
-    from cloister.mpc.certificates import Role, fingerprint
-    from cloister.mpc.local import make_keys
+    from cloister.mpc.certificates import DEFAULT_CLIENT, Role, fingerprint, make_keys
 
-    made = make_keys(folder, parties, tuple(client or ["clerk"]))
+    made = make_keys(folder, parties, tuple(client or [DEFAULT_CLIENT]))
     for rank in range(parties):
         certificate = made.of(Role("party", str(rank))).certificate
         typer.echo(f"{certificate}: fingerprint {fingerprint(certificate)}")
@@ -77,7 +75,7 @@ def party(
     _warn(refuse_insecure(settings, allow_insecure_beaver=allow_insecure_beaver))
     if rank >= len(settings.party):
         raise SetupError(f"There is no party {rank}: {settings.protocol} has {len(settings.party)}.")
-    from cloister.mpc.process import become_party
+    from cloister.mpc.party.process import become_party
 
     become_party(config, rank, allow_insecure_beaver=allow_insecure_beaver)
 
@@ -87,9 +85,7 @@ def up(
     folder: Annotated[
         Path | None, typer.Option(help="Keys, settings and shelves.", show_default="cache folder/mpc/PROTOCOL")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Folder, GGUF file or hub id.", show_default="the default model")
-    ] = None,
+    model: ModelChoice = None,
     protocol: ProtocolChoice = "aby3",
     beaver: Annotated[
         Literal["multi_party", "trusted_first_party"], typer.Option(help="Who makes semi2k's randomness.")
@@ -109,7 +105,7 @@ def up(
     from rich.console import Console
 
     from cloister.mpc.config import refuse_insecure
-    from cloister.mpc.local import make_local
+    from cloister.mpc.local_parties import make_local
 
     console = Console(stderr=True, highlight=False)
     place = folder or cache_folder() / "mpc" / protocol
@@ -124,8 +120,9 @@ def _keep_up(settings: PartiesConfig, place: Path, model: str | None, console: C
     import signal
 
     from cloister.models.source import find_model
-    from cloister.mpc.local import CONFIG_FILE, KEYS, Keys, Supervisor
-    from cloister.mpc.serve_weights import serve_weights
+    from cloister.mpc.certificates import Keys
+    from cloister.mpc.local_parties import CONFIG_FILE, KEYS, Supervisor
+    from cloister.mpc.provider.dealing import serve_weights
 
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell that starts us in the background has SIGINT ignored
         signal.signal(number, signal.default_int_handler)
@@ -142,6 +139,45 @@ def _keep_up(settings: PartiesConfig, place: Path, model: str | None, console: C
             signal.pause()
         except KeyboardInterrupt:
             console.print("Stopping…")
+
+
+@mpc.command("deal")
+def deal(
+    config: ConfigFile,
+    model: ModelChoice = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The provider's key; its certificate lies beside it.", show_default="keys/provider.key"
+        ),
+    ] = None,
+) -> None:
+    """Deal a model's weights to the parties as secret shares. What they hold already is not dealt again.
+
+    No party learns the weights; two that put their shares together have them. Each keeps about 16 bytes per weight.
+
+    Example:
+
+      cloister mpc deal --config parties.toml --model ./my-model
+    """
+    import asyncio
+
+    from rich.console import Console
+
+    from cloister.errors import SetupError
+    from cloister.models.source import find_model
+    from cloister.mpc.certificates import Credentials
+    from cloister.mpc.config import read_config
+    from cloister.mpc.provider.dealing import serve_weights
+
+    settings = read_config(config)
+    own = key or config.parent / "keys" / "provider.key"
+    if not own.is_file():
+        raise SetupError(f"There is no provider's key {own}.", hint="`cloister mpc keys` makes one; --key names it.")
+    console = Console(stderr=True, highlight=False)
+    found = find_model(model)
+    asyncio.run(serve_weights(settings, Credentials.beside(own), found, console))
+    console.print(f"{len(settings.party)} parties serve {found.name}.", soft_wrap=True)
 
 
 @mpc.command("status")
@@ -162,13 +198,13 @@ def status(
 
     import msgspec
 
-    from cloister.mpc.certificates import Credentials
+    from cloister.mpc.certificates import DEFAULT_CLIENT_KEY, Credentials
+    from cloister.mpc.client.parties import ask_all
     from cloister.mpc.config import read_config
-    from cloister.mpc.inquiry import ask_all
 
     settings = read_config(config)
-    own = key or config.parent / "keys" / "client-clerk.key"
-    found = asyncio.run(ask_all(settings, Credentials(own.with_suffix(".crt"), own)))
+    own = Credentials.beside(key or config.parent / DEFAULT_CLIENT_KEY)
+    found = asyncio.run(ask_all(settings, own))
     if json:
         typer.echo(msgspec.json.encode({"parties": found}))
     else:

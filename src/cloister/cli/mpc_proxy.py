@@ -71,13 +71,14 @@ async def _serve(
     from cloister.gateway.app import create_app
     from cloister.gateway.server import serve
     from cloister.models.tokenizer import Tokenizer
-    from cloister.mpc.backend import ClerkBackend
-    from cloister.mpc.clerk_parties import make_clerk, reach_parties
+    from cloister.mpc.client.backend import ClientBackend
+    from cloister.mpc.client.client import make_client
+    from cloister.mpc.client.passes import ModelAtParties
 
     typer.secho("Waiting for the parties…", dim=True, err=True)
-    parties = await reach_parties(file, PATIENCE_S, key)
-    backend = ClerkBackend(
-        lambda say: make_clerk(parties, folder, say, max_context=context, draft_tokens=drafts),
+    parties = await ModelAtParties.reach(file, PATIENCE_S, key)
+    backend = ClientBackend(
+        lambda say: make_client(parties, folder, say, max_context=context, draft_tokens=drafts),
         parties.vocabulary,
         context,
     )

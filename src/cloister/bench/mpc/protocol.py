@@ -11,7 +11,7 @@ PARTIES: dict[ProtocolName, int] = {"aby3": 3, "cheetah": 2}
 
 def settings_of(protocol: ProtocolName, *, profile: bool = False) -> Any:
     """The numbers' format as in serving; with `profile` every run writes what each operator cost."""
-    from cloister.mpc.sharing import runtime_config
+    from cloister.mpc.shares import runtime_config
 
     settings = runtime_config(protocol)
     settings.enable_pphlo_profile = profile

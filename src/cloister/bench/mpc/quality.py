@@ -25,9 +25,9 @@ from cloister.models.source import open_folder
 from cloister.models.tokenizer import Tokenizer
 from cloister.mpc.cache.plan import RECOMMENDED, CachePlan, MethodName
 from cloister.mpc.functions.bundle import NAIVE
-from cloister.mpc.shape import shape_of
-from cloister.mpc.twin import PlainModel
-from cloister.mpc.weights import read_weights
+from cloister.mpc.model.plain import PlainModel
+from cloister.mpc.model.shape import shape_of
+from cloister.mpc.model.weights import read_weights
 
 ANSWER_TOKENS = 16
 BUDGETS = (0.05, 0.1, 0.2)

@@ -23,7 +23,7 @@ from cloister.errors import CloisterError
 
 if TYPE_CHECKING:
     from cloister.bench.mpc.quality import QualityRow
-    from cloister.mpc.shape import ModelShape
+    from cloister.mpc.model.shape import ModelShape
 
 Judge: TypeAlias = "Callable[[Callable[[str], None]], list[QualityRow]]"
 PROFILED = ("full", "full_lean", "mpcache_paper", "mpcache")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cloister.mpc.shape import ModelShape
+from cloister.mpc.model.shape import ModelShape
 
 GPT2 = ModelShape(
     layers=12,
