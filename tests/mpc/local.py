@@ -120,7 +120,7 @@ class LocalParties:
         return next(each for each in self.party(rank).children() if f"cloister.mpc.party.{module}" in each.cmdline())
 
     def close(self) -> None:
-        self.supervisor.stop()
+        self.supervisor.close()
 
 
 async def connected(local: LocalParties, patience_s: float) -> None:

@@ -16,9 +16,8 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from types import TracebackType
 
 from rich.console import Console
 
@@ -107,7 +106,7 @@ class Supervisor:
         for thread in self._threads:
             thread.start()
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """End all parties, and wait for them."""
         self._stopping.set()
         for process in self.processes:
@@ -138,14 +137,6 @@ class Supervisor:
             env=environment(),
             start_new_session=True,  # Ctrl-C is ours to pass on
         )
-
-    def __enter__(self) -> Supervisor:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -190,7 +181,7 @@ async def serve(controller: socket.socket) -> None:
         connection.post(StartFailed(reason.code, reason.message, reason.hint))
         return
     hung_up = asyncio.create_task(connection.receive())
-    with Supervisor(place / CONFIG_FILE, len(config.party), logs=logs):
+    with closing(Supervisor(place / CONFIG_FILE, len(config.party), logs=logs)):
         dealing = asyncio.create_task(_deal(asked, place))
         await asyncio.wait((dealing, hung_up), return_when=asyncio.FIRST_COMPLETED)
         if dealing.done():

@@ -100,14 +100,14 @@ class Generation:
         self._place(-columns, columns)
         for number, scale in enumerate(shape.scales):
             self._publish(f"{number}/epsilon", np.float32(shape.epsilon * scale * scale))
-        self._run(programs.embed(columns), self._outside(columns))
+        self._run(programs.embed(columns), self._outside())
         for number in range(shape.layers):
             self._rescale(number, columns)
             leading = programs.leads(number)
             own = self._layer(number) | {"eviction": f"{self._name}/{programs.leader(number)}/eviction"}
             self._run(programs.prompt(leading), own)
             self._used(number, len(programs.method.evict_shuffles) if leading else 0)
-        self._run(programs.head(1, columns), self._outside(columns))
+        self._run(programs.head(1, columns), self._outside())
         self._written, self._queries = 0, 1
 
     def step(self, at: int, columns: int = 1) -> None:
@@ -126,7 +126,7 @@ class Generation:
         self._begin(shape.layers)
         self._place(at, columns)
         self._publish("slot", np.int32(programs.method.first_free + at))
-        self._run(programs.embed(columns), self._outside(columns))
+        self._run(programs.embed(columns), self._outside())
         if programs.ahead:
             self._select()
         for number in range(shape.layers):
@@ -136,7 +136,7 @@ class Generation:
             self._run(programs.step(columns, leading), own)
             if leading and not programs.ahead:
                 self._used(number, len(programs.method.choose_shuffles))
-        self._run(programs.head(columns), self._outside(columns))
+        self._run(programs.head(columns), self._outside())
         self._written, self._queries = at + columns, columns
 
     def close(self) -> None:
@@ -159,7 +159,7 @@ class Generation:
         scales = self._programs.shape.scales
         if number and scales[number] != scales[number - 1]:
             self._publish("factor", np.float32(scales[number] / scales[number - 1]))
-            self._run(self._programs.rescale(columns), self._outside(columns), counts=False)
+            self._run(self._programs.rescale(columns), self._outside(), counts=False)
 
     def _layer(self, number: int) -> dict[str, str]:
         name = self._name
@@ -167,8 +167,7 @@ class Generation:
         everyone = {part: f"{name}/{part}" for part in ("hidden", "present", "angles", "slot")}
         return own | everyone | {"weights": f"{self._weights}/{number}"}
 
-    def _outside(self, columns: int) -> dict[str, str]:
-        del columns
+    def _outside(self) -> dict[str, str]:
         parts = ("hidden", "present", "coarse", "fine", "places", "noise", "answer", "factor")
         return {part: f"{self._name}/{part}" for part in parts} | {"outer": self._weights}
 
