@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from cloister.mpc.model.inputs import one_hots, permutations
 from cloister.mpc.model.shape import FINE
-from cloister.mpc.shares import Dealer, one_hots, permutations
+from cloister.mpc.shares import Dealer
 from tests.mpc.local import SHAPE
 
 DEALER = Dealer()

@@ -1,15 +1,13 @@
 """Numbers into shares and back, and a share as it travels: a head that says how large the secret is, and the bytes.
 
 For whoever deals secrets (client, provider), and for parties' engines. What kind of share a party takes follows from
-its own protocol; a peer only chooses sizes. No pickle, no protobuf of others. Knows what a client deals for its tokens
-and how it draws permutations; knows no model's weights and no program.
+its own protocol; a peer only chooses sizes. No pickle, no protobuf of others. Knows no tokens, no model and no program.
 """
 
 from __future__ import annotations
 
 import math
 import re
-import secrets
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -20,7 +18,6 @@ from cloister.errors import ProtocolError
 from cloister.messages.mpc import CHUNK_BYTES, DataType, ShareHead
 from cloister.mpc.config import PARTIES, Beaver, Protocol
 from cloister.mpc.functions.ring import FRACTION_BITS
-from cloister.mpc.model.shape import FINE, ModelShape
 
 _KINDS: dict[Protocol, libspu.ProtocolKind] = {
     "aby3": libspu.ProtocolKind.ABY3,
@@ -70,29 +67,6 @@ class Dealer:
     def join(self, shares: Sequence[libspu.Share]) -> NDArray[np.generic]:
         values: NDArray[np.generic] = self._io.reconstruct(list(shares))
         return values
-
-
-def one_hots(shape: ModelShape, tokens: Sequence[int], columns: int, first: int = 0) -> dict[str, NDArray[np.int32]]:
-    """What a client deals for its tokens, padded on the left to `columns`; `first` is the first token's position."""
-    coarse = np.zeros((shape.coarse, columns), dtype=np.int32)
-    fine = np.zeros((FINE, columns), dtype=np.int32)
-    at = np.arange(columns - len(tokens), columns)
-    numbers = np.asarray(tokens)
-    coarse[numbers // FINE, at] = 1
-    fine[numbers % FINE, at] = 1
-    dealt = {"coarse": coarse, "fine": fine}
-    if shape.positions:
-        places = np.zeros((shape.positions, columns), dtype=np.int32)
-        places[first + np.arange(len(tokens)), at] = 1
-        dealt["places"] = places
-    return dealt
-
-
-def permutations(heads: int, size: int) -> NDArray[np.int32]:
-    """(heads, size, size) permutation matrices, each drawn alone from the system's randomness."""
-    draws = np.frombuffer(secrets.token_bytes(heads * size * 8), dtype=np.uint64).reshape(heads, size)
-    rows: NDArray[np.int32] = (np.argsort(draws, axis=1)[:, :, None] == np.arange(size)).astype(np.int32)
-    return rows
 
 
 def _dense(values: NDArray[np.generic]) -> NDArray[np.generic]:

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from cloister.mpc.cache.plan import CachePlan
-from cloister.mpc.model.generation import Generation, GenerationError, dealt
+from cloister.mpc.model.generation import Generation, GenerationError
+from cloister.mpc.model.inputs import dealt, one_hots, permutations
 from cloister.mpc.model.plain import PlainModel
 from cloister.mpc.model.programs import Outline, programs_for
-from cloister.mpc.shares import one_hots, permutations
 from tests.mpc.model.tiny import TinyModel, some_tokens, tiny_model
 from tests.mpc.thread_parties import ThreadParties
 

@@ -23,9 +23,9 @@ from cloister.mpc.cache.plan import CachePlan, make_method
 from cloister.mpc.cache.sharing import leader
 from cloister.mpc.model import decoder
 from cloister.mpc.model.decoder import Angles
+from cloister.mpc.model.inputs import permutations
 from cloister.mpc.model.plain import PlainModel
 from cloister.mpc.model.weights import LayerWeights
-from cloister.mpc.shares import permutations
 
 FORGETFUL = ("h2o", "tova")
 """Methods whose cache changes from token to token: their continuation is read one by one within each layer."""

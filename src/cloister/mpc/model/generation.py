@@ -10,14 +10,14 @@ Variables a provider deals once (float32, secret; `ModelWeights.named()` yields 
 
 Variables a client deals, secret; `{g}` is the generation's name, n the columns of the pass (T for the prefill):
 
-    {g}/coarse (V // 256, n) int32    {g}/fine (256, n) int32       before every pass: sharing.one_hots
+    {g}/coarse (V // 256, n) int32    {g}/fine (256, n) int32       before every pass: inputs.one_hots
     {g}/places (positions, n) int32                                 the same, where positions are learned
     {g}/noise (V, n or 1) float32                                   before every pass, where the answer is "sampled"
     {g}/{layer}/shuffles/{i} (G, C, C) int32                        before every pass: `dealt` says which, for
-    {g}/ahead/shuffles/{i} (layers x G, C, C) int32                 sharing.permutations; used once, then deleted
+    {g}/ahead/shuffles/{i} (layers x G, C, C) int32                 inputs.permutations; used once, then deleted
 
 What the client alone may fetch: {g}/answer, (n or 1,) int32 or (V, n or 1) float32 ("logits"); one column after the
-prefill. `dealt(programs, columns)` lists a pass's variables with shapes and types, for dealing and for checking.
+prefill. `inputs.dealt` lists a pass's variables with shapes and types, for dealing and for checking.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from spu import Runtime, libspu
 
 from cloister.errors import CloisterError
 from cloister.mpc.model.programs import Program, Programs
-from cloister.mpc.model.shape import FINE
 from cloister.mpc.shares import Dealer
 
 Progress = Callable[[int, int], None]
@@ -40,28 +39,6 @@ class GenerationError(CloisterError):
     """A generation on shares was asked for a pass it cannot make."""
 
     code = "mpc_generation"
-
-
-def dealt(programs: Programs, columns: int | None = None) -> dict[str, tuple[tuple[int, ...], str]]:
-    """What a client deals before a step of `columns`, or before the prefill: name without `{g}/` → shape, type."""
-    shape, method = programs.shape, programs.method
-    wide = columns or programs.outline.prompt_tokens
-    needed = {"coarse": ((shape.coarse, wide), "int32"), "fine": ((FINE, wide), "int32")}
-    if shape.positions:
-        needed["places"] = ((shape.positions, wide), "int32")
-    if programs.outline.answer == "sampled":
-        needed["noise"] = ((shape.vocabulary, columns or 1), "float32")
-    if columns and programs.ahead:
-        heads = shape.kv_heads * len(programs.leaders)
-        sizes = {f"ahead/shuffles/{at}": (heads, size) for at, size in enumerate(method.choose_shuffles)}
-    else:
-        per_layer = method.choose_shuffles if columns else method.evict_shuffles
-        sizes = {
-            f"{number}/shuffles/{at}": (shape.kv_heads, size)
-            for number in programs.leaders
-            for at, size in enumerate(per_layer)
-        }
-    return needed | {name: ((heads, size, size), "int32") for name, (heads, size) in sizes.items()}
 
 
 class Generation:

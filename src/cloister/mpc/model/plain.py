@@ -21,9 +21,9 @@ from cloister.mpc.cache.sharing import leader
 from cloister.mpc.functions.bundle import LEAN, Functions
 from cloister.mpc.model import decoder
 from cloister.mpc.model.decoder import Angles
+from cloister.mpc.model.inputs import one_hots, permutations
 from cloister.mpc.model.shape import ModelShape, bucket_of
 from cloister.mpc.model.weights import ModelWeights
-from cloister.mpc.shares import one_hots, permutations
 
 
 class PlainModel:
