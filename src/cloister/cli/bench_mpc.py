@@ -70,7 +70,7 @@ def bench_mpc(
     from cloister.bench.mpc.tables import tables, write_report
     from cloister.bench.mpc.variants import VARIANTS
     from cloister.models.source import find_model
-    from cloister.mpc.calibration import prepare
+    from cloister.mpc.provider.calibration import prepare
 
     basis = QUICK if quick else FULL
     plan = replace(

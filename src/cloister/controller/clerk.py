@@ -35,7 +35,7 @@ from cloister.process.hardening import WIPE_FREED_MEMORY
 
 log = logging.getLogger(__name__)
 
-CLERK, TRIO = "cloister.mpc.clerk_process", "cloister.mpc.clerk_trio"
+CLERK, TRIO = "cloister.mpc.client.process", "cloister.mpc.local_parties"
 SECONDS_BETWEEN_STARTS = (0.5, 2.0, 10.0, 30.0)
 SECONDS_FOR_PARTIES_TO_END = 30.0
 ABOUT_SECONDS_TO_START = 90

@@ -12,9 +12,9 @@ from cloister.bench.mpc.cost import total
 from cloister.bench.mpc.meter import Meter
 from cloister.bench.mpc.parties import Parties
 from cloister.bench.mpc.variants import VARIANTS, Variant
-from cloister.mpc import layer
 from cloister.mpc.cache.plan import CachePlan
-from cloister.mpc.shape import ModelShape
+from cloister.mpc.model import decoder
+from cloister.mpc.model.shape import ModelShape
 
 TINY = ModelShape(
     layers=4,
@@ -69,7 +69,7 @@ def test_selecting_ahead_is_one_program_more_and_fewer_messages(meter: Meter) ->
 
 
 def test_without_a_cache_blocks_are_extrapolated_exactly(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layer, "BLOCK", 16)
+    monkeypatch.setattr(decoder, "BLOCK", 16)
     step = meter.step(VARIANTS["none"], 48)
     assert step.extrapolated and not meter.step(VARIANTS["none"], 32).extrapolated
     kinds = meter._programs(VARIANTS["none"], 48)

@@ -11,8 +11,8 @@ from cloister.bench.mpc.quality_reading import Reader, read_prompt
 from cloister.bench.mpc.quality_tasks import Sample, Task
 from cloister.mpc.cache.plan import CachePlan
 from cloister.mpc.functions.bundle import NAIVE
-from cloister.mpc.twin import PlainModel
-from tests.mpc.tiny import some_tokens, tiny_model
+from cloister.mpc.model.plain import PlainModel
+from tests.mpc.model.tiny import some_tokens, tiny_model
 
 PROMPT, NEW = 64, 6
 SMALL = {

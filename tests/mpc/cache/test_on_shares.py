@@ -21,8 +21,8 @@ from cloister.mpc.cache.mpcache import MPCache
 from cloister.mpc.cache.plan import CachePlan
 from cloister.mpc.cache.ranking import best_rows, in_order
 from cloister.mpc.functions.reveal import tracing_for_shares
-from cloister.mpc.threads import Trio
 from tests.mpc.cache.drawn import NO_OFFSET, SOFTMAX, drawn_prompt, drawn_shuffles, floats, plan, windowed
+from tests.mpc.thread_parties import ThreadParties as Trio
 
 TOKENS = 32
 

@@ -19,8 +19,8 @@ from cloister.bench.mpc.variants import Variant
 from cloister.mpc.cache.plan import CachePlan
 
 if TYPE_CHECKING:
-    from cloister.mpc.programs import Program, Programs
-    from cloister.mpc.shape import ModelShape
+    from cloister.mpc.model.programs import Program, Programs
+    from cloister.mpc.model.shape import ModelShape
 
 LONG = 20.0  # seconds; what takes as long is not repeated
 LUCKY = 5  # runs of a program that ranks by random pivots: its bytes differ by a third from run to run
@@ -92,19 +92,19 @@ class Meter:
         """What a step runs and how often: with a cache one list, without one those of one block and of two."""
         if variant.name != "none":
             return [list(programs_of(self._programs(variant, seq)))]
-        from cloister.mpc.layer import BLOCK
+        from cloister.mpc.model.decoder import BLOCK
 
         lengths = [min(seq, BLOCK)] + [2 * BLOCK] * (seq > BLOCK)
         return [list(_recomputing(self._programs(variant, -(-length // 16) * 16))) for length in lengths]
 
     def _composed(self, planned: list[list[Counted]], seq: int) -> Step:
-        from cloister.mpc import layer
+        from cloister.mpc.model import decoder
 
         costs = [
             tuple(Part(program.name, times, self._known[_key(program)]) for program, times in counted)
             for counted in planned
         ]
-        blocks = seq // layer.BLOCK
+        blocks = seq // decoder.BLOCK
         if len(costs) == 1 or blocks == 2:
             return Step(costs[-1])
         (embed, one, _), (_, two, head) = costs
@@ -112,7 +112,7 @@ class Meter:
         return Step((embed, prompt, head), extrapolated=True)
 
     def _programs(self, variant: Variant, seq: int) -> Programs:
-        from cloister.mpc.programs import Outline, Programs
+        from cloister.mpc.model.programs import Outline, Programs
 
         # On which functions a cache is computed is the variant's affair, so that equal plans give equal programs.
         plan = CachePlan(method="full") if variant.plan.method in ("full_naive", "none") else variant.plan

@@ -94,7 +94,7 @@ Reply = Done | Failed
 
 def settings_of(protocol: ProtocolName, *, profile: bool = False) -> Any:
     """The numbers' format as in serving; with `profile` every run writes what each operator cost."""
-    from cloister.mpc.sharing import runtime_config
+    from cloister.mpc.shares import runtime_config
 
     settings = runtime_config(protocol)
     settings.enable_pphlo_profile = profile

@@ -26,9 +26,9 @@ from cloister.bench.mpc.quality_tasks import (
 from cloister.models.source import open_folder
 from cloister.mpc.cache.plan import RECOMMENDED, CachePlan
 from cloister.mpc.functions.bundle import NAIVE
-from cloister.mpc.shape import shape_of
-from cloister.mpc.twin import PlainModel
-from cloister.mpc.weights import read_weights
+from cloister.mpc.model.plain import PlainModel
+from cloister.mpc.model.shape import shape_of
+from cloister.mpc.model.weights import read_weights
 from cloister.prompts.tokenizer import Tokenizer
 
 ANSWER_TOKENS = 16

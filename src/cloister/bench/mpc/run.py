@@ -17,7 +17,7 @@ from cloister.bench.mpc.plan import PARTS, Part
 from cloister.bench.mpc.results import Results, cost_row
 from cloister.bench.mpc.variants import VARIANTS, Variant, ablation, hierarchies
 from cloister.bench.suite.measurement import Measurement, Watcher
-from cloister.mpc.shape import ModelShape
+from cloister.mpc.model.shape import ModelShape
 
 if TYPE_CHECKING:
     from cloister.bench.mpc.quality import QualityRow
