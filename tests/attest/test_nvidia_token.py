@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloister.attest.checks import Outcome, Verdict
 from cloister.attest.nvidia import GpuPolicy, verify_gpu_token
-from cloister.attest.nvidia.jwks import read_jwks
+from cloister.attest.nvidia.eat import read_jwks
+from cloister.checks import Outcome, Verdict
 from cloister.errors import EvidenceInvalid
 from tests.fuzz.nvidia_made import NONCE, NOW, MadeService, gpu_claims
 

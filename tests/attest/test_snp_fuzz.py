@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloister.attest.snp import SnpPolicy, verify_snp
-from cloister.attest.snp.certificate import read_bundle
-from cloister.attest.snp.table import read_table
-from cloister.attest.snp.wrapping import unwrap_report
+from cloister.attest.snp.certificate import read_bundle, read_table
+from cloister.attest.snp.report import unwrap_report
 from cloister.errors import EvidenceInvalid
 from tests.attest import snp_maker as maker
 from tests.attest.snp_maker import AT, Chip, table

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cloister.attest.checks import Verdict
 from cloister.attest.snp import SnpPolicy, verify_snp
 from cloister.attest.snp.certificate import read_bundle
 from cloister.attest.snp.product import AMD_ROOTS, Product
+from cloister.checks import Verdict
 from cloister.errors import EvidenceInvalid
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from cloister.attest.checks import Outcome, Verdict
 from cloister.attest.snp import SnpPolicy, TcbFloor, verify_snp
 from cloister.attest.snp.product import AMD_ROOTS, Product
+from cloister.checks import Outcome, Verdict
 from cloister.errors import EvidenceInvalid
 from tests.attest import snp_maker as maker
 from tests.attest.snp_maker import AT, CHIP, TCB, Chip, certificate, rsa_key, table

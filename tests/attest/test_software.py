@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.attest.attester import Attester
-from cloister.attest.checks import Verdict
 from cloister.attest.software import SoftwareAttester, SoftwareReport, verify_software
+from cloister.checks import Verdict
 from cloister.errors import EvidenceInvalid, SetupError
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cloister.attest.checks import Outcome
 from cloister.attest.tdx import TdxPolicy, verify_tdx
+from cloister.checks import Outcome
 from cloister.errors import EvidenceInvalid
 
 IN_TIME = datetime(2025, 6, 25, tzinfo=UTC)

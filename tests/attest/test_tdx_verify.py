@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from cloister.attest.checks import Outcome, Verdict
 from cloister.attest.tdx import TdxPolicy, verify_tdx
 from cloister.attest.tdx.collateral import judge, read_collateral
 from cloister.attest.tdx.quote import read_quote
+from cloister.checks import Outcome, Verdict
 from cloister.errors import EvidenceInvalid
 from tests.fuzz.tdx_made import NOW, SEPT_VE_DISABLE, MadePlatform, p256
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.channel.inner import MAX_HEADERS, InnerHead, InnerRequest
+from cloister.channel.envelope import MAX_HEADERS, InnerHead, InnerRequest
 from cloister.errors import ChannelBroken
 
 name = st.from_regex(r"[A-Za-z][A-Za-z-]{0,20}", fullmatch=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.channel.padding import FINE_BYTES, SMALLEST_BYTES, padded
+from cloister.channel.sealing import FINE_BYTES, SMALLEST_BYTES, padded
 
 
 @given(st.integers(0, 1 << 26))

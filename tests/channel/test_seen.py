@@ -6,8 +6,7 @@ import secrets
 
 import pytest
 
-from cloister.channel.keys import ChannelKey, address_to
-from cloister.channel.seen import SeenMessages
+from cloister.channel.keys import ChannelKey, SeenMessages, address_to
 from cloister.errors import ChannelKeyUnknown, MessageRepeated
 
 

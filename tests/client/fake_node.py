@@ -18,11 +18,9 @@ from typing import Any
 from cloister.attest.attester import Attester
 from cloister.attest.evidence import NodeEvidence, bind, write_evidence
 from cloister.attest.software import SoftwareAttester
-from cloister.channel.envelope import CONTENT_TYPE, Envelope
-from cloister.channel.inner import InnerHead, InnerRequest
-from cloister.channel.keys import ChannelKey
+from cloister.channel.envelope import CONTENT_TYPE, Envelope, InnerHead, InnerRequest
+from cloister.channel.keys import ChannelKey, SeenMessages
 from cloister.channel.sealing import open_prompt, open_request
-from cloister.channel.seen import SeenMessages
 from cloister.channel.stream import StreamSealer
 from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, MessageRepeated
 from cloister.transparency.dev_log import Release

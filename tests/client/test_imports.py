@@ -11,8 +11,9 @@ FORBIDDEN = [
     *(
         f"cloister.{each}"
         for each in (
-            *("attention", "bench", "cli", "config", "controller", "engine", "entry", "gateway", "kernels", "link"),
-            *("models", "nursery", "outpost", "parlour", "service", "vault"),
+            *("attention", "backend", "bench", "cli", "compute", "config", "controller", "engine", "gateway", "link"),
+            *("models", "mpc", "nursery", "parlour", "process", "prompts", "remote_vaults", "sealed_weights"),
+            *("service", "vault"),
         )
     ),
 ]

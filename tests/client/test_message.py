@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.channel.envelope import Envelope
-from cloister.channel.inner import InnerRequest
+from cloister.channel.envelope import Envelope, InnerRequest
 from cloister.channel.keys import ChannelKey
 from cloister.channel.sealing import open_prompt, open_request
 from cloister.channel.stream import StreamSealer

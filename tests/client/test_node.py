@@ -3,8 +3,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from cloister.attest.checks import Examination
 from cloister.attest.policy import Policy
+from cloister.checks import Examination
 from cloister.client.address import NodeAddress
 from cloister.client.node import VerifiedNode
 from cloister.client.verification import Verification

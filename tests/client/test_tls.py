@@ -12,9 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from cloister.client.address import NodeAddress
+from cloister.client.address import NodeAddress, tls_to
 from cloister.client.openai import Client
-from cloister.client.tls import tls_to
 from cloister.errors import ServiceUnavailable
 from tests.client.fake_node import KEY, MODEL, FakeNode, release_in
 from tests.client.http_server import http_server

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from cloister.channel.inner import InnerHead
+from cloister.channel.envelope import InnerHead
 from cloister.channel.stream import StreamOpener, StreamSealer
 from cloister.client.address import NodeAddress
 from cloister.client.message import SealedMessage

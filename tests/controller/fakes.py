@@ -33,8 +33,9 @@ from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.service import AttachLink, Pause, Paused, Resume, ToSealedService
 from cloister.messages.vault import (
     Confide,
-    First,
+    FirstToken,
     FloorDone,
+    Prefilled,
     Release,
     TakeFloor,
     ToVault,
@@ -125,7 +126,9 @@ class FakeVault(Peer):
         asked = await self.next(Confide)
         self.say(Understood(asked.request_id, 40), WantFloor(40))
         await self.next(TakeFloor, skip=(Confide, Release, Cancel))
-        self.say(FloorDone(), First(asked.request_id, token, slot=3, origin=0, turn=0, max_tokens=8, **fields))
+        public = fields.pop("public", ())
+        first = FirstToken(token, slot=3, **fields)
+        self.say(FloorDone(), Prefilled(asked.request_id, (first,), max_tokens=8, public=public))
         return asked
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from cloister.attest.evidence import read_evidence, read_statement
 from cloister.attest.policy import Policy
+from cloister.channel.key_release import release_to
 from cloister.channel.keys import ChannelKey
 from cloister.client.provider import release_key
 from cloister.client.verification import NodeNotVerified
@@ -20,7 +21,6 @@ from cloister.config import ControllerSettings, GatewaySettings, Settings
 from cloister.controller.delivery import Delivery
 from cloister.errors import ChannelBroken, SetupError
 from cloister.sealed_weights.file import WeightsBundle, seal_weights
-from cloister.sealed_weights.key import release_to
 from cloister.transparency.keys import SigningKey
 
 KEY = bytes(range(32))

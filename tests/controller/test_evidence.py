@@ -20,8 +20,7 @@ from cloister.errors import SetupError
 from cloister.messages.front import AskEvidence, Evidence
 from cloister.messages.generation import Failed
 from cloister.transparency.dev_log import Release, development_release
-from cloister.transparency.key_file import new_key_file, read_key_file
-from cloister.transparency.keys import Algorithm
+from cloister.transparency.keys import Algorithm, new_key_file, read_key_file
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import measure_running
 from cloister.transparency.proof import verify_release

@@ -16,9 +16,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 with atheris.instrument_imports(include=["cloister.attest"]):
     from cloister.attest.snp import SnpPolicy, verify_snp
-    from cloister.attest.snp.certificate import read_bundle
-    from cloister.attest.snp.table import read_table
-    from cloister.attest.snp.wrapping import unwrap_report
+    from cloister.attest.snp.certificate import read_bundle, read_table
+    from cloister.attest.snp.report import unwrap_report
     from cloister.attest.software import verify_software
     from cloister.errors import EvidenceInvalid
 

@@ -11,7 +11,6 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["cloister.transparency"]):
-    from cloister.attest.evidence import ReleaseProof
     from cloister.errors import EvidenceInvalid
     from cloister.transparency.checkpoint import read_checkpoint
     from cloister.transparency.keys import SigningKey, VerifierKey
@@ -19,8 +18,8 @@ with atheris.instrument_imports(include=["cloister.transparency"]):
     from cloister.transparency.merkle import verify_consistency, verify_inclusion
     from cloister.transparency.note import Note, read_note, read_signature
     from cloister.transparency.proof import verify_release
-    from cloister.transparency.proof_file import read_proof
     from cloister.transparency.release_entry import measurement_in
+    from cloister.transparency.release_proof import ReleaseProof, read_proof
     from cloister.transparency.tiles import read_bundle, write_bundle
     from cloister.transparency.trust import ReleaseTrust
 

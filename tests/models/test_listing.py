@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cloister.models.listing import known_models
-from cloister.models.source import DEFAULT_NAME, find_model
+from cloister.models.source import DEFAULT_NAME, find_model, known_models
 
 
 def test_an_empty_cache_lists_the_default_as_not_converted(cache: Path) -> None:

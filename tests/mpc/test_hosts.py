@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloister.errors import PartyLost
-from tests.outpost.house import another_network, why_no_namespaces
+from tests.remote_vaults.host_process import another_network, why_no_namespaces
 
 pytest.importorskip("spu", reason="SPU is not installed: pip install '.[mpc]'")
 

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from cloister.channel.inner import InnerHead, InnerRequest
+from cloister.channel.envelope import InnerHead, InnerRequest
 from cloister.channel.keys import ChannelKey, RequestKeys, address_to
 from cloister.channel.sealing import seal_request
 from cloister.channel.stream import StreamOpener

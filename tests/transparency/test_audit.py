@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister.attest.checks import Outcome, Verdict
+from cloister.checks import Outcome, Verdict
 from cloister.transparency.audit import audit
 from cloister.transparency.checkpoint import Checkpoint
 from cloister.transparency.keys import SigningKey

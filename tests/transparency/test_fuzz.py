@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cloister.attest.evidence import ReleaseProof
 from cloister.transparency.checkpoint import Checkpoint
 from cloister.transparency.keys import SigningKey
 from cloister.transparency.note import Note
-from cloister.transparency.proof_file import write_proof
+from cloister.transparency.release_proof import ReleaseProof, write_proof
 from cloister.transparency.tiles import write_bundle
 from tests.transparency.house import manifest
 

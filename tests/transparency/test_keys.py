@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import EvidenceInvalid, SetupError
-from cloister.transparency.key_file import new_key_file, read_key_file
-from cloister.transparency.keys import Algorithm, SigningKey, VerifierKey, signed_at
+from cloister.transparency.keys import Algorithm, SigningKey, VerifierKey, new_key_file, read_key_file, signed_at
 from cloister.transparency.note import Note, Signature, read_note
 from tests.transparency.house import NOON, flips
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from cloister.errors import EvidenceInvalid, SetupError
+from cloister.files import write_whole
 from cloister.transparency import log as log_module
 from cloister.transparency import tiles as tiles_module
 from cloister.transparency.audit import audit
 from cloister.transparency.checkpoint import read_checkpoint
-from cloister.transparency.durable import write_whole
 from cloister.transparency.keys import SigningKey
 from cloister.transparency.log import Log
 from cloister.transparency.merkle import EMPTY_ROOT, leaf_hash, verify_consistency, verify_inclusion

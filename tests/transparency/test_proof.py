@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from cloister.attest.checks import Outcome, Verdict
-from cloister.attest.evidence import ReleaseProof
+from cloister.checks import Outcome, Verdict
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.transparency.checkpoint import Checkpoint
 from cloister.transparency.keys import SigningKey
@@ -18,8 +17,8 @@ from cloister.transparency.log import Log
 from cloister.transparency.manifest import measurement
 from cloister.transparency.merkle import EMPTY_ROOT, tree_root
 from cloister.transparency.proof import log_origin, prove_release, verify_release
-from cloister.transparency.proof_file import read_proof, write_proof
 from cloister.transparency.release_entry import entry_of, publish
+from cloister.transparency.release_proof import ReleaseProof, read_proof, write_proof
 from cloister.transparency.trust import ReleaseTrust
 from tests.transparency.house import NOON, ORIGIN, flips, forked, manifest, release_log, trust, witness_key
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import sigstore
 
-from cloister.attest.evidence import ReleaseProof
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.transparency.manifest import measurement
 from cloister.transparency.proof import verify_release
+from cloister.transparency.release_proof import ReleaseProof
 from cloister.transparency.sigstore_bundle import MAX_BUNDLE_BYTES, _names, verify_sigstore
 from cloister.transparency.trust import ReleaseTrust, SigstoreTrust
 from tests.transparency.house import manifest

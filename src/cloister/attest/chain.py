@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.hashes import SHA256, SHA384, SHA512
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtensionOID
 
-from cloister.attest.checks import Examination
+from cloister.checks import Examination
 from cloister.errors import EvidenceInvalid
 
 MAX_CHAIN_BYTES = 32768

@@ -14,7 +14,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from cloister.attest.attester import Tee
+from cloister.checks import decode_evidence
 from cloister.errors import EvidenceInvalid
+from cloister.transparency.release_proof import ReleaseProof
 
 VERSION = 1
 DOMAIN = b"cloister evidence v1\0"
@@ -30,24 +32,6 @@ class GpuEvidence(Struct, frozen=True, forbid_unknown_fields=True):
 
     kind: Literal["report", "token"]
     data: Annotated[bytes, Meta(max_length=262144)]
-
-
-class ReleaseProof(Struct, frozen=True, forbid_unknown_fields=True):
-    """That the node's release is in the log: the manifest, its place, and proofs against a signed checkpoint.
-
-    `consistency` leads from the tree the client saw last (`since`, 0: none) to this checkpoint.
-    """
-
-    manifest: Annotated[bytes, Meta(max_length=262144)]
-    index: Annotated[int, Meta(ge=0)] = 0
-    inclusion: Annotated[tuple[Digest, ...], Meta(max_length=64)] = ()
-    checkpoint: Annotated[str, Meta(max_length=65536)] = ""
-    since: Annotated[int, Meta(ge=0)] = 0
-    consistency: Annotated[tuple[Digest, ...], Meta(max_length=128)] = ()
-    log_key: Annotated[str, Meta(max_length=1024)] = ""
-    """The log's verifier key as the node knows it: a client that has one of its own compares, and one that trusts on
-    first use remembers it."""
-    sigstore: Annotated[bytes, Meta(max_length=262144)] = b""
 
 
 class Statement(Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,10 +74,6 @@ def bind(nonce: bytes, channel_key: bytes, measurement: bytes, gpu: bytes, state
     return hashlib.sha512(b"".join(parts)).digest()
 
 
-_evidence: msgspec.json.Decoder[NodeEvidence] = msgspec.json.Decoder(NodeEvidence)
-_statement: msgspec.json.Decoder[Statement] = msgspec.json.Decoder(Statement)
-
-
 def write_evidence(evidence: NodeEvidence) -> bytes:
     """The document as JSON."""
     return msgspec.json.encode(evidence)
@@ -101,12 +81,7 @@ def write_evidence(evidence: NodeEvidence) -> bytes:
 
 def read_evidence(data: bytes) -> NodeEvidence:
     """The document, or EvidenceInvalid."""
-    if len(data) > MAX_EVIDENCE_BYTES:
-        raise EvidenceInvalid(f"Evidence may have at most {MAX_EVIDENCE_BYTES} bytes.")
-    try:
-        evidence = _evidence.decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:
-        raise EvidenceInvalid(f"The evidence does not decode ({type(wrong).__name__}).") from None
+    evidence = decode_evidence(data, NodeEvidence, "Evidence", limit=MAX_EVIDENCE_BYTES)
     if evidence.version != VERSION:
         raise EvidenceInvalid(f"The evidence has version {evidence.version}, not {VERSION}.", hint="Update the client.")
     return evidence
@@ -114,7 +89,4 @@ def read_evidence(data: bytes) -> NodeEvidence:
 
 def read_statement(data: bytes) -> Statement:
     """The node's statement, or EvidenceInvalid."""
-    try:
-        return _statement.decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:
-        raise EvidenceInvalid(f"The node's statement does not decode ({type(wrong).__name__}).") from None
+    return decode_evidence(data, Statement, "The node's statement")

@@ -35,6 +35,7 @@ from cloister.attest.nvidia import GpuPolicy
 from cloister.attest.snp import SnpPolicy
 from cloister.attest.tdx import TdxPolicy
 from cloister.errors import SetupError
+from cloister.files import read_bounded
 from cloister.transparency.trust import ReleaseTrust, SigstoreTrust
 
 MAX_FILE_BYTES = 4 << 20
@@ -142,11 +143,4 @@ def _release(rules: _Rules, folder: Path) -> ReleaseTrust:
 
 
 def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as wrong:
-        raise SetupError(f"{path.name} cannot be read: {wrong.strerror}.", hint=f"Look at {path}.") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise SetupError(f"{path.name} is larger than {MAX_FILE_BYTES} bytes.", hint=f"Look at {path}.")
-    return data
+    return read_bounded(path, MAX_FILE_BYTES, hint=f"Look at {path}.")

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from msgspec import Meta, Struct
 
 from cloister.attest.attester import REPORT_DATA_BYTES, Attestation, Tee
-from cloister.attest.checks import Examination, Verdict
-from cloister.errors import EvidenceInvalid, SetupError
+from cloister.checks import Examination, Verdict, decode_evidence
+from cloister.errors import SetupError
 
 DOMAIN = b"cloister software report v1\0"
 MAX_REPORT_BYTES = 4096
@@ -69,7 +69,7 @@ class SoftwareAttester:
 
 def verify_software(report: bytes, *, at: datetime, allowed: bool, report_data: bytes | None) -> Verdict:
     """Check all that can be checked; the check `software tee` fails unless the reader allows one."""
-    read = _read(report)
+    read = decode_evidence(report, SoftwareReport, "A software report", limit=MAX_REPORT_BYTES)
     examination = Examination()
     examination.claim("tee", "none")
     examination.claim("key", read.key.hex())
@@ -105,15 +105,3 @@ def _signature_holds(report: SoftwareReport) -> bool:
     except (InvalidSignature, ValueError):
         return False
     return True
-
-
-_report: msgspec.json.Decoder[SoftwareReport] = msgspec.json.Decoder(SoftwareReport)
-
-
-def _read(data: bytes) -> SoftwareReport:
-    if len(data) > MAX_REPORT_BYTES:
-        raise EvidenceInvalid(f"A software report has at most {MAX_REPORT_BYTES} bytes.")
-    try:
-        return _report.decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:
-        raise EvidenceInvalid(f"The software report does not decode ({type(wrong).__name__}).") from None

@@ -1,17 +1,24 @@
-"""What travels to the node for one request: which key it is for, the encapsulated key, and sealed parts. No plaintext.
+"""What travels to the node for one request: which key it is for, the encapsulated key, and sealed parts.
 
 Layout, big-endian: "CLOI" ‖ version u8 ‖ key id (8) ‖ enc (32) ‖ part count u16 ‖ parts, each u32 length ‖ bytes.
 The first part is the sealed request, every other one a sealed prompt. Every length is checked before it is believed.
+
+Sealed inside are the request and the answer's head: HTTP's parts, typed and bounded, as msgpack, credentials included.
+This module does not know what paths exist or what a body says.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
 
 from cloister.channel.keys import ENC_BYTES, KEY_ID_BYTES
-from cloister.channel.padding import SMALLEST_BYTES
-from cloister.channel.sealing import TAG_BYTES
+from cloister.channel.sealing import MAX_PLAINTEXT_BYTES, SMALLEST_BYTES, TAG_BYTES
+from cloister.channel.stream import MAX_FRAME_DATA
 from cloister.errors import ChannelBroken
 
 CONTENT_TYPE = "application/cloister-sealed"
@@ -89,3 +96,63 @@ def _check_size(size: int) -> None:
         raise ChannelBroken(
             f"A sealed request may have at most {MAX_ENVELOPE_BYTES} bytes, not {size}.", hint="Send a shorter prompt."
         )
+
+
+MAX_HEADERS = 64
+
+Method = Annotated[str, Meta(pattern=r"^[A-Z]{3,7}\Z")]
+Path = Annotated[str, Meta(pattern=r"^/[!-~]*\Z", max_length=2048)]
+HeaderName = Annotated[str, Meta(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}\Z")]
+HeaderValue = Annotated[str, Meta(pattern=r"^[^\x00-\x08\x0a-\x1f\x7f]*\Z", max_length=8192)]
+Headers = Annotated[tuple[tuple[HeaderName, HeaderValue], ...], Meta(max_length=MAX_HEADERS)]
+
+
+class InnerRequest(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An HTTP request. `path` has the query in it; no header can hide another in a line of its own."""
+
+    method: Method
+    path: Path
+    headers: Headers = ()
+    body: Annotated[bytes, Meta(max_length=MAX_PLAINTEXT_BYTES)] = b""
+
+    def __repr__(self) -> str:
+        return f"InnerRequest({len(self.body)} bytes)"  # never what a user wrote
+
+    def encode(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> InnerRequest:
+        """The request, or ChannelBroken."""
+        return _decoded(_request, data, MAX_PLAINTEXT_BYTES)
+
+
+class InnerHead(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What an HTTP answer begins with."""
+
+    status: Annotated[int, Meta(ge=100, le=599)]
+    headers: Headers = ()
+
+    def encode(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> InnerHead:
+        """The head, or ChannelBroken."""
+        return _decoded(_head, data, MAX_FRAME_DATA)
+
+
+Inner = TypeVar("Inner", InnerRequest, InnerHead)
+_request: msgspec.msgpack.Decoder[InnerRequest] = msgspec.msgpack.Decoder(InnerRequest)
+_head: msgspec.msgpack.Decoder[InnerHead] = msgspec.msgpack.Decoder(InnerHead)
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[Inner], data: bytes, limit: int) -> Inner:
+    if len(data) > limit:
+        raise ChannelBroken(f"A sealed message may have at most {limit} bytes, not {len(data)}.")
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError):  # ValueError: text that is not UTF-8
+        raise ChannelBroken(
+            "A sealed message does not decode.", hint="Client and node may be of other versions."
+        ) from None

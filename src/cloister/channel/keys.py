@@ -18,7 +18,7 @@ from pyhpke import AEADId, CipherSuite, KDFId, KEMId, PyHPKEError
 from pyhpke.context_interface import ContextInterface
 from pyhpke.keys.x25519_key import X25519Key
 
-from cloister.errors import ChannelBroken
+from cloister.errors import ChannelBroken, ChannelKeyUnknown, MessageRepeated
 
 PUBLIC_BYTES = 32
 ENC_BYTES = 32
@@ -86,3 +86,40 @@ def _export(context: ContextInterface) -> RequestKeys:
         bytearray(context.export(b"cloister " + name, KEY_BYTES)) for name in (b"request", b"prompt", b"response")
     )
     return RequestKeys(request, prompt, response)
+
+
+DEFAULT_LIMIT = 1 << 18
+_KEPT_BYTES = 16
+
+
+class SeenMessages:
+    """The encapsulated keys seen under one channel key: a message that somebody recorded and sends again is refused.
+
+    It never forgets while the key lives. Once full it refuses everything, as if the key were gone: the key's holder
+    makes a new one then, best as soon as `full` says so, and clients verify it and send again.
+    """
+
+    def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
+        self._limit = limit
+        self._seen: set[bytes] = set()
+
+    @property
+    def full(self) -> bool:
+        """Whether the next message will be refused whatever it is."""
+        return len(self._seen) >= self._limit
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def add(self, enc: bytes) -> None:
+        """Note it. MessageRepeated if it was there before; ChannelKeyUnknown if there is no room to note it."""
+        kept = bytes(enc[:_KEPT_BYTES])
+        if kept in self._seen:
+            raise MessageRepeated(
+                "This sealed message was received before.", hint="Seal the request anew; every message is taken once."
+            )
+        if self.full:
+            raise ChannelKeyUnknown(
+                "The channel key has taken as many messages as it may.", hint="Verify the node anew and send again."
+            )
+        self._seen.add(kept)

@@ -1,7 +1,11 @@
 """One sealed message: the inner request under the request key, each prompt under the prompt key.
 
 AES-256-GCM. A key lives for one request, so nonces are plain numbers: 0 for the request, its index for a prompt; `enc`
-is authenticated along. What is sealed is padded to a bucket first. This module does not know what the bytes say.
+is authenticated along. This module does not know what the bytes say.
+
+What is sealed is padded to a bucket first: whoever sees only ciphertext learns which bucket a length falls into, and no
+more. A bucket's size doubles up to `FINE_BYTES`; beyond, buckets are that far apart, so that padding never costs a
+large message more than it costs a middling one.
 """
 
 from __future__ import annotations
@@ -11,8 +15,21 @@ import struct
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from cloister.channel.padding import padded
 from cloister.errors import ChannelBroken
+
+SMALLEST_BYTES = 512
+"""An event of a streamed answer with one token in it fits, whatever the token."""
+FINE_BYTES = 1 << 20
+
+
+def padded(length: int) -> int:
+    """The size of the bucket that holds `length` bytes."""
+    if length <= SMALLEST_BYTES:
+        return SMALLEST_BYTES
+    if length <= FINE_BYTES:
+        return 1 << (length - 1).bit_length()
+    return -(-length // FINE_BYTES) * FINE_BYTES
+
 
 TAG_BYTES = 16
 MAX_PLAINTEXT_BYTES = 16 << 20

@@ -21,8 +21,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from cloister.channel.keys import KEY_BYTES
-from cloister.channel.padding import padded
-from cloister.channel.sealing import TAG_BYTES, nonce_of
+from cloister.channel.sealing import TAG_BYTES, nonce_of, padded
 from cloister.errors import ChannelBroken
 
 SALT_BYTES = 32

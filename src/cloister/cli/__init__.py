@@ -10,18 +10,25 @@ import typer
 from cloister.cli.attest import attest
 from cloister.cli.bench import bench
 from cloister.cli.chat import chat
-from cloister.cli.failure import FriendlyGroup
 from cloister.cli.key import key
 from cloister.cli.log import log
 from cloister.cli.models import models
 from cloister.cli.mpc import mpc
+from cloister.cli.options import FriendlyGroup
 from cloister.cli.proxy import proxy
 from cloister.cli.release import release
 from cloister.cli.serve import serve
 from cloister.cli.vault import vault
 from cloister.cli.verify import verify
-from cloister.cli.version import version
 from cloister.cli.weights import weights
+
+
+def version() -> None:
+    """Print the version."""
+    from cloister import __version__
+
+    typer.echo(f"cloister {__version__}")
+
 
 app = typer.Typer(
     name="cloister",

@@ -13,7 +13,7 @@ from cloister.cli.evidence_file import read_file, read_nonce, read_policy_table,
 from cloister.errors import CloisterError, SetupError
 
 if TYPE_CHECKING:
-    from cloister.attest.checks import Verdict
+    from cloister.checks import Verdict
 
 FAILED, WRONG_USE, INCOMPLETE = 1, 2, 3
 _REPORT_DATA_BYTES = 64
@@ -125,7 +125,7 @@ def _verify_snp(
     data: bytes, certificates: list[bytes], crl: bytes | None, nonce: bytes | None, at: datetime, policy: Path | None
 ) -> Verdict:
     from cloister.attest.snp import SnpPolicy, verify_snp
-    from cloister.attest.snp.wrapping import unwrap_report
+    from cloister.attest.snp.report import unwrap_report
 
     report, table = unwrap_report(unpack(data))
     given = [unpack(each) for each in certificates]
@@ -162,8 +162,8 @@ def _verify_tdx(
 def _verify_nvidia(
     data: bytes, certificates: list[bytes], nonce: bytes | None, at: datetime, policy: Path | None
 ) -> Verdict:
-    from cloister.attest.checks import Examination
     from cloister.attest.nvidia import GpuPolicy, verify_gpu_reports, verify_gpu_token
+    from cloister.checks import Examination
 
     rules = read_policy_table(policy, ("gpu", "nvidia"), GpuPolicy)
     if not _is_token(data):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from cloister.attest.checks import Verdict
+    from cloister.checks import Verdict
 
 _COLOURS = {"PASS": "green", "FAIL": "red", "SKIP": "yellow"}
 

@@ -17,6 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from cloister.errors import SetupError
+from cloister.files import read_bounded
 
 MAX_FILE_BYTES = 4 << 20
 _HEX_DIGITS = b"0123456789abcdefABCDEF"
@@ -26,13 +27,7 @@ _Policy = TypeVar("_Policy", bound=msgspec.Struct)
 
 def read_file(path: Path) -> bytes:
     """The file's bytes, if there are not too many."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as wrong:
-        raise SetupError(f"{path} cannot be read: {wrong.strerror}.", hint="Is the name right?") from None
-    if len(data) > MAX_FILE_BYTES:
-        raise SetupError(f"{path} has more than {MAX_FILE_BYTES} bytes.", hint="Evidence is far smaller.")
+    data = read_bounded(path, MAX_FILE_BYTES, hint="Is the name right?")
     if not data.strip():
         raise SetupError(f"{path} is empty.")
     return data

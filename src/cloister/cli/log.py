@@ -42,8 +42,7 @@ def create(
     import json
 
     from cloister.errors import SetupError
-    from cloister.transparency.key_file import new_key_file, read_key_file
-    from cloister.transparency.keys import Algorithm
+    from cloister.transparency.keys import Algorithm, new_key_file, read_key_file
     from cloister.transparency.log import Log
 
     if key.resolve().is_relative_to(folder.resolve()):
@@ -74,8 +73,7 @@ def append(
     """
     import json
 
-    from cloister.transparency.key_file import read_key_file
-    from cloister.transparency.keys import Algorithm
+    from cloister.transparency.keys import Algorithm, read_key_file
     from cloister.transparency.log import Log
     from cloister.transparency.manifest import MAX_MANIFEST_BYTES, measurement
     from cloister.transparency.release_entry import publish
@@ -108,11 +106,11 @@ def prove(
       cloister release check release.json --proof proof.json --log-key example.com/releases+…
     """
     from cloister.errors import InvalidRequest
-    from cloister.transparency.durable import needed, write_whole
+    from cloister.files import needed, write_whole
     from cloister.transparency.log import Log
     from cloister.transparency.manifest import MAX_MANIFEST_BYTES
     from cloister.transparency.proof import prove_release
-    from cloister.transparency.proof_file import write_proof
+    from cloister.transparency.release_proof import write_proof
 
     size = Log.open(folder).checkpoint.size
     if since > size:
@@ -150,8 +148,7 @@ def witness(
     import json
     from datetime import UTC, datetime
 
-    from cloister.transparency.key_file import new_key_file, read_key_file
-    from cloister.transparency.keys import Algorithm, VerifierKey
+    from cloister.transparency.keys import Algorithm, VerifierKey, new_key_file, read_key_file
     from cloister.transparency.log import Log
     from cloister.transparency.witness import Witness
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from cloister.models.listing import KnownModel
+    from cloister.models.source import KnownModel
 
 
 def models(
@@ -17,7 +17,7 @@ def models(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """List the models converted on this machine."""
-    from cloister.models.listing import known_models
+    from cloister.models.source import known_models
 
     found = known_models(verify=verify)
     if as_json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from cloister.attest.checks import Verdict
+    from cloister.checks import Verdict
     from cloister.transparency.checkpoint import Checkpoint
     from cloister.transparency.trust import ReleaseTrust
 
@@ -47,7 +47,7 @@ def build(
     """
     import json
 
-    from cloister.transparency.durable import needed, write_whole
+    from cloister.files import needed, write_whole
     from cloister.transparency.manifest import build_manifest, source_of_running
 
     manifest = build_manifest(source if source is not None else source_of_running(), image=image)
@@ -85,7 +85,7 @@ def check(
 
       cloister release check release.json --proof proof.json --log-key example.com/releases+…
     """
-    from cloister.attest.checks import Examination
+    from cloister.checks import Examination
     from cloister.errors import SetupError
     from cloister.transparency.manifest import (
         MAX_MANIFEST_BYTES,
@@ -96,7 +96,7 @@ def check(
         read_manifest,
     )
     from cloister.transparency.proof import verify_release
-    from cloister.transparency.proof_file import read_proof
+    from cloister.transparency.release_proof import read_proof
 
     data = read_file(manifest, MAX_MANIFEST_BYTES)
     wanted = read_manifest(data)
@@ -160,13 +160,7 @@ def text_of(file: Path) -> str:
 
 def read_file(file: Path, limit: int) -> bytes:
     """A file somebody else may have written: never more of it than it may have."""
-    from cloister.errors import EvidenceInvalid, SetupError
+    from cloister.errors import EvidenceInvalid
+    from cloister.files import read_bounded
 
-    try:
-        with file.open("rb") as opened:
-            data = opened.read(limit + 1)
-    except OSError as reason:
-        raise SetupError(f"{file} cannot be read: {reason.strerror}.") from None
-    if len(data) > limit:
-        raise EvidenceInvalid(f"{file} has more than {limit} bytes.")
-    return data
+    return read_bounded(file, limit, too_large=EvidenceInvalid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 _CONTROLLER = ControllerSettings()
 _ENGINE = EngineSettings()
 _GATEWAY = GatewaySettings()
-_VAULTS = "Vaults"
-_EVIDENCE = "Evidence"
-_SEALED = "Sealed weights"
-_MPC = "Level mpc"
+_vaults = partial(typer.Option, rich_help_panel="Vaults")
+_evidence = partial(typer.Option, rich_help_panel="Evidence")
+_sealed = partial(typer.Option, rich_help_panel="Sealed weights")
+_mpc = partial(typer.Option, rich_help_panel="Level mpc")
 _MPC_DEFAULTS = MpcSettings()
 
 
@@ -65,99 +66,70 @@ def serve(
     request_timeout: Annotated[
         float, typer.Option(min=0.1, help="Seconds one request may take.")
     ] = _GATEWAY.request_timeout_s,
-    max_vaults: Annotated[
-        int, typer.Option(min=1, help="Sessions that have a vault at once.", rich_help_panel=_VAULTS)
-    ] = _CONTROLLER.max_vaults,
+    max_vaults: Annotated[int, _vaults(min=1, help="Sessions that have a vault at once.")] = _CONTROLLER.max_vaults,
     spare_vaults: Annotated[
-        int, typer.Option(min=0, help="Fresh vaults waiting for new sessions.", rich_help_panel=_VAULTS)
+        int, _vaults(min=0, help="Fresh vaults waiting for new sessions.")
     ] = _CONTROLLER.spare_vaults,
     session_idle: Annotated[
-        float,
-        typer.Option(min=0.1, help="Seconds a named session waits for its next request.", rich_help_panel=_VAULTS),
+        float, _vaults(min=0.1, help="Seconds a named session waits for its next request.")
     ] = _CONTROLLER.session_idle_s,
     vault_kv_mib: Annotated[
-        int, typer.Option(min=1, help="Memory for one vault's KV cache, taken as it fills.", rich_help_panel=_VAULTS)
+        int, _vaults(min=1, help="Memory for one vault's KV cache, taken as it fills.")
     ] = _ENGINE.vault_kv_mib,
     link_deadline_ms: Annotated[
-        int, typer.Option(min=1, help="How long a step waits for a vault's answer.", rich_help_panel=_VAULTS)
+        int, _vaults(min=1, help="How long a step waits for a vault's answer.")
     ] = _ENGINE.link_deadline_ms,
     outpost: Annotated[
         str | None,
-        typer.Option(
+        _vaults(
             metavar="ADDRESS",
             help="Keep all vaults on another machine; see `cloister vault serve`.",
             show_default="on this one",
-            rich_help_panel=_VAULTS,
         ),
     ] = None,
-    outpost_key: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The key shared with that machine.", rich_help_panel=_VAULTS),
-    ] = None,
+    outpost_key: Annotated[Path | None, _vaults(metavar="FILE", help="The key shared with that machine.")] = None,
     attester: Annotated[
         AttesterChoice,
-        typer.Option(
-            help="Who speaks for this machine: its firmware (tsm), software alone, or the better one there is (auto).",
-            rich_help_panel=_EVIDENCE,
+        _evidence(
+            help="Who speaks for this machine: its firmware (tsm), software alone, or the better one there is (auto)."
         ),
     ] = _CONTROLLER.attester,
     release: Annotated[
         Path | None,
-        typer.Option(
+        _evidence(
             metavar="DIR",
             help="The transparency log that has the release which runs; see `cloister log`.",
             show_default="a development log",
-            rich_help_panel=_EVIDENCE,
         ),
     ] = None,
     sealed_weights: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Serve a provider's sealed weights once it released their key; see `cloister weights`.",
-            rich_help_panel=_SEALED,
+        _sealed(
+            metavar="FILE", help="Serve a provider's sealed weights once it released their key; see `cloister weights`."
         ),
     ] = None,
-    provider_key: Annotated[
-        str | None,
-        typer.Option(metavar="KEY", help="Who must have signed them.", rich_help_panel=_SEALED),
-    ] = None,
+    provider_key: Annotated[str | None, _sealed(metavar="KEY", help="Who must have signed them.")] = None,
     mpc: Annotated[
         MpcChoice,
-        typer.Option(
+        _mpc(
             help="auto: offered where `pip install '.[mpc]'` was done, and three parties are started on this machine "
-            "with the first request for it, each taking about 2.9 GB with the default model. local: start them now.",
-            rich_help_panel=_MPC,
+            "with the first request for it, each taking about 2.9 GB with the default model. local: start them now."
         ),
     ] = "auto",
     mpc_parties: Annotated[
         Path | None,
-        typer.Option(
+        _mpc(
             metavar="FILE",
             help="parties.toml: the parties are elsewhere; see `cloister mpc`.",
             show_default="on this machine",
-            rich_help_panel=_MPC,
         ),
     ] = None,
-    mpc_context: Annotated[
-        int, typer.Option(min=32, help="Longest prompt plus answer on shares.", rich_help_panel=_MPC)
-    ] = _MPC_DEFAULTS.max_context,
+    mpc_context: Annotated[int, _mpc(min=32, help="Longest prompt plus answer on shares.")] = _MPC_DEFAULTS.max_context,
     mpc_drafts: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=15,
-            help="Tokens guessed ahead and verified in one pass: pays where messages are slow.",
-            rich_help_panel=_MPC,
-        ),
+        int, _mpc(min=0, max=15, help="Tokens guessed ahead and verified in one pass: pays where messages are slow.")
     ] = _MPC_DEFAULTS.draft_tokens,
     allow_degraded_sandbox: Annotated[
-        bool,
-        typer.Option(
-            "--allow-degraded-sandbox",
-            help="Serve although this kernel lacks a layer of the sandbox.",
-            rich_help_panel=_VAULTS,
-        ),
+        bool, _vaults("--allow-degraded-sandbox", help="Serve although this kernel lacks a layer of the sandbox.")
     ] = _CONTROLLER.allow_degraded_sandbox,
 ) -> None:
     """Serve a model through an OpenAI-compatible API and a chat page.
@@ -224,19 +196,19 @@ def _become_controller(settings: Settings) -> NoReturn:
     from cloister.attest.tsm import find_attester
     from cloister.controller.mpc_offer import check_mpc
     from cloister.controller.release import find_release
-    from cloister.controller.remote import check_outpost
+    from cloister.controller.remote import check_remote_vaults
     from cloister.gateway.keys import load_keys
     from cloister.models.source import find_model
     from cloister.process.entry import become
 
     with Console(stderr=True, highlight=False).status("Starting…"):
         load_keys(settings.gateway)  # a wrong keys file should not cost the time to load a model
-        check_outpost(settings.controller)
+        check_remote_vaults(settings.controller)
         find_attester(settings.controller.attester)
         find_release(settings.controller.release)
         folder = _sealed_model(settings) or find_model(settings.model)
         check_mpc(settings, folder)
-    become("cloister.controller", settings, folder, begun)
+    become("cloister.controller", settings, folder.name, folder.path, begun)
 
 
 def _sealed_model(settings: Settings) -> ModelFolder | None:

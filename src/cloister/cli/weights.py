@@ -40,7 +40,7 @@ def new_keys(
     """
     from cloister.errors import SetupError
     from cloister.sealed_weights.key import new_content_key
-    from cloister.transparency.key_file import new_key_file
+    from cloister.transparency.keys import new_key_file
 
     for path in (key, sign_key):
         if path.exists():
@@ -75,8 +75,7 @@ def seal(
     from cloister.models.source import find_model
     from cloister.sealed_weights.file import seal_weights
     from cloister.sealed_weights.key import read_content_key
-    from cloister.transparency.key_file import read_key_file
-    from cloister.transparency.keys import Algorithm
+    from cloister.transparency.keys import Algorithm, read_key_file
 
     content_key, signer = read_content_key(key), read_key_file(sign_key, Algorithm.ED25519)
     folder = find_model(model)

@@ -1,10 +1,15 @@
-"""Where a node listens, from what a user types. Knows nothing of what is asked there."""
+"""Where a node listens, from what a user types, and TLS as all connections to it use it.
+
+TLS hides who asks from the network; trust does not rest on it. Knows nothing of what is asked there."""
 
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+import httpx2
 
 from cloister.errors import SetupError
 
@@ -44,11 +49,6 @@ class NodeAddress:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
-    @property
-    def on_this_machine(self) -> bool:
-        """Whether the name or address cannot lead anywhere else."""
-        return names_this_machine(self.host)
-
     def path(self, endpoint: str) -> str:
         """Where an endpoint such as `/v1/sealed` is found on that server."""
         return self.prefix + endpoint
@@ -73,3 +73,10 @@ def names_this_machine(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def tls_to(address: NodeAddress) -> ssl.SSLContext:
+    """The context for https; for http one that trusts nobody, which is cheap to make and of no use by mistake."""
+    if address.scheme == "https":
+        return httpx2.create_ssl_context()
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from cloister.channel.envelope import CONTENT_TYPE
-from cloister.channel.inner import InnerHead
+from cloister.channel.envelope import CONTENT_TYPE, InnerHead
 from cloister.channel.stream import FrameKind, StreamOpener
 from cloister.errors import (
     ChannelBroken,

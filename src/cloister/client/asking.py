@@ -9,8 +9,7 @@ import httpx2
 import msgspec
 
 from cloister.attest.evidence import MAX_EVIDENCE_BYTES, NodeEvidence, read_evidence
-from cloister.client.address import NodeAddress
-from cloister.client.tls import tls_to
+from cloister.client.address import NodeAddress, tls_to
 from cloister.errors import EvidenceInvalid, ServiceUnavailable
 
 ENDPOINT = "/v1/evidence"

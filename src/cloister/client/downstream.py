@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import cast
 from urllib.parse import urlsplit
 
-from cloister.channel.inner import InnerHead
+from cloister.channel.envelope import InnerHead
 from cloister.client.address import names_this_machine
 from cloister.client.answer import Refusal
 from cloister.client.local_request import Request, RequestReader, Unreadable

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from cloister.channel.envelope import CONTENT_TYPE, MAX_PROMPTS, Envelope
-from cloister.channel.inner import InnerRequest
+from cloister.channel.envelope import CONTENT_TYPE, MAX_PROMPTS, Envelope, InnerRequest
 from cloister.channel.keys import address_to, key_id
 from cloister.channel.sealing import seal_prompt, seal_request
 from cloister.channel.stream import StreamOpener

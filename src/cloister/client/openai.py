@@ -23,20 +23,8 @@ from cloister.errors import ChannelBroken, CloisterError, SetupError, Verificati
 _TIMEOUT = openai.DEFAULT_TIMEOUT
 
 
-class ChannelBrokenError(openai.APIConnectionError, ChannelBroken):
-    """An answer that was altered or cut off, as both families of errors know it. The SDK does not try it again."""
-
-    code = ChannelBroken.code  # the SDK's own class says None
-
-    def __init__(self, error: CloisterError, request: httpx2.Request) -> None:
-        openai.APIConnectionError.__init__(self, message=str(error), request=request)
-        self.code, self.hint = error.code, None
-
-
-class NodeNotVerifiedError(openai.APIConnectionError, VerificationFailed):
-    """A node that could not be verified anew. Nothing was sent to it, and the SDK does not try again."""
-
-    code = VerificationFailed.code  # the SDK's own class says None
+class _OfBothFamilies(openai.APIConnectionError, CloisterError):
+    """An error as programs written for the SDK and those written for Cloister know it. The SDK does not try again."""
 
     def __init__(self, error: CloisterError, request: httpx2.Request) -> None:
         openai.APIConnectionError.__init__(self, message=str(error), request=request)
@@ -44,18 +32,25 @@ class NodeNotVerifiedError(openai.APIConnectionError, VerificationFailed):
         self.checks = getattr(error, "checks", ())
 
 
+class ChannelBrokenError(_OfBothFamilies, ChannelBroken):
+    """An answer that was altered or cut off."""
+
+    code = ChannelBroken.code  # the SDK's own class says None
+
+
+class NodeNotVerifiedError(_OfBothFamilies, VerificationFailed):
+    """A node that could not be verified anew. Nothing was sent to it."""
+
+    code = VerificationFailed.code  # the SDK's own class says None
+
+
 class SealedHttpClient(httpx2.Client):
     """The SDK's way out: it knows one node, and no other way to send."""
 
     def __init__(self, node: VerifiedNode, timeout: Any) -> None:
         self.node = node
-        super().__init__(
-            base_url=node.address.url("/v1/"),
-            transport=SealedTransport(node, raising=_error_of_both_families),
-            timeout=timeout,
-            trust_env=False,
-            follow_redirects=False,
-        )
+        transport = SealedTransport(node, raising=_error_of_both_families)
+        super().__init__(transport=transport, timeout=timeout, **_only_to(node))
 
 
 class AsyncSealedHttpClient(httpx2.AsyncClient):
@@ -63,16 +58,30 @@ class AsyncSealedHttpClient(httpx2.AsyncClient):
 
     def __init__(self, node: VerifiedNode, timeout: Any) -> None:
         self.node = node
-        super().__init__(
-            base_url=node.address.url("/v1/"),
-            transport=AsyncSealedTransport(node, raising=_error_of_both_families),
-            timeout=timeout,
-            trust_env=False,
-            follow_redirects=False,
-        )
+        transport = AsyncSealedTransport(node, raising=_error_of_both_families)
+        super().__init__(transport=transport, timeout=timeout, **_only_to(node))
 
 
-class Client(openai.OpenAI):
+class _Verified:
+    """What both clients add to OpenAI's."""
+
+    _node: VerifiedNode
+
+    @property
+    def verification(self) -> Verification:
+        """How the node was verified last: what was checked, with which outcome, and what the node says of itself."""
+        return self._node.verification
+
+    @property
+    def websocket_base_url(self) -> NoReturn:
+        raise _websockets()
+
+    @websocket_base_url.setter
+    def websocket_base_url(self, url: object) -> None:
+        _refuse_websockets(url)
+
+
+class Client(_Verified, openai.OpenAI):
     """`openai.OpenAI` for a verified node."""
 
     def __init__(
@@ -95,18 +104,11 @@ class Client(openai.OpenAI):
         if http_client is None:
             node = VerifiedNode(str(base_url), load_policy(policy, allow_software_tee=allow_software_tee))
             http_client = SealedHttpClient(node, timeout)
-        elif not isinstance(http_client, SealedHttpClient):
-            _refuse_other_http()
-        _refuse_other_server(http_client.node, base_url)
-        super().__init__(
-            base_url=http_client.node.address.url("/v1"), http_client=http_client, timeout=timeout, **options
-        )
+        if not isinstance(http_client, SealedHttpClient):
+            raise SetupError("A sealed client brings its own HTTP client.", hint="Leave `http_client` out.")
         self._node = http_client.node
-
-    @property
-    def verification(self) -> Verification:
-        """How the node was verified last: what was checked, with which outcome, and what the node says of itself."""
-        return self._node.verification
+        url = _same_server(self._node, base_url)
+        super().__init__(base_url=url, http_client=http_client, timeout=timeout, **options)
 
     def copy(self, **options: Any) -> Client:
         """A client with other options, for the same verified node."""
@@ -114,16 +116,8 @@ class Client(openai.OpenAI):
 
     with_options = copy
 
-    @property
-    def websocket_base_url(self) -> NoReturn:
-        raise _websockets()
 
-    @websocket_base_url.setter
-    def websocket_base_url(self, url: object) -> None:
-        _refuse_websockets(url)
-
-
-class AsyncClient(openai.AsyncOpenAI):
+class AsyncClient(_Verified, openai.AsyncOpenAI):
     """`openai.AsyncOpenAI` for a verified node. The constructor verifies, and so waits for the network."""
 
     def __init__(
@@ -142,32 +136,17 @@ class AsyncClient(openai.AsyncOpenAI):
         if http_client is None:
             node = VerifiedNode(str(base_url), load_policy(policy, allow_software_tee=allow_software_tee))
             http_client = AsyncSealedHttpClient(node, timeout)
-        elif not isinstance(http_client, AsyncSealedHttpClient):
-            _refuse_other_http()
-        _refuse_other_server(http_client.node, base_url)
-        super().__init__(
-            base_url=http_client.node.address.url("/v1"), http_client=http_client, timeout=timeout, **options
-        )
+        if not isinstance(http_client, AsyncSealedHttpClient):
+            raise SetupError("A sealed client brings its own HTTP client.", hint="Leave `http_client` out.")
         self._node = http_client.node
-
-    @property
-    def verification(self) -> Verification:
-        """How the node was verified last: what was checked, with which outcome, and what the node says of itself."""
-        return self._node.verification
+        url = _same_server(self._node, base_url)
+        super().__init__(base_url=url, http_client=http_client, timeout=timeout, **options)
 
     def copy(self, **options: Any) -> AsyncClient:
         """A client with other options, for the same verified node."""
         return super().copy(**{**options, "websocket_base_url": _NO_WEBSOCKETS})
 
     with_options = copy
-
-    @property
-    def websocket_base_url(self) -> NoReturn:
-        raise _websockets()
-
-    @websocket_base_url.setter
-    def websocket_base_url(self, url: object) -> None:
-        _refuse_websockets(url)
 
 
 # The SDK's `copy` asks the client for its WebSocket URL unless it is given one, and a sealed client has none to give.
@@ -189,10 +168,12 @@ def _websockets() -> SetupError:
     return SetupError("WebSockets are not sealed.", hint="Use the HTTP endpoints, or `openai.OpenAI` in the clear.")
 
 
-def _refuse_other_http() -> NoReturn:
-    raise SetupError("A sealed client brings its own HTTP client.", hint="Leave `http_client` out.")
+def _only_to(node: VerifiedNode) -> dict[str, Any]:
+    return {"base_url": node.address.url("/v1/"), "trust_env": False, "follow_redirects": False}
 
 
-def _refuse_other_server(node: VerifiedNode, base_url: str | httpx2.URL) -> None:
+def _same_server(node: VerifiedNode, base_url: str | httpx2.URL) -> str:
+    """The API's address, if it is the verified node's."""
     if NodeAddress.parse(str(base_url)) != node.address:
         raise SetupError("A copy of a client speaks to the same node.", hint="Make a new client for another one.")
+    return node.address.url("/v1")

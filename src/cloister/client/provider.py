@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 import httpx2
 
 from cloister.attest.policy import Policy
+from cloister.channel.key_release import release_to
 from cloister.client.address import NodeAddress
 from cloister.client.answer import MAX_REFUSAL_BYTES, is_sealed, read_refusal
 from cloister.client.message import OUTER_HEADERS
 from cloister.client.verification import Verification, verify
 from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, ServiceUnavailable, SetupError
-from cloister.sealed_weights.key import release_to
 
 ENDPOINT = "/v1/weights/key"
 CONNECT_S = 5.0

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import httpx2
 
+from cloister.client.address import tls_to
 from cloister.client.answer import Refusal, is_sealed, read_refusal
 from cloister.client.message import ENDPOINT, OUTER_HEADERS, SealedMessage, seal_message
 from cloister.client.node import VerifiedNode
 from cloister.client.opening import AsyncOpenedStream, OpenedStream, Raising
-from cloister.client.tls import tls_to
 from cloister.client.verification import Verification
 from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, InvalidRequest, ServiceUnavailable
 

@@ -13,11 +13,10 @@ from typing import Protocol, cast
 
 import httptools
 
-from cloister.channel.inner import InnerHead
-from cloister.client.address import NodeAddress
+from cloister.channel.envelope import InnerHead
+from cloister.client.address import NodeAddress, tls_to
 from cloister.client.answer import MAX_REFUSAL_BYTES, Refusal, SealedAnswer, is_sealed, read_refusal
 from cloister.client.message import ENDPOINT, OUTER_HEADERS, SealedMessage
-from cloister.client.tls import tls_to
 from cloister.errors import ChannelBroken, ServiceUnavailable
 
 CONNECT_S = 10.0

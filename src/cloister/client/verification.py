@@ -2,31 +2,37 @@
 
 Petridish §4.1's challenge and response, the user's half. What passed is believed for as long as the policy says; what
 did not pass is never spoken to. No prompt is sent from here.
+
+The node's release is accepted by name, by a log, or through Sigstore. Only a development node's own log may be believed
+on first use, which says nothing that the node itself does not; its key is pinned then, so that a change shows.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from cloister.attest.checks import Examination, Verdict
+from msgspec.structs import replace
+
 from cloister.attest.evidence import NONCE_BYTES, NodeEvidence
 from cloister.attest.node import verify_node
 from cloister.attest.policy import Policy
 from cloister.channel.keys import key_id
+from cloister.checks import Examination, Verdict
 from cloister.client.address import NodeAddress
 from cloister.client.asking import ask_for_evidence
-from cloister.client.memory import seen_logs
-from cloister.client.release import check_release, learns_on_first_use
 from cloister.errors import EvidenceInvalid, VerificationFailed
 from cloister.transparency.checkpoint import Checkpoint, read_checkpoint
 from cloister.transparency.dev_log import ORIGIN_PREFIX
-from cloister.transparency.keys import VerifierKey
-from cloister.transparency.proof import log_origin
+from cloister.transparency.keys import Algorithm, VerifierKey
+from cloister.transparency.proof import log_origin, verify_release
 from cloister.transparency.seen import SeenLogs, SeenMoved
+from cloister.transparency.trust import ReleaseTrust
 
 Ask = Callable[[NodeAddress, bytes, int], NodeEvidence]
 _TRIES = 3
@@ -171,3 +177,68 @@ class _Visit:
             raise
         except VerificationFailed as wrong:
             found.failed(wrong.checks[0] if wrong.checks else "log consistency", wrong.message)
+
+
+def seen_logs() -> SeenLogs:
+    """The memory in $CLOISTER_STATE, or in the user's state folder."""
+    return SeenLogs(state_folder() / "logs.json")
+
+
+def state_folder() -> Path:
+    """What a client must remember from one start to the next; unlike a cache, not to be thrown away."""
+    chosen = os.environ.get("CLOISTER_STATE")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "cloister"
+
+
+def learns_on_first_use(evidence: NodeEvidence, policy: Policy) -> bool:
+    """Whether the log's key may be taken from the node: it proves nothing anyway, and the user said so."""
+    return policy.allow_software_tee and evidence.tee == "none" and not policy.names_releases
+
+
+def check_release(
+    evidence: NodeEvidence, policy: Policy, *, pinned: str | None = None, seen: Checkpoint | None = None
+) -> Verdict:
+    """The verdict. `pinned` is the log's key as this client met it here first, `seen` the log's last checkpoint."""
+    found = Examination()
+    first_use = learns_on_first_use(evidence, policy)
+    if policy.measurements:
+        known = evidence.measurement.hex() in {each.lower() for each in policy.measurements}
+        found.check("release", known, f"{evidence.measurement.hex()} is not among the policy's measurements")
+    elif not policy.names_releases and not first_use:
+        found.skipped(
+            "release", "the policy names neither measurements nor a log nor a signer, so none can be accepted"
+        )
+    trusted = _met_here(found, evidence, pinned) if first_use else policy.release
+    if trusted.logs or trusted.sigstore:
+        _check_public(found, evidence, trusted, seen)
+    return found.verdict()
+
+
+def _met_here(found: Examination, evidence: NodeEvidence, pinned: str | None) -> ReleaseTrust:
+    """The trust in the log that a development node brings along."""
+    name = "log key"
+    given = evidence.release.log_key if evidence.release else ""
+    if not given.startswith(ORIGIN_PREFIX):  # any other name belongs to a log that somebody may really rely on
+        found.failed(name, f"a development node's log is called {ORIGIN_PREFIX}…, and this one is not")
+    elif VerifierKey.parse(given).algorithm is not Algorithm.ED25519:
+        found.failed(name, "the key is not a log's")
+    elif pinned is None:
+        found.skipped(name, "met for the first time, and pinned from now on", required=False)
+        return ReleaseTrust(logs=(given,))
+    else:
+        found.check(name, given == pinned, "the log here had another key when it was met first", found="as met first")
+        return ReleaseTrust(logs=(pinned,))
+    return ReleaseTrust()
+
+
+def _check_public(found: Examination, evidence: NodeEvidence, trusted: ReleaseTrust, seen: Checkpoint | None) -> None:
+    proof = evidence.release
+    if proof is None:
+        found.failed("release proof", "the node does not show that its release is public")
+        return
+    if not trusted.logs:
+        proof = replace(proof, checkpoint="")
+    found.include(verify_release(proof, evidence.measurement, trusted=trusted, seen=seen))

@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 
 from cloister.channel.envelope import Envelope
-from cloister.channel.keys import ChannelKey, RequestKeys
-from cloister.channel.seen import DEFAULT_LIMIT, SeenMessages
+from cloister.channel.keys import DEFAULT_LIMIT, ChannelKey, RequestKeys, SeenMessages
 from cloister.errors import ChannelKeyUnknown
 
 log = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ import msgspec
 
 from cloister.attest.evidence import Statement
 from cloister.attest.tsm import find_attester
+from cloister.channel.key_release import receive_release
 from cloister.channel.keys import ChannelKey
 from cloister.config import Settings
 from cloister.controller.evidence import Notary
@@ -30,7 +31,6 @@ from cloister.process.child import environment, run_module
 from cloister.process.endpoint import Channel
 from cloister.process.hardening import WIPE_FREED_MEMORY
 from cloister.sealed_weights.file import WeightsBundle
-from cloister.sealed_weights.key import receive_release
 
 GRACE_S = 10.0
 

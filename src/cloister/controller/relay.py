@@ -36,7 +36,7 @@ from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Sta
 from cloister.messages.parlour import AskSealed
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.service import AskView, Paused, View
-from cloister.messages.vault import First, FloorDone, LinkBroken, Release, Understood, WantFloor
+from cloister.messages.vault import FloorDone, LinkBroken, Prefilled, Release, Understood, WantFloor
 
 
 class Front(Protocol):
@@ -254,10 +254,10 @@ class Relay:
                 self.referee.done(vault.number)
             case LinkBroken():
                 raise ProtocolError("A vault was asked what it must not answer.")
-            case Understood() | First() | Tokens() | Failed():
+            case Understood() | Prefilled() | Tokens() | Failed():
                 request = self.requests.get(message.request_id)
                 if request is None:  # cancelled a moment ago
-                    if isinstance(message, First):
+                    if isinstance(message, Prefilled):
                         vault.send(Release(message.request_id))
                 elif request.session is None or request.session.vault is not vault or request.holder != "vault":
                     raise ProtocolError("A vault speaks of a request it does not have.")

@@ -1,16 +1,17 @@
 """From what a user calls a model to a folder on this machine: the default, a folder, a GGUF file or a hub id.
 
-Knows where models lie. It reads no weights and imports neither torch nor transformers unless it must convert.
+Knows where models lie, and lists those that are here. It reads no weights and imports neither torch nor transformers
+unless it must convert.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from cloister.config import cache_folder
 from cloister.errors import CloisterError, ModelCorrupt, ModelNotFound, ModelUnsupported
@@ -140,3 +141,44 @@ def _hub_model(reference: str) -> ModelFolder:
 
 def _name_of(gguf: Path) -> str:
     return _QUANTISATION.sub("", gguf.stem) or gguf.stem
+
+
+State = Literal["ready", "verified", "corrupt", "not converted yet"]
+
+
+@dataclass(frozen=True)
+class KnownModel:
+    """One line of the list. A model not converted yet has no bytes, dtype or path."""
+
+    name: str
+    default: bool
+    state: State
+    bytes: int = 0
+    dtype: str | None = None
+    path: Path | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"path": str(self.path) if self.path else None}
+
+
+def known_models(*, verify: bool) -> list[KnownModel]:
+    """The default model first, then every other converted one by name."""
+    default = converted_folder(DEFAULT_NAME, DEFAULT_SHA256)
+    folders = sorted(path for path in models_folder().glob("[!.]*") if path.is_dir())
+    found = [_known(path, default=path == default, verify=verify) for path in folders]
+    if default not in folders:
+        found.append(KnownModel(DEFAULT_NAME, default=True, state="not converted yet"))
+    return sorted(found, key=lambda model: (not model.default, model.name))
+
+
+def _known(path: Path, *, default: bool, verify: bool) -> KnownModel:
+    size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
+    try:
+        manifest = read_manifest(path)
+        if manifest is None:
+            return KnownModel(path.name, default, "corrupt", size, path=path)
+        if verify:
+            check_files(path, manifest)
+    except ModelCorrupt:
+        return KnownModel(path.name, default, "corrupt", size, path=path)
+    return KnownModel(manifest.name, default, "verified" if verify else "ready", size, manifest.dtype, path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from cloister.channel.sealing import seal_prompt
+from cloister.engine.model_runner import ModelRunner, reserve_cache
 from cloister.levels import ISOLATED, PARTITIONED, VaultLevel
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Cancel, Failed, SamplingParams
@@ -32,7 +33,7 @@ from cloister.messages.vault import (
 )
 from cloister.nursery.house import House
 from cloister.vault.process import Unasked
-from cloister.vault.vault import Vault, VaultRunner
+from cloister.vault.vault import Vault
 
 PROMPTS: tuple[Prompt, ...] = (
     TokenPrompt((0,)),
@@ -59,7 +60,7 @@ WAYS = (
 def rehearse(house: House) -> None:
     """Play all prompts in all ways at both levels through a vault without a link."""
     stage = _Stage()
-    runner = VaultRunner(house.decoder, house.settings)
+    runner = ModelRunner(house.decoder, reserve_cache(house.decoder, house.settings.vault_kv_mib))
     vault = Vault(house.decoder, house.reading, house.settings, runner, stage)
     levels: tuple[VaultLevel, ...] = (PARTITIONED, ISOLATED)
     number = 0
@@ -108,7 +109,7 @@ class _Stage(Unasked):
     def free_slot(self) -> int | None:
         return 0 if not self._taken else None
 
-    def expose(self, slot: int, blocks: object, *, start: int, end: int, turn: int) -> None:
+    def expose(self, slot: int, blocks: object, *, start: int, end: int, rotation: int) -> None:
         self._taken.add(slot)
 
     def withdraw(self, slot: int) -> None:

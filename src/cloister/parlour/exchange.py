@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from starlette.types import ASGIApp, Message, Scope
 
-from cloister.channel.inner import InnerHead, InnerRequest
+from cloister.channel.envelope import InnerHead, InnerRequest
 from cloister.channel.sealing import open_request
 from cloister.channel.stream import StreamSealer
 from cloister.errors import CloisterError, ServiceUnavailable

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from cloister.backend.base import AnswerStream, Backend, OpenJob, VaultJob
-from cloister.channel.inner import InnerRequest
+from cloister.channel.envelope import InnerRequest
 from cloister.channel.sealing import seal_request
 from cloister.config import DEVELOPMENT_KEY, GatewaySettings
 from cloister.errors import ChannelBroken, QueueFull

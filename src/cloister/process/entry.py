@@ -11,6 +11,7 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
@@ -19,15 +20,14 @@ from rich.console import Console
 
 from cloister.errors import CloisterError, SetupError
 from cloister.messages.lifecycle import StartController
-from cloister.models.source import ModelFolder
 from cloister.process.hardening import WIPE_FREED_MEMORY, forbid_core_dumps, hide_tracebacks
 
 Serve = Callable[[StartController, Console], Coroutine[Any, Any, None]]
 
 
-def become(module: str, settings: BaseModel, folder: ModelFolder, begun: float) -> NoReturn:
-    """Replace this program by `python -m module FD`."""
-    start = StartController(settings.model_dump_json(), folder.name, str(folder.path.absolute()), begun)
+def become(module: str, settings: BaseModel, model: str, path: Path, begun: float) -> NoReturn:
+    """Replace this program by `python -m module FD`; `path` is the folder of the model."""
+    start = StartController(settings.model_dump_json(), model, str(path.absolute()), begun)
     note = os.memfd_create("cloister-settings", 0)
     os.write(note, msgspec.json.encode(start))
     os.lseek(note, 0, os.SEEK_SET)

@@ -1,55 +1,30 @@
-"""The content key of sealed weights: in its owner's file, and on its way to a node whose evidence was verified.
-
-A release is an HPKE message to the node's channel key, under a purpose of its own, so that none can be taken for a
-user's request. The node's answer is sealed too: only who opened the release can say that it was taken.
-"""
+"""The content key of sealed weights, in its owner's file. How it gets to a node is `channel.key_release`."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import hashlib
-import os
 import secrets
-import stat
 from pathlib import Path
-from typing import NamedTuple
 
-from cloister.channel.envelope import Envelope
-from cloister.channel.keys import KEY_BYTES, ChannelKey, address_to, key_id
-from cloister.channel.sealing import open_request, seal_request
-from cloister.channel.stream import FrameKind, StreamOpener, StreamSealer
-from cloister.errors import ChannelBroken, ChannelKeyUnknown, SetupError
-from cloister.transparency.durable import make_folder, write_whole
+from cloister.errors import SetupError
+from cloister.files import read_private, write_private
 
-MAX_RELEASE_BYTES = 4096
-_INFO = b"cloister weights key v1"
+KEY_BYTES = 32
 _PREFIX = b"CLOISTER+WEIGHTS+KEY+"
-_TAKEN = b"taken"
 
 
 def new_content_key(path: Path) -> bytes:
     """A fresh key in a new file that its owner alone can read; an existing file is never overwritten."""
     key = secrets.token_bytes(KEY_BYTES)
-    try:
-        make_folder(path.parent)
-        write_whole(path, _PREFIX + base64.b64encode(key) + b"\n", mode=0o600, fresh=True)
-    except OSError as reason:
-        raise SetupError(f"The key cannot be written to {path}: {reason.strerror}.", hint="Name a new file.") from None
+    write_private(path, _PREFIX + base64.b64encode(key) + b"\n")
     return key
 
 
 def read_content_key(path: Path) -> bytes:
     """The key in the file. One that others could have read or changed is refused."""
-    try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            data = file.read(256)
-    except OSError as reason:
-        raise SetupError(f"The content key {path} cannot be read: {reason.strerror}.") from None
-    if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077 or status.st_uid not in (0, os.geteuid()):
-        raise SetupError(f"Others may read or own the content key {path}.", hint=f"chmod 600 {path}")
-    key = _parsed(data)
+    key = _parsed(read_private(path, 256, "content key"))
     if key is None:
         raise SetupError(f"{path} does not hold a content key.", hint="`cloister weights key` makes one.")
     return key
@@ -68,46 +43,3 @@ def _parsed(data: bytes) -> bytes | None:
 def key_check(content_key: bytes | bytearray) -> bytes:
     """A name for the key that tells nothing of it."""
     return hashlib.sha256(b"cloister weights key check v1\0" + content_key).digest()[:8]
-
-
-class Release(NamedTuple):
-    """What to send to the node, and what opens its answer."""
-
-    message: bytes
-    opener: StreamOpener
-
-    def confirm(self, answer: bytes) -> None:
-        """ChannelBroken unless the holder of the channel key says that it took the key."""
-        frames = self.opener.feed(answer)
-        self.opener.finish()
-        if frames[0].kind is not FrameKind.HEAD or frames[0].data != _TAKEN:
-            raise ChannelBroken("The node's answer does not say that it took the key.")
-
-
-def release_to(channel_key: bytes, content_key: bytes) -> Release:
-    """The content key, sealed to the holder of this channel key. Verify the node's evidence first."""
-    enc, keys = address_to(channel_key, info=_INFO)
-    sealed = seal_request(keys.request, enc, content_key)
-    opener = StreamOpener(bytearray(keys.response), enc)
-    keys.erase()
-    return Release(Envelope(key_id(channel_key), enc, sealed).encode(), opener)
-
-
-def receive_release(channel_key: ChannelKey, message: bytes) -> tuple[bytearray, bytes]:
-    """The content key, and the answer to send once it proved to be the right one; or ChannelBroken."""
-    if len(message) > MAX_RELEASE_BYTES:
-        raise ChannelBroken(f"A key release has at most {MAX_RELEASE_BYTES} bytes.")
-    envelope = Envelope.decode(message)
-    if envelope.key_id != channel_key.key_id:
-        raise ChannelKeyUnknown("This node does not hold the key the release was sealed to.", hint="Verify it anew.")
-    if envelope.prompts:
-        raise ChannelBroken("A key release holds no prompts.")
-    keys = channel_key.accept(envelope.enc, info=_INFO)
-    try:
-        content_key = bytearray(open_request(keys.request, envelope.enc, envelope.request))
-        if len(content_key) != KEY_BYTES:
-            raise ChannelBroken(f"A content key has {KEY_BYTES} bytes, not {len(content_key)}.")
-        sealer = StreamSealer(keys.response, envelope.enc)
-        return content_key, sealer.head(_TAKEN) + sealer.end()
-    finally:
-        keys.erase()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cloister.attest.checks import Examination, Verdict
+from cloister.checks import Examination, Verdict
 from cloister.errors import EvidenceInvalid
 from cloister.transparency.checkpoint import Checkpoint
 from cloister.transparency.log import Log

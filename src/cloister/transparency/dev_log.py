@@ -9,15 +9,14 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloister.attest.evidence import ReleaseProof
 from cloister.errors import EvidenceInvalid, SetupError
-from cloister.transparency.durable import make_folder, needed, only_one
-from cloister.transparency.key_file import new_key_file, read_key_file
-from cloister.transparency.keys import Algorithm
+from cloister.files import make_folder, needed, only_one
+from cloister.transparency.keys import Algorithm, new_key_file, read_key_file
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import measure_running, measurement
 from cloister.transparency.proof import prove_release
 from cloister.transparency.release_entry import publish
+from cloister.transparency.release_proof import ReleaseProof
 
 ORIGIN_PREFIX = "development/"
 _KEY = "log.key"

@@ -1,6 +1,7 @@
 """Keys of C2SP signed notes: Ed25519 for logs (algorithm 0x01), timestamped cosignatures for witnesses (0x04).
 
-A verifier key is written `name+hash+base64`, a signing key `PRIVATE+KEY+name+hash+base64`. Knows texts, not trees.
+A verifier key is written `name+hash+base64`, a signing key `PRIVATE+KEY+name+hash+base64`. A signing key lies in a
+file that its owner alone can read. Knows texts, not trees.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
+from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from cloister.errors import EvidenceInvalid
+from cloister.errors import EvidenceInvalid, SetupError
+from cloister.files import read_private, write_private
 from cloister.transparency.note import KEY_ID_BYTES, Note, Signature, exact_base64, is_name
 
 MAX_KEY_CHARACTERS = 1024
@@ -129,6 +132,28 @@ class SigningKey:
         seconds = int(at.timestamp())
         value = seconds.to_bytes(_TIME_BYTES, "big") + private.sign(_cosigned(text, seconds))
         return Signature(self.name, self.verifier.key_id, value)
+
+
+def new_key_file(path: Path, name: str, algorithm: Algorithm = Algorithm.ED25519) -> SigningKey:
+    """A fresh key in a new file; an existing file is never overwritten."""
+    key = SigningKey.generate(name, algorithm)
+    write_private(path, (key.private_text() + "\n").encode())
+    return key
+
+
+def read_key_file(path: Path, algorithm: Algorithm) -> SigningKey:
+    """The key in the file. One that others could have read or changed is refused."""
+    data = read_private(path, 2 * MAX_KEY_CHARACTERS, "signing key")
+    try:
+        key = SigningKey.parse(data.decode().removesuffix("\n"))
+    except (EvidenceInvalid, UnicodeDecodeError):
+        raise SetupError(
+            f"{path} does not hold a signing key.", hint="Restore it from where you keep it safe."
+        ) from None
+    if key.algorithm is not algorithm:
+        kinds = {Algorithm.ED25519: "a log", Algorithm.COSIGNATURE: "a witness"}
+        raise SetupError(f"{path} holds the key of {kinds[key.algorithm]}, not of {kinds[algorithm]}.")
+    return key
 
 
 def signed_at(signature: Signature) -> int:

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 import cloister
+from cloister.checks import decode_evidence
 from cloister.errors import EvidenceInvalid, SetupError
 
 FORMAT = "cloister-release/v1"
@@ -60,12 +61,7 @@ def measurement(manifest: bytes) -> bytes:
 
 def read_manifest(data: bytes) -> Manifest:
     """The manifest, or EvidenceInvalid. Only the one canonical writing of it is accepted."""
-    if len(data) > MAX_MANIFEST_BYTES:
-        raise EvidenceInvalid(f"A release manifest may have at most {MAX_MANIFEST_BYTES} bytes.")
-    try:
-        manifest = _decoder.decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:
-        raise EvidenceInvalid(f"The release manifest does not decode ({type(wrong).__name__}).") from None
+    manifest = decode_evidence(data, Manifest, "A release manifest", limit=MAX_MANIFEST_BYTES)
     if manifest.format != FORMAT:
         raise EvidenceInvalid(f"The release manifest is not of the format {FORMAT}.", hint="Update cloister.")
     if manifest.encoded() != data:
@@ -198,6 +194,3 @@ def _checked(manifest: Manifest) -> Manifest:
         return read_manifest(manifest.encoded())
     except (EvidenceInvalid, UnicodeEncodeError) as wrong:
         raise SetupError(f"No manifest can be made of this source tree: {wrong}") from None
-
-
-_decoder: msgspec.json.Decoder[Manifest] = msgspec.json.Decoder(Manifest)

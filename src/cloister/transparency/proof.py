@@ -16,8 +16,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cloister.attest.checks import Examination, Verdict
-from cloister.attest.evidence import ReleaseProof
+from cloister.checks import Examination, Verdict
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.transparency.checkpoint import Checkpoint, SignedCheckpoint, read_checkpoint
 from cloister.transparency.log import Log
@@ -25,6 +24,7 @@ from cloister.transparency.manifest import measurement as measurement_of
 from cloister.transparency.manifest import read_manifest
 from cloister.transparency.merkle import leaf_hash, verify_consistency, verify_inclusion
 from cloister.transparency.release_entry import entry_of
+from cloister.transparency.release_proof import ReleaseProof
 from cloister.transparency.trust import ReleaseTrust, cosigners
 
 

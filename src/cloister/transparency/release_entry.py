@@ -6,7 +6,7 @@ The manifest itself would outgrow the 64 KiB that C2SP allows an entry.
 from __future__ import annotations
 
 from cloister.errors import EvidenceInvalid
-from cloister.transparency.durable import make_folder, needed, write_whole
+from cloister.files import make_folder, needed, write_whole
 from cloister.transparency.keys import SigningKey
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import MAX_MANIFEST_BYTES, measurement, read_manifest

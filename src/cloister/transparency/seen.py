@@ -23,8 +23,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from cloister.errors import EvidenceInvalid, SetupError, VerificationFailed
+from cloister.files import make_folder, needed, only_one, write_whole
 from cloister.transparency.checkpoint import Checkpoint, SignedCheckpoint, read_checkpoint
-from cloister.transparency.durable import make_folder, needed, only_one, write_whole
 from cloister.transparency.keys import MAX_KEY_CHARACTERS, VerifierKey
 from cloister.transparency.note import MAX_NOTE_CHARACTERS
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from cloister.attest.checks import Examination, Verdict
+from cloister.checks import Examination, Verdict
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.transparency.trust import SigstoreTrust
 

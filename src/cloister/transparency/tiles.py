@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cloister.errors import EvidenceInvalid
-from cloister.transparency.durable import make_folder, write_whole
+from cloister.files import make_folder, write_whole
 from cloister.transparency.merkle import HASH_BYTES, fold, leaf_hash, tree_root
 
 TILE_HEIGHT = 8

@@ -8,7 +8,7 @@ import msgspec
 
 from cloister.errors import InvalidRequest, LevelUnavailable, PromptTooLong
 from cloister.levels import LEVELS
-from cloister.messages.generation import SamplingParams, Submit
+from cloister.messages.generation import SamplingParams, Submit, label_spans
 from cloister.messages.vault import Confide
 from cloister.models.decoder import Decoder
 from cloister.prompts.reading import PromptReading
@@ -41,7 +41,7 @@ class Reader:
                 hint="Shorten the prompt.",
             )
         params = msgspec.structs.replace(params, max_tokens=left)
-        return Submit(confided.request_id, TENANT, prompt.tokens, params, public=prompt.public)
+        return Submit(confided.request_id, TENANT, prompt.tokens, params, label_spans(length, public=prompt.public))
 
     def _check(self, params: SamplingParams, level: str) -> None:
         """Refuse what needs the whole prompt where it must not be, and what names no token."""

@@ -6,7 +6,7 @@ from cloister.bench.spd.plan import Point
 from cloister.bench.spd.results import OTHER, STEPS, Results, breakdown_entry
 from cloister.bench.spd.rounds import Measured
 from cloister.bench.spd.targets import TARGETS
-from cloister.kernels.base import PHASES
+from cloister.compute.base import PHASES
 from tests.bench.spd.fakes import PLAN, document, results, run
 
 

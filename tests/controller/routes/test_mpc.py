@@ -22,7 +22,7 @@ from cloister.messages.generation import (
 )
 from cloister.messages.parlour import AskSealed
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
-from cloister.messages.vault import Confide, First, Understood
+from cloister.messages.vault import Confide, FirstToken, Prefilled, Understood
 from tests.controller.fakes import VOCABULARY, House, Inbox
 
 PARAMS = SamplingParams(max_tokens=8)
@@ -141,7 +141,7 @@ async def test_what_the_clerk_must_not_say(house: House, clerk: FakeClerk, accep
         house.relay.mpc.hear(Understood(asked.request_id, 3))
         lies = [Understood(asked.request_id, 3), Tokens(asked.request_id, (VOCABULARY,))]
     else:
-        lies = [Tokens(asked.request_id, (1,)), First(asked.request_id, 1, 0, 0, 0, 8), Stats()]
+        lies = [Tokens(asked.request_id, (1,)), Prefilled(asked.request_id, (FirstToken(1, 0),), 8), Stats()]
     for lie in lies:
         with pytest.raises(ProtocolError):
             house.relay.mpc.hear(lie)

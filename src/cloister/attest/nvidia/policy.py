@@ -1,4 +1,4 @@
-"""What a client asks of a node's GPUs. Nothing here is read from anywhere: see `cloister.attest.policy`."""
+"""What a client asks of a node's GPUs, and the checks of driver and VBIOS that reports and tokens share."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
+
+from cloister.checks import Examination
 
 Architecture = Literal["HOPPER", "BLACKWELL", "LS10"]
 """LS10 is the NVSwitch that ties GPUs together; it reports in the same form."""
@@ -48,3 +50,17 @@ class GpuPolicy(Struct, frozen=True, forbid_unknown_fields=True):
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part[:9]) for part in version.split("."))
+
+
+def examine_versions(driver: str, vbios: str, policy: GpuPolicy, found: Examination) -> None:
+    """Add the checks `driver` and `vbios` to the others."""
+    if policy.min_driver:
+        ok = policy.accepts_driver(driver)
+        found.check("driver", ok, f"{driver or 'unknown'} is older than {policy.min_driver}", driver)
+    else:
+        found.skipped("driver", "the policy names no floor", required=False)
+    if policy.vbios:
+        known = vbios.upper() in {one.upper() for one in policy.vbios}
+        found.check("vbios", known, f"{vbios or 'unknown'} is not one the policy accepts", vbios)
+    else:
+        found.skipped("vbios", "the policy names none", required=False)

@@ -17,12 +17,11 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA384
 
 from cloister.attest.chain import find_chain, key_fingerprint, read_certificates, subject
-from cloister.attest.checks import Examination, Verdict
 from cloister.attest.nvidia.bundle import DeviceEvidence, read_bundle
 from cloister.attest.nvidia.device import FWID, architecture, certified_fwid, describe, driver_version, vbios_version
-from cloister.attest.nvidia.policy import GpuPolicy
+from cloister.attest.nvidia.policy import GpuPolicy, examine_versions
 from cloister.attest.nvidia.spdm import GpuReport
-from cloister.attest.nvidia.versions import examine_versions
+from cloister.checks import Examination, Verdict
 
 NVIDIA_ROOTS = frozenset({"a90c4eb5acfd3e3d03a25db6a26b84f720ad0503196c627c21ddd48dd85b06a4"})
 """The key of `NVIDIA Device Identity CA`."""

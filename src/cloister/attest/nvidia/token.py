@@ -12,12 +12,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from cloister.attest.checks import Examination, Verdict
 from cloister.attest.nvidia.device import architecture
-from cloister.attest.nvidia.eat import EatBundle, SignedToken, read_bundle
-from cloister.attest.nvidia.jwks import read_jwks
-from cloister.attest.nvidia.policy import GpuPolicy
-from cloister.attest.nvidia.versions import examine_versions
+from cloister.attest.nvidia.eat import EatBundle, SignedToken, read_bundle, read_jwks
+from cloister.attest.nvidia.policy import GpuPolicy, examine_versions
+from cloister.checks import Examination, Verdict
 
 GPU: Final = "x-nvidia-gpu-"
 

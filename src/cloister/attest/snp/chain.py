@@ -14,9 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA384
 
 from cloister.attest.snp.certificate import Certificate
-from cloister.attest.snp.product import Product, product_of_name
+from cloister.attest.snp.product import Product, Tcb, product_of_name
 from cloister.attest.snp.report import Report
-from cloister.attest.snp.tcb import Tcb
 
 LEAF_NAMES = {"vcek": "SEV-VCEK", "vlek": "SEV-VLEK"}
 _HWID_BYTES = (8, 64)  # Turin's chips have eight, those before sixty-four

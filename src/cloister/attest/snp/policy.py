@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from cloister.attest.snp.product import Product
-from cloister.attest.snp.tcb import Tcb
+from cloister.attest.snp.product import Product, Tcb
 
 Level = Annotated[int, Meta(ge=0, le=255)]
 Hex16 = Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{32}\Z")]

@@ -14,7 +14,7 @@ from cloister.bench.spd.targets import targets_of
 
 FIGURES: dict[Part, int] = {"users": 4, "model": 5, "lengths": 6}
 
-# The service's phases (kernels.base.PHASES) by the paper's names for them (Figure 7).
+# The service's phases (compute.base.PHASES) by the paper's names for them (Figure 7).
 STEPS = {
     "query": "q_projection",
     "key_value": "kv_projection",

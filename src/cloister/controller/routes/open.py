@@ -18,7 +18,7 @@ class OpenRoute(Route):
 
     def submit(self, message: Submit) -> None:
         """Give the tokens to the service."""
-        if message.partition is not None:
+        if message.partitions:
             raise ProtocolError("A front sent a message out of turn.")
         try:
             service = self.node.working_service()

@@ -10,8 +10,8 @@ from cloister.controller.requests import Request
 from cloister.controller.routes.vault import VaultRoute
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.levels import LEVELS
-from cloister.messages.generation import Accepted, Failed, Partition, Submit, Tokens
-from cloister.messages.vault import First, Release
+from cloister.messages.generation import Accepted, Failed, Partition, Submit, Tokens, label_spans
+from cloister.messages.vault import Prefilled, Release
 
 
 class PartitionedRoute(VaultRoute):
@@ -36,8 +36,8 @@ class PartitionedRoute(VaultRoute):
             request.session.vault.send(Release(request.request_id))
 
     def from_vault(self, request: Request, message: msgspec.Struct) -> None:
-        if isinstance(message, First):
-            self._first(request, message)
+        if isinstance(message, Prefilled):
+            self._prefilled(request, message)
         else:
             super().from_vault(request, message)
 
@@ -47,15 +47,16 @@ class PartitionedRoute(VaultRoute):
         assert isinstance(message, Accepted | Tokens | Failed)
         self.advance(request, message)
 
-    def _first(self, request: Request, message: First) -> None:
-        if request.session is None:
-            raise ProtocolError("A vault sent a first token out of turn.")
+    def _prefilled(self, request: Request, message: Prefilled) -> None:
+        if request.session is None or len(message.sequences) != 1:
+            raise ProtocolError("At this level a vault prefills one sequence, for a session.")
+        [sequence] = message.sequences
         request.exposed = True
         self.node.requests.prompt_tokens -= len(message.public)  # the service counts those
-        logprobs = None if message.logprob is None else (message.logprob,)
-        first = Tokens(message.request_id, (message.token,), logprobs, finish=message.finish)
+        logprobs = None if sequence.logprob is None else (sequence.logprob,)
+        first = Tokens(message.request_id, (sequence.token,), logprobs, finish=sequence.finish)
         self.node.requests.advance(request, first)
-        if message.finish is not None:
+        if sequence.finish is not None:
             return
         try:
             service = self.node.working_service()
@@ -69,9 +70,11 @@ class PartitionedRoute(VaultRoute):
                 request.tenant,
                 message.public,
                 replace(request.params, max_tokens=message.max_tokens),
-                public=len(message.public),
-                partition=Partition(
-                    request.session.vault.number, message.slot, message.token, message.origin, message.turn
+                label_spans(len(message.public), public=len(message.public)),
+                (
+                    Partition(
+                        request.session.vault.number, sequence.slot, sequence.token, sequence.origin, sequence.turn
+                    ),
                 ),
             )
         )

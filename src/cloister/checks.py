@@ -1,0 +1,125 @@
+"""The vocabulary of everything that verifies: a verdict is a list of named checks, each with its outcome.
+
+Only PASS passes: what was skipped was not checked. Knows nothing of what is verified, only how
+a stranger's JSON is decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import msgspec
+
+from cloister.errors import EvidenceInvalid
+
+_Document = TypeVar("_Document")
+
+
+class Outcome(StrEnum):
+    """What came of a check."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"
+    SKIP = "SKIP"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at. `reason` says why it failed or was skipped, or what was found.
+
+    A check that is not `required` is one nobody asked for (no nonce given, say): skipping it spoils nothing, but it is
+    shown, so that nobody takes it for passed.
+    """
+
+    name: str
+    outcome: Outcome
+    reason: str = ""
+    required: bool = True
+
+    @property
+    def holds(self) -> bool:
+        return self.outcome is Outcome.PASS or (self.outcome is Outcome.SKIP and not self.required)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"name": self.name, "outcome": str(self.outcome), "reason": self.reason, "required": self.required}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """All checks of one piece of evidence, and what the evidence says of itself (`claims`), believed only if passed."""
+
+    checks: tuple[Check, ...]
+    claims: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def passed(self) -> bool:
+        """Fails closed: something was checked, and nothing required failed or was skipped."""
+        return any(check.outcome is Outcome.PASS for check in self.checks) and all(check.holds for check in self.checks)
+
+    @property
+    def incomplete(self) -> bool:
+        """Nothing failed, yet something required was skipped: not a pass."""
+        return not self.passed and not any(check.outcome is Outcome.FAIL for check in self.checks)
+
+    @property
+    def broken(self) -> tuple[Check, ...]:
+        """The checks that keep this from being a pass."""
+        return tuple(check for check in self.checks if not check.holds)
+
+    def as_json(self) -> dict[str, Any]:
+        word = "pass" if self.passed else "incomplete" if self.incomplete else "fail"
+        return {"verdict": word, "checks": [check.as_json() for check in self.checks], "claims": dict(self.claims)}
+
+
+class Examination:
+    """Gathers checks in the order they are made."""
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+        self._checks: list[Check] = []
+        self._claims: dict[str, Any] = {}
+
+    def passed(self, name: str, found: str = "") -> None:
+        self._add(name, Outcome.PASS, found)
+
+    def failed(self, name: str, reason: str) -> None:
+        self._add(name, Outcome.FAIL, reason)
+
+    def skipped(self, name: str, reason: str, *, required: bool = True) -> None:
+        self._add(name, Outcome.SKIP, reason, required)
+
+    def check(self, name: str, holds: bool, reason: str, found: str = "") -> bool:
+        """PASS if it holds, else FAIL for this reason."""
+        self._add(name, Outcome.PASS if holds else Outcome.FAIL, found if holds else reason)
+        return holds
+
+    def claim(self, name: str, value: Any) -> None:
+        """Something the evidence says, as JSON has it."""
+        self._claims[name] = value
+
+    def include(self, verdict: Verdict) -> None:
+        """Take over another verdict's checks and claims."""
+        self._checks += verdict.checks
+        self._claims |= dict(verdict.claims)
+
+    def verdict(self) -> Verdict:
+        return Verdict(tuple(self._checks), MappingProxyType(dict(self._claims)))
+
+    def _add(self, name: str, outcome: Outcome, reason: str, required: bool = True) -> None:
+        self._checks.append(Check(self._prefix + name, outcome, reason, required))
+
+
+def decode_evidence(
+    data: bytes, kind: type[_Document], what: str, *, limit: int | None = None, hint: str | None = None
+) -> _Document:
+    """A JSON document of this type, or EvidenceInvalid."""
+    if limit is not None and len(data) > limit:
+        raise EvidenceInvalid(f"{what} may have at most {limit} bytes.")
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:
+        raise EvidenceInvalid(f"{what} does not decode ({type(wrong).__name__}).", hint=hint) from None

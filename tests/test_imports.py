@@ -1,0 +1,120 @@
+"""Imports between the packages of Cloister go one way: no circle, and what must not know of each other does not."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "cloister"
+EVERYBODY = {"errors", "config", "messages"}
+
+ALLOWED = {
+    "errors": set(),
+    "config": {"errors"},
+    "checks": set(),
+    "files": {"errors"},
+    "messages": {"errors"},
+    "process": EVERYBODY,
+    "attention": set(),
+    "transparency": {"errors", "checks", "files"},
+    "attest": {"errors", "checks", "transparency"},
+    "channel": {"errors"},
+    "sealed_weights": {"errors", "files", "channel", "transparency"},
+    "client": {"errors", "config", "messages", "checks", "attest", "channel", "transparency"},
+    "backend": EVERYBODY | {"levels"},
+}
+"""Packages that may import these and no others."""
+
+FORBIDDEN = {
+    "kernels": {"models", "prompts", "engine", "vault", "service", "controller", "gateway"},
+    "compute": {"models", "prompts", "engine", "vault", "service", "controller", "gateway"},
+    "models": {"prompts", "engine", "vault", "service", "controller", "gateway", "client", "cli"},
+    "prompts": {"engine", "kernels", "compute", "vault", "service", "controller", "gateway", "client", "cli"},
+    "engine": {"vault", "controller", "gateway", "prompts", "channel", "attest", "client", "cli"},
+    "link": {"engine", "vault", "service", "controller", "gateway", "prompts", "client", "cli"},
+    "service": {"vault", "controller", "gateway", "prompts", "channel", "attest", "client", "cli"},
+    "vault": {"service", "controller", "gateway", "attest", "client", "cli"},
+    "gateway": {"controller", "vault", "service", "engine", "kernels", "compute", "attest", "client", "cli"},
+    "controller": {"gateway", "vault", "service", "engine", "kernels", "compute", "prompts", "client", "cli", "bench"},
+    "mpc": {"controller", "gateway", "service", "attest", "client", "cli", "bench"},
+}
+"""Packages that may not import these. Other packages' turn comes in `test_nobody_imports_the_commands`."""
+
+
+def imported_modules(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Every module that is imported, with its line: at the top, inside functions and for the type checker alone."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((name.name, node.lineno) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "relative imports hide where they lead"
+            assert node.module
+            yield from ((f"{node.module}.{name.name}", node.lineno) for name in node.names)
+
+
+def package_graph() -> dict[str, dict[str, list[str]]]:
+    """From package to package (or module right below cloister), with the lines that make it so."""
+    names = {path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or path.is_dir()}
+    graph: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for file in sorted(SOURCE.rglob("*.py")):
+        place = file.relative_to(SOURCE)
+        package = place.parts[0].removesuffix(".py")
+        for module, line in imported_modules(ast.parse(file.read_text())):
+            parts = module.split(".")
+            if parts[0] != "cloister" or len(parts) < 2 or parts[1] not in names - {package, "__init__"}:
+                continue
+            if package not in ("__init__", "__main__"):
+                graph[package][parts[1]].append(f"{place}:{line}")
+    return graph
+
+
+GRAPH = package_graph()
+
+
+def circle_from(start: str) -> list[str]:
+    """The shortest way from a package back to itself; empty if there is none."""
+    ways = [[start]]
+    seen: set[str] = set()
+    for way in ways:
+        for following in GRAPH.get(way[-1], ()):
+            if following == start:
+                return [*way, start]
+            if following not in seen:
+                seen.add(following)
+                ways.append([*way, following])
+    return []
+
+
+def test_there_is_no_circle_of_packages() -> None:
+    circles = {frozenset(way): way for package in GRAPH if (way := circle_from(package))}
+    shown = [
+        f"{one} → {other}: {', '.join(GRAPH[one][other][:3])}"
+        for way in circles.values()
+        for one, other in pairwise(way)
+    ]
+    assert not circles, "\n".join(shown)
+
+
+@pytest.mark.parametrize("package", ALLOWED)
+def test_a_package_imports_only_what_it_may(package: str) -> None:
+    strange = {other: lines for other, lines in GRAPH.get(package, {}).items() if other not in ALLOWED[package]}
+    assert not strange
+
+
+@pytest.mark.parametrize("package", FORBIDDEN)
+def test_a_package_does_not_know(package: str) -> None:
+    wrong = {other: lines for other, lines in GRAPH.get(package, {}).items() if other in FORBIDDEN[package]}
+    assert not wrong
+
+
+def test_nobody_imports_the_commands() -> None:
+    assert not {package: targets["cli"] for package, targets in GRAPH.items() if "cli" in targets}
+
+
+def test_the_graph_is_read_from_the_source() -> None:
+    assert "checks" in GRAPH["attest"] and "errors" in GRAPH["cli"], "the reader of imports finds none"
