@@ -22,8 +22,7 @@ from spu.utils import frontend
 
 from cloister.mpc import embedding, head, layer
 from cloister.mpc.cache.base import Cache, Choice, Eviction, Method, Shuffles
-from cloister.mpc.cache.plan import CachePlan, make_method
-from cloister.mpc.cache.sharing import leader
+from cloister.mpc.cache.plan import CachePlan, leader
 from cloister.mpc.functions.bundle import BUNDLES, Functions
 from cloister.mpc.functions.reveal import tracing_for_shares
 from cloister.mpc.head import Answer
@@ -65,7 +64,7 @@ class Programs:
         self.shape = shape
         self.outline = outline
         self.functions: Functions = BUNDLES[outline.functions]
-        self.method: Method = make_method(outline.cache, outline.prompt_tokens, outline.new_tokens)
+        self.method: Method = outline.cache.make_method(outline.prompt_tokens, outline.new_tokens)
         self.leaders = tuple(number for number in range(shape.layers) if self.leads(number))
         self._compiled: dict[tuple[str, int], Program] = {}
 

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from cloister.mpc import embedding, head, layer
 from cloister.mpc.cache.base import Cache, Choice, Eviction, Method, PromptLayer, Shuffles
-from cloister.mpc.cache.plan import CachePlan, make_method
-from cloister.mpc.cache.sharing import leader
+from cloister.mpc.cache.plan import CachePlan, leader
 from cloister.mpc.functions.bundle import LEAN, Functions
 from cloister.mpc.layer import Angles
 from cloister.mpc.shape import ModelShape, bucket_of
@@ -88,7 +87,7 @@ class PlainGeneration:
         self._model = model
         self._plan = plan
         self._bucket = bucket
-        self.method: Method = make_method(plan, bucket, new_tokens)
+        self.method: Method = plan.make_method(bucket, new_tokens)
         self.caches: list[Cache] = []
         self._length = 0
         self._step = jax.jit(self._run_step, static_argnames="following")

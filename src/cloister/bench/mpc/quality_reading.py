@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from cloister.mpc import layer
 from cloister.mpc.cache import slots
 from cloister.mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles
-from cloister.mpc.cache.plan import CachePlan, make_method
-from cloister.mpc.cache.sharing import leader
+from cloister.mpc.cache.plan import CachePlan, leader
 from cloister.mpc.layer import Angles
 from cloister.mpc.sharing import permutations
 from cloister.mpc.twin import PlainModel
@@ -57,7 +56,7 @@ class Reader:
         self._model = model
         self._plan = plan
         self._columns = columns
-        self.method = make_method(plan, prompt_tokens, columns)
+        self.method = plan.make_method(prompt_tokens, columns)
         self._evict = jax.jit(self._run_evict)
         self._build = jax.jit(self.method.build)
         self._layer = jax.jit(self._run_layer, static_argnames="leading")

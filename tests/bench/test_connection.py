@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.bench.wire import ResponseParser
+from cloister.bench.connection import MAX_BODY_BYTES, ResponseParser
 from cloister.errors import ProtocolError
 
 
@@ -64,9 +64,11 @@ def test_an_interim_response_is_skipped() -> None:
         b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffff\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffff\r\n" + b"x" * (MAX_BODY_BYTES + 1),
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000,
         b"x" * 70_000,
     ],
+    ids=range(7),
 )
 def test_what_is_not_http_is_refused(raw: bytes) -> None:
     with pytest.raises(ProtocolError):

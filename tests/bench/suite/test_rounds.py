@@ -3,8 +3,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from cloister.bench.report import RunReport
-from cloister.bench.spd.plan import Level, Point
-from cloister.bench.spd.rounds import Measured, in_turn, measure_in_turn, ratio
+from cloister.bench.spd.plan import Level
+from cloister.bench.suite.rounds import Measured, Point, in_turn, measure_in_turn, ratio
 from cloister.errors import ServiceUnavailable
 from tests.bench.spd.fakes import run
 
@@ -16,7 +16,7 @@ def sides(users: int, rounds: int = 3, isolated_rounds: int = 1, optional: bool 
 
 
 @dataclass
-class FakeHouse:
+class FakeServer:
     """Each run takes a second, and a second for each user of `isolated`."""
 
     now: float = 0.0
@@ -46,9 +46,9 @@ def test_sides_of_one_load_follow_each_other_and_take_turns_to_begin() -> None:
 
 
 async def test_every_side_of_a_round_gets_the_same_prompts() -> None:
-    house = FakeHouse()
-    measured = await house.all(sides(2, isolated_rounds=2))
-    assert [seed for _, _, seed in house.asked] == [7, 7, 7, 8, 8, 8, 9, 9]
+    server = FakeServer()
+    measured = await server.all(sides(2, isolated_rounds=2))
+    assert [seed for _, _, seed in server.asked] == [7, 7, 7, 8, 8, 8, 9, 9]
     assert {point.level: list(runs) for point, runs in measured.rounds.items()} == {
         "open": [0, 1, 2],
         "partitioned": [0, 1, 2],
@@ -57,30 +57,30 @@ async def test_every_side_of_a_round_gets_the_same_prompts() -> None:
 
 
 async def test_rounds_that_do_not_fit_are_left_out_and_the_first_never_is() -> None:
-    house = FakeHouse()
-    measured = await house.all([*sides(1), *sides(2)], seconds=10.5)
+    server = FakeServer()
+    measured = await server.all([*sides(1), *sides(2)], seconds=10.5)
     # The first round takes 3 + 4 seconds. One user fits once more (as long as before, at most); two users never.
-    assert [(level, users, seed) for level, users, seed in house.asked if seed > 7] == [
+    assert [(level, users, seed) for level, users, seed in server.asked if seed > 7] == [
         ("partitioned", 1, 8),
         ("open", 1, 8),
     ]
     assert not measured.left_out
-    house = FakeHouse()
-    await house.all([*sides(1), *sides(2)], seconds=0.0)
-    assert len(house.asked) == 6
+    server = FakeServer()
+    await server.all([*sides(1), *sides(2)], seconds=0.0)
+    assert len(server.asked) == 6
 
 
 async def test_optional_sides_are_left_out_when_time_is_up_and_said_so() -> None:
-    house = FakeHouse()
-    measured = await house.all([*sides(1), *sides(16, optional=True)], seconds=1.0)
+    server = FakeServer()
+    measured = await server.all([*sides(1), *sides(16, optional=True)], seconds=1.0)
     assert [(point.level, point.users) for point in measured.left_out] == [("isolated", 16)]
-    assert ("open", 16, 7) in house.asked and ("isolated", 16, 7) not in house.asked
+    assert ("open", 16, 7) in server.asked and ("isolated", 16, 7) not in server.asked
 
 
 async def test_what_was_measured_before_a_failure_is_kept() -> None:
-    house, measured = FakeHouse(fails_at=2), Measured()
+    server, measured = FakeServer(fails_at=2), Measured()
     with pytest.raises(ServiceUnavailable):
-        await measure_in_turn(house, sides(1), measured, seconds=10.0)
+        await measure_in_turn(server, sides(1), measured, seconds=10.0)
     assert sorted(point.level for point in measured.rounds) == ["open", "partitioned"]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import re
+import math
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from cloister.bench.address import ServerAddress
 from cloister.bench.answer import Answer
@@ -16,7 +18,8 @@ from cloister.bench.load import PATHS, User, Workload, measure
 from cloister.bench.prompts import PromptSource, request_body
 from cloister.bench.report import RunReport
 from cloister.bench.server_process import ServerProcess
-from cloister.bench.spd.plan import LEVELS, Level, Point
+from cloister.bench.spd.plan import LEVELS, Level
+from cloister.bench.suite.rounds import Point
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import ServiceUnavailable
 from cloister.models.source import ModelFolder
@@ -24,7 +27,6 @@ from cloister.models.source import ModelFolder
 START_S = 120.0
 REQUEST_S = 240.0
 TOKEN_IDS = (1000, 20000)
-_SAMPLE = re.compile(r'^cloister_(\w+?)(?:\{phase="(\w+)"\})? (\S+)$', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +41,18 @@ class Counters:
     @classmethod
     def read(cls, text: str) -> Counters:
         """From Prometheus's text format."""
-        samples = {(name, phase): float(value) for name, phase, value in _SAMPLE.findall(text)}
-        seconds = {phase: value for (name, phase), value in samples.items() if name == "service_seconds_total"}
-        ready, wait = (samples.get((name, "")) for name in ("vault_ready_ms", "vault_wait_ms"))
-        return cls(seconds, samples.get(("service_steps_total", ""), 0.0), _number(ready), _number(wait))
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        single = {sample.name: sample.value for sample in samples if not math.isnan(sample.value)}
+        phases = (sample for sample in samples if sample.name == "cloister_service_seconds_total")
+        return cls(
+            {sample.labels["phase"]: sample.value for sample in phases},
+            single.get("cloister_service_steps_total", 0.0),
+            single.get("cloister_vault_ready_ms"),
+            single.get("cloister_vault_wait_ms"),
+        )
 
 
-def _number(value: float | None) -> float | None:
-    return None if value is None or value != value else value
-
-
-class House:
+class Deployment:
     """A server that is up. `pid` is its controller's."""
 
     def __init__(self, server: ServerProcess, model: str, folder: ModelFolder) -> None:
@@ -107,19 +110,19 @@ class House:
 
 
 @asynccontextmanager
-async def open_house(folder: ModelFolder, logs: Path, arguments: Sequence[str] = ()) -> AsyncIterator[House]:
+async def deploy(folder: ModelFolder, logs: Path, arguments: Sequence[str] = ()) -> AsyncIterator[Deployment]:
     """Start a server for this model and wait until it has answered at every level once."""
     address = ServerAddress.on_free_port()
     log = logs / f"serve-{address.port}.log"
     command = [sys.executable, "-m", "cloister", "serve", "--port", str(address.port), "--model", str(folder.path)]
     with ServerProcess("cloister serve", [*command, *arguments], address, log, api_key=DEVELOPMENT_KEY) as server:
         try:
-            house = House(server, await server.ready(START_S), folder)
+            deployment = Deployment(server, await server.ready(START_S), folder)
         except ServiceUnavailable as failed:
             raise ServiceUnavailable(failed.message, hint=_last_line(log)) from None
         for level in LEVELS:
-            await house.measure(Point(level, 1, 16, 4), seed=-1)
-        yield house
+            await deployment.measure(Point(level, 1, 16, 4), seed=-1)
+        yield deployment
 
 
 def _last_line(log: Path) -> str:

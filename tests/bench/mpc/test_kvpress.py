@@ -12,10 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from cloister.mpc.cache.h2o import h2o
-from cloister.mpc.cache.snapkv import snapkv
-from cloister.mpc.cache.streaming import streaming
-from cloister.mpc.cache.tova import tova
+from cloister.bench.mpc.baselines.static import KeptCache, static_method
 from tests.mpc.cache.drawn import NO_OFFSET, SOFTMAX, drawn_prompt, drawn_shuffles, probabilities, windowed
 
 TOKENS, READ = 96, 48
@@ -40,6 +37,10 @@ def press() -> Any:
 PROMPT = drawn_prompt(1, TOKENS)
 
 
+def made_here(name: str) -> KeptCache:
+    return static_method(name, TOKENS, 4, READ, shuffled=True, sinks=4)
+
+
 def given_to(made: Any) -> tuple[Any, ...]:
     keys, values = torch.tensor(PROMPT.keys)[None], torch.tensor(PROMPT.values[..., :-1])[None]
     attentions = torch.tensor(probabilities(PROMPT))[None]
@@ -60,24 +61,24 @@ def kept_by_press(made: Any) -> list[np.ndarray]:
 
 
 def test_snapkv_keeps_what_the_press_keeps(press: Any) -> None:
-    method = snapkv(TOKENS, 4, READ, True)
+    method = made_here("snapkv")
     made = press("snapkv_press", "SnapKVPress")(1 - READ / TOKENS, window_size=method.window)
     assert np.allclose(kept_by(method), kept_by_press(made), atol=1e-5)
 
 
 def test_tova_keeps_what_the_press_keeps(press: Any) -> None:
     made = press("tova_press", "TOVAPress")(1 - READ / TOKENS)
-    assert np.allclose(kept_by(tova(TOKENS, 4, READ, True)), kept_by_press(made), atol=1e-5)
+    assert np.allclose(kept_by(made_here("tova")), kept_by_press(made), atol=1e-5)
 
 
 def test_streaming_keeps_what_the_press_keeps(press: Any) -> None:
     made = press("streaming_llm_press", "StreamingLLMPress")(1 - READ / TOKENS, n_sink=4)
-    assert np.allclose(kept_by(streaming(TOKENS, 4, READ, 4)), kept_by_press(made), atol=1e-5)
+    assert np.allclose(kept_by(made_here("streaming")), kept_by_press(made), atol=1e-5)
 
 
 def test_h2o_counts_what_the_press_averages(press: Any) -> None:
     """The press divides by how many queries could see a token and by the heads of a group; H2O's paper does not."""
     made = press("observed_attention_press", "ObservedAttentionPress")()
     averaged = made.score(*given_to(made))[0].numpy()
-    counted = h2o(TOKENS, 4, READ, True).scored(PROMPT, SOFTMAX, NO_OFFSET)
+    counted = made_here("h2o").scored(PROMPT, SOFTMAX, NO_OFFSET)
     assert np.allclose(np.asarray(counted) / np.arange(TOKENS, 0, -1) / 2, averaged, atol=1e-5)

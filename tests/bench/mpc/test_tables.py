@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from cloister.bench.mpc.plan import Plan
-from cloister.bench.mpc.report import report, write_report
 from cloister.bench.mpc.results import Results
+from cloister.bench.mpc.tables import report, write_report
 from cloister.errors import SetupError
 from tests.bench.mpc.fakes import cost, results
 

@@ -4,16 +4,16 @@ from itertools import pairwise
 
 from msgspec.structs import asdict
 
-from cloister.bench.mpc.ways import PAPER, WAYS, ablation, hierarchies
+from cloister.bench.mpc.variants import PAPER, VARIANTS, ablation, hierarchies
 
 
 def test_baselines_differ_in_their_cache_alone() -> None:
-    tuned = {name for name, way in WAYS.items() if way.functions == "tuned"}
-    assert set(WAYS) - tuned == {"full_naive", "full_lean", "mpcache"}
-    assert WAYS["full"].plan == WAYS["full_lean"].plan
-    assert len({way.plan.budget for way in WAYS.values()}) == 1
+    tuned = {name for name, variant in VARIANTS.items() if variant.functions == "tuned"}
+    assert set(VARIANTS) - tuned == {"full_naive", "full_lean", "mpcache"}
+    assert VARIANTS["full"].plan == VARIANTS["full_lean"].plan
+    assert len({variant.plan.budget for variant in VARIANTS.values()}) == 1
     published = ("longcache", "infllm", "h2o", "snapkv", "tova", "mpcache_paper")
-    assert all(WAYS[name].plan.ranking == "top_k" and WAYS[name].plan.gather == "keys" for name in published)
+    assert all(VARIANTS[name].plan.ranking == "top_k" and VARIANTS[name].plan.gather == "keys" for name in published)
 
 
 def test_each_step_of_the_ablation_adds_one_thing() -> None:
@@ -33,9 +33,9 @@ def test_each_step_of_the_ablation_adds_one_thing() -> None:
         {"functions"},
     ]
     assert changes[-1] == {"selection"}, "a variation of ours, after it"
-    assert steps[4].plan == PAPER and steps[-2].plan == WAYS["mpcache"].plan
+    assert steps[4].plan == PAPER and steps[-2].plan == VARIANTS["mpcache"].plan
 
 
 def test_hierarchies_are_those_of_the_paper() -> None:
-    assert [way.name for way in hierarchies()][:2] == ["s32(0.9) s16", "s32(0.7) s16"]
-    assert {way.plan.clusters for way in hierarchies()} == {(32, 16), (64, 16)}
+    assert [variant.name for variant in hierarchies()][:2] == ["s32(0.9) s16", "s32(0.7) s16"]
+    assert {variant.plan.clusters for variant in hierarchies()} == {(32, 16), (64, 16)}

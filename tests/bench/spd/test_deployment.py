@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister.bench.spd.house import Counters, open_house
+from cloister.bench.spd.deployment import Counters, deploy
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.metrics import Metrics
 from cloister.messages.generation import Stats
@@ -23,6 +23,6 @@ def test_what_is_not_told_is_not_zero() -> None:
 async def test_a_server_that_does_not_start_says_its_last_line(tmp_path: Path) -> None:
     nowhere = ModelFolder("none", tmp_path / "none", {})
     with pytest.raises(ServiceUnavailable, match="ended with status") as failed:
-        async with open_house(nowhere, tmp_path):
+        async with deploy(nowhere, tmp_path):
             raise AssertionError("it started")
     assert failed.value.hint

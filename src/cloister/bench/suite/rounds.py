@@ -10,7 +10,28 @@ from time import monotonic
 from typing import Protocol
 
 from cloister.bench.report import RunReport
-from cloister.bench.spd.plan import Point
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One side of a comparison: so many users at a level. `optional`: left out when the part has used up its time."""
+
+    level: str
+    users: int
+    input_tokens: int
+    output_tokens: int
+    requests: int = 1
+    rounds: int = 1
+    optional: bool = False
+
+    @property
+    def load(self) -> tuple[int, int, int]:
+        """What all sides of a comparison have in common."""
+        return self.users, self.input_tokens, self.output_tokens
+
+    def __str__(self) -> str:
+        users = f"{self.users} user{'s' if self.users > 1 else ''}"
+        return f"{self.level}, {users}, {self.input_tokens} in, {self.output_tokens} out"
 
 
 class Measures(Protocol):
@@ -56,7 +77,7 @@ def in_turn(points: Sequence[Point], round: int) -> list[list[Point]]:
 
 
 async def measure_in_turn(
-    house: Measures,
+    server: Measures,
     points: Sequence[Point],
     measured: Measured,
     *,
@@ -77,7 +98,7 @@ async def measure_in_turn(
             fits = not round or begun + took[load] <= end
             for point in group:
                 if fits and not (point.optional and begun > end):
-                    measured.add(point, round, await house.measure(point, seed + round))
+                    measured.add(point, round, await server.measure(point, seed + round))
                 elif not round:
                     measured.left_out.append(point)
                 on_end(point)
