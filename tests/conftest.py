@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.examples import ORDINARY
 from tests.served import running_server
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ ON_SHARES = tuple(
 """Tests that load SPU: from then on every fork of their process has threads, and a sandbox wants a lone one."""
 
 # No deadlines: a test must not fail because the machine is busy.
-settings.register_profile("test", deadline=None, max_examples=50)
-settings.register_profile("release", deadline=None, max_examples=500)
+settings.register_profile("test", deadline=None, max_examples=ORDINARY)
+settings.register_profile("release", deadline=None, max_examples=10 * ORDINARY)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

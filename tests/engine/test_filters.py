@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.engine import filters as module
@@ -51,7 +51,6 @@ def ours(values: list[float], params: SamplingParams, u: float) -> int:
     return int(draw_filtered(probabilities, integer(probabilities), limits, torch.tensor([u], dtype=torch.float64)))
 
 
-@settings(deadline=None)
 @given(ROWS, st.integers(0, 45), st.floats(1e-9, 1.0), st.sampled_from([0.0, 0.1, 0.3, 1.0]), st.integers(0, 999))
 def test_the_draw_is_that_of_a_sort(values, k, p, min_p, u):
     values = [1.0, *values]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from cloister.errors import ModelUnsupported
 from cloister.kernels.base import Kernels, interleave_gate
 from cloister.kernels.native import NativeKernels
+from tests.examples import examples
 
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def exact(x: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import ProtocolError, SetupError
 from cloister.link.network.address import ANY_CID, Address, address_of
 from cloister.link.network.secret import read_secret, write_secret
 from cloister.link.network.secure import GREETING, MAX_RECORD_BYTES, TAG_BYTES, SecureChannel, Side, meet
+from tests.examples import examples
 
 SECRET = bytes(range(32))
 LIMIT = 4096
@@ -111,7 +112,7 @@ def test_records_arrive_whole_in_order_and_both_ways() -> None:
         far.receive()
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.lists(st.binary(max_size=300), max_size=12), st.lists(st.integers(1, 200), min_size=1, max_size=9))
 def test_records_do_not_depend_on_the_pieces_they_arrive_in(texts: list[bytes], pieces: list[int]) -> None:
     with Wire() as wire:
@@ -150,7 +151,6 @@ def test_a_long_run_of_records_passes_through_the_same_buffers() -> None:
     assert both(send, read) == [None, texts]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_record_altered_at_any_byte_ends_the_connection(data: st.DataObject) -> None:
     with Wire() as wire:
@@ -167,7 +167,7 @@ def test_a_record_altered_at_any_byte_ends_the_connection(data: st.DataObject) -
             wire.far.send(b"more")
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.permutations(range(4)), st.integers(0, 3))
 def test_records_repeated_left_out_or_moved_do_not_open(order: list[int], repeated: int) -> None:
     with Wire() as wire:
@@ -309,7 +309,7 @@ def test_a_recorded_meeting_cannot_be_played_again() -> None:
     assert isinstance(error, ProtocolError)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(0, 159), st.integers(1, 255))
 def test_an_introduction_altered_at_any_byte_fails(at: int, flip: int) -> None:
     """48 bytes go there, 80 come back, 32 go there. The top bit of an X25519 key is ignored by the curve alone."""

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given
 from schemathesis.checks import not_a_server_error
 from schemathesis.schemas import BaseSchema
 
 from cloister.channel.envelope import CONTENT_TYPE
+from tests.examples import examples
 from tests.served import running_server
 
 # Sealed bytes are sent as they are drawn.
@@ -35,13 +36,8 @@ def test_no_request_is_answered_with_a_500(live_schema: BaseSchema) -> None:
     for found in live_schema.get_all_operations():
         operation = found.ok()
 
-        @settings(
-            max_examples=40,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            phases=(Phase.generate,),
-            suppress_health_check=list(HealthCheck),
+        @examples(
+            12, derandomize=True, database=None, phases=(Phase.generate,), suppress_health_check=list(HealthCheck)
         )
         @given(case=operation.as_strategy())
         def attack(case: schemathesis.Case) -> None:

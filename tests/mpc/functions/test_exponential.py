@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("jax", reason="JAX is not installed: pip install '.[mpc]'")
 
 from cloister.mpc.functions.exponential import NARROW, WIDE, PowerExponential
+from tests.examples import examples
 
 BOTH = pytest.mark.parametrize(("exponential", "error"), [(WIDE, 1e-3), (NARROW, 6e-3)], ids=["wide", "narrow"])
 
@@ -27,7 +28,7 @@ def test_nothing_is_ever_large_on_the_left(exponential: PowerExponential, error:
     assert (away / exact)[x > -7].max() < 5 * error
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.floats(-160, 13, width=32), st.floats(-160, 13, width=32))
 def test_the_larger_score_never_weighs_noticeably_less(one: float, other: float) -> None:
     weights = np.asarray(WIDE(np.array(sorted([one, other]), np.float32)))
