@@ -211,7 +211,7 @@ class Holdings:
         return cls(descriptors, dict(kinds), memory, len(sealed_of(server)))
 
 
-async def eventually(true: Callable[[], bool], patience_s: float = 60) -> None:
+async def eventually(true: Callable[[], bool], patience_s: float = 240) -> None:
     end = time.monotonic() + patience_s
     while not true():
         assert time.monotonic() < end, "it does not come to rest"
@@ -222,7 +222,7 @@ async def at_rest(server: Server, crowd: Crowd) -> Holdings:
     """No request, no session: one service and the spare vaults."""
     await crowd.hang_up()
     await eventually(lambda: len(sealed_of(server)) == 1 + SPARES)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 240
     while True:
         numbers = metrics((await crowd.client.get("/metrics")).text)
         if not any(numbers[f"cloister_{what}"] for what in ("kv_blocks_used", "running", "waiting", "vaults")):

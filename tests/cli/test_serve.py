@@ -31,10 +31,10 @@ def ask(url: str, *, session: str | None = None, level: str = "partitioned", tok
         headers["X-Cloister-Session"] = session
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     body = {"model": "SmolLM2-135M-Instruct", "messages": messages, "temperature": 0, "max_tokens": tokens}
-    return httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=60)
+    return httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=240)
 
 
-def eventually(true: Callable[[], bool], patience_s: float = 60) -> None:
+def eventually(true: Callable[[], bool], patience_s: float = 240) -> None:
     end = time.monotonic() + patience_s
     while not true():
         assert time.monotonic() < end

@@ -19,7 +19,7 @@ from cloister.messages.generation import VERSION
 
 SECRET = bytes(range(32))
 MODEL = bytes(32)
-PATIENCE_S = 20
+PATIENCE_S = 120
 
 
 class End:
