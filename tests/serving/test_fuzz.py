@@ -1,4 +1,4 @@
-"""Schemathesis against the running server and the real model: no request is answered with a 500."""
+"""Schemathesis against a running server: no request is answered with a 500. Before a release, with the real model."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from schemathesis.schemas import BaseSchema
 
 from cloister.channel.envelope import CONTENT_TYPE
 from tests.examples import examples
+from tests.nursery.model import save_model
 from tests.served import running_server
 
 # Sealed bytes are sent as they are drawn.
@@ -21,11 +22,12 @@ schemathesis.serializer.alias(CONTENT_TYPE, "application/octet-stream")
 HEADERS = {"Authorization": "Bearer cloister-dev"}
 
 
-@pytest.fixture(scope="module")
-def live_schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSchema]:
+@pytest.fixture(scope="module", params=["small", pytest.param("real", marks=pytest.mark.release)])
+def live_schema(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSchema]:
     """A short context keeps the answers to valid requests short."""
-    log: Path = tmp_path_factory.mktemp("fuzz") / "log"
-    with running_server(log, "--max-context", "64", "--kv-cache-mib", "64") as server:
+    folder: Path = tmp_path_factory.mktemp("fuzz")
+    model = ("--model", str(save_model(folder / "model").path)) if request.param == "small" else ()
+    with running_server(folder / "log", "--max-context", "64", "--kv-cache-mib", "64", *model) as server:
         yield schemathesis.openapi.from_url(f"{server.url()}/openapi.json")
         assert "Traceback" not in server.said
 
