@@ -19,7 +19,7 @@ TOKENS = 24
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("count", "room_mib"), [(24, 8), pytest.param(110, 24, marks=pytest.mark.release)])
+@pytest.mark.parametrize(("count", "room_mib"), [(24, 13), pytest.param(110, 24, marks=pytest.mark.release)])
 def test_greedy_equals_transformers(smollm_folder: ModelFolder, decoders: Decoders, count: int, room_mib: int) -> None:
     tokenizer = Tokenizer(smollm_folder)
     prompts = [tuple(tokenizer.encode(text)) for text in make_prompts(count)]
