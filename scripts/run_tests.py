@@ -27,11 +27,26 @@ NONE_SELECTED = 5
 """pytest's exit status where no test was selected."""
 
 SECONDS = {
-    ("mpc", True): 300,
-    ("serving", False): 150,
-    ("redteam", False): 100,
-    ("controller", False): 100,
-    ("cli", False): 80,
+    ("mpc", True): 480,
+    ("serving", False): 240,
+    ("redteam", False): 120,
+    ("bench", True): 80,
+    ("cli", False): 70,
+    ("chaos", False): 60,
+    ("outpost", False): 60,
+    ("client", False): 60,
+    ("gateway", False): 60,
+    ("cli", True): 60,
+    ("serving", True): 60,
+    ("attest", False): 50,
+    ("browser", False): 50,
+    ("models", False): 50,
+    ("process", False): 50,
+    ("controller", False): 40,
+    ("nursery", False): 40,
+    ("bench", False): 30,
+    ("kernels", False): 30,
+    ("transparency", False): 30,
 }
 """About how long the tests of a folder, on shares or not, take on two quiet cores; others take `FEW_SECONDS`."""
 
@@ -40,10 +55,9 @@ WORTH_A_GROUP = 60
 """Folders that take less share groups: to start pytest and import torch takes seconds each time."""
 
 WITHOUT_PROCESSES = {
-    *("attention", "attest", "backend", "channel", "engine", "kernels", "messages", "models", "sealed_weights"),
-    *("transparency",),
+    *("attention", "attest", "backend", "channel", "engine", "messages", "sealed_weights", "service", "transparency"),
 }
-"""What `make check` runs: folders whose tests start no processes."""
+"""What `make check` runs: folders whose tests start next to no processes."""
 
 
 @dataclass(frozen=True)
