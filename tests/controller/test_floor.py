@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cloister.controller.floor import ROUND_TOKENS, Command, Floor, Grant
 from cloister.errors import ProtocolError
 from cloister.messages.service import Pause, Resume
+from tests.examples import examples
 
 CORES = 3
 
@@ -140,7 +140,7 @@ class House(RuleBasedStateMachine):
 
 
 TestFloor = House.TestCase
-TestFloor.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestFloor.settings = examples(150, stateful_step_count=40)
 
 
 def test_small_pieces_share_one_round_and_large_ones_do_not() -> None:

@@ -25,7 +25,7 @@ from cloister.messages.service import FromSealedService
 from cloister.messages.vault import FromVault
 from cloister.models.source import ModelFolder
 
-PATIENCE_S = 30
+PATIENCE_S = 240
 
 
 class Line:

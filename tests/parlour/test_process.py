@@ -52,7 +52,7 @@ class PlayedController(Peer):
         chosen = settings.model_dump_json().encode()
         self.say(StartFront(VERSION, chosen, folder.name, str(folder.path), 1, allow_degraded=False), SERVING)
 
-    async def next_within(self, kind: Any, seconds: float = 60) -> Any:
+    async def next_within(self, kind: Any, seconds: float = 240) -> Any:
         async with asyncio.timeout(seconds):
             while not self.messages:
                 await asyncio.sleep(0.02)
@@ -77,7 +77,7 @@ class PlayedController(Peer):
 
     def end(self) -> None:
         self.die()
-        self.keeper.wait(10)
+        self.keeper.wait(60)
 
 
 def _serve(number: int, enc: bytes, keys: RequestKeys, sealed: bytes, prompts: int) -> Serve:
@@ -160,7 +160,7 @@ async def test_it_ends_with_its_socket(tiny: ModelFolder) -> None:
     await controller.next_within(Settled)
     process = controller.process
     controller.end()
-    process.wait(5)
+    process.wait(60)
 
 
 async def test_a_keys_file_that_is_not_there_is_told(tiny: ModelFolder, tmp_path: Path) -> None:
