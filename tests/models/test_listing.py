@@ -1,3 +1,5 @@
+"""Models that are here, listed."""
+
 from __future__ import annotations
 
 from pathlib import Path
