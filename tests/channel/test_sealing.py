@@ -1,4 +1,4 @@
-"""Sealed requests and prompts: open only where they belong, and tell no more than a bucket's size: never too small, few, not wasteful."""
+"""Sealed requests and prompts open only where they belong; buckets are never too small, few and not wasteful."""
 
 from __future__ import annotations
 
