@@ -5,6 +5,7 @@ holder. Knows nothing of contents.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import secrets
 import stat
@@ -37,7 +38,7 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o644, fresh: bool = Fal
         with suppress(FileNotFoundError):
             os.unlink(partial)
         raise
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def read_bounded(
@@ -49,6 +50,11 @@ def read_bounded(
     if len(data) > limit:
         raise too_large(f"{path} is larger than {limit} bytes.", hint=hint)
     return data
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_private(path: Path, data: bytes) -> None:
@@ -74,11 +80,12 @@ def make_folder(folder: Path, *, mode: int = 0o755) -> None:
     for each in reversed(missing):
         with suppress(FileExistsError):
             each.mkdir(mode)
-        sync_folder(each.parent)
+        sync(each.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync(path: Path) -> None:
+    """A file's content, or which files a folder has, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

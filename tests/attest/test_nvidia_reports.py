@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.attest.nvidia import GpuPolicy, verify_gpu_reports
-from cloister.attest.nvidia.bundle import read_bundle
-from cloister.attest.nvidia.spdm import read_report
+from cloister.attest.nvidia.spdm import read_bundle, read_report
 from cloister.checks import Outcome, Verdict
 from cloister.errors import EvidenceInvalid
 from tests.fuzz.nvidia_made import FWID, NONCE, NOW, MadeGpu, p384

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from cloister.attest.snp import SnpPolicy, TcbFloor, verify_snp
+from cloister.attest.snp import SnpPolicy, Tcb, verify_snp
 from cloister.attest.snp.product import AMD_ROOTS, Product
 from cloister.checks import Outcome, Verdict
 from cloister.errors import EvidenceInvalid
@@ -406,4 +406,4 @@ def test_a_policy_refuses_what_it_does_not_know() -> None:
             msgspec.convert(wrong, SnpPolicy)
     with pytest.raises(ValueError, match="measurements"):
         SnpPolicy(measurements=("aa",))
-    assert SnpPolicy().minimum_tcb == TcbFloor()
+    assert SnpPolicy().minimum_tcb == Tcb()

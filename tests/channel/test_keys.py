@@ -1,4 +1,6 @@
-"""The keys of a request: RFC 9180's own vectors, agreement of both sides, and points that must be refused."""
+"""The keys of a request: RFC 9180's own vectors, agreement of both sides, points that must be refused;
+a message is taken once, and nothing is forgotten while the key lives.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import gzip
 import hashlib
 import hmac
 import json
+import secrets
 from pathlib import Path
 
 import pytest
@@ -16,8 +19,8 @@ from pyhpke import AEADId, CipherSuite, KDFId, KEMId, KEMKeyPair
 from pyhpke.keys.x25519_key import X25519Key
 
 from cloister.channel import keys
-from cloister.channel.keys import ChannelKey, address_to
-from cloister.errors import ChannelBroken
+from cloister.channel.keys import ChannelKey, SeenMessages, address_to
+from cloister.errors import ChannelBroken, ChannelKeyUnknown, MessageRepeated
 
 # RFC 9180's test vector for our very suite: base mode, X25519, HKDF-SHA256, export-only.
 RFC = {
@@ -174,3 +177,28 @@ def _exporter_secret(private: X25519PrivateKey, enc: bytes, public: bytes, info:
     shared = _expand(_KEM, _extract(_KEM, b"", b"eae_prk", dh), b"shared_secret", enc + public, 32)
     schedule = b"\0" + _extract(_HPKE, b"", b"psk_id_hash", b"") + _extract(_HPKE, b"", b"info_hash", info)
     return _expand(_HPKE, _extract(_HPKE, shared, b"secret", b""), b"exp", schedule, 32)
+
+
+def test_a_repeated_enc_is_refused_and_others_are_not() -> None:
+    seen = SeenMessages(limit=10)
+    node = ChannelKey.generate()
+    first, second = (address_to(node.public)[0] for _ in range(2))
+    seen.add(first)
+    seen.add(second)
+    for enc in (first, second, first):
+        with pytest.raises(MessageRepeated):
+            seen.add(enc)
+    assert len(seen) == 2
+
+
+def test_full_refuses_rather_than_forgets() -> None:
+    seen = SeenMessages(limit=3)
+    taken = [secrets.token_bytes(32) for _ in range(3)]
+    for enc in taken:
+        assert not seen.full
+        seen.add(enc)
+    assert seen.full
+    with pytest.raises(ChannelKeyUnknown, match="Verify the node anew"):
+        seen.add(secrets.token_bytes(32))
+    with pytest.raises(MessageRepeated):
+        seen.add(taken[0])

@@ -1,4 +1,4 @@
-"""Sealed requests and prompts: open only where they belong, and tell no more than a bucket's size."""
+"""Sealed requests and prompts open only where they belong; buckets are never too small, few and not wasteful."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from cloister.channel import sealing
 from cloister.channel.keys import ChannelKey, address_to
-from cloister.channel.sealing import open_prompt, open_request, seal_prompt, seal_request
+from cloister.channel.sealing import (
+    FINE_BYTES,
+    SMALLEST_BYTES,
+    open_prompt,
+    open_request,
+    padded,
+    seal_prompt,
+    seal_request,
+)
 from cloister.errors import ChannelBroken
 
 NODE = ChannelKey.generate()
@@ -83,3 +91,25 @@ def test_too_much_is_refused_before_it_is_sealed(monkeypatch: pytest.MonkeyPatch
 def test_unpad_of_anything_is_bytes_or_channel_broken(plaintext: bytes) -> None:
     with contextlib.suppress(ChannelBroken):
         assert len(sealing.unpad(plaintext)) <= len(plaintext)
+
+
+@given(st.integers(0, 1 << 26))
+def test_a_bucket_holds_its_length_and_is_its_own_bucket(length: int) -> None:
+    size = padded(length)
+    assert size >= max(length, SMALLEST_BYTES)
+    assert padded(size) == size
+
+
+@given(st.integers(0, 1 << 26), st.integers(0, 1 << 26))
+def test_longer_is_never_smaller(one: int, other: int) -> None:
+    assert (one <= other) <= (padded(one) <= padded(other))
+
+
+@given(st.integers(SMALLEST_BYTES, 1 << 26))
+def test_padding_costs_at_most_a_doubling_or_a_step(length: int) -> None:
+    assert padded(length) < 2 * length or padded(length) == SMALLEST_BYTES
+    assert padded(length) - length < FINE_BYTES
+
+
+def test_there_are_few_buckets() -> None:
+    assert {padded(length) for length in range(1 << 16)} == {1 << power for power in range(9, 17)}

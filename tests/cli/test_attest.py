@@ -11,7 +11,7 @@ import pytest
 from typer.testing import Result
 
 from cloister.attest.snp import verify as snp_verify
-from cloister.cli.evidence_file import read_time, unpack
+from cloister.cli.attest import read_time, unpack
 from cloister.errors import SetupError
 from tests.attest import snp_maker as maker
 from tests.attest.snp_maker import AT, Chip, table

@@ -10,9 +10,8 @@ import pytest
 
 from cloister.transparency.keys import SigningKey
 from cloister.transparency.log import Log
-from cloister.transparency.proof import prove_release
+from cloister.transparency.proof import prove_release, write_proof
 from cloister.transparency.release_entry import publish
-from cloister.transparency.release_proof import write_proof
 from tests.cli.conftest import Run
 
 IMAGE = "sha256:" + "12" * 32

@@ -17,9 +17,8 @@ with atheris.instrument_imports(include=["cloister.transparency"]):
     from cloister.transparency.manifest import FORMAT, Manifest, measurement, read_manifest
     from cloister.transparency.merkle import verify_consistency, verify_inclusion
     from cloister.transparency.note import Note, read_note, read_signature
-    from cloister.transparency.proof import verify_release
+    from cloister.transparency.proof import ReleaseProof, read_proof, verify_release
     from cloister.transparency.release_entry import measurement_in
-    from cloister.transparency.release_proof import ReleaseProof, read_proof
     from cloister.transparency.tiles import read_bundle, write_bundle
     from cloister.transparency.trust import ReleaseTrust
 

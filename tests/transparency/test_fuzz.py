@@ -11,7 +11,7 @@ import pytest
 from cloister.transparency.checkpoint import Checkpoint
 from cloister.transparency.keys import SigningKey
 from cloister.transparency.note import Note
-from cloister.transparency.release_proof import ReleaseProof, write_proof
+from cloister.transparency.proof import ReleaseProof, write_proof
 from cloister.transparency.tiles import write_bundle
 from tests.transparency.house import manifest
 

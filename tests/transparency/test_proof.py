@@ -16,9 +16,8 @@ from cloister.transparency.keys import SigningKey
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import measurement
 from cloister.transparency.merkle import EMPTY_ROOT, tree_root
-from cloister.transparency.proof import log_origin, prove_release, verify_release
+from cloister.transparency.proof import ReleaseProof, log_origin, prove_release, read_proof, verify_release, write_proof
 from cloister.transparency.release_entry import entry_of, publish
-from cloister.transparency.release_proof import ReleaseProof, read_proof, write_proof
 from cloister.transparency.trust import ReleaseTrust
 from tests.transparency.house import NOON, ORIGIN, flips, forked, manifest, release_log, trust, witness_key
 

@@ -14,8 +14,7 @@ import sigstore
 
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.transparency.manifest import measurement
-from cloister.transparency.proof import verify_release
-from cloister.transparency.release_proof import ReleaseProof
+from cloister.transparency.proof import ReleaseProof, verify_release
 from cloister.transparency.sigstore_bundle import MAX_BUNDLE_BYTES, _names, verify_sigstore
 from cloister.transparency.trust import ReleaseTrust, SigstoreTrust
 from tests.transparency.house import manifest

@@ -1,8 +1,8 @@
 """A chain of certificates from one leaf to a root that is pinned by the fingerprint of its key.
 
-Knows X.509 (RFC 5280) and nothing of what the leaf signs. Certificates may come in any order, but every one must be
-part of the one chain: a stranger among them, or a byte changed in any of them, is refused. Revocation is not judged
-here.
+Knows X.509 (RFC 5280), ECDSA as all these machines sign with it, and nothing of what the leaf signs. Certificates may
+come in any order, but every one must be part of the one chain: a stranger among them, or a byte changed in any of them,
+is refused. Revocation is not judged here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from datetime import datetime
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256, SHA384, SHA512
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from cryptography.hazmat.primitives.hashes import SHA256, SHA384, SHA512, HashAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtensionOID
 
@@ -57,6 +58,25 @@ def _read_whole(certificate: x509.Certificate) -> None:
     """The library reads a part when asked for it: ask now, while errors are caught, for all that is looked at later."""
     _ = certificate.subject, certificate.issuer, certificate.not_valid_before_utc, certificate.not_valid_after_utc
     _ = certificate.extensions, certificate.public_key(), certificate.signature_hash_algorithm, certificate.signature
+
+
+def ecdsa_signed(
+    key: object, curve: type[ec.EllipticCurve], algorithm: HashAlgorithm, numbers: tuple[int, int], data: bytes
+) -> bool:
+    """Whether the signature of these two numbers is the key's; a key that is not on this curve signed nothing."""
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, curve):
+        return False
+    try:
+        key.verify(encode_dss_signature(*numbers), data, ec.ECDSA(algorithm))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def halves(signature: bytes) -> tuple[int, int]:
+    """The two big-endian numbers that a signature is written as."""
+    middle = len(signature) // 2
+    return int.from_bytes(signature[:middle], "big"), int.from_bytes(signature[middle:], "big")
 
 
 def key_fingerprint(certificate: x509.Certificate) -> str:

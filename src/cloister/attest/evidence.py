@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from cloister.attest.attester import Tee
 from cloister.checks import decode_evidence
 from cloister.errors import EvidenceInvalid
-from cloister.transparency.release_proof import ReleaseProof
+from cloister.transparency.proof import ReleaseProof
 
 VERSION = 1
 DOMAIN = b"cloister evidence v1\0"

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cloister.cli.options import DEFAULT_KEY, DEFAULT_URL, ApiKey, Url
-from cloister.cli.verify import AllowSoftwareTee, PolicyFile, software_note
+from cloister.cli.verify import AllowSoftwareTee, PolicyFile, verified_node
 from cloister.errors import CloisterError, SetupError
 
 if TYPE_CHECKING:
     from cloister.cli.conversation import Conversation
-    from cloister.client.node import VerifiedNode
 
 
 def chat(
@@ -86,7 +84,7 @@ def chat(
         prompt = sys.stdin.read().strip()
         if not prompt:
             raise SetupError("Standard input holds no prompt.", hint='Try: echo "Hello" | cloister chat -')
-    node = None if insecure_plaintext else _verified(url, policy, allow_software_tee)
+    node = None if insecure_plaintext else verified_node(url, policy, allow_software_tee)
     choices = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
     given = {name: value for name, value in choices.items() if value is not None}
     with Conversation(
@@ -99,16 +97,6 @@ def chat(
             _print_answer(conversation, prompt)
         else:
             _converse(conversation)
-
-
-def _verified(url: str, policy: Path | None, allow_software_tee: bool) -> VerifiedNode:
-    from cloister.attest.policy import load_policy
-    from cloister.client.node import VerifiedNode
-
-    node = VerifiedNode(url, load_policy(policy, allow_software_tee=allow_software_tee))
-    if note := software_note(node.verification):
-        typer.secho(note, dim=True, err=True)
-    return node
 
 
 def _converse(conversation: Conversation) -> None:

@@ -15,10 +15,10 @@ from cloister.cli.release import (
     WitnessKey,
     checkpoint_in,
     read_file,
-    report,
     text_of,
     trust_of,
 )
+from cloister.cli.verdict import report
 
 log = typer.Typer(no_args_is_help=True, help="The transparency log: every release, for everyone to see.")
 
@@ -109,8 +109,7 @@ def prove(
     from cloister.files import needed, write_whole
     from cloister.transparency.log import Log
     from cloister.transparency.manifest import MAX_MANIFEST_BYTES
-    from cloister.transparency.proof import prove_release
-    from cloister.transparency.release_proof import write_proof
+    from cloister.transparency.proof import prove_release, write_proof
 
     size = Log.open(folder).checkpoint.size
     if since > size:

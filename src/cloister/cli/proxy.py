@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cloister.cli.verify import AllowSoftwareTee, NodeUrl, PolicyFile, software_note
+from cloister.cli.verify import AllowSoftwareTee, NodeUrl, PolicyFile, verified_node
 
 
 def proxy(
@@ -28,13 +28,9 @@ def proxy(
 
       cloister proxy http://127.0.0.1:8000 --allow-software-tee --port 0
     """
-    from cloister.attest.policy import load_policy
-    from cloister.client.node import VerifiedNode
     from cloister.client.proxy import run_proxy
 
-    node = VerifiedNode(url, load_policy(policy, allow_software_tee=allow_software_tee))
-    if note := software_note(node.verification):
-        typer.secho(note, fg="yellow", err=True)
+    node = verified_node(url, policy, allow_software_tee)
 
     def ready(local: str) -> None:
         typer.echo(f"Verified  {node.address}")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cloister.cli.verdict import report
+
 if TYPE_CHECKING:
-    from cloister.checks import Verdict
     from cloister.transparency.checkpoint import Checkpoint
     from cloister.transparency.trust import ReleaseTrust
 
@@ -95,8 +96,7 @@ def check(
         measurement,
         read_manifest,
     )
-    from cloister.transparency.proof import verify_release
-    from cloister.transparency.release_proof import read_proof
+    from cloister.transparency.proof import read_proof, verify_release
 
     data = read_file(manifest, MAX_MANIFEST_BYTES)
     wanted = read_manifest(data)
@@ -114,24 +114,6 @@ def check(
         shown = read_proof(read_file(proof, 1 << 20))
         found.include(verify_release(shown, measurement(data), trusted=trusted, seen=checkpoint_in(seen)))
     report(found.verdict(), as_json=as_json)
-
-
-def report(verdict: Verdict, *, as_json: bool) -> None:
-    """Print a verdict; exit with 1 unless it is a pass."""
-    if as_json:
-        import json
-
-        typer.echo(json.dumps(verdict.as_json(), indent=2))
-    else:
-        colors = {"PASS": "green", "FAIL": "red", "SKIP": "yellow"}
-        width = max(len(check.name) for check in verdict.checks)
-        for check in verdict.checks:
-            outcome = typer.style(str(check.outcome), fg=colors[str(check.outcome)])
-            typer.echo(f"{outcome}  {check.name:<{width}}  {check.reason}")
-        for name, value in verdict.claims.items():
-            typer.secho(f"{name}: {value}", dim=True, err=True)
-    if not verdict.passed:
-        raise typer.Exit(1)
 
 
 def trust_of(log_keys: list[str] | None, witnesses: list[str] | None, quorum: int | None) -> ReleaseTrust:

@@ -11,6 +11,7 @@ import typer
 from cloister.errors import ServiceUnavailable
 
 if TYPE_CHECKING:
+    from cloister.client.node import VerifiedNode
     from cloister.client.verification import Verification
 
 FAILED, UNREACHABLE, INCOMPLETE = 1, 2, 3
@@ -64,6 +65,17 @@ def verify(
         raise typer.Exit(INCOMPLETE if verification.verdict.incomplete else FAILED)
 
 
+def verified_node(url: str, policy: Path | None, allow_software_tee: bool) -> VerifiedNode:
+    """The node, if it passes the policy; says so where it has no hardware behind it."""
+    from cloister.attest.policy import load_policy
+    from cloister.client.node import VerifiedNode
+
+    node = VerifiedNode(url, load_policy(policy, allow_software_tee=allow_software_tee))
+    if note := software_note(node.verification):
+        typer.secho(note, fg="yellow", err=True)
+    return node
+
+
 def software_note(verification: Verification) -> str:
     """What to say of a node that has no hardware behind it; "" for any other."""
     if verification.verdict.claims.get("tee") != "none":
@@ -75,7 +87,7 @@ def _print(verification: Verification) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from cloister.cli.checks import checks_table
+    from cloister.cli.verdict import checks_table
 
     console = Console()
     console.print(checks_table(verification.verdict))

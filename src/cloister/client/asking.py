@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from time import monotonic
 
 import httpx2
@@ -10,11 +9,12 @@ import msgspec
 
 from cloister.attest.evidence import MAX_EVIDENCE_BYTES, NodeEvidence, read_evidence
 from cloister.client.address import NodeAddress, tls_to
-from cloister.errors import EvidenceInvalid, ServiceUnavailable
+from cloister.errors import CloisterError, EvidenceInvalid, ServiceUnavailable
 
 ENDPOINT = "/v1/evidence"
 CONNECT_S = 5.0
 WHOLE_S = 30.0
+Headers = tuple[tuple[str, str], ...]
 _BUSY = (408, 429, 502, 503, 504)
 _HINT = "Check the address; `cloister serve` starts a node."
 
@@ -24,20 +24,11 @@ def ask_for_evidence(address: NodeAddress, nonce: bytes, since: int) -> NodeEvid
 
     ServiceUnavailable if there is no answer; EvidenceInvalid if the answer is no evidence.
     """
-    request = httpx2.Request(
-        "POST",
-        address.url(ENDPOINT),
-        headers=(("Content-Type", "application/json"), ("Accept", "application/json")),
-        content=msgspec.json.encode({"nonce": nonce.hex(), "since": since}),
-        extensions={"timeout": httpx2.Timeout(WHOLE_S, connect=CONNECT_S).as_dict()},
-    )
-    until = monotonic() + WHOLE_S
+    too_large = EvidenceInvalid(f"Evidence may have at most {MAX_EVIDENCE_BYTES} bytes.")
+    headers = (("Content-Type", "application/json"), ("Accept", "application/json"))
+    question = msgspec.json.encode({"nonce": nonce.hex(), "since": since})
     try:
-        with httpx2.HTTPTransport(verify=tls_to(address)) as wire:
-            response = wire.handle_request(request)
-            assert isinstance(response.stream, httpx2.SyncByteStream)
-            body = _bounded(iter(response.stream), until)
-            response.close()
+        response, body = post(address, ENDPOINT, headers, question, WHOLE_S, MAX_EVIDENCE_BYTES, too_large)
     except httpx2.TimeoutException:
         raise ServiceUnavailable(f"{address} did not show its evidence in time.", hint=_HINT) from None
     except httpx2.RequestError as wrong:
@@ -52,12 +43,30 @@ def ask_for_evidence(address: NodeAddress, nonce: bytes, since: int) -> NodeEvid
     return read_evidence(body)
 
 
-def _bounded(pieces: Iterator[bytes], until: float) -> bytes:
+def post(
+    address: NodeAddress,
+    endpoint: str,
+    headers: Headers,
+    content: bytes,
+    whole_s: float,
+    limit: int,
+    too_large: CloisterError,
+) -> tuple[httpx2.Response, bytes]:
+    """The node's answer and its body, which may have so many bytes; httpx2's RequestError if none comes in time."""
+    timeout = httpx2.Timeout(whole_s, connect=CONNECT_S).as_dict()
+    request = httpx2.Request(
+        "POST", address.url(endpoint), headers=headers, content=content, extensions={"timeout": timeout}
+    )
+    until = monotonic() + whole_s
     body = bytearray()
-    for piece in pieces:
-        body += piece
-        if len(body) > MAX_EVIDENCE_BYTES:
-            raise EvidenceInvalid(f"Evidence may have at most {MAX_EVIDENCE_BYTES} bytes.")
-        if monotonic() > until:
-            raise httpx2.ReadTimeout("the evidence comes too slowly")
-    return bytes(body)
+    with httpx2.HTTPTransport(verify=tls_to(address)) as wire:
+        response = wire.handle_request(request)
+        assert isinstance(response.stream, httpx2.SyncByteStream)
+        for piece in response.stream:
+            body += piece
+            if len(body) > limit:
+                raise too_large
+            if monotonic() > until:
+                raise httpx2.ReadTimeout("the answer comes too slowly")
+        response.close()
+    return response, bytes(body)

@@ -26,6 +26,8 @@ _TIMEOUT = openai.DEFAULT_TIMEOUT
 class _OfBothFamilies(openai.APIConnectionError, CloisterError):
     """An error as programs written for the SDK and those written for Cloister know it. The SDK does not try again."""
 
+    code = CloisterError.code  # the SDK's own class says None
+
     def __init__(self, error: CloisterError, request: httpx2.Request) -> None:
         openai.APIConnectionError.__init__(self, message=str(error), request=request)
         self.code, self.hint = error.code, None
@@ -35,13 +37,13 @@ class _OfBothFamilies(openai.APIConnectionError, CloisterError):
 class ChannelBrokenError(_OfBothFamilies, ChannelBroken):
     """An answer that was altered or cut off."""
 
-    code = ChannelBroken.code  # the SDK's own class says None
+    code = ChannelBroken.code
 
 
 class NodeNotVerifiedError(_OfBothFamilies, VerificationFailed):
     """A node that could not be verified anew. Nothing was sent to it."""
 
-    code = VerificationFailed.code  # the SDK's own class says None
+    code = VerificationFailed.code
 
 
 class SealedHttpClient(httpx2.Client):
@@ -81,7 +83,7 @@ class _Verified:
         _refuse_websockets(url)
 
 
-class Client(_Verified, openai.OpenAI):
+class Client(_Verified, openai.OpenAI):  # type: ignore[misc]  # the SDK's URL is an attribute
     """`openai.OpenAI` for a verified node."""
 
     def __init__(
@@ -117,7 +119,7 @@ class Client(_Verified, openai.OpenAI):
     with_options = copy
 
 
-class AsyncClient(_Verified, openai.AsyncOpenAI):
+class AsyncClient(_Verified, openai.AsyncOpenAI):  # type: ignore[misc]
     """`openai.AsyncOpenAI` for a verified node. The constructor verifies, and so waits for the network."""
 
     def __init__(

@@ -6,7 +6,7 @@ itself: what a node must prove is the policy's to say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import httpx2
 
@@ -14,12 +14,12 @@ from cloister.attest.policy import Policy
 from cloister.channel.key_release import release_to
 from cloister.client.address import NodeAddress
 from cloister.client.answer import MAX_REFUSAL_BYTES, is_sealed, read_refusal
+from cloister.client.asking import post
 from cloister.client.message import OUTER_HEADERS
 from cloister.client.verification import Verification, verify
 from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, ServiceUnavailable, SetupError
 
 ENDPOINT = "/v1/weights/key"
-CONNECT_S = 5.0
 WHOLE_S = 60.0
 
 
@@ -40,19 +40,9 @@ def release_key(
 
 def _send(address: NodeAddress, channel_key: bytes, content_key: bytes) -> None:
     release = release_to(channel_key, content_key)
-    request = httpx2.Request(
-        "POST",
-        address.url(ENDPOINT),
-        headers=OUTER_HEADERS,
-        content=release.message,
-        extensions={"timeout": httpx2.Timeout(WHOLE_S, connect=CONNECT_S).as_dict()},
-    )
+    too_large = ChannelBroken("The node's answer to the key is too long to be one.")
     try:
-        with httpx2.HTTPTransport() as wire:
-            response = wire.handle_request(request)
-            assert isinstance(response.stream, httpx2.SyncByteStream)
-            body = _bounded(iter(response.stream))
-            response.close()
+        response, body = post(address, ENDPOINT, OUTER_HEADERS, release.message, WHOLE_S, MAX_REFUSAL_BYTES, too_large)
     except httpx2.RequestError as wrong:
         raise ServiceUnavailable(
             f"No proper answer came from {address} ({type(wrong).__name__}).",
@@ -62,15 +52,6 @@ def _send(address: NodeAddress, channel_key: bytes, content_key: bytes) -> None:
         release.confirm(body)
     else:
         raise _refused(response.status_code, body)
-
-
-def _bounded(pieces: Iterator[bytes]) -> bytes:
-    body = b""
-    for piece in pieces:
-        body += piece
-        if len(body) > MAX_REFUSAL_BYTES:
-            raise ChannelBroken("The node's answer to the key is too long to be one.")
-    return body
 
 
 def _refused(status: int, body: bytes) -> CloisterError:

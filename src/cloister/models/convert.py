@@ -6,32 +6,25 @@ another name, which the next one removes; of two at once, one waits and finds th
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from cloister.errors import SetupError
+from cloister.files import needed, only_one, sync
 from cloister.models.manifest import Manifest, record_files, write_manifest
 
 
 def convert_gguf(gguf: Path, target: Path, *, name: str, sha256: str) -> None:
     """Make `target` from the GGUF file unless it is there already."""
-    try:
+    room = "Make room there, or name another folder in CLOISTER_CACHE."
+    with needed(f"The converted model cannot be written to {target.parent}", room):
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _only_one(target):
+        with only_one(target.parent / f".{target.name}.lock"):
             if not target.is_dir():
                 _convert(gguf, target, name=name, sha256=sha256)
-    except OSError as failure:
-        raise SetupError(
-            f"The converted model cannot be written to {target.parent}: {failure.strerror or failure}.",
-            hint="Make room there, or name another folder in CLOISTER_CACHE.",
-        ) from failure
 
 
 def _convert(gguf: Path, target: Path, *, name: str, sha256: str) -> None:
@@ -50,34 +43,13 @@ def _convert(gguf: Path, target: Path, *, name: str, sha256: str) -> None:
             source.write_weights(partial / "model.safetensors", lambda part: bar.update(task, completed=part))
         files = record_files(partial)
         write_manifest(partial, Manifest(name, gguf.name, sha256, "bf16", files))
-        _sync(partial)
+        for path in (*partial.iterdir(), partial):
+            sync(path)
         partial.rename(target)
-        _sync_one(target.parent)
+        sync(target.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-
-
-@contextmanager
-def _only_one(target: Path) -> Iterator[None]:
-    """Hold the target's lock. The kernel lets go of it when the holder dies, however it dies."""
-    with (target.parent / f".{target.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _sync(folder: Path) -> None:
-    for path in folder.iterdir():
-        _sync_one(path)
-    _sync_one(folder)
-
-
-def _sync_one(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _progress_bar(what: str) -> Progress:

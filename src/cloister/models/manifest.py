@@ -5,12 +5,12 @@ Knows files and hashes; knows nothing of what a model is.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import msgspec
 
 from cloister.errors import ModelCorrupt
+from cloister.files import sha256_of
 
 FILE_NAME = "cloister-manifest.json"
 
@@ -30,11 +30,6 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source_sha256: str
     dtype: str
     files: dict[str, FileRecord]
-
-
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def record_files(folder: Path) -> dict[str, FileRecord]:

@@ -21,6 +21,7 @@ from msgspec import Meta, Struct
 import cloister
 from cloister.checks import decode_evidence
 from cloister.errors import EvidenceInvalid, SetupError
+from cloister.files import sha256_of
 
 FORMAT = "cloister-release/v1"
 MAX_MANIFEST_BYTES = 262144
@@ -137,13 +138,13 @@ def _running_tree() -> Path | None:
 
 def _manifest_of(package: Path, beside: Path | None, image: str | None) -> Manifest:
     try:
-        files = {f"{PACKAGE}/{path.relative_to(package).as_posix()}": _sha256(path) for path in _files_of(package)}
+        files = {f"{PACKAGE}/{path.relative_to(package).as_posix()}": sha256_of(path) for path in _files_of(package)}
         lock = None
         if beside is not None:
             if (beside / PROJECT_FILE).is_file():
-                files[PROJECT_FILE] = _sha256(beside / PROJECT_FILE)
+                files[PROJECT_FILE] = sha256_of(beside / PROJECT_FILE)
             if (beside / LOCK_FILE).is_file():
-                lock = _sha256(beside / LOCK_FILE)
+                lock = sha256_of(beside / LOCK_FILE)
         version = _version_of((package / "__init__.py").read_bytes())
     except OSError as reason:
         raise SetupError(f"{reason.filename} cannot be read: {reason.strerror}.") from None
@@ -169,11 +170,6 @@ def _files_of(package: Path) -> Iterator[Path]:
 
 def _raise(error: OSError) -> None:
     raise error
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _version_of(source: bytes) -> str:

@@ -1,7 +1,7 @@
 """That a release is in a log everybody else sees too: made for a node's evidence, checked by its clients.
 
-`verify_release` is pure: what is trusted and what was seen before are handed in, and nothing is fetched or written.
-The checks, by name:
+`ReleaseProof` is how evidence and files carry it. `verify_release` is pure: what is trusted and what was seen before
+are handed in, and nothing is fetched or written. The checks, by name:
 
     release manifest     the manifest hashes to the measurement the machine's report is bound to
     log checkpoint       a trusted log signed the checkpoint, under its own name
@@ -15,8 +15,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
-from cloister.checks import Examination, Verdict
+import msgspec
+from msgspec import Meta, Struct
+
+from cloister.checks import Examination, Verdict, decode_evidence
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.transparency.checkpoint import Checkpoint, SignedCheckpoint, read_checkpoint
 from cloister.transparency.log import Log
@@ -24,8 +28,38 @@ from cloister.transparency.manifest import measurement as measurement_of
 from cloister.transparency.manifest import read_manifest
 from cloister.transparency.merkle import leaf_hash, verify_consistency, verify_inclusion
 from cloister.transparency.release_entry import entry_of
-from cloister.transparency.release_proof import ReleaseProof
 from cloister.transparency.trust import ReleaseTrust, cosigners
+
+MAX_PROOF_BYTES = 1 << 20
+
+Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
+
+
+class ReleaseProof(Struct, frozen=True, forbid_unknown_fields=True):
+    """That the node's release is in the log: the manifest, its place, and proofs against a signed checkpoint.
+
+    `consistency` leads from the tree the client saw last (`since`, 0: none) to this checkpoint.
+    """
+
+    manifest: Annotated[bytes, Meta(max_length=262144)]
+    index: Annotated[int, Meta(ge=0)] = 0
+    inclusion: Annotated[tuple[Digest, ...], Meta(max_length=64)] = ()
+    checkpoint: Annotated[str, Meta(max_length=65536)] = ""
+    since: Annotated[int, Meta(ge=0)] = 0
+    consistency: Annotated[tuple[Digest, ...], Meta(max_length=128)] = ()
+    log_key: Annotated[str, Meta(max_length=1024)] = ""
+    """The log's verifier key as the node knows it: a client that has one of its own compares, and one that trusts on
+    first use remembers it."""
+    sigstore: Annotated[bytes, Meta(max_length=262144)] = b""
+
+
+def write_proof(proof: ReleaseProof) -> bytes:
+    return msgspec.json.encode(proof)
+
+
+def read_proof(data: bytes) -> ReleaseProof:
+    """The proof, or EvidenceInvalid."""
+    return decode_evidence(data, ReleaseProof, "A release's proof", limit=MAX_PROOF_BYTES)
 
 
 def prove_release(log_dir: Path, manifest: bytes, since: int = 0, *, sigstore: bytes = b"") -> ReleaseProof:

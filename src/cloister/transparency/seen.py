@@ -134,7 +134,7 @@ class SeenLogs:
         if len(data) > MAX_MEMORY_BYTES:
             raise self._damaged("is too large")
         try:
-            return _decoder.decode(data)
+            return msgspec.json.decode(data, type=_Memory)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             raise self._damaged("does not decode") from None
 
@@ -149,6 +149,3 @@ class SeenLogs:
             f"The memory of logs {how}, so a log that took something back would not be noticed.",
             hint=f"Restore {self._file}. If you remove it, the logs are met as if for the first time.",
         )
-
-
-_decoder: msgspec.json.Decoder[_Memory] = msgspec.json.Decoder(_Memory)

@@ -11,16 +11,13 @@ from datetime import datetime
 from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA384
 
-from cloister.attest.chain import find_chain, key_fingerprint, read_certificates, subject
-from cloister.attest.nvidia.bundle import DeviceEvidence, read_bundle
+from cloister.attest.chain import ecdsa_signed, find_chain, halves, key_fingerprint, read_certificates, subject
 from cloister.attest.nvidia.device import FWID, architecture, certified_fwid, describe, driver_version, vbios_version
 from cloister.attest.nvidia.policy import GpuPolicy, examine_versions
-from cloister.attest.nvidia.spdm import GpuReport
+from cloister.attest.nvidia.spdm import DeviceEvidence, GpuReport, read_bundle
 from cloister.checks import Examination, Verdict
 
 NVIDIA_ROOTS = frozenset({"a90c4eb5acfd3e3d03a25db6a26b84f720ad0503196c627c21ddd48dd85b06a4"})
@@ -98,7 +95,10 @@ def _examine_signature(
         found.skipped("signature", "the GPU's certificate is not to be trusted")
         return None
     leaf = chain[0]
-    found.check("signature", _signed(leaf, device.report), "the report is not signed by the GPU's key")
+    signed = ecdsa_signed(
+        leaf.public_key(), ec.SECP384R1, SHA384(), halves(device.report.signature), device.report.signed
+    )
+    found.check("signature", signed, "the report is not signed by the GPU's key")
     found.claim("chip", subject(leaf))
     found.claim("serial", f"{leaf.serial_number:X}")
     _examine_architecture(leaf, device.stated_architecture, policy, found)
@@ -137,16 +137,3 @@ def _examine_measurements(report: GpuReport, policy: GpuPolicy, found: Examinati
         if report.measurements.get(int(index), b"").hex() not in {one.lower() for one in accepted}
     ]
     found.check("measurements", not wrong, f"not as the policy has them: {', '.join(wrong)}")
-
-
-def _signed(leaf: x509.Certificate, report: GpuReport) -> bool:
-    """ECDSA over SHA-384 with a P-384 key, the signature as two numbers of 48 bytes."""
-    key = leaf.public_key()
-    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
-        return False
-    numbers = int.from_bytes(report.signature[:48], "big"), int.from_bytes(report.signature[48:], "big")
-    try:
-        key.verify(encode_dss_signature(*numbers), report.signed, ec.ECDSA(SHA384()))
-    except InvalidSignature:
-        return False
-    return True

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP384R1, EllipticCurvePublicKey
-from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1
 from cryptography.hazmat.primitives.hashes import SHA384
 
+from cloister.attest.chain import ecdsa_signed
 from cloister.attest.snp.certificate import Certificate
 from cloister.attest.snp.product import Product, Tcb, product_of_name
 from cloister.attest.snp.report import Report
@@ -46,13 +45,7 @@ def find_chain(report: Report, certificates: Sequence[Certificate], pinned: Mapp
 
 def signed_by(report: Report, leaf: Certificate) -> bool:
     """ECDSA over P-384 with SHA-384 of the report's first part."""
-    if not isinstance(leaf.key, EllipticCurvePublicKey) or not isinstance(leaf.key.curve, SECP384R1):
-        return False
-    try:
-        leaf.key.verify(encode_dss_signature(report.r, report.s), report.signed, ECDSA(SHA384()))
-    except InvalidSignature:
-        return False
-    return True
+    return ecdsa_signed(leaf.key, SECP384R1, SHA384(), (report.r, report.s), report.signed)
 
 
 def authority_name(report: Report, product: Product) -> str:

@@ -9,25 +9,10 @@ from msgspec import Meta, Struct, field
 
 from cloister.attest.snp.product import Product, Tcb
 
-Level = Annotated[int, Meta(ge=0, le=255)]
 Hex16 = Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{32}\Z")]
 Hex32 = Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{64}\Z")]
 Hex48 = Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{96}\Z")]
 Hex64 = Annotated[str, Meta(pattern=r"\A[0-9a-fA-F]{128}\Z")]
-
-
-class TcbFloor(Struct, frozen=True, forbid_unknown_fields=True):
-    """The oldest patch levels accepted. `fmc` exists since Turin."""
-
-    bootloader: Level = 0
-    tee: Level = 0
-    snp: Level = 0
-    microcode: Level = 0
-    fmc: Level = 0
-
-    @property
-    def tcb(self) -> Tcb:
-        return Tcb(self.bootloader, self.tee, self.snp, self.microcode, self.fmc)
 
 
 class SnpPolicy(Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,9 +36,9 @@ class SnpPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     signing_keys: tuple[Literal["vcek", "vlek"], ...] = ("vcek", "vlek")
     vmpl: tuple[Annotated[int, Meta(ge=0, le=3)], ...] = (0, 1, 2, 3)
     minimum_guest_svn: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)] = 0
-    minimum_tcb: TcbFloor = TcbFloor()
+    minimum_tcb: Tcb = Tcb()
     """For every product; `minimum_tcb_of` adds to it for one."""
-    minimum_tcb_of: dict[Product, TcbFloor] = field(default_factory=dict)
+    minimum_tcb_of: dict[Product, Tcb] = field(default_factory=dict)
 
     allow_debug: bool = False
     allow_migration_agent: bool = False

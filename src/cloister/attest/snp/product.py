@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, fields
 from types import MappingProxyType
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 Product = Literal["Milan", "Genoa", "Turin"]
+Level = Annotated[int, Meta(ge=0, le=255)]
 
 # SHA-256 of the SubjectPublicKeyInfo of ARK-Milan, ARK-Genoa and ARK-Turin, computed from AMD's own certificates as the
 # key distribution service gives them (kdsintf.amd.com/vcek/v1/{product}/cert_chain). VCEK and VLEK share the root.
@@ -41,15 +44,14 @@ def product_of_name(name: str) -> Product | None:
     return _BY_NAME.get(name.partition("-")[0].lower())
 
 
-@dataclass(frozen=True)
-class Tcb:
-    """Security patch levels, each 0 to 255. `fmc` exists since Turin."""
+class Tcb(Struct, frozen=True, forbid_unknown_fields=True):
+    """Security patch levels: those of a machine, or the oldest that a policy accepts. `fmc` exists since Turin."""
 
-    bootloader: int = 0
-    tee: int = 0
-    snp: int = 0
-    microcode: int = 0
-    fmc: int = 0
+    bootloader: Level = 0
+    tee: Level = 0
+    snp: Level = 0
+    microcode: Level = 0
+    fmc: Level = 0
 
     @classmethod
     def unpack(cls, packed: bytes, product: Product) -> Tcb:
@@ -60,14 +62,11 @@ class Tcb:
 
     def below(self, floor: Tcb) -> list[str]:
         """The components that are older than this floor."""
-        return [
-            f"{field.name} {mine} < {least}"
-            for field, mine, least in zip(fields(self), astuple(self), astuple(floor), strict=True)
-            if mine < least
-        ]
+        least = floor.as_json()
+        return [f"{name} {mine} < {least[name]}" for name, mine in self.as_json().items() if mine < least[name]]
 
     def as_json(self) -> dict[str, int]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return asdict(self)
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {value}" for name, value in self.as_json().items())

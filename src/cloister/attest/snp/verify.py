@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
 from datetime import datetime
 
 from cloister.attest.snp.certificate import Certificate, RevocationList, read_bundle
@@ -265,12 +264,12 @@ def _check_platform(examination: Examination, report: Report, policy: SnpPolicy)
 
 
 def _check_tcb(examination: Examination, report: Report, product: Product | None, policy: SnpPolicy) -> None:
-    floors = [policy.minimum_tcb.tcb]
+    floors = [policy.minimum_tcb]
     if product in policy.minimum_tcb_of:
-        floors.append(policy.minimum_tcb_of[product].tcb)
+        floors.append(policy.minimum_tcb_of[product])
     elif product is None:
-        floors += [floor.tcb for floor in policy.minimum_tcb_of.values()]
-    if not any(any(astuple(floor)) for floor in floors):
+        floors += policy.minimum_tcb_of.values()
+    if all(floor == Tcb() for floor in floors):
         examination.skipped("tcb floor", "the policy has none", required=False)
         return
     if product is None:

@@ -12,13 +12,11 @@ import hmac
 from datetime import datetime
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from cloister.attest.chain import find_chain, read_certificates
+from cloister.attest.chain import ecdsa_signed, find_chain, halves, read_certificates
 from cloister.attest.tdx.collateral import CollateralRefused, judge, pck_chain, read_collateral
 from cloister.attest.tdx.policy import REGISTERS, TdxPolicy
 from cloister.attest.tdx.quote import Quote, TdReport, read_quote
@@ -104,7 +102,7 @@ def _examine_chain(
     found.check("pck certificate", is_pck, "the leaf certificate is not of an SGX or TDX platform")
     found.check(
         "qe report signature",
-        isinstance(key, ec.EllipticCurvePublicKey) and _signed(key, quote.qe.signature, quote.qe.signed),
+        _signed(key, quote.qe.signature, quote.qe.signed),
         "the quoting enclave's report is not signed by the platform's PCK",
     )
     return chain
@@ -162,16 +160,9 @@ def _examine_standing(
     )
 
 
-def _signed(key: ec.EllipticCurvePublicKey, signature: bytes, data: bytes) -> bool:
-    """ECDSA over SHA-256 with the P-256 key, the signature as two numbers of 32 bytes."""
-    if not isinstance(key.curve, ec.SECP256R1):
-        return False
-    numbers = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:], "big")
-    try:
-        key.verify(encode_dss_signature(*numbers), data, ec.ECDSA(SHA256()))
-    except InvalidSignature:
-        return False
-    return True
+def _signed(key: object, signature: bytes, data: bytes) -> bool:
+    """ECDSA over SHA-256 with a P-256 key, the signature as two numbers of 32 bytes."""
+    return ecdsa_signed(key, ec.SECP256R1, SHA256(), halves(signature), data)
 
 
 # Intel TDX module ABI, ATTRIBUTES: bits 7:0 put a TD under debug in one way or another.
