@@ -18,8 +18,9 @@ import msgspec
 
 from cloister.backend.base import Backend, OpenJob, VaultJob
 from cloister.backend.mailbox import Event, Mailbox
-from cloister.backend.stream import TokenStream, raised
+from cloister.backend.stream import TokenStream
 from cloister.errors import ProtocolError, ServiceUnavailable
+from cloister.messages.failure import raised
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.front import Ask, EndSession, Serving, StartFront, ToGateway
 from cloister.messages.generation import (

@@ -19,9 +19,9 @@ from cloister.controller.parlour import Parlour
 from cloister.controller.process import Controller
 from cloister.controller.provision import Provision, provide
 from cloister.controller.ready import say_ready
+from cloister.errors import where_raised
 from cloister.messages.lifecycle import StartController
 from cloister.process.entry import run
-from cloister.process.hardening import where_raised
 
 
 async def _serve(start: StartController, console: Console) -> None:

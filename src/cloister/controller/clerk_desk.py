@@ -13,6 +13,7 @@ import msgspec
 
 from cloister.controller.numbering import front_of
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, VaultLost
+from cloister.messages.failure import failed
 from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
 from cloister.messages.vault import Confide, Understood
 
@@ -103,9 +104,3 @@ class ClerkDesk:
         requests, self._accepted = self._accepted, {}
         for request_id in requests:
             self._tell(failed(request_id, VaultLost.because("vault_lost")))
-
-
-def failed(request_id: int, reason: CloisterError) -> Failed:
-    """The message for an error of ours."""
-    retry_after, param = getattr(reason, "retry_after", 0), getattr(reason, "param", None)
-    return Failed(request_id, reason.code, str(reason), retry_after, param)

@@ -23,6 +23,7 @@ from cloister.controller.evidence import Notary
 from cloister.controller.release import find_release
 from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, error_from_code
 from cloister.messages.delivery import FromDoor, KeyTaken, OfferKey, OpenDoor
+from cloister.messages.failure import failed
 from cloister.messages.front import AskEvidence, Listening
 from cloister.messages.generation import VERSION, Failed
 from cloister.messages.lifecycle import StartFailed
@@ -94,7 +95,7 @@ class Delivery:
             if not self._bundle.opens_with(key):
                 raise InvalidRequest("This is not the key of the weights that wait here.")
         except CloisterError as reason:
-            return Failed(offer.request_id, reason.code, str(reason))
+            return failed(offer.request_id, reason)
         if self.key.done():  # released twice at once: both providers' answers are true
             key[:] = bytes(len(key))
         else:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from cloister.config import ControllerSettings
-from cloister.controller.clerk_desk import ClerkDesk, failed
+from cloister.controller.clerk_desk import ClerkDesk
 from cloister.controller.line import Line
 from cloister.controller.numbering import FRONT_BITS, front_of, local, wide
 from cloister.controller.referee import Referee
@@ -25,6 +25,7 @@ from cloister.controller.sessions import Session, SessionKey, Sessions
 from cloister.controller.vaults import Vault, Vaults
 from cloister.controller.wording import in_own_words
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, QueueFull, ServiceUnavailable, VaultLost
+from cloister.messages.failure import failed
 from cloister.messages.front import Ask, EndSession, Serving
 from cloister.messages.generation import (
     Accepted,

@@ -16,6 +16,7 @@ from cloister.controller.channel_key import ChannelKeys
 from cloister.controller.numbering import front_of, local, wide
 from cloister.controller.relay import Front
 from cloister.errors import CloisterError, PromptTooLong, ProtocolError, QueueFull, ServiceUnavailable
+from cloister.messages.failure import failed
 from cloister.messages.front import Leave, Sealed, SealedPart, Taken
 from cloister.messages.generation import Failed
 from cloister.messages.parlour import Serve
@@ -62,7 +63,7 @@ class SecureDesk:
         try:
             self._serve(number, front, sealed.envelope)
         except CloisterError as reason:
-            front.send(_failed(sealed.request_id, reason))
+            front.send(failed(sealed.request_id, reason))
 
     def taken(self, gateway: int, message: Taken) -> None:
         """The parlour may send more of an answer."""
@@ -90,7 +91,7 @@ class SecureDesk:
         for number in list(self._requests):
             front = self._requests[number].front
             self._forget(number)
-            front.send(_failed(local(number), _away()))
+            front.send(failed(local(number), _away()))
 
     def from_parlour(self, message: SealedPart | Failed) -> None:
         """Pass on a part of an answer, or that there is none. One that nobody waits for any more is dropped."""
@@ -160,8 +161,3 @@ def _away() -> ServiceUnavailable:
     return ServiceUnavailable(
         "The process that answers sealed requests is restarting.", hint="Try again in a few seconds."
     )
-
-
-def _failed(request_id: int, reason: CloisterError) -> Failed:
-    retry_after, param = getattr(reason, "retry_after", 0), getattr(reason, "param", None)
-    return Failed(request_id, reason.code, str(reason), retry_after, param)

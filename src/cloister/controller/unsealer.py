@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 
 from cloister.controller.memory_folder import MemoryFolder
-from cloister.errors import CloisterError, ProtocolError
+from cloister.errors import ProtocolError
+from cloister.messages.failure import start_failed
 from cloister.messages.generation import VERSION
-from cloister.messages.lifecycle import StartFailed
 from cloister.messages.unsealing import Locked, Packed, ToUnsealer, Unseal, Unsealed
-from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks, where_raised
+from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
 from cloister.process.line import Line
 from cloister.sealed_weights.file import WeightsBundle
 from cloister.sealed_weights.header import read_provider_key
@@ -41,10 +41,8 @@ def serve(line: Line[Unseal | Packed]) -> None:
         folder.remove(PARAMETERS)
         folder.lock()
         line.send(Locked())
-    except CloisterError as reason:
-        line.send(StartFailed(reason.code, reason.message, reason.hint))
-    except Exception as wrong:
-        line.send(StartFailed(CloisterError.code, f"The weights cannot be unsealed: {where_raised(wrong)}."))
+    except Exception as reason:
+        line.send(start_failed(reason, "The weights cannot be unsealed"))
 
 
 def unseal(order: Unseal) -> MemoryFolder:

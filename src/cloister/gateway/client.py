@@ -12,8 +12,8 @@ import msgspec
 
 from cloister.backend.base import Carrier, SealedAnswer
 from cloister.backend.client import ControllerClient
-from cloister.backend.stream import raised
 from cloister.errors import CloisterError, ServiceUnavailable
+from cloister.messages.failure import raised
 from cloister.messages.front import AskEvidence, Evidence, Leave, Sealed, SealedPart, Taken, ToGateway
 from cloister.messages.generation import Failed
 

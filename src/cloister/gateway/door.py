@@ -24,14 +24,14 @@ from starlette.responses import Response
 
 from cloister.channel.envelope import CONTENT_TYPE
 from cloister.config import GatewaySettings
-from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable, error_from_code
+from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable
 from cloister.gateway.errors import BodyTooLarge, handle_cloister_error
 from cloister.gateway.server import serve as serve_http
 from cloister.messages.delivery import MAX_MESSAGE_BYTES, KeyTaken, OfferKey, OpenDoor, ToDoor
+from cloister.messages.failure import raised, start_failed
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.front import AskEvidence, Evidence, Listening
 from cloister.messages.generation import Failed
-from cloister.messages.lifecycle import StartFailed
 from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
 
 BODY_S = 10.0
@@ -86,8 +86,7 @@ class Porter:
         elif (answer := self._waiting.get(message.request_id)) is None or answer.done():
             return
         elif isinstance(message, Failed):
-            reason = error_from_code(message.code, message.message, retry_after=message.retry_after)
-            answer.set_exception(reason)
+            answer.set_exception(raised(message))
         else:
             answer.set_result(message)
 
@@ -102,7 +101,7 @@ def create_door(porter: Porter) -> FastAPI:
             raise InvalidRequest("The body must be a nonce of 32 bytes in hex, and `since`.", param="nonce") from None
         answer = await porter.ask(lambda number: AskEvidence(number, bytes.fromhex(asked.nonce), asked.since))
         assert isinstance(answer, Evidence)
-        return Response(answer.document, media_type="application/json")
+        return Response(answer.document, headers={"Cache-Control": "no-store"}, media_type="application/json")
 
     async def take_key(request: Request) -> Response:
         message = await _body(request)
@@ -144,7 +143,7 @@ async def serve(controller: socket.socket) -> None:
     try:
         await serve_http(create_door(porter), settings, lambda url: porter.send(Listening(url)))
     except CloisterError as reason:
-        porter.send(StartFailed(reason.code, reason.message, reason.hint))
+        porter.send(start_failed(reason, "The server cannot wait for its key"))
 
 
 def main() -> None:

@@ -16,7 +16,16 @@ from typing import Protocol
 
 import msgspec
 
-from cloister.errors import CloisterError, InvalidRequest, LevelUnavailable, PartyLost, PromptTooLong, QueueFull
+from cloister.errors import (
+    CloisterError,
+    InvalidRequest,
+    LevelUnavailable,
+    PartyLost,
+    PromptTooLong,
+    QueueFull,
+    where_raised,
+)
+from cloister.messages.failure import failed
 from cloister.messages.generation import Cancel, Failed, SamplingParams, Tokens
 from cloister.messages.prompts import LockedPrompt
 from cloister.messages.vault import Confide, Understood
@@ -25,7 +34,6 @@ from cloister.mpc.clerk_answer import Passes, answer
 from cloister.mpc.drafts import Drafts
 from cloister.mpc.estimate import Pace
 from cloister.mpc.sampling import Answer, Chooser, chooser_for
-from cloister.process.hardening import where_raised
 from cloister.vault.opened import opened
 
 MAX_WAITING = 8
@@ -159,5 +167,4 @@ def _failed(request_id: int, error: Exception) -> Failed:
     """The error in our own words: libraries put their input into theirs."""
     if not isinstance(error, CloisterError):
         error = PartyLost(f"The computation failed ({where_raised(error)}).", hint="Send the request again.")
-    retry_after, param = getattr(error, "retry_after", 0), getattr(error, "param", None)
-    return Failed(request_id, error.code, str(error), retry_after, param)
+    return failed(request_id, error)

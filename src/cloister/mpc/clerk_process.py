@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks, where_raised
+from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
 
 if TYPE_CHECKING:
     import msgspec
@@ -40,10 +40,9 @@ def main() -> None:
 
 async def serve(controller: socket.socket) -> None:
     """Serve until the controller hangs up."""
-    from cloister.errors import CloisterError
     from cloister.messages.clerk import StartClerk, ToClerk
+    from cloister.messages.failure import start_failed
     from cloister.messages.frames import FrameReader, encode_frame
-    from cloister.messages.lifecycle import StartFailed
 
     reader, writer = await asyncio.open_connection(sock=controller)
     frames: FrameReader[msgspec.Struct] = FrameReader(ToClerk)
@@ -59,10 +58,8 @@ async def serve(controller: socket.socket) -> None:
             elif isinstance(message, StartClerk):
                 try:
                     clerk = await _start(message, say)
-                except CloisterError as reason:
-                    say(StartFailed(reason.code, reason.message, reason.hint))
-                except Exception as wrong:
-                    say(StartFailed("internal_error", f"The clerk cannot start: {where_raised(wrong)}."))
+                except Exception as reason:
+                    say(start_failed(reason, "The clerk cannot start"))
             else:
                 return
     if clerk is not None:

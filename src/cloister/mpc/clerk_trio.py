@@ -17,6 +17,7 @@ from rich.console import Console
 
 from cloister.errors import CloisterError, ProtocolError
 from cloister.messages.clerk import StartTrio, TrioReady
+from cloister.messages.failure import start_failed
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import StartFailed
@@ -24,7 +25,7 @@ from cloister.models.source import open_folder
 from cloister.mpc.config import Limits, read_config
 from cloister.mpc.local import CONFIG_FILE, KEYS, Keys, Supervisor, make_local
 from cloister.mpc.serve_weights import serve_weights
-from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks, where_raised
+from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
 
 PATIENT = Limits(silence_s=120.0, run_silence_s=900.0)
 """On one machine a party that dies is seen to die; one that is silent may just wait for a core."""
@@ -59,7 +60,7 @@ async def serve(controller: socket.socket) -> None:
             raise ProtocolError("The controller is of another version.")
         config = make_local(place, limits=PATIENT)
     except CloisterError as reason:
-        say(StartFailed(reason.code, reason.message, reason.hint))
+        say(start_failed(reason, "The parties cannot start"))
         return
     hung_up = asyncio.create_task(reader.read())
     with Supervisor(place / CONFIG_FILE, len(config.party), logs=logs):
@@ -76,10 +77,8 @@ async def _deal(asked: StartTrio, place: Path) -> TrioReady | StartFailed:
     config, quiet = read_config(place / CONFIG_FILE), Console(quiet=True)
     try:
         await serve_weights(config, Keys(place / KEYS).provider, open_folder(Path(asked.path), asked.name), quiet)
-    except CloisterError as reason:
-        return StartFailed(reason.code, reason.message, reason.hint)
-    except Exception as wrong:
-        return StartFailed("internal_error", f"The model cannot be dealt: {where_raised(wrong)}.")
+    except Exception as reason:
+        return start_failed(reason, "The model cannot be dealt")
     return TrioReady(str(place / CONFIG_FILE))
 
 

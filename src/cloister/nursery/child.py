@@ -13,12 +13,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from cloister.errors import CloisterError
+from cloister.messages.failure import start_failed
 from cloister.messages.frames import encode_frame
-from cloister.messages.lifecycle import StartFailed
 from cloister.messages.nursery import Spawn
 from cloister.nursery.house import House
-from cloister.process.hardening import where_raised
 from cloister.process.sandbox.namespaces import enter_own
 from cloister.process.sandbox.profile import Profile
 from cloister.process.sandbox.seal import seal
@@ -58,7 +56,7 @@ def _live(spawn: Spawn, house: House, descriptors: list[int], allow_degraded: bo
     except Exception as error:
         if spawn.role == "service":
             with suppress(OSError):
-                control.sendall(encode_frame((_start_failed(error),)))
+                control.sendall(encode_frame((start_failed(error, "The service cannot start"),)))
         raise
     role(control)
 
@@ -73,9 +71,3 @@ def _service(house: House) -> tuple[Role, set[int], int]:
     house.decoder.kernels.take_short_turns()
     made = service.prepare(house.decoder, house.settings)
     return made.run, set(), SERVICE_BEYOND_KV + house.scratch_bytes
-
-
-def _start_failed(error: Exception) -> StartFailed:
-    if isinstance(error, CloisterError):
-        return StartFailed(error.code, error.message, error.hint)
-    return StartFailed(CloisterError.code, f"The service cannot start: {where_raised(error)}.")

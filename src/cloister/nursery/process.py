@@ -6,11 +6,10 @@ import gc
 import os
 import socket
 
-from cloister.errors import CloisterError, ProtocolError, SetupError
-from cloister.messages.lifecycle import StartFailed
+from cloister.errors import ProtocolError, SetupError
+from cloister.messages.failure import start_failed
 from cloister.messages.nursery import Preload, Preloaded, Spawn, Spawned
 from cloister.nursery.desk import Desk
-from cloister.process.hardening import where_raised
 from cloister.process.sandbox.namespaces import fresh_pid_namespace, leave_host
 from cloister.process.sandbox.root import empty_root
 from cloister.process.sandbox.seccomp import filter_program
@@ -31,11 +30,8 @@ def serve(control: socket.socket) -> None:
     [weights] = desk.take_descriptors(1)
     try:
         nursery = Nursery(desk, order, weights)
-    except CloisterError as reason:
-        desk.send(StartFailed(reason.code, reason.message, reason.hint))
-        return
-    except Exception as wrong:
-        desk.send(StartFailed(CloisterError.code, f"The nursery cannot start: {where_raised(wrong)}."))
+    except Exception as reason:
+        desk.send(start_failed(reason, "The nursery cannot start"))
         return
     nursery.run()
 

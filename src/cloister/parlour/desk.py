@@ -14,8 +14,8 @@ from starlette.types import ASGIApp
 
 from cloister.errors import CloisterError
 from cloister.gateway.errors import log_unexpected
+from cloister.messages.failure import failed
 from cloister.messages.front import MAX_PART_BYTES, Leave, SealedPart, Taken
-from cloister.messages.generation import Failed
 from cloister.messages.parlour import Serve
 from cloister.parlour.exchange import Exchange, why
 
@@ -51,8 +51,7 @@ class Desk:
             if not isinstance(error, CloisterError):
                 log_unexpected(error)
             self._flush()
-            reason = why(error)
-            self._send(Failed(exchange.number, reason.code, str(reason)))
+            self._send(failed(exchange.number, why(error)))
             exchange.erase()
         finally:
             self._exchanges.pop(exchange.number, None)

@@ -15,20 +15,19 @@ import struct
 from pathlib import Path
 
 from cloister.config import GatewaySettings
-from cloister.errors import CloisterError, ProtocolError
+from cloister.errors import ProtocolError
 from cloister.gateway.app import create_api
 from cloister.gateway.keys import KeyRing, load_keys
+from cloister.messages.failure import start_failed
 from cloister.messages.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
 from cloister.messages.front import StartFront
 from cloister.messages.generation import VERSION
-from cloister.messages.lifecycle import StartFailed
 from cloister.messages.parlour import Mishap, Settled
 from cloister.models.source import open_folder
 from cloister.models.tokenizer import Tokenizer
 from cloister.parlour.client import ParlourClient
 from cloister.parlour.desk import Desk
 from cloister.parlour.rehearsal import rehearse
-from cloister.process.hardening import where_raised
 from cloister.process.sandbox.credentials import give_up_powers
 from cloister.process.sandbox.namespaces import leave_host
 from cloister.process.sandbox.profile import Profile
@@ -60,7 +59,7 @@ def serve(control: socket.socket) -> None:
         asyncio.run(_serve(control, start, settings, tokenizer, keys))
     except Exception as wrong:
         control.setblocking(True)
-        control.sendall(encode_frame((_start_failed(wrong),)))
+        control.sendall(encode_frame((start_failed(wrong, "The parlour cannot start"),)))
 
 
 async def _serve(
@@ -121,9 +120,3 @@ class _Reporter(logging.Handler):
             return  # others put what they were given into their messages
         line = "".join(letter if " " <= letter <= "~" else "?" for letter in record.getMessage())
         self._client.send(Mishap(line[:200] or "?"))
-
-
-def _start_failed(error: Exception) -> StartFailed:
-    if isinstance(error, CloisterError):
-        return StartFailed(error.code, error.message, error.hint)
-    return StartFailed(CloisterError.code, f"The parlour cannot start: {where_raised(error)}.")

@@ -16,7 +16,7 @@ from cloister.backend.base import AnswerStream, Backend, OpenJob, VaultJob
 from cloister.channel.inner import InnerRequest
 from cloister.channel.sealing import seal_request
 from cloister.config import DEVELOPMENT_KEY, GatewaySettings
-from cloister.errors import ChannelBroken, QueueFull
+from cloister.errors import ChannelBroken, QueueFull, where_raised
 from cloister.gateway.app import create_api
 from cloister.gateway.keys import load_keys
 from cloister.gateway.text import Tokenizer
@@ -25,7 +25,6 @@ from cloister.messages.generation import VERSION, SamplingParams, Stats, TokenLo
 from cloister.messages.parlour import Serve
 from cloister.messages.service import View
 from cloister.parlour.exchange import Exchange
-from cloister.process.hardening import where_raised
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 SEALED: dict[str, Any] = {"sealed": 1}

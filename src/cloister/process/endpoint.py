@@ -17,9 +17,8 @@ from typing import Any
 
 import msgspec
 
-from cloister.errors import CloisterError, ProtocolError
+from cloister.errors import CloisterError, ProtocolError, where_raised
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.process.hardening import where_raised
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,9 @@ import logging
 import resource
 import signal
 import sys
-import traceback
 from types import TracebackType
+
+from cloister.errors import where_raised
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
@@ -32,13 +33,6 @@ def forbid_core_dumps() -> None:
 def die_with_parent() -> None:
     """The kernel ends this process when the one that started it ends."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def where_raised(error: BaseException) -> str:
-    """Type and place of an error, without its message: libraries put their input into messages."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" at {frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}{place}"
 
 
 def hide_tracebacks() -> None:

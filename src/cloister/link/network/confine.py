@@ -14,9 +14,9 @@ import threading
 from collections.abc import Callable, Collection
 from typing import NoReturn
 
-from cloister.errors import CloisterError, SandboxIncomplete
+from cloister.errors import CloisterError, SandboxIncomplete, where_raised
 from cloister.process.hardening import die_with_parent as end_with_parent
-from cloister.process.hardening import forbid_core_dumps, hide_tracebacks, where_raised
+from cloister.process.hardening import forbid_core_dumps, hide_tracebacks
 from cloister.process.sandbox import seccomp
 from cloister.process.sandbox.credentials import die_with_parent, give_up_powers
 from cloister.process.sandbox.descriptors import close_all_but
