@@ -40,7 +40,7 @@ from cloister.messages.vault import (
     WantFloor,
 )
 from cloister.process.child import Child
-from cloister.process.endpoint import Channel
+from cloister.process.endpoint import Endpoint
 
 Kind = TypeVar("Kind")
 VOCABULARY = 100
@@ -76,7 +76,7 @@ class Peer(Inbox):
     def __init__(self, end: socket.socket, union: object) -> None:
         super().__init__()
         self.gone = asyncio.Event()
-        self.channel = Channel(end, union, self.put, self.gone.set)
+        self.channel = Endpoint(end, union, self.put, self.gone.set)
 
     def say(self, *messages: msgspec.Struct) -> None:
         for message in messages:

@@ -236,7 +236,7 @@ def _become_controller(settings: Settings) -> NoReturn:
         find_release(settings.controller.release)
         folder = _sealed_model(settings) or find_model(settings.model)
         check_mpc(settings, folder)
-    become("cloister.controller", settings, folder, begun)
+    become("cloister.controller", settings, folder.name, folder.path, begun)
 
 
 def _sealed_model(settings: Settings) -> ModelFolder | None:

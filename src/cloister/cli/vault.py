@@ -99,4 +99,4 @@ def _become_outpost(settings: OutpostSettings, model: str | None) -> NoReturn:
     with Console(stderr=True, highlight=False).status("Starting…"):
         folder = find_model(model)
     settings = settings.model_copy(update={"key_file": settings.key_file.absolute()})
-    become("cloister.outpost", settings, folder, begun)
+    become("cloister.outpost", settings, folder.name, folder.path, begun)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from time import monotonic
 from typing import Any
 
@@ -21,19 +20,13 @@ from cloister.controller.provision import Provision, provide
 from cloister.controller.ready import say_ready
 from cloister.errors import where_raised
 from cloister.messages.lifecycle import StartController
-from cloister.process.entry import run
+from cloister.process.entry import run_server
 
 
-async def _serve(start: StartController, console: Console) -> None:
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(_report)
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    stopped = asyncio.create_task(stop.wait())
+async def _serve(start: StartController, console: Console, stopped: asyncio.Task[Any]) -> None:
+    asyncio.get_running_loop().set_exception_handler(_report)
     given = await _given(start, stopped, console)
     if given is None:
-        console.print("Stopped.")
         return
     provision, settings = given
     folder = provision.folder
@@ -58,13 +51,11 @@ async def _serve(start: StartController, console: Console) -> None:
             await stopped
     finally:
         starting.cancel()
-        stopped.cancel()
-        await asyncio.gather(starting, stopped, return_exceptions=True)
+        await asyncio.gather(starting, return_exceptions=True)
         await gateway.close()
         await parlour.close()
         await controller.close()
         await provision.close()
-    console.print("Stopped.")
 
 
 async def _given(
@@ -97,4 +88,4 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    run(_serve)
+    run_server("controller", _serve)

@@ -21,6 +21,7 @@ class Gateway(FrontProcess):
     name = "gateway"
     module = "cloister.gateway"
     says = FromGateway
+    ready = Listening
     grace_s = 15.0
 
     def __init__(
@@ -29,31 +30,25 @@ class Gateway(FrontProcess):
         super().__init__(relay, folder, settings)
         self._secure = secure
         self._notary = notary
-        self._url = ""
 
     async def serve(self, serving: Serving) -> str:
         """Open the doors; the URL it listens on."""
-        await self.open(serving)
-        return self._url
-
-    def opens(self, message: msgspec.Struct) -> bool:
-        if not isinstance(message, Listening):
-            return False
-        self._url = message.url
+        listening = await self.open(serving)
+        assert isinstance(listening, Listening)
         # Should it have to start again, then at the same address.
-        self.settings = self.settings.model_copy(update={"port": urlsplit(message.url).port})
-        return True
+        self.settings = self.settings.model_copy(update={"port": urlsplit(listening.url).port})
+        return listening.url
 
     def hear(self, message: msgspec.Struct) -> None:
         match message:
             case Sealed():
-                self._secure.accept(self.number, self.channel, message)
+                self._secure.accept(self.number, self.endpoint, message)
             case Taken():
                 self._secure.taken(self.number, message)
             case Leave():
                 self._secure.leave(self.number, message)
             case AskEvidence():
-                self._notary.answer(self.channel, message)
+                self._notary.answer(self.endpoint, message)
             case _:
                 self.relay.from_front(self.number, message)
 

@@ -24,6 +24,7 @@ class Parlour(FrontProcess):
     name = "parlour"
     module = "cloister.parlour"
     says = FromParlour
+    ready = Settled
     grace_s = 2.0
 
     def __init__(
@@ -38,12 +39,10 @@ class Parlour(FrontProcess):
         super().__init__(relay, folder, settings, allow_degraded=allow_degraded)
         self._secure = secure
 
-    async def open(self, serving: Serving) -> None:
-        await super().open(serving)
-        self._secure.parlour_up(self.channel)
-
-    def opens(self, message: msgspec.Struct) -> bool:
-        return isinstance(message, Settled)
+    async def open(self, serving: Serving) -> msgspec.Struct:
+        settled = await super().open(serving)
+        self._secure.parlour_up(self.endpoint)
+        return settled
 
     def hear(self, message: msgspec.Struct) -> None:
         match message:

@@ -165,7 +165,6 @@ class Controller:
 
     def _launch_nursery(self) -> Nursery:
         self._nursery = Nursery(self._nursery_ended)
-        self._nursery.start()
         return self._nursery
 
     async def _preload_nursery(self) -> Nursery:

@@ -7,7 +7,6 @@ import socket
 from typing import Literal
 
 from cloister.config import ControllerSettings
-from cloister.controller.bridge import start_bridge
 from cloister.errors import ServiceUnavailable, SetupError
 from cloister.link.network.address import Address
 from cloister.link.network.hail import digest_of, hail_of
@@ -15,7 +14,8 @@ from cloister.link.network.secret import read_secret
 from cloister.link.shape import LinkShape
 from cloister.messages.bridge import Cross, Hail
 from cloister.messages.frames import encode_frame
-from cloister.process.child import Child
+from cloister.process.child import Child, start_module
+from cloister.process.hardening import WIPE_FREED_MEMORY
 
 NEAR = "cloister.link.network.near"
 
@@ -30,7 +30,7 @@ class Remote:
         """Have a vault forked over there; it answers the link whose descriptors these are."""
         if role != "vault":
             raise ServiceUnavailable("An outpost has vaults only.")
-        child, ours = start_bridge(NEAR)
+        child, ours = start_module(NEAR, **WIPE_FREED_MEMORY)
         socket.send_fds(ours, [encode_frame((self._order,))], list(descriptors))
         return child, ours
 

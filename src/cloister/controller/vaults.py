@@ -21,7 +21,7 @@ from cloister.link.memory import create_link
 from cloister.link.shape import LinkShape
 from cloister.messages.generation import VERSION
 from cloister.messages.vault import FromVault, VaultReady
-from cloister.process.endpoint import Channel
+from cloister.process.endpoint import Endpoint
 
 SECONDS_BEFORE_REPLACING_A_DEAD_SPARE = 1.0
 
@@ -49,7 +49,7 @@ class Vault:
         self._on_end = on_end
         self._held_back: list[msgspec.Struct] = []
         self._child, ours = nursery.spawn("vault", *self.link.vault_descriptors)
-        self._channel = Channel(ours, FromVault, self._receive, self.give_up)
+        self._channel = Endpoint(ours, FromVault, self._receive, self.give_up)
         self._patience = asyncio.get_running_loop().call_later(ready_s, self.give_up)
 
     @property

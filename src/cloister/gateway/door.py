@@ -11,7 +11,6 @@ import itertools
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated
@@ -32,7 +31,7 @@ from cloister.messages.failure import raised, start_failed
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.front import AskEvidence, Evidence, Listening
 from cloister.messages.generation import Failed
-from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
+from cloister.process.hardening import begin_child
 
 BODY_S = 10.0
 ANSWER_S = 60.0
@@ -147,11 +146,7 @@ async def serve(controller: socket.socket) -> None:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    hide_tracebacks()
-    forbid_core_dumps()
-    die_with_parent()
-    asyncio.run(serve(socket.socket(fileno=int(sys.argv[1]))))
+    asyncio.run(serve(begin_child("door")))
 
 
 if __name__ == "__main__":

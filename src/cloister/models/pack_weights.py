@@ -16,7 +16,7 @@ from cloister.errors import ProtocolError, SetupError, where_raised
 from cloister.messages.failure import start_failed
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import Start, StartFailed
-from cloister.process.hardening import die_with_parent
+from cloister.process.hardening import die_with_parent, name_process
 
 
 def pack_weights(start: Start, fd: int) -> int:
@@ -40,6 +40,7 @@ def pack_weights(start: Start, fd: int) -> int:
 
 
 def main() -> None:
+    name_process("packer")
     die_with_parent()
     try:
         pack_weights(msgspec.json.decode(sys.stdin.buffer.read(), type=Start), int(sys.argv[1]))

@@ -6,14 +6,12 @@ Joins the controller's socket, the tokenizer and the parties. It prints nothing 
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
+from cloister.process.hardening import begin_child
 
 if TYPE_CHECKING:
     import msgspec
@@ -27,15 +25,12 @@ READY_S = 120.0
 
 def main() -> None:
     """Harden first, then import what is heavy."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    hide_tracebacks()
-    forbid_core_dumps()
-    die_with_parent()
+    control = begin_child("clerk")
     from cloister.mpc.clerk_seal import forbid_writing_and_executing
 
     forbid_writing_and_executing()
     with suppress(OSError):  # the controller hung up while we spoke
-        asyncio.run(serve(socket.socket(fileno=int(sys.argv[1]))))
+        asyncio.run(serve(control))
 
 
 async def serve(controller: socket.socket) -> None:

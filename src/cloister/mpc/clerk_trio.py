@@ -7,9 +7,7 @@ up, and the parties with it.
 from __future__ import annotations
 
 import asyncio
-import signal
 import socket
-import sys
 from pathlib import Path
 
 import msgspec
@@ -25,18 +23,14 @@ from cloister.models.source import open_folder
 from cloister.mpc.config import Limits, read_config
 from cloister.mpc.local import CONFIG_FILE, KEYS, Keys, Supervisor, make_local
 from cloister.mpc.serve_weights import serve_weights
-from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
+from cloister.process.hardening import begin_child
 
 PATIENT = Limits(silence_s=120.0, run_silence_s=900.0)
 """On one machine a party that dies is seen to die; one that is silent may just wait for a core."""
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    hide_tracebacks()
-    forbid_core_dumps()
-    die_with_parent()
-    asyncio.run(serve(socket.socket(fileno=int(sys.argv[1]))))
+    asyncio.run(serve(begin_child("parties")))
 
 
 async def serve(controller: socket.socket) -> None:

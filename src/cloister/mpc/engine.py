@@ -245,4 +245,4 @@ def _silence() -> None:
 
 
 if __name__ == "__main__":
-    live(serve, ToEngine)
+    live("mpc-engine", serve, ToEngine)

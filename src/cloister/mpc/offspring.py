@@ -6,7 +6,6 @@ They end with the party; they print nothing but the type and place of an error o
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -15,8 +14,8 @@ from typing import NoReturn, TypeVar
 import msgspec
 
 from cloister.errors import ProtocolError
-from cloister.messages.frames import FrameReader, encode_frame
-from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
+from cloister.process.blocking import BlockingEndpoint
+from cloister.process.hardening import begin_child
 
 T = TypeVar("T")
 
@@ -25,32 +24,22 @@ class Superior:
     """The party, as its child sees it: messages of one union, in order."""
 
     def __init__(self, control: socket.socket, union: object) -> None:
-        self._control = control
-        self._reader: FrameReader[msgspec.Struct] = FrameReader(union)
-        self._waiting: list[msgspec.Struct] = []
+        self._endpoint: BlockingEndpoint[msgspec.Struct] = BlockingEndpoint(control, union)
+        self.send = self._endpoint.send
 
     def receive(self) -> msgspec.Struct:
         """The next message; EOFError when the party is gone."""
-        while not self._waiting:
-            data = self._control.recv(1 << 18)
-            if not data:
-                raise EOFError
-            self._waiting = self._reader.feed(data)
-        return self._waiting.pop(0)
-
-    def send(self, message: msgspec.Struct) -> None:
-        self._control.sendall(encode_frame((message,)))
+        if (message := self._endpoint.next()) is None:
+            raise EOFError
+        return message
 
 
-def live(serve: Callable[[Superior], None], union: object) -> NoReturn:
+def live(role: str, serve: Callable[[Superior], None], union: object) -> NoReturn:
     """From the first to the last moment of a child."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; the party decides
-    hide_tracebacks()
-    forbid_core_dumps()
-    die_with_parent()
+    control = begin_child(role)
     status = 0
     try:
-        serve(Superior(socket.socket(fileno=int(sys.argv[1])), union))
+        serve(Superior(control, union))
     except EOFError:
         pass
     except Exception as error:

@@ -270,4 +270,4 @@ def serve(superior: Superior) -> None:
 if __name__ == "__main__":
     from cloister.mpc.offspring import live
 
-    live(serve, ToTunnel)
+    live("mpc-tunnel", serve, ToTunnel)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
-import socket
-import sys
 
-from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
+from cloister.process.hardening import begin_child
 
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -18,15 +15,12 @@ ONE_THREAD = {
 
 
 def main() -> None:
-    """Harden first, then import what is heavy; libraries that would start threads are told not to before that."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    hide_tracebacks()
-    forbid_core_dumps()
-    die_with_parent()
+    """Libraries that would start threads are told not to before they are imported."""
+    control = begin_child("nursery")
     os.environ.update(ONE_THREAD)
     from cloister.nursery.process import serve
 
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(control)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from cloister.messages.failure import start_failed
 from cloister.messages.frames import encode_frame
 from cloister.messages.nursery import Spawn
 from cloister.nursery.house import House
+from cloister.process.hardening import name_process
 from cloister.process.sandbox.namespaces import enter_own
 from cloister.process.sandbox.profile import Profile
 from cloister.process.sandbox.seal import seal
@@ -49,6 +50,7 @@ def live(spawn: Spawn, house: House, descriptors: list[int], *, allow_degraded: 
 def _live(spawn: Spawn, house: House, descriptors: list[int], allow_degraded: bool) -> None:
     control = socket.socket(fileno=descriptors[0])
     try:
+        name_process(spawn.role, forked=True)
         enter_own()
         house.decoder.kernels.start_team(house.settings.threads)
         role, kept, memory = _vault(house, descriptors) if spawn.role == "vault" else _service(house)

@@ -5,20 +5,23 @@ from __future__ import annotations
 import gc
 import os
 import socket
+from typing import TypeAlias
 
 from cloister.errors import ProtocolError, SetupError
 from cloister.messages.failure import start_failed
-from cloister.messages.nursery import Preload, Preloaded, Spawn, Spawned
-from cloister.nursery.desk import Desk
+from cloister.messages.nursery import Preload, Preloaded, Spawn, Spawned, ToNursery
+from cloister.process.blocking import BlockingEndpoint
 from cloister.process.sandbox.namespaces import fresh_pid_namespace, leave_host
 from cloister.process.sandbox.root import empty_root
 from cloister.process.sandbox.seccomp import filter_program
 from cloister.process.sandbox.trial import available_layers
 
+Desk: TypeAlias = BlockingEndpoint[Preload | Spawn]
+
 
 def serve(control: socket.socket) -> None:
     """Serve until the controller hangs up; the children end with this process."""
-    desk = Desk(control)
+    desk: Desk = BlockingEndpoint(control, ToNursery)
     import cloister.nursery.child  # torch and all: while the controller has the weights packed
     import cloister.nursery.rehearsal  # noqa: F401
 
@@ -69,7 +72,7 @@ class Nursery:
 
     def run(self) -> None:
         """Take orders until the controller hangs up."""
-        while (order := self._desk.next_or_ended(set(self._living))) is not None:
+        while (order := self._desk.next_or_readable(set(self._living))) is not None:
             if isinstance(order, set):
                 self._bury(order)
             elif isinstance(order, Spawn):

@@ -6,9 +6,9 @@ FD is a memory file with the settings. Nothing printed here comes from a prompt.
 from __future__ import annotations
 
 import asyncio
-import signal
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from rich.console import Console
 
@@ -16,19 +16,14 @@ from cloister.config import OutpostSettings
 from cloister.messages.lifecycle import StartController
 from cloister.models.source import ModelFolder
 from cloister.outpost.process import Outpost
-from cloister.process.entry import run
+from cloister.process.entry import run_server
 
 
-async def _serve(start: StartController, console: Console) -> None:
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+async def _serve(start: StartController, console: Console, stopped: asyncio.Task[Any]) -> None:
     outpost = Outpost(
         ModelFolder(start.name, Path(start.path), {}), OutpostSettings.model_validate_json(start.settings)
     )
     starting = asyncio.create_task(outpost.start())
-    stopped = asyncio.create_task(stop.wait())
     try:
         with console.status(f"Loading {start.name}…"):
             await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -42,11 +37,9 @@ async def _serve(start: StartController, console: Console) -> None:
             await stopped
     finally:
         starting.cancel()
-        stopped.cancel()
-        await asyncio.gather(starting, stopped, return_exceptions=True)
+        await asyncio.gather(starting, return_exceptions=True)
         await outpost.close()
-    console.print("Stopped.")
 
 
 if __name__ == "__main__":
-    run(_serve)
+    run_server("outpost", _serve)

@@ -10,15 +10,15 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from cloister.controller.bridge import start_bridge
 from cloister.controller.referee import Referee
 from cloister.errors import ProtocolError
 from cloister.link.memory import LinkMemory, create_link
 from cloister.link.shape import LinkShape
 from cloister.messages.bridge import Admitted, FromFar, Lend, Receive
 from cloister.messages.vault import FloorDone, WantFloor
-from cloister.process.child import Child
-from cloister.process.endpoint import Channel
+from cloister.process.child import Child, start_module
+from cloister.process.endpoint import Endpoint
+from cloister.process.hardening import WIPE_FREED_MEMORY
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +53,8 @@ class Guest:
         self._open = True
         self._link: LinkMemory | None = None
         self._vault: Child | None = None
-        self._bridge, ours = start_bridge(FAR)
-        self._channel = Channel(ours, FromFar, self._receive, self.close)
+        self._bridge, ours = start_module(FAR, **WIPE_FREED_MEMORY)
+        self._channel = Endpoint(ours, FromFar, self._receive, self.close)
         self._channel.send(order, (connection.fileno(),))
         self._patience = asyncio.get_running_loop().call_later(INTRODUCTION_S, self.give_up)
 

@@ -96,7 +96,6 @@ class Outpost:
     async def _start_nursery(self) -> Preloaded:
         assert self._weights is not None
         nursery = Nursery(self._nursery_ended)
-        nursery.start()
         settings, allow = self._settings, self._settings.allow_degraded_sandbox
         try:
             facts = await nursery.preload(

@@ -23,7 +23,7 @@ from cloister.link.network.sides import ServiceSide
 from cloister.messages.bridge import Admitted, Hail, Lend, Receive, ToFar, Unwelcome, Welcome
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.vault import FloorDone, FromVault, TakeFloor, ToVault, WantFloor
-from cloister.process.line import Line
+from cloister.process.blocking import BlockingEndpoint
 
 RECEIVE_BYTES = 1 << 18
 MAX_UNSENT_FRAMES = 4096
@@ -32,7 +32,7 @@ Order: TypeAlias = Receive | Lend | TakeFloor
 
 
 def _serve(outpost: socket.socket) -> None:
-    line: Line[Order] = Line(outpost, ToFar)
+    line: BlockingEndpoint[Order] = BlockingEndpoint(outpost, ToFar)
     order = line.next()
     if not isinstance(order, Receive):
         return
@@ -148,4 +148,4 @@ class Far:
 
 
 if __name__ == "__main__":
-    run_bridge(_serve)
+    run_bridge("bridge-far", _serve)

@@ -19,14 +19,14 @@ from cloister.link.network.secure import SecureChannel, meet
 from cloister.link.network.sides import VaultSide
 from cloister.link.shape import LinkShape
 from cloister.messages.bridge import Cross, ToNear, Unwelcome, Welcome
-from cloister.process.line import Line
+from cloister.process.blocking import BlockingEndpoint
 
 CONNECT_S = 10.0
 _NO_BYTES = bytes(CONTROL_BYTES)
 
 
 def _serve(control: socket.socket) -> None:
-    line: Line[Cross] = Line(control, ToNear)
+    line: BlockingEndpoint[Cross] = BlockingEndpoint(control, ToNear)
     order = line.next()
     if order is None:
         return
@@ -93,4 +93,4 @@ class Near:
 
 
 if __name__ == "__main__":
-    run_bridge(_serve)
+    run_bridge("bridge-near", _serve)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
-import signal
 from collections.abc import Collection
 from contextlib import suppress
 
@@ -37,14 +36,6 @@ def become_nobody() -> None:
         if _root_of_the_machine():
             raise
         # A container's root with no other id to become: to the machine it is an unprivileged user already.
-
-
-def die_with_parent() -> bool:
-    """Changing ids or capabilities clears this, so it is said again after each change."""
-    prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-    read_back = ctypes.c_int()
-    syscall("prctl", kernel.PR_GET_PDEATHSIG, ctypes.byref(read_back))
-    return read_back.value == signal.SIGKILL
 
 
 def give_up_powers(without: Collection[Layer]) -> None:

@@ -13,8 +13,9 @@ import signal
 from collections.abc import Collection
 
 from cloister.errors import SetupError
+from cloister.process.hardening import die_with_parent, name_process
 from cloister.process.sandbox import ledger
-from cloister.process.sandbox.credentials import become_nobody, die_with_parent, give_up_powers
+from cloister.process.sandbox.credentials import become_nobody, give_up_powers
 from cloister.process.sandbox.descriptors import close_all_but
 from cloister.process.sandbox.kernel import PR_GET_DUMPABLE, PR_SET_DUMPABLE, prctl, syscall
 from cloister.process.sandbox.layers import NAMESPACES, Layer
@@ -137,6 +138,7 @@ def _continue_as_first_process() -> None:
 def _keep(child: int, pipe: int) -> None:
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; the controller decides
+        name_process("keeper")
         close_all_but({pipe})
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         os._exit(status if status >= 0 else 128 - status)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from cloister.process.hardening import die_with_parent
 from cloister.process.sandbox import kernel, ledger, seccomp
-from cloister.process.sandbox.credentials import any_capability, die_with_parent
+from cloister.process.sandbox.credentials import any_capability
 from cloister.process.sandbox.descriptors import close_all_but, silence_standard
 from cloister.process.sandbox.environment import clean_environment
 from cloister.process.sandbox.kernel import prctl
