@@ -256,7 +256,7 @@ def _try(role: Any, control: socket.socket) -> None:
 def main() -> None:
     """Be the nursery, with the changes above."""
     from cloister.nursery import child, house, process
-    from cloister.process.sandbox.profile import Profile
+    from cloister.process.sandbox.layers import Profile
     from cloister.service.process import Service
     from cloister.vault.vault import Vault
 

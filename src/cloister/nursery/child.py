@@ -18,8 +18,8 @@ from cloister.messages.frames import encode_frame
 from cloister.messages.nursery import Spawn
 from cloister.nursery.house import House
 from cloister.process.hardening import name_process
+from cloister.process.sandbox.layers import Profile
 from cloister.process.sandbox.namespaces import enter_own
-from cloister.process.sandbox.profile import Profile
 from cloister.process.sandbox.seal import seal
 from cloister.service import process as service
 from cloister.vault import process as vault

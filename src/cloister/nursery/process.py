@@ -11,8 +11,7 @@ from cloister.errors import ProtocolError, SetupError
 from cloister.messages.failure import start_failed
 from cloister.messages.nursery import Preload, Preloaded, Spawn, Spawned, ToNursery
 from cloister.process.blocking import BlockingEndpoint
-from cloister.process.sandbox.namespaces import fresh_pid_namespace, leave_host
-from cloister.process.sandbox.root import empty_root
+from cloister.process.sandbox.namespaces import empty_root, fresh_pid_namespace, leave_host
 from cloister.process.sandbox.seccomp import filter_program
 from cloister.process.sandbox.trial import available_layers
 

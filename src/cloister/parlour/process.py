@@ -29,9 +29,8 @@ from cloister.parlour.client import ParlourClient
 from cloister.parlour.desk import Desk
 from cloister.parlour.rehearsal import rehearse
 from cloister.process.sandbox.credentials import give_up_powers
-from cloister.process.sandbox.namespaces import leave_host
-from cloister.process.sandbox.profile import Profile
-from cloister.process.sandbox.root import empty_root
+from cloister.process.sandbox.layers import Profile
+from cloister.process.sandbox.namespaces import empty_root, leave_host
 from cloister.process.sandbox.seal import seal
 from cloister.process.sandbox.seccomp import filter_program
 

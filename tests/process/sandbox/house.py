@@ -18,10 +18,8 @@ from typing import Any, Literal
 import pytest
 
 from cloister.process.sandbox.kernel import PR_SET_DUMPABLE, prctl
-from cloister.process.sandbox.layers import Layer
-from cloister.process.sandbox.namespaces import enter_own, fresh_pid_namespace, leave_host
-from cloister.process.sandbox.profile import Profile
-from cloister.process.sandbox.root import empty_root
+from cloister.process.sandbox.layers import Layer, Profile
+from cloister.process.sandbox.namespaces import empty_root, enter_own, fresh_pid_namespace, leave_host
 from cloister.process.sandbox.seal import seal
 
 User = Literal["root", "someone"]

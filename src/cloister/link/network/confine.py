@@ -17,7 +17,7 @@ from cloister.errors import CloisterError, SandboxIncomplete, where_raised
 from cloister.process.hardening import begin_child, die_with_parent
 from cloister.process.sandbox import seccomp
 from cloister.process.sandbox.credentials import give_up_powers
-from cloister.process.sandbox.descriptors import close_all_but
+from cloister.process.sandbox.resources import close_all_but
 
 
 def run_bridge(role: str, serve: Callable[[socket.socket], None]) -> None:

@@ -11,7 +11,7 @@ import resource
 from collections.abc import Collection
 from contextlib import suppress
 
-from cloister.process.sandbox import kernel, ledger
+from cloister.process.sandbox import kernel, layers
 from cloister.process.sandbox.kernel import prctl, syscall
 from cloister.process.sandbox.landlock import forbid_files_and_network
 from cloister.process.sandbox.layers import Layer
@@ -42,13 +42,13 @@ def give_up_powers(without: Collection[Layer]) -> None:
     """No capability, none to be gained by executing something, no file, no network."""
     if Layer.NO_NEW_PRIVS not in without:
         prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-        ledger.record(Layer.NO_NEW_PRIVS)
+        layers.record(Layer.NO_NEW_PRIVS)
     if Layer.LANDLOCK not in without and forbid_files_and_network():
-        ledger.record(Layer.LANDLOCK)
+        layers.record(Layer.LANDLOCK)
     if Layer.CAPABILITIES not in without:
         _drop_capabilities()
         if not any_capability():
-            ledger.record(Layer.CAPABILITIES)
+            layers.record(Layer.CAPABILITIES)
 
 
 def any_capability() -> bool:

@@ -1,4 +1,4 @@
-"""Namespaces: the nursery leaves the host's, and every child the nursery's.
+"""Namespaces: the nursery leaves the host's and empties its root directory; every child leaves the nursery's.
 
 A process may create namespaces without privilege only below a user namespace of its own, in which its ids are mapped;
 and it may return to a pid namespace (`fresh_pid_namespace` must, once per child) only if that user namespace owns it.
@@ -14,12 +14,11 @@ from collections.abc import Collection
 
 from cloister.errors import SetupError
 from cloister.process.hardening import die_with_parent, name_process
-from cloister.process.sandbox import ledger
+from cloister.process.sandbox import layers
 from cloister.process.sandbox.credentials import become_nobody, give_up_powers
-from cloister.process.sandbox.descriptors import close_all_but
 from cloister.process.sandbox.kernel import PR_GET_DUMPABLE, PR_SET_DUMPABLE, prctl, syscall
 from cloister.process.sandbox.layers import NAMESPACES, Layer
-from cloister.process.sandbox.root import root_is_empty
+from cloister.process.sandbox.resources import close_all_but, hold_null
 
 _FLAGS = {
     Layer.USER_NAMESPACE: 0x10000000,
@@ -30,6 +29,11 @@ _FLAGS = {
     Layer.UTS_NAMESPACE: 0x04000000,
 }
 _HOST_NAME = b"cloister"
+
+_RDONLY, _NOSUID, _NODEV, _NOEXEC = 0x1, 0x2, 0x4, 0x8
+_REMOUNT, _REC, _PRIVATE = 0x20, 0x4000, 0x40000
+_DETACH = 2
+_ANY_DIRECTORY = b"/proc"
 
 _nursery_pids: int | None = None
 _parent: int = 0
@@ -59,7 +63,7 @@ def leave_host(without: Collection[Layer] = ()) -> None:
     if Layer.PID_NAMESPACE in entered:
         _continue_as_first_process()
         _nursery_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-    ledger.record(*entered)
+    layers.record(*entered)
 
 
 def fresh_pid_namespace() -> None:
@@ -78,20 +82,51 @@ def enter_own(without: Collection[Layer] = ()) -> None:
     What Linux keeps per thread (capabilities, Landlock, no_new_privs) is settled here, so that every thread the child
     starts later inherits it. Whatever does not work out is missing in the report of `seal`.
     """
-    ledger.forget(NAMESPACES)
+    layers.forget(NAMESPACES)
     entered = _unshare(NAMESPACES.difference(without, {Layer.PID_NAMESPACE}))
     if os.getpid() == 1:
         entered.add(Layer.PID_NAMESPACE)
     if Layer.UTS_NAMESPACE in entered:
         syscall("sethostname", _HOST_NAME, len(_HOST_NAME))
-    ledger.record(*entered)
+    layers.record(*entered)
     if not root_is_empty():
-        ledger.forget({Layer.EMPTY_ROOT})
+        layers.forget({Layer.EMPTY_ROOT})
     give_up_powers(without)
     if Layer.DEATH_WITH_PARENT not in without:
         die_with_parent()
     if os.getppid() not in (0, _parent):
         os._exit(1)  # the nursery ended before it could take us along
+
+
+def empty_root() -> None:
+    """For the nursery, in its own mount namespace, when all it will ever import or open is imported and open.
+
+    Whatever does not work out is missing in the report of a child's `seal`.
+    """
+    hold_null()
+    if Layer.MOUNT_NAMESPACE not in layers.held():
+        return  # the host's mounts are not ours to change
+    hardened = _NOSUID | _NODEV | _NOEXEC
+    try:
+        syscall("mount", None, b"/", None, _REC | _PRIVATE, None)
+        syscall("mount", b"none", _ANY_DIRECTORY, b"tmpfs", hardened, b"mode=555,size=4k,nr_inodes=1")
+        os.chdir(_ANY_DIRECTORY)
+        syscall("pivot_root", b".", b".")
+        syscall("umount2", b".", _DETACH)  # pivot_root(2): the old root is stacked on the new one at "."
+        os.chdir("/")
+        syscall("mount", None, b"/", None, _REMOUNT | _RDONLY | hardened, None)
+    except OSError:
+        return
+    if root_is_empty():
+        layers.record(Layer.EMPTY_ROOT)
+
+
+def root_is_empty() -> bool:
+    """Whether nothing is there and nothing can be put there."""
+    try:
+        return os.listdir("/") == [] and os.getcwd() == "/" and bool(os.statvfs("/").f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
 
 
 def _unshare(wanted: Collection[Layer]) -> set[Layer]:

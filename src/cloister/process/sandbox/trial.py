@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 
-from cloister.process.sandbox.layers import Layer, Report
-from cloister.process.sandbox.namespaces import enter_own, fresh_pid_namespace, leave_host
-from cloister.process.sandbox.profile import Profile
-from cloister.process.sandbox.root import empty_root
+from cloister.process.sandbox.layers import Layer, Profile, Report
+from cloister.process.sandbox.namespaces import empty_root, enter_own, fresh_pid_namespace, leave_host
 from cloister.process.sandbox.seal import seal
 
 

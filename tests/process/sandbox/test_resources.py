@@ -5,8 +5,7 @@ from __future__ import annotations
 import mmap
 import resource
 
-from cloister.process.sandbox.limits import data_size
-from cloister.process.sandbox.memory import machine_has_swap
+from cloister.process.sandbox.resources import data_size, machine_has_swap
 
 
 def by_proc() -> int:

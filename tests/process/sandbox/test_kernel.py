@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cloister.process.sandbox.kernel import TABLES
 from cloister.process.sandbox.seccomp import _ALLOWED, _ATTACKS, _judged
-from cloister.process.sandbox.syscalls import TABLES
 
 HEADERS = {
     "x86_64": ("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm/unistd_64.h"),
