@@ -92,7 +92,7 @@ def test_it_stops_at_ctrl_c_and_leaves_nothing_behind(tmp_path: Path, smollm_fol
     try:
         assert "Paris" in ask(server.url(), session="kept").text
         children = server.children()
-        assert len(children) >= 4  # gateway, nursery, service, the session's vault
+        assert len(children) >= 4  # gateway, fork server, service, the session's vault
     finally:
         status = server.stop()
     assert status == 0

@@ -1,4 +1,4 @@
-"""The controller's neighbours, played by the test over real sockets: a nursery, a service, vaults and a gateway."""
+"""The controller's neighbours, played by the test over real sockets: a fork server, a service, vaults and a gateway."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class FakeVault(Peer):
         return asked
 
 
-class FakeNursery:
+class FakeForkServer:
     """Forks nothing: each child is a Peer the test plays."""
 
     def __init__(self) -> None:
@@ -148,10 +148,10 @@ class House:
     """A relay with a service, vaults and one gateway, all played."""
 
     def __init__(self, lock: Callable[[SealedPrompt], LockedPrompt] | None = None, **settings: Any) -> None:
-        self.nursery = FakeNursery()
+        self.forkserver = FakeForkServer()
         locking = {} if lock is None else {"lock": lock}
         self.relay = Relay(ControllerSettings(**settings), lambda: SERVING, cores=1, **locking)
-        self.relay.vaults.open(self.nursery, LinkShape(3, 16, 2))  # type: ignore[arg-type]
+        self.relay.vaults.open(self.forkserver, LinkShape(3, 16, 2))  # type: ignore[arg-type]
         self.front = Inbox()
         self.gateway = self.add_gateway(self.front)
         self.real_service: Service | None = None
@@ -172,21 +172,21 @@ class House:
         return self.relay.add_front(Front())
 
     async def start_service(self) -> None:
-        nursery: Any = self.nursery
-        self.real_service = Service(nursery, self.relay.from_service, self.relay.service_gone)
+        forkserver: Any = self.forkserver
+        self.real_service = Service(forkserver, self.relay.from_service, self.relay.service_gone)
         await self.real_service.ready(5)
         self.relay.service_up(self.real_service)
 
     @property
     def service(self) -> FakeService:
-        return self.nursery.services[-1]
+        return self.forkserver.services[-1]
 
     async def vault(self, number: int) -> FakeVault:
         """The vault forked as the so-manieth, from 0."""
         async with asyncio.timeout(5):
-            while len(self.nursery.vaults) <= number:
+            while len(self.forkserver.vaults) <= number:
                 await asyncio.sleep(0.001)
-        return self.nursery.vaults[number]
+        return self.forkserver.vaults[number]
 
     def send(self, message: msgspec.Struct) -> None:
         self.relay.from_front(self.gateway, message)
@@ -203,5 +203,5 @@ class House:
         self.relay.sessions.end_all()
         if self.real_service:
             self.real_service.close()
-        for peer in (*self.nursery.vaults, *self.nursery.services):
+        for peer in (*self.forkserver.vaults, *self.forkserver.services):
             peer.die()

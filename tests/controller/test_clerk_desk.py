@@ -71,7 +71,7 @@ async def test_a_request_goes_to_the_clerk_and_to_nobody_else(house: House, cler
     assert await house.front.next(Accepted) == Accepted(5, 3)
     assert await house.front.next(Tokens) == Tokens(5, progress=PROGRESS)
     assert await house.front.next(Tokens) == Tokens(5, (4,), finish="stop")
-    assert not house.nursery.vaults and not house.service.messages
+    assert not house.forkserver.vaults and not house.service.messages
     assert len(house.relay.mpc) == 0
     house.send(AskStats())
     stats = await house.front.next(Stats)

@@ -19,7 +19,7 @@ from cloister.models.tokenizer import Tokenizer
 from cloister.process.child import inherited
 from cloister.sealed_weights.file import seal_weights as seal_to_file
 from cloister.transparency.keys import SigningKey
-from tests.nursery.model import save_model
+from tests.forkserver.model import save_model
 
 KEY = bytes(range(32))
 PROVIDER = SigningKey.generate("provider.example/weights")

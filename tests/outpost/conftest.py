@@ -7,7 +7,7 @@ import pytest
 
 from cloister.link.network.secret import write_secret
 from cloister.models.source import ModelFolder
-from tests.nursery.model import save_model
+from tests.forkserver.model import save_model
 from tests.outpost.house import OutpostProcess, running_outpost
 
 ENGINE = ("--dtype", "fp32", "--threads", "1", "--vault-kv-mib", "4", "--chunk-tokens", "64")

@@ -80,8 +80,8 @@ async def test_no_vault_runs_beside_the_service(house: RealHouse, outpost: Outpo
     await anext(stream)
     there = set(outpost.children())
     here = [one for one in psutil.Process().children(recursive=True) if one not in there]
-    own = [one for one in here if runs(one, "cloister.nursery") and not of_another_server(one)]
-    assert len(own) == 3, "the nursery, its keeper and the service; no vault"
+    own = [one for one in here if runs(one, "cloister.forkserver") and not of_another_server(one)]
+    assert len(own) == 3, "the fork server, its keeper and the service; no vault"
     await stream.aclose()
 
 
@@ -199,7 +199,7 @@ async def test_an_outpost_that_dies_is_a_typed_error_and_leaves_nothing(
             stream = await house.client.generate("tenant", private(TEXT, "a"), ENDLESS)
             await anext(stream)
             processes = outpost.children()
-            assert len(processes) >= 4  # nursery and keeper, bridge, vault
+            assert len(processes) >= 4  # fork server and keeper, bridge, vault
             outpost.process.kill()
             with pytest.raises(VaultLost):
                 async for _ in stream:
@@ -211,10 +211,10 @@ async def test_an_outpost_that_dies_is_a_typed_error_and_leaves_nothing(
             await house.close()
 
 
-async def test_a_nursery_that_dies_over_there_comes_back(house: RealHouse, outpost: OutpostProcess) -> None:
+async def test_a_forkserver_that_dies_over_there_comes_back(house: RealHouse, outpost: OutpostProcess) -> None:
     before = await answer(house, private(TEXT, "a"))
-    nursery = next(one for one in outpost.children() if runs(one, "cloister.nursery"))
-    nursery.kill()
+    forkserver = next(one for one in outpost.children() if runs(one, "cloister.forkserver"))
+    forkserver.kill()
     end = time.monotonic() + 60
     while True:
         try:

@@ -27,8 +27,8 @@ from cloister.models.source import ModelFolder
 from cloister.process.child import run_module
 from cloister.process.hardening import WIPE_FREED_MEMORY
 from tests.controller.fakes import Peer
+from tests.forkserver.model import save_model
 from tests.gateway.fakes import KEY
-from tests.nursery.model import save_model
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from cloister.attest.evidence import read_evidence, read_statement
 from cloister.channel.envelope import Envelope
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import ChannelBroken
-from tests.nursery.model import save_model
+from tests.forkserver.model import save_model
 from tests.sealed import SealedClient
 from tests.served import Server, running_server
 

@@ -1,4 +1,4 @@
-"""The controller's way to an outpost: takes the nursery's seat where vaults are concerned."""
+"""The controller's way to an outpost: takes the fork server's seat where vaults are concerned."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from cloister.controller.nursery import Nursery
+from cloister.controller.forkserver import ForkServer
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.link.memory import LinkMemory
 from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Stats
@@ -20,12 +20,12 @@ class Service:
     """`on_message` gets what it says of requests; `on_end` is called if it ends after it was ready."""
 
     def __init__(
-        self, nursery: Nursery, on_message: Callable[[msgspec.Struct], None], on_end: Callable[[], None]
+        self, forkserver: ForkServer, on_message: Callable[[msgspec.Struct], None], on_end: Callable[[], None]
     ) -> None:
         self._on_message = on_message
         self._on_end = on_end
         self._stats: deque[Callable[[Stats], None]] = deque()
-        child, ours = nursery.spawn("service")
+        child, ours = forkserver.spawn("service")
         self._handle = Handle("service", child, ours, FromSealedService, Ready, hear=self._receive, on_end=self._ended)
 
     @property

@@ -27,7 +27,7 @@ INTRODUCTION_S = 15.0
 
 
 class Forks(Protocol):
-    """A nursery, as far as a guest is concerned."""
+    """A fork server, as far as a guest is concerned."""
 
     def spawn(self, role: Literal["service", "vault"], *descriptors: int) -> tuple[Child, socket.socket]: ...
 
@@ -40,13 +40,13 @@ class Guest:
         number: int,
         connection: socket.socket,
         order: Receive,
-        nursery: Forks,
+        forkserver: Forks,
         shape: LinkShape,
         referee: Referee,
         on_end: Callable[[Guest], None],
     ) -> None:
         self.number = number
-        self._nursery = nursery
+        self._forkserver = forkserver
         self._shape = shape
         self._referee = referee
         self._on_end = on_end
@@ -96,7 +96,7 @@ class Guest:
             case Admitted() if self._vault is None:
                 self._patience.cancel()
                 self._link = create_link(self._shape)
-                self._vault, control = self._nursery.spawn("vault", *self._link.vault_descriptors)
+                self._vault, control = self._forkserver.spawn("vault", *self._link.vault_descriptors)
                 with control:
                     self._channel.send(Lend(), (*self._link.service_descriptors, control.fileno()))
             case WantFloor() if self._vault is not None:

@@ -1,7 +1,7 @@
-"""The outpost: sealed weights, a nursery, and a door. Who connects gets a vault, once it has proved to know the key.
+"""The outpost: sealed weights, a fork server, a door. Who connects gets a vault, once it has proved to know the key.
 
-One vault computes at a time; the service that asks them computes elsewhere, on cores of its own. A nursery that ends
-takes all vaults with it and is started again; the servers see their connections end.
+One vault computes at a time; the service that asks them computes elsewhere, on cores of its own. A fork server that
+ends takes all vaults with it and is started again; the servers see their connections end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 from contextlib import suppress
 
 from cloister.config import ControllerSettings, OutpostSettings, Settings
-from cloister.controller.nursery import Nursery
+from cloister.controller.forkserver import ForkServer
 from cloister.controller.referee import Referee
 from cloister.controller.weights import SealedWeights, seal_weights
 from cloister.errors import CloisterError, SetupError
@@ -22,7 +22,7 @@ from cloister.link.network.hail import digest_of, hail_of
 from cloister.link.network.secret import read_secret
 from cloister.link.shape import LinkShape
 from cloister.messages.bridge import Receive
-from cloister.messages.nursery import Preloaded
+from cloister.messages.forkserver import Preloaded
 from cloister.models.source import ModelFolder
 from cloister.outpost.guest import Guest
 
@@ -46,7 +46,7 @@ class Outpost:
         self._numbers = itertools.count(1)
         self._guests: dict[int, Guest] = {}
         self._weights: SealedWeights | None = None
-        self._nursery: Nursery | None = None
+        self._forkserver: ForkServer | None = None
         self._listener: socket.socket | None = None
         self._order: Receive | None = None
         self._shape: LinkShape | None = None
@@ -67,7 +67,7 @@ class Outpost:
                 f"Cannot listen on {address}: {reason.strerror}.", hint="Choose another --listen."
             ) from None
         self._weights = await seal_weights(self._folder, self._settings.engine)
-        facts = await self._start_nursery()
+        facts = await self._start_forkserver()
         if not facts.partitionable:
             raise SetupError("This model's attention cannot be partitioned with these kernels.")
         self._shape = LinkShape(facts.heads, facts.dim, facts.layers)
@@ -88,31 +88,31 @@ class Outpost:
             self._listener.close()
         for guest in self.guests:
             guest.close(WAIT_FOR_THE_KILLED_S)
-        if self._nursery:
-            await self._nursery.close()
+        if self._forkserver:
+            await self._forkserver.close()
         if self._weights:
             self._weights.close()
 
-    async def _start_nursery(self) -> Preloaded:
+    async def _start_forkserver(self) -> Preloaded:
         assert self._weights is not None
-        nursery = Nursery(self._nursery_ended)
+        forkserver = ForkServer(self._forkserver_ended)
         settings, allow = self._settings, self._settings.allow_degraded_sandbox
         try:
-            facts = await nursery.preload(
+            facts = await forkserver.preload(
                 self._folder.name,
                 self._folder.path,
                 Settings(engine=settings.engine, controller=ControllerSettings(allow_degraded_sandbox=allow)),
                 self._weights.fd,
             )
         except BaseException:
-            await nursery.close()
+            await forkserver.close()
             raise
-        self._nursery = nursery
+        self._forkserver = forkserver
         return facts
 
-    def _nursery_ended(self) -> None:
-        log.warning("The nursery ended, and all vaults with it; starting again.")
-        self._nursery = None
+    def _forkserver_ended(self) -> None:
+        log.warning("The fork server ended, and all vaults with it; starting again.")
+        self._forkserver = None
         for guest in self.guests:
             guest.close()
         self._broken.set()
@@ -121,11 +121,11 @@ class Outpost:
         while True:
             await self._broken.wait()
             self._broken.clear()
-            while self._nursery is None:
+            while self._forkserver is None:
                 try:
-                    await self._start_nursery()
+                    await self._start_forkserver()
                 except (CloisterError, OSError) as reason:
-                    log.error("The nursery does not start: %s.", type(reason).__name__)
+                    log.error("The fork server does not start: %s.", type(reason).__name__)
                     await asyncio.sleep(SECONDS_BETWEEN_RESTARTS)
 
     async def _welcome(self, listener: socket.socket) -> None:
@@ -144,14 +144,14 @@ class Outpost:
         """A guest, if there is room; else the connection is just closed."""
         strangers = sum(not guest.admitted for guest in self._guests.values())
         full = len(self._guests) >= self._settings.max_vaults or strangers >= MOST_STRANGERS
-        if full or self._nursery is None or self._order is None or self._shape is None:
-            log.warning("A connection was turned away: %s.", "no room" if full else "no nursery")
+        if full or self._forkserver is None or self._order is None or self._shape is None:
+            log.warning("A connection was turned away: %s.", "no room" if full else "no fork server")
             return
         connection.setblocking(True)
         without_delay(connection)
         number = next(self._numbers)
         self._guests[number] = Guest(
-            number, connection, self._order, self._nursery, self._shape, self._referee, self._left
+            number, connection, self._order, self._forkserver, self._shape, self._referee, self._left
         )
 
     def _left(self, guest: Guest) -> None:

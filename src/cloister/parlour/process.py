@@ -1,6 +1,6 @@
 """The parlour's life: read what it needs, rehearse, leave the host, seal itself off, and answer until the end.
 
-The order is the nursery's and a vault's (cloister.process.sandbox): files are read while there are some, threads
+The order is the fork server's and a vault's (cloister.process.sandbox): files are read while there are some, threads
 start before the seal, and nothing of a user reaches this process before it is sealed.
 """
 

@@ -1,8 +1,8 @@
-"""Namespaces: the nursery leaves the host's and empties its root directory; every child leaves the nursery's.
+"""Namespaces: the fork server leaves the host's and empties its root directory; every child leaves the fork server's.
 
 A process may create namespaces without privilege only below a user namespace of its own, in which its ids are mapped;
 and it may return to a pid namespace (`fresh_pid_namespace` must, once per child) only if that user namespace owns it.
-So the nursery runs as pid 1 of a pid namespace of its own, and the process that was started stays behind as its keeper.
+So the fork server runs as pid 1 of a pid namespace of its own, and the process that was started stays as its keeper.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _REMOUNT, _REC, _PRIVATE = 0x20, 0x4000, 0x40000
 _DETACH = 2
 _ANY_DIRECTORY = b"/proc"
 
-_nursery_pids: int | None = None
+_forkserver_pids: int | None = None
 _parent: int = 0
 
 
 def leave_host(without: Collection[Layer] = ()) -> None:
-    """For the nursery, while it has one thread only: shed root, enter namespaces of its own.
+    """For the fork server, while it has one thread only: shed root, enter namespaces of its own.
 
     What root alone may read (a Python or a model below /root, say) must be imported and open before. It still sees the
     host's files until `empty_root`.
@@ -48,9 +48,9 @@ def leave_host(without: Collection[Layer] = ()) -> None:
     It returns in a new process, pid 1 of a pid namespace; the caller's process becomes its keeper, which holds nothing
     open and ends with its child's status. The keeper's parent sees one process come and go, and may kill it.
     """
-    global _nursery_pids
+    global _forkserver_pids
     if len(os.listdir("/proc/self/task")) > 1:
-        raise SetupError("The nursery has threads already; a user namespace can only be entered by a lone one.")
+        raise SetupError("The fork server has threads already; a user namespace can only be entered by a lone one.")
     parent = os.getppid()
     become_nobody()
     uid, gid = os.geteuid(), os.getegid()
@@ -62,17 +62,17 @@ def leave_host(without: Collection[Layer] = ()) -> None:
         os._exit(1)
     if Layer.PID_NAMESPACE in entered:
         _continue_as_first_process()
-        _nursery_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        _forkserver_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     layers.record(*entered)
 
 
 def fresh_pid_namespace() -> None:
-    """For the nursery, before each os.fork(): the child will be pid 1 of a pid namespace that ends with it."""
+    """For the fork server, before each os.fork(): the child will be pid 1 of a pid namespace that ends with it."""
     global _parent
     _parent = os.getpid()
-    if _nursery_pids is not None:
+    if _forkserver_pids is not None:
         flag = _FLAGS[Layer.PID_NAMESPACE]
-        syscall("setns", _nursery_pids, flag)
+        syscall("setns", _forkserver_pids, flag)
         syscall("unshare", flag)
 
 
@@ -95,11 +95,11 @@ def enter_own(without: Collection[Layer] = ()) -> None:
     if Layer.DEATH_WITH_PARENT not in without:
         die_with_parent()
     if os.getppid() not in (0, _parent):
-        os._exit(1)  # the nursery ended before it could take us along
+        os._exit(1)  # the fork server ended before it could take us along
 
 
 def empty_root() -> None:
-    """For the nursery, in its own mount namespace, when all it will ever import or open is imported and open.
+    """For the fork server, in its own mount namespace, when all it will ever import or open is imported and open.
 
     Whatever does not work out is missing in the report of a child's `seal`.
     """

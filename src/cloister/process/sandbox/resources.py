@@ -122,7 +122,7 @@ class _SystemInformation(ctypes.Structure):
 
 
 def lock_memory() -> bool:
-    """Pages are locked as they are touched: locking all at once would copy every page shared with the nursery."""
+    """Pages are locked as they are touched: locking all at once would copy every page shared with the fork server."""
     try:
         syscall("mlockall", _CURRENT | _FUTURE | _ON_FAULT)
     except OSError:

@@ -15,7 +15,7 @@ def available_layers() -> Report:
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
-        _as_nursery(writer)
+        _as_forkserver(writer)
     os.close(writer)
     with open(reader, "rb") as pipe:
         told = pipe.read()
@@ -23,7 +23,7 @@ def available_layers() -> Report:
     return Report.of(Layer(name) for name in json.loads(told or "[]"))
 
 
-def _as_nursery(writer: int) -> None:
+def _as_forkserver(writer: int) -> None:
     try:
         leave_host()
         empty_root()

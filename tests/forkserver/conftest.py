@@ -6,8 +6,8 @@ import pytest
 
 from cloister.config import EngineSettings
 from cloister.models.source import ModelFolder
-from tests.nursery.model import save_model
-from tests.nursery.talk import Controller
+from tests.forkserver.model import save_model
+from tests.forkserver.talk import Controller
 
 SETTINGS = EngineSettings(dtype="fp32", threads=2, kv_cache_mib=4, vault_kv_mib=4, chunk_tokens=32)
 

@@ -1,4 +1,4 @@
-"""What the controller and the nursery (the preloaded process all others are forked from) say to each other."""
+"""What the controller and the fork server (the preloaded process all others are forked from) say to each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ChildId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
 class Preload(Struct, frozen=True, tag="preload", forbid_unknown_fields=True):
-    """Controller → nursery, first, with the sealed weights' descriptor: import, map, be ready to fork."""
+    """Controller → fork server, first, with the sealed weights' descriptor: import, map, be ready to fork."""
 
     version: int
     name: Name
@@ -23,14 +23,14 @@ class Preload(Struct, frozen=True, tag="preload", forbid_unknown_fields=True):
 
 
 class Spawn(Struct, frozen=True, tag="spawn", forbid_unknown_fields=True):
-    """Controller → nursery: fork a child. Descriptors: its control socket; for a vault also question and answer."""
+    """Controller → fork server: fork a child. Descriptors: its control socket; for a vault also question and answer."""
 
     child: ChildId
     role: Literal["service", "vault"]
 
 
 class Preloaded(Struct, frozen=True, tag="preloaded", forbid_unknown_fields=True):
-    """Nursery → controller: ready. `missing` names the layers of the sandbox this kernel lacks."""
+    """Fork server → controller: ready. `missing` names the layers of the sandbox this kernel lacks."""
 
     heads: int
     dim: int
@@ -40,11 +40,11 @@ class Preloaded(Struct, frozen=True, tag="preloaded", forbid_unknown_fields=True
 
 
 class Spawned(Struct, frozen=True, tag="spawned", forbid_unknown_fields=True):
-    """Nursery → controller, with a pidfd: the child exists. It says itself when it is ready, or closes its socket."""
+    """Fork server → controller, with a pidfd: the child exists. It says itself that it is ready, or hangs up."""
 
     child: ChildId
     pid: int
 
 
-ToNursery = Preload | Spawn
-FromNursery = StartFailed | Preloaded | Spawned
+ToForkServer = Preload | Spawn
+FromForkServer = StartFailed | Preloaded | Spawned

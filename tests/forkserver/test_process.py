@@ -1,4 +1,4 @@
-"""A real nursery with a small model: its children answer, are sealed, and live no longer than it does."""
+"""A real fork server with a small model: its children answer, are sealed, and live no longer than it does."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
 from cloister.engine.model_runner import ModelRunner
 from cloister.kernels.choose import choose_kernels
+from cloister.messages.forkserver import Preloaded, Spawn
 from cloister.messages.frames import encode_frame
 from cloister.messages.generation import VERSION, Failed, Partition, Ready, SamplingParams, Submit, Tokens
 from cloister.messages.lifecycle import StartFailed
-from cloister.messages.nursery import Preloaded, Spawn
 from cloister.messages.prompts import TextPrompt, write_prompt
 from cloister.messages.service import AttachLink
 from cloister.messages.vault import (
@@ -36,8 +36,8 @@ from cloister.models.load import load_from_files
 from cloister.models.reading import PromptReading
 from cloister.models.source import ModelFolder
 from cloister.models.tokenizer import Tokenizer
-from tests.nursery.conftest import SETTINGS
-from tests.nursery.talk import Child, Controller
+from tests.forkserver.conftest import SETTINGS
+from tests.forkserver.talk import Child, Controller
 
 TEXT = "What is said here stays here, and is longer than one chunk of the prefill."
 TAGGED = "You are a helpful assistant, and patient. <confidential>What is said here</confidential> stays here."
@@ -202,7 +202,7 @@ def test_a_vaults_memory_is_limited_to_little_more_than_its_cache(controller):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["killed", "hung up"])
-def test_all_children_end_with_the_nursery(tiny, ending):
+def test_all_children_end_with_the_forkserver(tiny, ending):
     controller = Controller(tiny, SETTINGS)
     vaults = [ready_vault(controller) for _ in range(3)]
     if ending == "killed":
@@ -248,7 +248,7 @@ def test_with_reference_kernels_a_vault_serves_isolated_only(tiny):
 
 def test_forking_before_loading_is_an_error():
     ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", "cloister.nursery", str(theirs.fileno())]
+    command = [sys.executable, "-m", "cloister.forkserver", str(theirs.fileno())]
     with ours, theirs:
         process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE)
         ours.sendall(encode_frame((Spawn(1, "vault"),)))

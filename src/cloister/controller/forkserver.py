@@ -1,6 +1,6 @@
-"""The controller's handle on the nursery, the preloaded process that the service and all vaults are forked from.
+"""The controller's handle on the fork server, the preloaded process that the service and all vaults are forked from.
 
-The nursery never sees user data. When it ends, all it forked end too: whoever owns this handle starts again.
+The fork server never sees user data. When it ends, all it forked end too: whoever owns this handle starts again.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import msgspec
 
 from cloister.config import Settings
 from cloister.errors import ProtocolError
+from cloister.messages.forkserver import FromForkServer, Preload, Preloaded, Spawn, Spawned
 from cloister.messages.generation import VERSION
-from cloister.messages.nursery import FromNursery, Preload, Preloaded, Spawn, Spawned
 from cloister.process.child import Child
 from cloister.process.handle import ModuleHandle
 
 GOODBYE_S = 5.0
 
 
-class Nursery:
+class ForkServer:
     """It imports what it needs from the first moment on; `on_end` is called if it ends before `close`."""
 
     def __init__(self, on_end: Callable[[], None]) -> None:
@@ -32,9 +32,9 @@ class Nursery:
         self._numbers = itertools.count(1)
         self._unborn: dict[int, Child] = {}
         self._handle = ModuleHandle(
-            "nursery",
-            "cloister.nursery",
-            FromNursery,
+            "fork server",
+            "cloister.forkserver",
+            FromForkServer,
             Preloaded,
             hear=self._receive,
             on_end=self._ended,
@@ -64,7 +64,7 @@ class Nursery:
 
     def _receive(self, message: msgspec.Struct) -> None:
         if not isinstance(message, Spawned) or message.child not in self._unborn:
-            raise ProtocolError("The nursery sent a message out of turn.")
+            raise ProtocolError("The fork server sent a message out of turn.")
         self._unborn.pop(message.child).born(self._handle.endpoint.take_descriptor())
 
     def _ended(self) -> None:

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
+from cloister.forkserver.preloaded import PreloadedModel
 from cloister.messages.failure import start_failed
+from cloister.messages.forkserver import Spawn
 from cloister.messages.frames import encode_frame
-from cloister.messages.nursery import Spawn
-from cloister.nursery.house import House
 from cloister.process.hardening import name_process
 from cloister.process.sandbox.layers import Profile
 from cloister.process.sandbox.namespaces import enter_own
@@ -35,25 +35,25 @@ SERVICE_BEYOND_KV = 1024 * MIB
 Role = Callable[[socket.socket], None]
 
 
-def live(spawn: Spawn, house: House, descriptors: list[int], *, allow_degraded: bool) -> NoReturn:
+def live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], *, allow_degraded: bool) -> NoReturn:
     """The whole life of a child, from the fork to its end."""
     status = 1
     try:
-        _live(spawn, house, descriptors, allow_degraded)
+        _live(spawn, model, descriptors, allow_degraded)
         status = 0
-    except BaseException:  # nothing may return into the nursery's code, and nothing is printed
+    except BaseException:  # nothing may return into the fork server's code, and nothing is printed
         pass
     finally:
         os._exit(status)
 
 
-def _live(spawn: Spawn, house: House, descriptors: list[int], allow_degraded: bool) -> None:
+def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_degraded: bool) -> None:
     control = socket.socket(fileno=descriptors[0])
     try:
         name_process(spawn.role, forked=True)
         enter_own()
-        house.decoder.kernels.start_team(house.settings.threads)
-        role, kept, memory = _vault(house, descriptors) if spawn.role == "vault" else _service(house)
+        model.decoder.kernels.start_team(model.settings.threads)
+        role, kept, memory = _vault(model, descriptors) if spawn.role == "vault" else _service(model)
         seal(Profile(spawn.role, {control.fileno(), *kept}, memory, allow_degraded=allow_degraded))
     except Exception as error:
         if spawn.role == "service":
@@ -63,13 +63,13 @@ def _live(spawn: Spawn, house: House, descriptors: list[int], allow_degraded: bo
     role(control)
 
 
-def _vault(house: House, descriptors: list[int]) -> tuple[Role, set[int], int]:
+def _vault(model: PreloadedModel, descriptors: list[int]) -> tuple[Role, set[int], int]:
     _, question, answer = descriptors
-    made = vault.prepare(house.decoder, house.reading, house.settings, question, answer)
-    return made.run, made.descriptors, VAULT_BEYOND_KV + house.scratch_bytes
+    made = vault.prepare(model.decoder, model.reading, model.settings, question, answer)
+    return made.run, made.descriptors, VAULT_BEYOND_KV + model.scratch_bytes
 
 
-def _service(house: House) -> tuple[Role, set[int], int]:
-    house.decoder.kernels.take_short_turns()
-    made = service.prepare(house.decoder, house.settings)
-    return made.run, set(), SERVICE_BEYOND_KV + house.scratch_bytes
+def _service(model: PreloadedModel) -> tuple[Role, set[int], int]:
+    model.decoder.kernels.take_short_turns()
+    made = service.prepare(model.decoder, model.settings)
+    return made.run, set(), SERVICE_BEYOND_KV + model.scratch_bytes

@@ -1,4 +1,4 @@
-"""Entry of the nursery process: `python -m cloister.nursery FD`, started by the controller."""
+"""Entry of the fork server process: `python -m cloister.forkserver FD`, started by the controller."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ ONE_THREAD = {
 
 def main() -> None:
     """Libraries that would start threads are told not to before they are imported."""
-    control = begin_child("nursery")
+    control = begin_child("forkserver")
     os.environ.update(ONE_THREAD)
-    from cloister.nursery.process import serve
+    from cloister.forkserver.process import serve
 
     serve(control)
 

@@ -10,8 +10,8 @@ import torch
 from cloister.config import EngineSettings
 from cloister.errors import ProtocolError
 from cloister.kernels.choose import choose_kernels
+from cloister.messages.forkserver import Preload
 from cloister.messages.generation import VERSION
-from cloister.messages.nursery import Preload
 from cloister.models.decoder import Decoder
 from cloister.models.load import load_decoder
 from cloister.models.reading import PromptReading
@@ -24,8 +24,8 @@ _ROW_WORTH = 16
 
 
 @dataclass(frozen=True)
-class House:
-    """Made once in the nursery, used by every child."""
+class PreloadedModel:
+    """Made once in the fork server, used by every child."""
 
     settings: EngineSettings
     decoder: Decoder
@@ -38,10 +38,10 @@ class House:
         return self.settings.chunk_tokens * _ROW_WORTH * width * 4
 
 
-def furnish(preload: Preload, weights: int) -> House:
+def load_model(preload: Preload, weights: int) -> PreloadedModel:
     """Load everything, without starting a thread."""
     if preload.version != VERSION:
-        raise ProtocolError("The nursery was started by a controller of another version.")
+        raise ProtocolError("The fork server was started by a controller of another version.")
     torch.set_num_threads(1)
     settings = EngineSettings.model_validate_json(preload.settings)
     # One thread is the caller's own. A child starts its team after the fork, which threads would not survive.
@@ -50,4 +50,4 @@ def furnish(preload: Preload, weights: int) -> House:
     decoder = load_decoder(folder, SealedParts(weights, kernels), kernels, settings.max_context)
     tokenizer = Tokenizer(folder)
     tokenizer.warm()
-    return House(settings, decoder, PromptReading(tokenizer, decoder.vocabulary, decoder.max_context))
+    return PreloadedModel(settings, decoder, PromptReading(tokenizer, decoder.vocabulary, decoder.max_context))

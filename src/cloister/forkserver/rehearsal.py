@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from cloister.channel.sealing import seal_prompt
+from cloister.forkserver.preloaded import PreloadedModel
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Cancel, Failed, SamplingParams
 from cloister.messages.prompts import (
@@ -30,7 +31,6 @@ from cloister.messages.vault import (
     VaultLevel,
     WantFloor,
 )
-from cloister.nursery.house import House
 from cloister.vault.process import Unasked
 from cloister.vault.vault import Vault, VaultRunner
 
@@ -56,11 +56,11 @@ WAYS = (
 )
 
 
-def rehearse(house: House) -> None:
+def rehearse(model: PreloadedModel) -> None:
     """Play all prompts in all ways at both levels through a vault without a link."""
     stage = _Stage()
-    runner = VaultRunner(house.decoder, house.settings)
-    vault = Vault(house.decoder, house.reading, house.settings, runner, stage)
+    runner = VaultRunner(model.decoder, model.settings)
+    vault = Vault(model.decoder, model.reading, model.settings, runner, stage)
     levels: tuple[VaultLevel, ...] = ("partitioned", "isolated")
     number = 0
     for level in levels:

@@ -1,4 +1,4 @@
-"""A controller of few words: starts a nursery, has children forked, speaks with them over their sockets."""
+"""A controller of few words: starts a fork server, has children forked, speaks with them over their sockets."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cloister.config import EngineSettings
 from cloister.controller.weights import seal_weights
 from cloister.link.memory import LinkMemory, create_link
 from cloister.link.shape import LinkShape
+from cloister.messages.forkserver import FromForkServer, Preload, Preloaded, Spawn, Spawned
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION
-from cloister.messages.nursery import FromNursery, Preload, Preloaded, Spawn, Spawned
 from cloister.messages.service import FromSealedService
 from cloister.messages.vault import FromVault
 from cloister.models.source import ModelFolder
@@ -65,7 +65,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its id among all processes of the machine: the nursery knows another."""
+        """Its id among all processes of the machine: the fork server knows another."""
         with open(f"/proc/self/fdinfo/{self.pidfd}") as file:
             return next(int(line.split()[1]) for line in file if line.startswith("Pid:"))
 
@@ -77,7 +77,7 @@ class Child:
 
 
 class Controller:
-    """Starts a nursery; `close` ends it and all that came of it."""
+    """Starts a fork server; `close` ends it and all that came of it."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Controller:
         settings: EngineSettings,
         weights_of: ModelFolder | None = None,
         packed_with: EngineSettings | None = None,
-        module: str = "cloister.nursery",
+        module: str = "cloister.forkserver",
         output: IO[bytes] | None = None,
     ) -> None:
         weights = asyncio.run(seal_weights(weights_of or folder, packed_with or settings))
@@ -95,7 +95,7 @@ class Controller:
             self.process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
-        self.line = Line(ours, FromNursery)
+        self.line = Line(ours, FromForkServer)
         order = Preload(VERSION, folder.name, str(folder.path), settings.model_dump_json().encode())
         self.line.send(order, descriptors=(weights.fd,))
         weights.close()
