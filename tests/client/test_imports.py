@@ -12,7 +12,7 @@ FORBIDDEN = [
         f"cloister.{each}"
         for each in (
             *("attention", "bench", "cli", "config", "controller", "engine", "entry", "gateway", "kernels", "link"),
-            *("models", "forkserver", "outpost", "parlour", "service", "vault"),
+            *("models", "forkserver", "outpost", "sealed_api", "service", "vault"),
         )
     ),
 ]

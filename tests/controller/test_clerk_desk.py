@@ -20,8 +20,8 @@ from cloister.messages.generation import (
     Submit,
     Tokens,
 )
-from cloister.messages.parlour import AskSealed
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
+from cloister.messages.sealed_api import AskSealed
 from cloister.messages.vault import Confide, First, Understood
 from tests.controller.fakes import VOCABULARY, House, Inbox
 

@@ -11,7 +11,7 @@ import psutil
 
 from tests.served import Server
 
-_ONE_OF_EACH = ("controller", "gateway", "parlour_keeper", "parlour", "keeper", "forkserver", "service")
+_ONE_OF_EACH = ("controller", "gateway", "sealed_api_keeper", "sealed_api", "keeper", "forkserver", "service")
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Family:
 
     controller: int
     gateway: int
-    parlour_keeper: int
-    parlour: int
+    sealed_api_keeper: int
+    sealed_api: int
     keeper: int
     forkserver: int
     service: int
@@ -32,14 +32,14 @@ class Family:
         controller = psutil.Process(server.process.pid)
         children = controller.children()
         [gateway] = [one for one in children if "cloister.gateway" in one.cmdline()]
-        [parlour_keeper] = [one for one in children if "cloister.parlour" in one.cmdline()]
-        [parlour] = parlour_keeper.children()
+        [sealed_api_keeper] = [one for one in children if "cloister.sealed_api" in one.cmdline()]
+        [sealed_api] = sealed_api_keeper.children()
         [keeper] = [one for one in children if "cloister.forkserver" in one.cmdline()]
         [forkserver] = keeper.children()
         sealed = [one.pid for one in forkserver.children() if one.status() != psutil.STATUS_ZOMBIE]
         [service] = [pid for pid in sealed if not _answers_a_link(pid)]
         vaults = tuple(pid for pid in sealed if pid != service)
-        fronts = (gateway.pid, parlour_keeper.pid, parlour.pid)
+        fronts = (gateway.pid, sealed_api_keeper.pid, sealed_api.pid)
         return cls(controller.pid, *fronts, keeper.pid, forkserver.pid, service, vaults)
 
     @property

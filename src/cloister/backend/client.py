@@ -34,8 +34,8 @@ from cloister.messages.generation import (
     Submit,
     Tokens,
 )
-from cloister.messages.parlour import AskSealed
 from cloister.messages.prompts import SealedPrompt
+from cloister.messages.sealed_api import AskSealed
 from cloister.messages.service import AskView, View
 
 RECEIVE_BYTES = 1 << 20

@@ -14,10 +14,10 @@ from rich.console import Console
 
 from cloister.config import Settings
 from cloister.controller.gateway import Gateway
-from cloister.controller.parlour import Parlour
 from cloister.controller.process import Controller
 from cloister.controller.provision import Provision, provide
 from cloister.controller.ready import say_ready
+from cloister.controller.sealed_api import SealedApi
 from cloister.errors import where_raised
 from cloister.messages.lifecycle import StartController
 from cloister.process.entry import run_server
@@ -33,8 +33,8 @@ async def _serve(start: StartController, console: Console, stopped: asyncio.Task
     controller = Controller(folder, settings)
     gateway = Gateway(controller.relay, controller.secure, controller.notary, folder, settings.gateway)
     degraded = settings.controller.allow_degraded_sandbox
-    parlour = Parlour(controller.relay, controller.secure, folder, settings.gateway, allow_degraded=degraded)
-    starting = asyncio.create_task(_start(controller, parlour, gateway, provision))
+    sealed_api = SealedApi(controller.relay, controller.secure, folder, settings.gateway, allow_degraded=degraded)
+    starting = asyncio.create_task(_start(controller, sealed_api, gateway, provision))
     try:
         with console.status(f"Loading {start.name}…"):
             await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -53,7 +53,7 @@ async def _serve(start: StartController, console: Console, stopped: asyncio.Task
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         await gateway.close()
-        await parlour.close()
+        await sealed_api.close()
         await controller.close()
         await provision.close()
 
@@ -71,13 +71,13 @@ async def _given(
     return None
 
 
-async def _start(controller: Controller, parlour: Parlour, gateway: Gateway, provision: Provision) -> str:
+async def _start(controller: Controller, sealed_api: SealedApi, gateway: Gateway, provision: Provision) -> str:
     """The fronts import while the model loads; the gateway opens its doors when all is ready. Its URL."""
     gateway.start()
-    parlour.start()
+    sealed_api.start()
     serving = await controller.start()
     await provision.packed()
-    await parlour.open(serving)
+    await sealed_api.open(serving)
     return await gateway.serve(serving)
 
 

@@ -1,5 +1,5 @@
 """The controller's handle on a front process: one that users' requests come through, apart from the controller and
-started again when it dies. Requests under way die with it. The gateway is one, the parlour another."""
+started again when it dies. Requests under way die with it. The gateway is one, the sealed API another."""
 
 from __future__ import annotations
 

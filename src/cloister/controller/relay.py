@@ -38,8 +38,8 @@ from cloister.messages.generation import (
     Submit,
     Tokens,
 )
-from cloister.messages.parlour import AskSealed
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
+from cloister.messages.sealed_api import AskSealed
 from cloister.messages.service import AskView, Paused, View
 from cloister.messages.vault import Confide, First, FloorDone, LinkBroken, Release, Understood, VaultLevel, WantFloor
 
@@ -48,7 +48,7 @@ _AGAIN = "Try again in a few seconds."
 
 
 class Front(Protocol):
-    """A gateway or the parlour, as far as the relay is concerned."""
+    """A gateway or the sealed API, as far as the relay is concerned."""
 
     def send(self, message: msgspec.Struct) -> None: ...
     def send_soon(self, message: msgspec.Struct) -> None: ...

@@ -18,7 +18,7 @@ from cloister.messages.front import AskEvidence, Evidence, Leave, Sealed, Sealed
 from cloister.messages.generation import Failed
 
 TELL_TAKEN_BYTES = 1 << 16
-"""The parlour may be further ahead than this (parlour.exchange.WINDOW_BYTES), so it need not wait for each word."""
+"""The sealed API may be further ahead than this (sealed_api.exchange.WINDOW_BYTES), so it need not wait for it."""
 
 
 class GatewayClient(ControllerClient, Carrier):

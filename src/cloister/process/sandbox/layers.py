@@ -68,7 +68,7 @@ class Report:
 class Profile:
     """`without` leaves layers out on purpose: it exists so that a test can watch a check go red."""
 
-    name: Literal["vault", "service", "parlour"]
+    name: Literal["vault", "service", "sealed_api"]
     keep_descriptors: Collection[int]
     data_bytes: int
     without: frozenset[Layer] = frozenset()

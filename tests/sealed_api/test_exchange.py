@@ -1,4 +1,4 @@
-"""The parlour over a fake backend: inner requests in, sealed answers out, as any ASGI server would serve them."""
+"""The sealed API over a fake backend: inner requests in, sealed answers out, as any ASGI server would serve them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from cloister.gateway.app import create_api
 from cloister.gateway.keys import load_keys
 from cloister.messages.front import Leave, SealedPart, Taken
 from cloister.messages.generation import Failed
-from cloister.messages.parlour import Serve
 from cloister.messages.prompts import SealedPrompt
-from cloister.parlour.desk import Desk
-from cloister.parlour.exchange import WINDOW_BYTES
+from cloister.messages.sealed_api import Serve
+from cloister.sealed_api.desk import Desk
+from cloister.sealed_api.exchange import WINDOW_BYTES
 from tests.gateway.fakes import KEY, MODEL, ByteTokenizer, FakeBackend, FakeStream, chat_body, completion_body
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

@@ -1,4 +1,4 @@
-"""The parlour's own end of the socket to the controller: beside tokens it hears of sealed requests."""
+"""The sealed API's own end of the socket to the controller: beside tokens it hears of sealed requests."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import msgspec
 
 from cloister.backend.client import ControllerClient
 from cloister.messages.front import Leave, Taken
-from cloister.messages.parlour import Serve, ToParlour
+from cloister.messages.sealed_api import Serve, ToSealedApi
 
 
-class ParlourClient(ControllerClient):
+class SealedApiClient(ControllerClient):
     """A Backend; `serve_with` says who takes sealed requests."""
 
-    hears = ToParlour
+    hears = ToSealedApi
     beat_s = 0.15
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

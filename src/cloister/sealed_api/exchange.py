@@ -16,7 +16,7 @@ from cloister.channel.sealing import open_request
 from cloister.channel.stream import StreamSealer
 from cloister.errors import CloisterError, ServiceUnavailable
 from cloister.gateway.sealed_request import SCOPE, SealedRequest
-from cloister.messages.parlour import Serve
+from cloister.messages.sealed_api import Serve
 
 WINDOW_BYTES = 1 << 18
 

@@ -22,9 +22,9 @@ from cloister.gateway.keys import load_keys
 from cloister.gateway.text import Tokenizer
 from cloister.messages.front import Serving
 from cloister.messages.generation import VERSION, SamplingParams, Stats, TokenLogprob, Tokens
-from cloister.messages.parlour import Serve
+from cloister.messages.sealed_api import Serve
 from cloister.messages.service import View
-from cloister.parlour.exchange import Exchange
+from cloister.sealed_api.exchange import Exchange
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 SEALED: dict[str, Any] = {"sealed": 1}

@@ -16,8 +16,8 @@ from cloister.errors import CloisterError
 from cloister.gateway.errors import log_unexpected
 from cloister.messages.failure import failed
 from cloister.messages.front import MAX_PART_BYTES, Leave, SealedPart, Taken
-from cloister.messages.parlour import Serve
-from cloister.parlour.exchange import Exchange, why
+from cloister.messages.sealed_api import Serve
+from cloister.sealed_api.exchange import Exchange, why
 
 MAX_TOGETHER_BYTES = 1 << 22
 

@@ -1,4 +1,4 @@
-"""Entry of the parlour process: `python -m cloister.parlour FD`, started by the controller."""
+"""Entry of the sealed API process: `python -m cloister.sealed_api FD`, started by the controller."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from cloister.process.hardening import begin_child
 
 
 def main() -> None:
-    control = begin_child("parlour")
+    control = begin_child("sealed-api")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # it must have one thread only when it leaves the host
-    from cloister.parlour.process import serve
+    from cloister.sealed_api.process import serve
 
     serve(control)
 

@@ -1,4 +1,4 @@
-"""The parlour's life: read what it needs, rehearse, leave the host, seal itself off, and answer until the end.
+"""The sealed API's life: read what it needs, rehearse, leave the host, seal itself off, and answer until the end.
 
 The order is the fork server's and a vault's (cloister.process.sandbox): files are read while there are some, threads
 start before the seal, and nothing of a user reaches this process before it is sealed.
@@ -22,17 +22,17 @@ from cloister.messages.failure import start_failed
 from cloister.messages.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
 from cloister.messages.front import StartFront
 from cloister.messages.generation import VERSION
-from cloister.messages.parlour import Mishap, Settled
+from cloister.messages.sealed_api import Mishap, Settled
 from cloister.models.source import open_folder
 from cloister.models.tokenizer import Tokenizer
-from cloister.parlour.client import ParlourClient
-from cloister.parlour.desk import Desk
-from cloister.parlour.rehearsal import rehearse
 from cloister.process.sandbox.credentials import give_up_powers
 from cloister.process.sandbox.layers import Profile
 from cloister.process.sandbox.namespaces import empty_root, leave_host
 from cloister.process.sandbox.seal import seal
 from cloister.process.sandbox.seccomp import filter_program
+from cloister.sealed_api.client import SealedApiClient
+from cloister.sealed_api.desk import Desk
+from cloister.sealed_api.rehearsal import rehearse
 
 MEMORY_BYTES = 1 << 30
 """What it may take after the seal: every answer under way is bounded, and so is their number."""
@@ -58,13 +58,13 @@ def serve(control: socket.socket) -> None:
         asyncio.run(_serve(control, start, settings, tokenizer, keys))
     except Exception as wrong:
         control.setblocking(True)
-        control.sendall(encode_frame((start_failed(wrong, "The parlour cannot start"),)))
+        control.sendall(encode_frame((start_failed(wrong, "The sealed API cannot start"),)))
 
 
 async def _serve(
     control: socket.socket, start: StartFront, settings: GatewaySettings, tokenizer: Tokenizer, keys: KeyRing
 ) -> None:
-    client = await ParlourClient.connect(control)
+    client = await SealedApiClient.connect(control)
     gone = asyncio.Event()
     client.when_gone(gone.set)
     await client.serving
@@ -73,7 +73,7 @@ async def _serve(
     desk = Desk(app, client.send)
     client.serve_with(desk.hear)
     logging.getLogger().addHandler(_Reporter(client))
-    seal(Profile("parlour", _needed_descriptors(), MEMORY_BYTES, allow_degraded=start.allow_degraded))
+    seal(Profile("sealed_api", _needed_descriptors(), MEMORY_BYTES, allow_degraded=start.allow_degraded))
     client.send(Settled())
     await gone.wait()
     os._exit(0)
@@ -90,7 +90,7 @@ def _first_word(control: socket.socket) -> StartFront | None:
     body = control.recv(length, socket.MSG_WAITALL)
     messages = FrameReader[StartFront](StartFront).feed(head + body)
     if len(messages) != 1 or messages[0].version != VERSION:
-        raise ProtocolError("The parlour was started by a controller of another version.")
+        raise ProtocolError("The sealed API was started by a controller of another version.")
     return messages[0]
 
 
@@ -110,7 +110,7 @@ def _needed_descriptors() -> set[int]:
 class _Reporter(logging.Handler):
     """What would be logged is told to the controller: this process has no output of its own any more."""
 
-    def __init__(self, client: ParlourClient) -> None:
+    def __init__(self, client: SealedApiClient) -> None:
         super().__init__(logging.WARNING)
         self._client = client
 

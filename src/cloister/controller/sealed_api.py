@@ -1,4 +1,4 @@
-"""The controller's handle on the parlour, the process that answers sealed requests. It has no network and no file."""
+"""The controller's handle on the sealed API, which answers sealed requests. It has no network and no file."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from cloister.controller.relay import Relay
 from cloister.controller.secure import SecureDesk
 from cloister.messages.front import SealedPart, Serving
 from cloister.messages.generation import Failed
-from cloister.messages.parlour import FromParlour, Mishap, Settled
+from cloister.messages.sealed_api import FromSealedApi, Mishap, Settled
 from cloister.models.source import ModelFolder
 
 log = logging.getLogger(__name__)
 
 
-class Parlour(FrontProcess):
+class SealedApi(FrontProcess):
     """Gets sealed requests from the desk, and asks the relay as any front does."""
 
-    name = "parlour"
-    module = "cloister.parlour"
-    says = FromParlour
+    name = "sealed API"
+    module = "cloister.sealed_api"
+    says = FromSealedApi
     ready = Settled
     grace_s = 2.0
 
@@ -41,18 +41,18 @@ class Parlour(FrontProcess):
 
     async def open(self, serving: Serving) -> msgspec.Struct:
         settled = await super().open(serving)
-        self._secure.parlour_up(self.endpoint)
+        self._secure.sealed_api_up(self.endpoint)
         return settled
 
     def hear(self, message: msgspec.Struct) -> None:
         match message:
             case SealedPart() | Failed():
-                self._secure.from_parlour(message)
+                self._secure.from_sealed_api(message)
             case Mishap():
-                log.error("The parlour: %s", message.line)
+                log.error("The sealed API: %s", message.line)
             case _:
                 self.relay.from_front(self.number, message)
 
     def gone(self) -> None:
         super().gone()
-        self._secure.parlour_gone()
+        self._secure.sealed_api_gone()

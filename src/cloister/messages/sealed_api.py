@@ -1,6 +1,6 @@
-"""What the controller and the parlour (the process that answers sealed requests) say to each other.
+"""What the controller and the sealed API (the process that answers sealed requests) say to each other.
 
-The parlour gets the keys of the inner request and of the answer. It names prompts; it is never given one.
+The sealed API gets the keys of the inner request and of the answer. It names prompts; it is never given one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cloister.messages.prompts import Enc, RequestKey, SealedPrompt
 
 
 class Serve(_Discreet, Struct, frozen=True, tag="serve", forbid_unknown_fields=True):
-    """Controller → parlour: answer this sealed request, which has so many prompts. SealedPart or Failed come of it."""
+    """Controller → sealed API: answer this sealed request, which has so many prompts. SealedPart or Failed follows."""
 
     request_id: RequestId
     enc: Enc
@@ -37,22 +37,22 @@ class Serve(_Discreet, Struct, frozen=True, tag="serve", forbid_unknown_fields=T
 
 
 class AskSealed(Struct, frozen=True, tag="ask_sealed", forbid_unknown_fields=True):
-    """Parlour → controller: as `ask` says, with a sealed prompt in place of the empty one. The gateway cannot say so:
-    it would get the answer to a prompt that is not its own to ask about."""
+    """Sealed API → controller: as `ask` says, with a sealed prompt in place of the empty one. The gateway cannot say
+    so: it would get the answer to a prompt that is not its own to ask about."""
 
     ask: Ask
     prompt: SealedPrompt
 
 
 class Settled(Struct, frozen=True, tag="settled", forbid_unknown_fields=True):
-    """Parlour → controller, once: sealed off, and ready for requests."""
+    """Sealed API → controller, once: sealed off, and ready for requests."""
 
 
 class Mishap(Struct, frozen=True, tag="mishap", forbid_unknown_fields=True):
-    """Parlour → controller: a line for the log. The type and place of an error, never what it says."""
+    """Sealed API → controller: a line for the log. The type and place of an error, never what it says."""
 
     line: Annotated[str, Meta(pattern="^[ -~]{1,200}$")]
 
 
-ToParlour = StartFront | Serving | AboutGenerating | Serve | Taken | Leave
-FromParlour = Settled | StartFailed | Mishap | AskGenerating | AskSealed | SealedPart | Failed
+ToSealedApi = StartFront | Serving | AboutGenerating | Serve | Taken | Leave
+FromSealedApi = Settled | StartFailed | Mishap | AskGenerating | AskSealed | SealedPart | Failed

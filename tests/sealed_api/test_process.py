@@ -1,4 +1,4 @@
-"""The parlour as a process: sealed off before it hears of a request, answering over its one socket, ending with it."""
+"""The sealed API as a process: sealed off before it hears of a request, answering over one socket, ending with it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from cloister.config import GatewaySettings
 from cloister.messages.front import Leave, SealedPart, Serving, StartFront
 from cloister.messages.generation import VERSION, Accepted, Cancel, Failed, Submit, Tokens
 from cloister.messages.lifecycle import StartFailed
-from cloister.messages.parlour import AskSealed, FromParlour, Serve, Settled
 from cloister.messages.prompts import SealedPrompt
+from cloister.messages.sealed_api import AskSealed, FromSealedApi, Serve, Settled
 from cloister.models.source import ModelFolder
 from cloister.process.child import run_module
 from cloister.process.hardening import WIPE_FREED_MEMORY
@@ -42,12 +42,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
 
 
 class PlayedController(Peer):
-    """The controller, played: started a parlour and speaks to it."""
+    """The controller, played: started a sealed API and speaks to it."""
 
     def __init__(self, folder: ModelFolder, settings: GatewaySettings) -> None:
         ours, theirs = socket.socketpair()
-        self.keeper = run_module("cloister.parlour", theirs, **WIPE_FREED_MEMORY)
-        super().__init__(ours, FromParlour)
+        self.keeper = run_module("cloister.sealed_api", theirs, **WIPE_FREED_MEMORY)
+        super().__init__(ours, FromSealedApi)
         self._node = ChannelKey.generate()
         chosen = settings.model_dump_json().encode()
         self.say(StartFront(VERSION, chosen, folder.name, str(folder.path), 1, allow_degraded=False), SERVING)
