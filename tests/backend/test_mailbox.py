@@ -13,7 +13,7 @@ from cloister.backend.mailbox import Event, Mailbox
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.client import GatewayClient
 from cloister.messages.generation import Failed, Progress, TokenLogprob, Tokens
-from cloister.sealed_api.client import SealedApiClient
+from cloister.sealed_api.process import SealedApiClient
 
 FAR = 3600.0
 """No beat of this length comes during a test."""

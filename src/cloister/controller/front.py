@@ -1,5 +1,7 @@
-"""The controller's handle on a front process: one that users' requests come through, apart from the controller and
-started again when it dies. Requests under way die with it. The gateway is one, the sealed API another."""
+"""The controller's handles on the front processes, through which users' requests come: the gateway and the sealed API.
+
+They are apart from the controller and started again when they die. Requests under way die with them.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,27 @@ import logging
 from abc import ABC, abstractmethod
 from time import time
 from typing import ClassVar
+from urllib.parse import urlsplit
 
 import msgspec
 
 from cloister.config import GatewaySettings
+from cloister.controller.evidence import Notary
 from cloister.controller.relay import Relay
-from cloister.messages.front import Serving, StartFront
-from cloister.messages.generation import VERSION
+from cloister.controller.secure import SecureDesk
+from cloister.messages.front import (
+    AskEvidence,
+    FromGateway,
+    Leave,
+    Listening,
+    Sealed,
+    SealedPart,
+    Serving,
+    StartFront,
+    Taken,
+)
+from cloister.messages.generation import VERSION, Failed
+from cloister.messages.sealed_api import FromSealedApi, Mishap, Settled
 from cloister.models.source import ModelFolder
 from cloister.process.endpoint import Endpoint
 from cloister.process.handle import ModuleHandle
@@ -109,3 +125,85 @@ class FrontProcess(ABC):
             except Exception as reason:
                 log.error("The %s does not start: %s.", self.name, type(reason).__name__)
         self._restart = None
+
+
+class Gateway(FrontProcess):
+    """The HTTP edge; listens where the settings say. Sealed requests pass it as bytes nobody reads there."""
+
+    name = "gateway"
+    module = "cloister.gateway"
+    says = FromGateway
+    ready = Listening
+    grace_s = 15.0
+
+    def __init__(
+        self, relay: Relay, secure: SecureDesk, notary: Notary, folder: ModelFolder, settings: GatewaySettings
+    ) -> None:
+        super().__init__(relay, folder, settings)
+        self._secure = secure
+        self._notary = notary
+
+    async def serve(self, serving: Serving) -> str:
+        """Open the doors; the URL it listens on."""
+        listening = await self.open(serving)
+        assert isinstance(listening, Listening)
+        # Should it have to start again, then at the same address.
+        self.settings = self.settings.model_copy(update={"port": urlsplit(listening.url).port})
+        return listening.url
+
+    def hear(self, message: msgspec.Struct) -> None:
+        match message:
+            case Sealed():
+                self._secure.accept(self.number, self.endpoint, message)
+            case Taken():
+                self._secure.taken(self.number, message)
+            case Leave():
+                self._secure.leave(self.number, message)
+            case AskEvidence():
+                self._notary.answer(self.endpoint, message)
+            case _:
+                self.relay.from_front(self.number, message)
+
+    def gone(self) -> None:
+        super().gone()
+        self._secure.gateway_gone(self.number)
+
+
+class SealedApi(FrontProcess):
+    """Answers sealed requests, which it gets from the desk; asks the relay as any front. It has no network, no file."""
+
+    name = "sealed API"
+    module = "cloister.sealed_api"
+    says = FromSealedApi
+    ready = Settled
+    grace_s = 2.0
+
+    def __init__(
+        self,
+        relay: Relay,
+        secure: SecureDesk,
+        folder: ModelFolder,
+        settings: GatewaySettings,
+        *,
+        allow_degraded: bool = False,
+    ) -> None:
+        super().__init__(relay, folder, settings, allow_degraded=allow_degraded)
+        self._secure = secure
+
+    async def open(self, serving: Serving) -> msgspec.Struct:
+        settled = await super().open(serving)
+        self._secure.sealed_api_up(self.endpoint)
+        return settled
+
+    def hear(self, message: msgspec.Struct) -> None:
+        match message:
+            case SealedPart() | Failed():
+                self._secure.from_sealed_api(message)
+            case Mishap():
+                log.error("The sealed API: %s", message.line)
+            case _:
+                self.relay.from_front(self.number, message)
+
+    def gone(self) -> None:
+        super().gone()
+        self._secure.sealed_api_gone()

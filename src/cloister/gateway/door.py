@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Annotated
 
 import msgspec
@@ -23,14 +22,14 @@ from starlette.responses import Response
 
 from cloister.channel.envelope import CONTENT_TYPE
 from cloister.config import GatewaySettings
-from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable
+from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable
 from cloister.gateway.errors import BodyTooLarge, handle_cloister_error
 from cloister.gateway.server import serve as serve_http
 from cloister.messages.delivery import MAX_MESSAGE_BYTES, KeyTaken, OfferKey, OpenDoor, ToDoor
 from cloister.messages.failure import raised, start_failed
-from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.front import AskEvidence, Evidence, Listening
 from cloister.messages.generation import Failed
+from cloister.process.endpoint import Endpoint
 from cloister.process.hardening import begin_child
 
 BODY_S = 10.0
@@ -47,15 +46,13 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Porter:
     """The door's end of the socket to the controller: questions in, answers out."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, controller: socket.socket) -> None:
         self.opened: asyncio.Future[OpenDoor] = asyncio.get_running_loop().create_future()
-        self._writer = writer
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Evidence | KeyTaken]] = {}
-        self._reading = asyncio.create_task(self._read(reader))
-
-    def send(self, message: msgspec.Struct) -> None:
-        self._writer.write(encode_frame((message,)))
+        # Without its controller a door leads nowhere.
+        self._endpoint = Endpoint(controller, ToDoor, self._hear, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        self.send = self._endpoint.send
 
     async def ask(self, question: Callable[[int], msgspec.Struct]) -> Evidence | KeyTaken:
         """What the controller answers; the error it answers with is raised."""
@@ -70,14 +67,6 @@ class Porter:
             raise ServiceUnavailable("The server did not answer in time.") from None
         finally:
             del self._waiting[number]
-
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        frames: FrameReader[OpenDoor | Evidence | KeyTaken | Failed] = FrameReader(ToDoor)
-        with suppress(ProtocolError, OSError):
-            while data := await reader.read(1 << 18):
-                for message in frames.feed(data):
-                    self._hear(message)
-        os.kill(os.getpid(), signal.SIGTERM)  # without its controller a door leads nowhere
 
     def _hear(self, message: OpenDoor | Evidence | KeyTaken | Failed) -> None:
         if isinstance(message, OpenDoor):
@@ -137,7 +126,7 @@ async def _body(request: Request) -> bytes:
 
 async def serve(controller: socket.socket) -> None:
     """Serve until SIGTERM, or until the controller hangs up."""
-    porter = Porter(*await asyncio.open_connection(sock=controller))
+    porter = Porter(controller)
     settings = GatewaySettings.model_validate_json((await porter.opened).settings)
     try:
         await serve_http(create_door(porter), settings, lambda url: porter.send(Listening(url)))

@@ -16,28 +16,25 @@ from cloister.config import OutpostSettings
 from cloister.messages.lifecycle import StartController
 from cloister.models.source import ModelFolder
 from cloister.outpost.process import Outpost
-from cloister.process.entry import run_server
+from cloister.process.entry import run_server, unless_stopped
 
 
 async def _serve(start: StartController, console: Console, stopped: asyncio.Task[Any]) -> None:
     outpost = Outpost(
         ModelFolder(start.name, Path(start.path), {}), OutpostSettings.model_validate_json(start.settings)
     )
-    starting = asyncio.create_task(outpost.start())
     try:
         with console.status(f"Loading {start.name}…"):
-            await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
+            address = await unless_stopped(stopped, outpost.start())
+        if address is not None:
             seconds = monotonic() - start.begun
             console.print(
-                f"[bold green]Outpost[/] with vaults for [bold]{start.name}[/] listens on {starting.result()}; "
+                f"[bold green]Outpost[/] with vaults for [bold]{start.name}[/] listens on {address}; "
                 f"ready in {seconds:.1f} s",
                 soft_wrap=True,
             )
             await stopped
     finally:
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
         await outpost.close()
 
 

@@ -15,7 +15,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 from pydantic import BaseModel
@@ -30,6 +30,7 @@ from cloister.process.hardening import (
     name_process,
 )
 
+T = TypeVar("T")
 Serve = Callable[[StartController, Console, asyncio.Task[Any]], Coroutine[Any, Any, None]]
 
 
@@ -79,3 +80,14 @@ async def _serve(serve: Serve, start: StartController, console: Console) -> None
     finally:
         stopped.cancel()
     console.print("Stopped.")
+
+
+async def unless_stopped(stopped: asyncio.Task[Any], work: Coroutine[Any, Any, T]) -> T | None:
+    """What the work results in; None if we are told to stop before, and the work is given up."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

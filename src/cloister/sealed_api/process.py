@@ -12,17 +12,21 @@ import os
 import socket
 import stat
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
+from cloister.backend.client import ControllerClient
 from cloister.config import GatewaySettings
 from cloister.errors import ProtocolError
 from cloister.gateway.app import create_api
 from cloister.gateway.keys import KeyRing, load_keys
 from cloister.messages.failure import start_failed
 from cloister.messages.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
-from cloister.messages.front import StartFront
+from cloister.messages.front import Leave, StartFront, Taken
 from cloister.messages.generation import VERSION
-from cloister.messages.sealed_api import Mishap, Settled
+from cloister.messages.sealed_api import Mishap, Serve, Settled, ToSealedApi
 from cloister.models.source import open_folder
 from cloister.models.tokenizer import Tokenizer
 from cloister.process.sandbox.credentials import give_up_powers
@@ -30,7 +34,6 @@ from cloister.process.sandbox.layers import Profile
 from cloister.process.sandbox.namespaces import empty_root, leave_host
 from cloister.process.sandbox.seal import seal
 from cloister.process.sandbox.seccomp import filter_program
-from cloister.sealed_api.client import SealedApiClient
 from cloister.sealed_api.desk import Desk
 from cloister.sealed_api.rehearsal import rehearse
 
@@ -38,6 +41,26 @@ MEMORY_BYTES = 1 << 30
 """What it may take after the seal: every answer under way is bounded, and so is their number."""
 
 _LENGTH = struct.Struct("<I")
+
+
+class SealedApiClient(ControllerClient):
+    """Our end of the socket to the controller: a Backend. `serve_with` says who takes sealed requests."""
+
+    hears = ToSealedApi
+    beat_s = 0.15
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._hear: Callable[[Serve | Taken | Leave], None] | None = None
+        super().__init__(reader, writer)
+
+    def serve_with(self, hear: Callable[[Serve | Taken | Leave], None]) -> None:
+        self._hear = hear
+
+    def _dispatch(self, message: msgspec.Struct) -> None:
+        if isinstance(message, Serve | Taken | Leave) and self._hear is not None:
+            self._hear(message)
+        else:
+            super()._dispatch(message)
 
 
 def serve(control: socket.socket) -> None:
