@@ -16,7 +16,6 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 
 MAP_FAILED = ctypes.c_void_p(-1).value
 
-PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
 PR_GET_DUMPABLE, PR_SET_DUMPABLE = 3, 4
 PR_GET_SECCOMP = 21
 PR_CAPBSET_READ, PR_CAPBSET_DROP = 23, 24
