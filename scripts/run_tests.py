@@ -33,7 +33,7 @@ SECONDS = {
     ("bench", True): 80,
     ("cli", False): 70,
     ("chaos", False): 60,
-    ("outpost", False): 60,
+    ("remote_vaults", False): 60,
     ("client", False): 60,
     ("gateway", False): 60,
     ("cli", True): 60,
@@ -43,9 +43,9 @@ SECONDS = {
     ("models", False): 50,
     ("process", False): 50,
     ("controller", False): 40,
-    ("nursery", False): 40,
+    ("forkserver", False): 40,
     ("bench", False): 30,
-    ("kernels", False): 30,
+    ("compute", False): 30,
     ("transparency", False): 30,
 }
 """About how long the tests of a folder, on shares or not, take on two quiet cores; others take `FEW_SECONDS`."""

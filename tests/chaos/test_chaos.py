@@ -145,7 +145,7 @@ class Crowd:
 
 
 class Storm:
-    """Kills and freezes sealed processes: all that the nursery forked, whatever they are."""
+    """Kills and freezes sealed processes: all that the fork server forked, whatever they are."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -174,11 +174,11 @@ class Storm:
 
 
 def sealed_of(server: Server) -> list[psutil.Process]:
-    """The nursery's living children, the eldest first."""
+    """The fork server's living children, the eldest first."""
     with suppress(psutil.Error):
         children = psutil.Process(server.process.pid).children()
-        keeper = next(one for one in children if "cloister.nursery" in one.cmdline())
-        found = [one for nursery in keeper.children() for one in nursery.children()]
+        keeper = next(one for one in children if "cloister.forkserver" in one.cmdline())
+        found = [one for forkserver in keeper.children() for one in forkserver.children()]
         return sorted((one for one in found if one.status() != psutil.STATUS_ZOMBIE), key=lambda one: one.create_time())
     return []
 

@@ -12,7 +12,7 @@ import pytest
 from cloister.config import DEVELOPMENT_KEY
 from cloister.models.source import ModelFolder
 from tests.cli.conftest import Run
-from tests.nursery.model import save_model
+from tests.forkserver.model import save_model
 from tests.served import Server, running_server
 
 SMALL = ("--threads", "1", "--kv-cache-mib", "64", "--vault-kv-mib", "64", "--spare-vaults", "1")
@@ -85,6 +85,17 @@ def test_serve_answers_chat_at_every_level(server: Server, run: Run) -> None:
 
 
 @pytest.mark.slow
+def test_its_processes_show_what_they_are_and_nothing_of_who_uses_them(server: Server) -> None:
+    assert "Paris" in ask(server.url(), session="a-session").text
+    processes = [psutil.Process(server.process.pid), *running(server.children())]
+    names = {Path(f"/proc/{one.pid}/comm").read_text().strip() for one in processes}
+    fronts = {"cl-controller", "cl-gateway", "cl-sealed-api"}
+    assert names == fronts | {"cl-keeper", "cl-forkserver", "cl-service", "cl-vault"}
+    told = " ".join(word for one in processes for word in one.cmdline())
+    assert "cloister vault" in told and "cloister service" in told and "a-session" not in told
+
+
+@pytest.mark.slow
 def test_a_killed_gateway_comes_back_at_the_same_address(server: Server) -> None:
     url = server.url()
     [gateway] = [one for one in running(server.children()) if is_gateway(one)]
@@ -101,7 +112,7 @@ def test_it_stops_at_ctrl_c_and_leaves_nothing_behind(tmp_path: Path, tiny: tupl
     try:
         assert ask(server.url(), "tiny", session="kept").status_code == 200
         children = server.children()
-        assert len(children) >= 4  # gateway, nursery, service, the session's vault
+        assert len(children) >= 4  # gateway, fork server, service, the session's vault
     finally:
         status = server.stop()
     assert status == 0

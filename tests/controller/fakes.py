@@ -1,4 +1,4 @@
-"""The controller's neighbours, played by the test over real sockets: a nursery, a service, vaults and a gateway."""
+"""The controller's neighbours, played by the test over real sockets: a fork server, a service, vaults and a gateway."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from cloister.messages.vault import (
     WantFloor,
 )
 from cloister.process.child import Child
-from cloister.process.endpoint import Channel
+from cloister.process.endpoint import Endpoint
 
 Kind = TypeVar("Kind")
 VOCABULARY = 100
@@ -80,7 +80,7 @@ class Peer(Inbox):
     def __init__(self, end: socket.socket, union: object) -> None:
         super().__init__()
         self.gone = asyncio.Event()
-        self.channel = Channel(end, union, self.put, self.gone.set)
+        self.channel = Endpoint(end, union, self.put, self.gone.set)
 
     def say(self, *messages: msgspec.Struct) -> None:
         for message in messages:
@@ -132,7 +132,7 @@ class FakeVault(Peer):
         return asked
 
 
-class FakeNursery:
+class FakeForkServer:
     """Forks nothing: each child is a Peer the test plays."""
 
     def __init__(self) -> None:
@@ -166,10 +166,10 @@ class House:
     """A relay with a service, vaults and one gateway, all played."""
 
     def __init__(self, lock: Callable[[SealedPrompt], LockedPrompt] | None = None, **settings: Any) -> None:
-        self.nursery = FakeNursery()
+        self.forkserver = FakeForkServer()
         locking = {} if lock is None else {"lock": lock}
         self.relay = Relay(ControllerSettings(**settings), lambda: SERVING, cores=1, **locking)
-        self.relay.vaults.open(self.nursery, LinkShape(3, 16, 2))  # type: ignore[arg-type]
+        self.relay.vaults.open(self.forkserver, LinkShape(3, 16, 2))  # type: ignore[arg-type]
         self.front = Inbox()
         self.gateway = self.add_gateway(self.front)
         self.real_service: Service | None = None
@@ -190,21 +190,21 @@ class House:
         return self.relay.add_front(Front())
 
     async def start_service(self) -> None:
-        nursery: Any = self.nursery
-        self.real_service = Service(nursery, self.relay.from_service, self.relay.service_gone)
+        forkserver: Any = self.forkserver
+        self.real_service = Service(forkserver, self.relay.from_service, self.relay.service_gone)
         await self.real_service.ready(5)
         self.relay.service_up(self.real_service)
 
     @property
     def service(self) -> FakeService:
-        return self.nursery.services[-1]
+        return self.forkserver.services[-1]
 
     async def vault(self, number: int) -> FakeVault:
         """The vault forked as the so-manieth, from 0."""
         async with asyncio.timeout(5):
-            while len(self.nursery.vaults) <= number:
+            while len(self.forkserver.vaults) <= number:
                 await asyncio.sleep(0.001)
-        return self.nursery.vaults[number]
+        return self.forkserver.vaults[number]
 
     def send(self, message: msgspec.Struct) -> None:
         self.relay.from_front(self.gateway, message)
@@ -221,5 +221,5 @@ class House:
         self.relay.sessions.end_all()
         if self.real_service:
             self.real_service.close()
-        for peer in (*self.nursery.vaults, *self.nursery.services):
+        for peer in (*self.forkserver.vaults, *self.forkserver.services):
             peer.die()

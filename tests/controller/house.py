@@ -12,7 +12,7 @@ from cloister.controller.process import Controller
 from cloister.messages.front import FromGateway
 from cloister.messages.prompts import TextPrompt, write_prompt
 from cloister.models.source import ModelFolder
-from cloister.process.endpoint import Channel
+from cloister.process.endpoint import Endpoint
 
 ENGINE = EngineSettings(dtype="fp32", threads=1, kv_cache_mib=4, vault_kv_mib=4, chunk_tokens=64, link_deadline_ms=1000)
 
@@ -33,7 +33,7 @@ class RealHouse:
             await controller.close()
             raise
         ours, theirs = socket.socketpair()
-        channel = Channel(ours, FromGateway, lambda message: controller.relay.from_front(number, message), _nothing)
+        channel = Endpoint(ours, FromGateway, lambda message: controller.relay.from_front(number, message), _nothing)
         number = controller.relay.add_front(channel)
         client = await ControllerClient.connect(theirs)
         channel.send(serving)

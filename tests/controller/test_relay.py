@@ -51,7 +51,7 @@ async def test_open_goes_to_the_service_and_back(house: House) -> None:
     house.service.say(Accepted(submit.request_id), Tokens(submit.request_id, (4, 5), finish="stop"))
     assert (await house.front.next(Accepted)).request_id == 5
     assert await house.front.next(Tokens) == Tokens(5, (4, 5), finish="stop")
-    assert not house.nursery.vaults
+    assert not house.forkserver.vaults
 
 
 async def test_partitioned_goes_through_a_vault_and_the_service_gets_only_what_is_public(house: House) -> None:

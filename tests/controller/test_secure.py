@@ -20,8 +20,8 @@ from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.front import Ask, FromGateway, Leave, Sealed, SealedPart, Taken
 from cloister.messages.generation import Accepted, Cancel, Failed, SamplingParams, Tokens
-from cloister.messages.parlour import AskSealed, Serve, ToParlour
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
+from cloister.messages.sealed_api import AskSealed, Serve, ToSealedApi
 from cloister.messages.vault import Confide, Understood
 from tests.controller.fakes import House, Inbox
 
@@ -54,13 +54,13 @@ def sealed_to(public: bytes, *prompts: bytes, request: bytes = b"inner") -> tupl
 
 
 class Room:
-    """A desk between a gateway and a parlour."""
+    """A desk between a gateway and a sealed API."""
 
     def __init__(self, limit: int = 1000) -> None:
         self.keys = ChannelKeys(limit)
         self.desk = SecureDesk(self.keys)
-        self.gateway, self.parlour = Wire(), Wire(ToParlour)
-        self.desk.parlour_up(self.parlour)
+        self.gateway, self.sealed_api = Wire(), Wire(ToSealedApi)
+        self.desk.sealed_api_up(self.sealed_api)
 
     def hand_in(self, number: int, envelope: bytes) -> None:
         self.desk.accept(GATEWAY, self.gateway, Sealed(number, envelope))
@@ -68,12 +68,12 @@ class Room:
     def serve(self, number: int, *prompts: bytes) -> tuple[Serve, bytes, RequestKeys]:
         envelope, enc, keys = sealed_to(self.keys.public, *prompts)
         self.hand_in(number, envelope)
-        return self.parlour.messages.pop(0), enc, keys
+        return self.sealed_api.messages.pop(0), enc, keys
 
     def refusal(self) -> Failed:
         [failed] = self.gateway.messages
         self.gateway.messages.clear()
-        assert isinstance(failed, Failed) and not self.parlour.messages
+        assert isinstance(failed, Failed) and not self.sealed_api.messages
         return failed
 
 
@@ -103,27 +103,27 @@ def test_each_key_goes_to_the_process_that_is_to_have_it(room: Room) -> None:
 def test_prompts_and_their_key_are_forgotten_when_the_answer_begins(room: Room) -> None:
     serve, _, _ = room.serve(1, SECRET)
     kept = room.desk._requests[serve.request_id]
-    room.desk.from_parlour(SealedPart(serve.request_id, b"head"))
+    room.desk.from_sealed_api(SealedPart(serve.request_id, b"head"))
     assert kept.prompts == () and kept.prompt_key == bytes(32)
     with pytest.raises(ServiceUnavailable):
         room.desk.lock(named(serve))
 
 
-@pytest.mark.parametrize("how", ["end", "fail", "leave", "gateway", "parlour"])
+@pytest.mark.parametrize("how", ["end", "fail", "leave", "gateway", "sealed_api"])
 def test_nothing_is_kept_of_a_request_that_ended(room: Room, how: str) -> None:
     serve, _, _ = room.serve(1, SECRET)
     kept = room.desk._requests[serve.request_id]
     match how:
         case "end":
-            room.desk.from_parlour(SealedPart(serve.request_id, b"all", end=True))
+            room.desk.from_sealed_api(SealedPart(serve.request_id, b"all", end=True))
         case "fail":
-            room.desk.from_parlour(Failed(serve.request_id, "channel_broken", "No."))
+            room.desk.from_sealed_api(Failed(serve.request_id, "channel_broken", "No."))
         case "leave":
             room.desk.leave(GATEWAY, Leave(1))
         case "gateway":
             room.desk.gateway_gone(GATEWAY)
-        case "parlour":
-            room.desk.parlour_gone()
+        case "sealed_api":
+            room.desk.sealed_api_gone()
     assert len(room.desk) == 0 and room.desk._held_bytes == 0
     assert kept.prompts == () and kept.prompt_key == bytes(32)
 
@@ -132,19 +132,19 @@ def test_parts_find_their_way_back_by_the_gateways_own_number(room: Room) -> Non
     first, _, _ = room.serve(1)
     second, _, _ = room.serve(2)
     assert first.request_id == wide(GATEWAY, 1) != second.request_id
-    room.desk.from_parlour(SealedPart(second.request_id, b"two"))
-    room.desk.from_parlour(SealedPart(first.request_id, b"1" * 100_000, end=True))
-    room.desk.from_parlour(SealedPart(first.request_id, b"after its end"))
+    room.desk.from_sealed_api(SealedPart(second.request_id, b"two"))
+    room.desk.from_sealed_api(SealedPart(first.request_id, b"1" * 100_000, end=True))
+    room.desk.from_sealed_api(SealedPart(first.request_id, b"after its end"))
     assert room.gateway.messages == [SealedPart(2, b"two"), SealedPart(1, b"1" * 100_000, end=True)]
     room.desk.taken(GATEWAY, Taken(2, 77))
     room.desk.taken(GATEWAY, Taken(1, 77))
-    assert room.parlour.messages == [Taken(second.request_id, 77)]
+    assert room.sealed_api.messages == [Taken(second.request_id, 77)]
 
 
 def test_a_message_is_taken_once(room: Room) -> None:
     envelope, _, _ = sealed_to(room.keys.public)
     room.hand_in(1, envelope)
-    room.parlour.messages.clear()
+    room.sealed_api.messages.clear()
     room.hand_in(2, envelope)
     assert room.refusal().code == "message_repeated"
     changed = Envelope.decode(envelope)
@@ -187,10 +187,10 @@ def test_a_key_that_is_used_up_is_replaced(caplog: pytest.LogCaptureFixture) -> 
     room.serve(4)
 
 
-def test_without_a_parlour_nothing_is_taken_and_all_under_way_fails(room: Room) -> None:
+def test_without_a_sealed_api_nothing_is_taken_and_all_under_way_fails(room: Room) -> None:
     room.serve(1)
     room.serve(2)
-    room.desk.parlour_gone()
+    room.desk.sealed_api_gone()
     assert [(one.request_id, one.code) for one in room.gateway.messages] == [
         (1, "service_unavailable"),
         (2, "service_unavailable"),
@@ -199,17 +199,17 @@ def test_without_a_parlour_nothing_is_taken_and_all_under_way_fails(room: Room) 
     envelope, _, _ = sealed_to(room.keys.public)
     room.hand_in(3, envelope)
     assert room.refusal().code == "service_unavailable"
-    room.desk.parlour_up(room.parlour)
+    room.desk.sealed_api_up(room.sealed_api)
     room.hand_in(4, envelope)  # it was not taken before
-    assert isinstance(room.parlour.messages[0], Serve)
+    assert isinstance(room.sealed_api.messages[0], Serve)
 
 
-def test_a_user_who_leaves_is_told_to_the_parlour(room: Room) -> None:
+def test_a_user_who_leaves_is_told_to_the_sealed_api(room: Room) -> None:
     serve, _, _ = room.serve(1)
     room.desk.leave(GATEWAY, Leave(1))
     room.desk.leave(GATEWAY, Leave(1))
-    assert room.parlour.messages == [Leave(serve.request_id)]
-    room.desk.from_parlour(SealedPart(serve.request_id, b"late"))
+    assert room.sealed_api.messages == [Leave(serve.request_id)]
+    room.desk.from_sealed_api(SealedPart(serve.request_id, b"late"))
     assert not room.gateway.messages
 
 
@@ -221,13 +221,13 @@ def test_only_so_much_is_held_back(room: Room, monkeypatch: pytest.MonkeyPatch) 
     room.hand_in(3, envelope)
     failed = room.refusal()
     assert failed.code == "queue_full" and failed.retry_after > 0
-    room.desk.from_parlour(SealedPart(serve.request_id, b"begins"))
+    room.desk.from_sealed_api(SealedPart(serve.request_id, b"begins"))
     room.gateway.messages.clear()
     room.hand_in(4, envelope)
     assert not room.gateway.messages
 
 
-def test_a_parlour_that_names_what_did_not_come_has_broken_the_rules(room: Room) -> None:
+def test_a_sealed_api_that_names_what_did_not_come_has_broken_the_rules(room: Room) -> None:
     serve, _, _ = room.serve(1, SECRET)
     with pytest.raises(ProtocolError):
         room.desk.lock(named(serve, 1))
@@ -246,7 +246,7 @@ def test_keys_and_prompts_are_in_no_repr_and_no_log(room: Room, caplog: pytest.L
 
 @pytest.fixture
 async def house(room: Room) -> AsyncIterator[House]:
-    """One vault at a time; its front plays the parlour."""
+    """One vault at a time; its front plays the sealed API."""
     house = await House.build(room.desk.lock, spare_vaults=0, max_vaults=1)
     yield house
     house.close()
@@ -270,7 +270,7 @@ async def test_who_waits_for_a_vault_still_has_the_key_when_one_is_free(room: Ro
     house.send(ask(1, "one", named(serve, 0)))
     house.send(ask(2, "two", named(serve, 1)))
     first = await (await house.vault(0)).next(Confide)
-    room.desk.from_parlour(SealedPart(serve.request_id, b"head"))
+    room.desk.from_sealed_api(SealedPart(serve.request_id, b"head"))
     (await house.vault(0)).say(Understood(first.request_id, 3), Tokens(first.request_id, (4,), finish="stop"))
     second = await (await house.vault(1)).next(Confide)
     assert isinstance(second.prompt, LockedPrompt)

@@ -11,18 +11,18 @@ from tests.controller.fakes import House
 
 async def test_spare_vaults_are_taken_in_turn_and_replaced() -> None:
     house = await House.build(spare_vaults=2)
-    assert len(house.nursery.vaults) == 2 and len(house.relay.sessions) == 0
+    assert len(house.forkserver.vaults) == 2 and len(house.relay.sessions) == 0
     house.ask(1, "a")
-    assert await house.nursery.vaults[0].next(Confide)
+    assert await house.forkserver.vaults[0].next(Confide)
     await house.vault(2)
     house.ask(2, "b")
-    assert await house.nursery.vaults[1].next(Confide)
-    assert not house.nursery.vaults[2].messages
+    assert await house.forkserver.vaults[1].next(Confide)
+    assert not house.forkserver.vaults[2].messages
     house.close()
 
 
 async def test_nothing_is_confided_to_a_vault_that_is_not_sealed(house: House) -> None:
-    house.nursery.vaults_are_ready = False
+    house.forkserver.vaults_are_ready = False
     house.ask(1)
     vault = await house.vault(0)
     await asyncio.sleep(0.05)
@@ -32,7 +32,7 @@ async def test_nothing_is_confided_to_a_vault_that_is_not_sealed(house: House) -
 
 
 async def test_a_vault_that_speaks_before_it_is_sealed_is_ended(house: House) -> None:
-    house.nursery.vaults_are_ready = False
+    house.forkserver.vaults_are_ready = False
     house.ask(1)
     vault = await house.vault(0)
     vault.say(WantFloor(1), VaultReady(VERSION))
@@ -42,7 +42,7 @@ async def test_a_vault_that_speaks_before_it_is_sealed_is_ended(house: House) ->
 
 async def test_a_vault_that_does_not_come_up_in_time_is_given_up() -> None:
     house = await House.build(spare_vaults=0, vault_ready_s=0.1)
-    house.nursery.vaults_are_ready = False
+    house.forkserver.vaults_are_ready = False
     house.ask(1)
     assert (await house.failure()).code == "vault_lost"
     await asyncio.wait_for((await house.vault(0)).gone.wait(), 5)
@@ -51,9 +51,9 @@ async def test_a_vault_that_does_not_come_up_in_time_is_given_up() -> None:
 
 async def test_a_dead_spare_is_replaced_after_a_while() -> None:
     house = await House.build(spare_vaults=1)
-    house.nursery.vaults[0].die()
+    house.forkserver.vaults[0].die()
     await house.vault(1)
-    assert len(house.nursery.vaults) == 2
+    assert len(house.forkserver.vaults) == 2
     house.close()
 
 
@@ -92,7 +92,7 @@ async def test_stats_tell_how_long_vaults_take_to_be_ready() -> None:
     house.send(AskStats())
     before = await house.front.next(Stats)
     assert before.vault_ready_ms is None and before.vault_wait_ms is None
-    house.nursery.vaults_are_ready = False
+    house.forkserver.vaults_are_ready = False
     house.ask(1)
     vault = await house.vault(0)
     await asyncio.sleep(0.05)
@@ -108,9 +108,9 @@ async def test_stats_tell_how_long_vaults_take_to_be_ready() -> None:
 async def test_who_gets_a_spare_vault_did_not_wait() -> None:
     house = await House.build(spare_vaults=1)
     await asyncio.sleep(0.05)
-    house.nursery.vaults_are_ready = False
+    house.forkserver.vaults_are_ready = False
     house.ask(1)
-    await house.nursery.vaults[0].next(Confide)
+    await house.forkserver.vaults[0].next(Confide)
     house.send(AskStats())
     assert (await house.front.next(Stats)).vault_wait_ms == 0
     house.close()

@@ -163,7 +163,7 @@ async def test_the_bodys_kind_and_size_are_checked(http: httpx.AsyncClient, sett
 
 
 def test_an_answer_that_breaks_off_is_cut_and_not_completed(url: str, carrier: FakeCarrier) -> None:
-    carrier.parts = [b"a part", ServiceUnavailable("The parlour ended.")]
+    carrier.parts = [b"a part", ServiceUnavailable("The sealed API ended.")]
     with pytest.raises(httpx.RemoteProtocolError):
         httpx.post(f"{url}/v1/sealed", content=b"x", headers=SEALED)
 

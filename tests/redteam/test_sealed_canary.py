@@ -1,5 +1,5 @@
-"""A prompt that came sealed is in its vault alone: not in gateway, parlour, controller or service. The answer's text is
-not in the gateway, and a request's keys are with nobody once they have been used.
+"""A prompt that came sealed is in its vault alone: not in gateway, sealed API, controller or service. The answer's text
+is not in the gateway, and a request's keys are with nobody once they have been used.
 
 The search is the one of test_canary, through whole processes; that it can find is shown by what it finds in the clear.
 """

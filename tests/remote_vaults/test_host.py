@@ -79,8 +79,8 @@ async def test_no_vault_runs_beside_the_service(house: RealHouse, vault_host: Ho
     await anext(stream)
     there = set(vault_host.children())
     here = [one for one in psutil.Process().children(recursive=True) if one not in there]
-    own = [one for one in here if runs(one, "cloister.nursery") and not of_another_server(one)]
-    assert len(own) == 3, "the nursery, its keeper and the service; no vault"
+    own = [one for one in here if runs(one, "cloister.forkserver") and not of_another_server(one)]
+    assert len(own) == 3, "the fork server, its keeper and the service; no vault"
     await stream.aclose()
 
 
@@ -198,7 +198,7 @@ async def test_a_vault_host_that_dies_is_a_typed_error_and_leaves_nothing(
             stream = await house.client.generate("tenant", private(TEXT, "a"), ENDLESS)
             await anext(stream)
             processes = vault_host.children()
-            assert len(processes) >= 4  # nursery and keeper, bridge, vault
+            assert len(processes) >= 4  # fork server and keeper, bridge, vault
             vault_host.process.kill()
             with pytest.raises(VaultLost):
                 async for _ in stream:
@@ -210,10 +210,10 @@ async def test_a_vault_host_that_dies_is_a_typed_error_and_leaves_nothing(
             await house.close()
 
 
-async def test_a_nursery_that_dies_over_there_comes_back(house: RealHouse, vault_host: HostProcess) -> None:
+async def test_a_forkserver_that_dies_over_there_comes_back(house: RealHouse, vault_host: HostProcess) -> None:
     before = await answer(house, private(TEXT, "a"))
-    nursery = next(one for one in vault_host.children() if runs(one, "cloister.nursery"))
-    nursery.kill()
+    forkserver = next(one for one in vault_host.children() if runs(one, "cloister.forkserver"))
+    forkserver.kill()
     end = time.monotonic() + 240
     while True:
         try:

@@ -13,7 +13,7 @@ from schemathesis.schemas import BaseSchema
 
 from cloister.channel.envelope import CONTENT_TYPE
 from tests.examples import examples
-from tests.nursery.model import save_model
+from tests.forkserver.model import save_model
 from tests.served import running_server
 
 # Sealed bytes are sent as they are drawn.

@@ -13,7 +13,7 @@ import openai
 import psutil
 import pytest
 
-from tests.nursery.model import save_model
+from tests.forkserver.model import save_model
 from tests.served import Server, running_server
 
 pytest.importorskip("spu", reason="needs the extra: pip install '.[mpc]'")

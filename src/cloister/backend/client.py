@@ -18,8 +18,9 @@ import msgspec
 
 from cloister.backend.base import Backend, OpenJob, VaultJob
 from cloister.backend.mailbox import Event, Mailbox
-from cloister.backend.stream import TokenStream, raised
+from cloister.backend.stream import TokenStream
 from cloister.errors import ProtocolError, ServiceUnavailable
+from cloister.messages.failure import raised
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.front import Ask, EndSession, Serving, StartFront, ToGateway
 from cloister.messages.generation import (
@@ -34,8 +35,8 @@ from cloister.messages.generation import (
     Tokens,
     label_spans,
 )
-from cloister.messages.parlour import AskSealed
 from cloister.messages.prompts import SealedPrompt
+from cloister.messages.sealed_api import AskSealed
 from cloister.messages.service import AskView, View
 
 RECEIVE_BYTES = 1 << 20

@@ -16,10 +16,9 @@ import msgspec
 from cloister.attest.attester import Attester, Tee
 from cloister.attest.evidence import VERSION, NodeEvidence, Statement, bind, write_evidence
 from cloister.controller.relay import Front
-from cloister.errors import CloisterError, QueueFull
+from cloister.errors import CloisterError, QueueFull, where_raised
+from cloister.messages.failure import failed
 from cloister.messages.front import AskEvidence, Evidence
-from cloister.messages.generation import Failed
-from cloister.process.hardening import where_raised
 from cloister.transparency.dev_log import Release
 
 MAX_WAITING = 256
@@ -60,7 +59,7 @@ class Notary:
     def answer(self, front: Front, asked: AskEvidence) -> None:
         """Send the evidence asked for, or why there is none."""
         if len(self._answering) >= self._most:
-            front.send(_failed(asked.request_id, QueueFull("Too many clients ask for evidence.", retry_after=1)))
+            front.send(failed(asked.request_id, QueueFull("Too many clients ask for evidence.", retry_after=1)))
             return
         task = asyncio.create_task(self._answer(front, asked))
         self._answering.add(task)
@@ -96,10 +95,6 @@ class Notary:
             document = write_evidence(await self.evidence(asked.nonce, asked.since))
             front.send(Evidence(asked.request_id, document))
         except CloisterError as reason:
-            front.send(_failed(asked.request_id, reason))
+            front.send(failed(asked.request_id, reason))
         except Exception as wrong:
-            front.send(_failed(asked.request_id, CloisterError(f"There is no evidence: {where_raised(wrong)}.")))
-
-
-def _failed(request_id: int, reason: CloisterError) -> Failed:
-    return Failed(request_id, reason.code, str(reason), getattr(reason, "retry_after", 0))
+            front.send(failed(asked.request_id, CloisterError(f"There is no evidence: {where_raised(wrong)}.")))

@@ -1,28 +1,39 @@
-"""The controller's handle on a front process: one that users' requests come through, apart from the controller and
-started again when it dies. Requests under way die with it. The gateway is one, the parlour another."""
+"""The controller's handles on the front processes, through which users' requests come: the gateway and the sealed API.
+
+They are apart from the controller and started again when they die. Requests under way die with them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import subprocess
 from abc import ABC, abstractmethod
 from time import time
 from typing import ClassVar
+from urllib.parse import urlsplit
 
 import msgspec
 
 from cloister.config import GatewaySettings
+from cloister.controller.evidence import Notary
 from cloister.controller.relay import Relay
-from cloister.errors import ProtocolError, ServiceUnavailable, error_from_code
-from cloister.messages.front import Serving, StartFront
-from cloister.messages.generation import VERSION
-from cloister.messages.lifecycle import StartFailed
+from cloister.controller.secure import SecureDesk
+from cloister.messages.front import (
+    AskEvidence,
+    FromGateway,
+    Leave,
+    Listening,
+    Sealed,
+    SealedPart,
+    Serving,
+    StartFront,
+    Taken,
+)
+from cloister.messages.generation import VERSION, Failed
+from cloister.messages.sealed_api import FromSealedApi, Mishap, Settled
 from cloister.models.source import ModelFolder
-from cloister.process.child import run_module
-from cloister.process.endpoint import Channel
-from cloister.process.hardening import WIPE_FREED_MEMORY
+from cloister.process.endpoint import Endpoint
+from cloister.process.handle import ModuleHandle
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +46,7 @@ class FrontProcess(ABC):
     name: ClassVar[str]
     module: ClassVar[str]
     says: ClassVar[object]
+    ready: ClassVar[type[msgspec.Struct]]
     grace_s: ClassVar[float]
 
     def __init__(
@@ -48,85 +60,63 @@ class FrontProcess(ABC):
         self._closing = False
         self._serving: Serving | None = None
         self._restart: asyncio.Task[None] | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._handle: ModuleHandle[msgspec.Struct] | None = None
 
     def start(self) -> None:
         """Let it import and read the tokenizer while the model loads elsewhere."""
-        ours, theirs = socket.socketpair()
-        self._process = run_module(self.module, theirs, **WIPE_FREED_MEMORY)
-        self._open: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.channel = Channel(ours, self.says, self._receive, self._ended)
-        self.number = self.relay.add_front(self.channel)
+        handle = ModuleHandle(self.name, self.module, self.says, self.ready, hear=self.hear, on_end=self._ended)
+        self._handle = handle
+        self.number = self.relay.add_front(handle.endpoint)
         settings = self.settings.model_dump_json().encode()
         folder = self._folder
-        self.channel.send(
-            StartFront(VERSION, settings, folder.name, str(folder.path), self._created, self._allow_degraded)
-        )
+        handle.send(StartFront(VERSION, settings, folder.name, str(folder.path), self._created, self._allow_degraded))
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Our end of the socket to it."""
+        assert self._handle is not None
+        return self._handle.endpoint
 
     @property
     def pid(self) -> int | None:
         """The process that was started, for those who watch it."""
-        return self._process.pid if self._process else None
+        return self._handle.pid if self._handle else None
 
-    async def open(self, serving: Serving) -> None:
-        """Have it take requests."""
+    async def open(self, serving: Serving) -> msgspec.Struct:
+        """Have it take requests; what it says when it does."""
+        assert self._handle is not None
         self._serving = serving
-        self.channel.send(serving)
-        await self._open
+        self._handle.send(serving)
+        return await self._handle.ready
 
     async def close(self) -> None:
         """End it. What it is doing gets as much time as its kind allows."""
         self._closing = True
         if self._restart:
             self._restart.cancel()
-        if (process := self._process) is None:
-            return
-        process.terminate()
-        try:
-            await asyncio.to_thread(process.wait, self.grace_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            await asyncio.to_thread(process.wait)
-        self.channel.close()
-
-    @abstractmethod
-    def opens(self, message: msgspec.Struct) -> bool:
-        """Whether this is what it says, once, when it can take requests."""
+        if self._handle is not None:
+            await self._handle.close(self.grace_s, terminate=True)
 
     @abstractmethod
     def hear(self, message: msgspec.Struct) -> None:
-        """What else it says."""
+        """What it says beside being ready."""
 
     def gone(self) -> None:
         """It ended: whoever waits for what only this process had is told."""
         self.relay.remove_front(self.number)
 
-    def _receive(self, message: msgspec.Struct) -> None:
-        if isinstance(message, StartFailed) or self.opens(message):
-            if self._open.done():
-                raise ProtocolError("A front sent a message out of turn.")
-            if isinstance(message, StartFailed):
-                self._open.set_exception(error_from_code(message.code, message.message, hint=message.hint))
-            else:
-                self._open.set_result(None)
-        else:
-            self.hear(message)
-
     def _ended(self) -> None:
         self.gone()
-        if self._process is not None:
-            self._process.kill()
-        if not self._open.done():
-            self._open.set_exception(ServiceUnavailable(f"The {self.name} ended while it started."))
-            self._open.exception()  # nobody may be waiting yet
+        if self._handle is not None and not self._closing:
+            self._handle.kill()
         if self._serving is not None and not self._closing and self._restart is None:
             self._restart = asyncio.create_task(self._start_again(self._serving))
 
     async def _start_again(self, serving: Serving) -> None:
         while True:
             log.warning("The %s process ended; starting it again.", self.name)
-            if self._process is not None:
-                await asyncio.to_thread(self._process.wait)
+            if self._handle is not None:
+                await self._handle.ends()
             await asyncio.sleep(SECONDS_BEFORE_RESTART)
             self.start()
             try:
@@ -135,3 +125,85 @@ class FrontProcess(ABC):
             except Exception as reason:
                 log.error("The %s does not start: %s.", self.name, type(reason).__name__)
         self._restart = None
+
+
+class Gateway(FrontProcess):
+    """The HTTP edge; listens where the settings say. Sealed requests pass it as bytes nobody reads there."""
+
+    name = "gateway"
+    module = "cloister.gateway"
+    says = FromGateway
+    ready = Listening
+    grace_s = 15.0
+
+    def __init__(
+        self, relay: Relay, secure: SecureDesk, notary: Notary, folder: ModelFolder, settings: GatewaySettings
+    ) -> None:
+        super().__init__(relay, folder, settings)
+        self._secure = secure
+        self._notary = notary
+
+    async def serve(self, serving: Serving) -> str:
+        """Open the doors; the URL it listens on."""
+        listening = await self.open(serving)
+        assert isinstance(listening, Listening)
+        # Should it have to start again, then at the same address.
+        self.settings = self.settings.model_copy(update={"port": urlsplit(listening.url).port})
+        return listening.url
+
+    def hear(self, message: msgspec.Struct) -> None:
+        match message:
+            case Sealed():
+                self._secure.accept(self.number, self.endpoint, message)
+            case Taken():
+                self._secure.taken(self.number, message)
+            case Leave():
+                self._secure.leave(self.number, message)
+            case AskEvidence():
+                self._notary.answer(self.endpoint, message)
+            case _:
+                self.relay.from_front(self.number, message)
+
+    def gone(self) -> None:
+        super().gone()
+        self._secure.gateway_gone(self.number)
+
+
+class SealedApi(FrontProcess):
+    """Answers sealed requests, which it gets from the desk; asks the relay as any front. It has no network, no file."""
+
+    name = "sealed API"
+    module = "cloister.sealed_api"
+    says = FromSealedApi
+    ready = Settled
+    grace_s = 2.0
+
+    def __init__(
+        self,
+        relay: Relay,
+        secure: SecureDesk,
+        folder: ModelFolder,
+        settings: GatewaySettings,
+        *,
+        allow_degraded: bool = False,
+    ) -> None:
+        super().__init__(relay, folder, settings, allow_degraded=allow_degraded)
+        self._secure = secure
+
+    async def open(self, serving: Serving) -> msgspec.Struct:
+        settled = await super().open(serving)
+        self._secure.sealed_api_up(self.endpoint)
+        return settled
+
+    def hear(self, message: msgspec.Struct) -> None:
+        match message:
+            case SealedPart() | Failed():
+                self._secure.from_sealed_api(message)
+            case Mishap():
+                log.error("The sealed API: %s", message.line)
+            case _:
+                self.relay.from_front(self.number, message)
+
+    def gone(self) -> None:
+        super().gone()
+        self._secure.sealed_api_gone()

@@ -33,14 +33,14 @@ from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable, VaultL
 from cloister.levels import Decodes
 from cloister.messages.front import Ask, EndSession, Serving
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Submit, Tokens
-from cloister.messages.parlour import AskSealed
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
+from cloister.messages.sealed_api import AskSealed
 from cloister.messages.service import AskView, Paused, View
 from cloister.messages.vault import FloorDone, LinkBroken, Prefilled, Release, Understood, WantFloor
 
 
 class Front(Protocol):
-    """A gateway or the parlour, as far as the relay is concerned."""
+    """A gateway or the sealed API, as far as the relay is concerned."""
 
     def send(self, message: msgspec.Struct) -> None: ...
     def send_soon(self, message: msgspec.Struct) -> None: ...

@@ -14,6 +14,7 @@ from cloister.controller.numbering import front_of
 from cloister.controller.sessions import Session
 from cloister.errors import CloisterError, ProtocolError
 from cloister.levels import Level
+from cloister.messages.failure import failed
 from cloister.messages.generation import Accepted, Failed, SamplingParams, Tokens
 
 Holder = Literal["vault", "service", "mpc"]
@@ -125,9 +126,3 @@ class Requests:
         vocabulary = self._vocabulary()
         if any(token >= vocabulary for token in message.tokens):
             raise ProtocolError("A token is not of this model.")
-
-
-def failed(request_id: int, reason: CloisterError) -> Failed:
-    """The message for an error of ours."""
-    retry_after, param = getattr(reason, "retry_after", 0), getattr(reason, "param", None)
-    return Failed(request_id, reason.code, str(reason), retry_after, param)

@@ -1,8 +1,8 @@
 """Where sealed requests are taken in: keys are derived here, and each goes to the one process that is to have it.
 
-The parlour gets the keys of the inner request and of the answer. The prompts and their key stay here, unopened, until
-the parlour names the vault's request they belong to; they are forgotten as soon as an answer begins. So nobody but a
-vault has a prompt's key and its bytes and the right to open them (Petridish §4.1: the controller derives the keys).
+The sealed API gets the keys of the inner request and of the answer. The prompts and their key stay here, unopened,
+until the sealed API names the vault's request they belong to; they are forgotten as soon as an answer begins. So nobody
+but a vault has a prompt's key and its bytes and the right to open them (Petridish §4.1: the controller derives keys).
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from cloister.controller.channel_key import ChannelKeys
 from cloister.controller.numbering import front_of, local, wide
 from cloister.controller.relay import Front
 from cloister.errors import CloisterError, PromptTooLong, ProtocolError, QueueFull, ServiceUnavailable
+from cloister.messages.failure import failed
 from cloister.messages.front import Leave, Sealed, SealedPart, Taken
 from cloister.messages.generation import Failed
-from cloister.messages.parlour import Serve
 from cloister.messages.prompts import MAX_SEALED_PROMPT_BYTES, LockedPrompt, SealedPrompt
+from cloister.messages.sealed_api import Serve
 
 MAX_REQUESTS = 4096
 MAX_HELD_BYTES = 48 * 1024 * 1024
-"""Of requests that have no answer yet, together: as much as a socket to a busy parlour may hold back."""
+"""Of requests that have no answer yet, together: as much as a socket to a busy sealed API may hold back."""
 
 _SMALL_BYTES = 4096
 
@@ -45,7 +46,7 @@ class SecureDesk:
 
     def __init__(self, keys: ChannelKeys) -> None:
         self._keys = keys
-        self._parlour: Front | None = None
+        self._sealed_api: Front | None = None
         self._requests: dict[int, SealedRequest] = {}
         self._held_bytes = 0
 
@@ -62,13 +63,13 @@ class SecureDesk:
         try:
             self._serve(number, front, sealed.envelope)
         except CloisterError as reason:
-            front.send(_failed(sealed.request_id, reason))
+            front.send(failed(sealed.request_id, reason))
 
     def taken(self, gateway: int, message: Taken) -> None:
-        """The parlour may send more of an answer."""
+        """The sealed API may send more of an answer."""
         number = wide(gateway, message.request_id)
-        if self._parlour is not None and number in self._requests:
-            self._parlour.send_soon(replace(message, request_id=number))
+        if self._sealed_api is not None and number in self._requests:
+            self._sealed_api.send_soon(replace(message, request_id=number))
 
     def leave(self, gateway: int, message: Leave) -> None:
         """Nobody waits for an answer any more."""
@@ -79,20 +80,20 @@ class SecureDesk:
         for number in [one for one in self._requests if front_of(one) == gateway]:
             self._abandon(number)
 
-    # ---- the parlour
+    # ---- the sealed API
 
-    def parlour_up(self, parlour: Front) -> None:
-        self._parlour = parlour
+    def sealed_api_up(self, sealed_api: Front) -> None:
+        self._sealed_api = sealed_api
 
-    def parlour_gone(self) -> None:
+    def sealed_api_gone(self) -> None:
         """The answers under way cannot be sealed by anybody else."""
-        self._parlour = None
+        self._sealed_api = None
         for number in list(self._requests):
             front = self._requests[number].front
             self._forget(number)
-            front.send(_failed(local(number), _away()))
+            front.send(failed(local(number), _away()))
 
-    def from_parlour(self, message: SealedPart | Failed) -> None:
+    def from_sealed_api(self, message: SealedPart | Failed) -> None:
         """Pass on a part of an answer, or that there is none. One that nobody waits for any more is dropped."""
         number = message.request_id
         if (request := self._requests.get(number)) is None:
@@ -117,14 +118,14 @@ class SecureDesk:
         if request is None or request.begun:
             raise ServiceUnavailable("The sealed request has ended.", hint="Send it again.")
         if prompt.index >= len(request.prompts):
-            raise ProtocolError("The parlour names a prompt that did not come.")
+            raise ProtocolError("The sealed API names a prompt that did not come.")
         data, key = request.prompts[prompt.index], bytearray(request.prompt_key)
         return LockedPrompt(data, key, request.enc, prompt.index, prompt.field)
 
     # ---- a request's way
 
     def _serve(self, number: int, front: Front, data: bytes) -> None:
-        if self._parlour is None:
+        if self._sealed_api is None:
             raise _away()
         if len(self._requests) >= MAX_REQUESTS or self._held_bytes + len(data) > MAX_HELD_BYTES:
             raise QueueFull("Too many sealed requests wait already.", retry_after=1)
@@ -133,7 +134,7 @@ class SecureDesk:
             raise PromptTooLong("A sealed prompt is too long.", hint="Shorten the prompt.")
         keys = self._keys.accept(envelope)
         count = len(envelope.prompts)
-        self._parlour.send(Serve(number, envelope.enc, envelope.request, count, keys.request, keys.response))
+        self._sealed_api.send(Serve(number, envelope.enc, envelope.request, count, keys.request, keys.response))
         self._requests[number] = SealedRequest(front, envelope.enc, envelope.prompts, bytearray(keys.prompt), len(data))
         self._held_bytes += len(data)
         keys.erase()
@@ -152,16 +153,11 @@ class SecureDesk:
     def _abandon(self, number: int) -> None:
         if number in self._requests:
             self._forget(number)
-            if self._parlour is not None:
-                self._parlour.send(Leave(number))
+            if self._sealed_api is not None:
+                self._sealed_api.send(Leave(number))
 
 
 def _away() -> ServiceUnavailable:
     return ServiceUnavailable(
         "The process that answers sealed requests is restarting.", hint="Try again in a few seconds."
     )
-
-
-def _failed(request_id: int, reason: CloisterError) -> Failed:
-    retry_after, param = getattr(reason, "retry_after", 0), getattr(reason, "param", None)
-    return Failed(request_id, reason.code, str(reason), retry_after, param)

@@ -11,9 +11,7 @@ import itertools
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Annotated
 
 import msgspec
@@ -24,15 +22,15 @@ from starlette.responses import Response
 
 from cloister.channel.envelope import CONTENT_TYPE
 from cloister.config import GatewaySettings
-from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable, error_from_code
+from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable
 from cloister.gateway.errors import BodyTooLarge, handle_cloister_error
 from cloister.gateway.server import serve as serve_http
 from cloister.messages.delivery import MAX_MESSAGE_BYTES, KeyTaken, OfferKey, OpenDoor, ToDoor
-from cloister.messages.frames import FrameReader, encode_frame
+from cloister.messages.failure import raised, start_failed
 from cloister.messages.front import AskEvidence, Evidence, Listening
 from cloister.messages.generation import Failed
-from cloister.messages.lifecycle import StartFailed
-from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
+from cloister.process.endpoint import Endpoint
+from cloister.process.hardening import begin_child
 
 BODY_S = 10.0
 ANSWER_S = 60.0
@@ -48,15 +46,13 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Porter:
     """The door's end of the socket to the controller: questions in, answers out."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, controller: socket.socket) -> None:
         self.opened: asyncio.Future[OpenDoor] = asyncio.get_running_loop().create_future()
-        self._writer = writer
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Evidence | KeyTaken]] = {}
-        self._reading = asyncio.create_task(self._read(reader))
-
-    def send(self, message: msgspec.Struct) -> None:
-        self._writer.write(encode_frame((message,)))
+        # Without its controller a door leads nowhere.
+        self._endpoint = Endpoint(controller, ToDoor, self._hear, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        self.send = self._endpoint.send
 
     async def ask(self, question: Callable[[int], msgspec.Struct]) -> Evidence | KeyTaken:
         """What the controller answers; the error it answers with is raised."""
@@ -72,22 +68,13 @@ class Porter:
         finally:
             del self._waiting[number]
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        frames: FrameReader[OpenDoor | Evidence | KeyTaken | Failed] = FrameReader(ToDoor)
-        with suppress(ProtocolError, OSError):
-            while data := await reader.read(1 << 18):
-                for message in frames.feed(data):
-                    self._hear(message)
-        os.kill(os.getpid(), signal.SIGTERM)  # without its controller a door leads nowhere
-
     def _hear(self, message: OpenDoor | Evidence | KeyTaken | Failed) -> None:
         if isinstance(message, OpenDoor):
             self.opened.set_result(message)
         elif (answer := self._waiting.get(message.request_id)) is None or answer.done():
             return
         elif isinstance(message, Failed):
-            reason = error_from_code(message.code, message.message, retry_after=message.retry_after)
-            answer.set_exception(reason)
+            answer.set_exception(raised(message))
         else:
             answer.set_result(message)
 
@@ -102,7 +89,7 @@ def create_door(porter: Porter) -> FastAPI:
             raise InvalidRequest("The body must be a nonce of 32 bytes in hex, and `since`.", param="nonce") from None
         answer = await porter.ask(lambda number: AskEvidence(number, bytes.fromhex(asked.nonce), asked.since))
         assert isinstance(answer, Evidence)
-        return Response(answer.document, media_type="application/json")
+        return Response(answer.document, headers={"Cache-Control": "no-store"}, media_type="application/json")
 
     async def take_key(request: Request) -> Response:
         message = await _body(request)
@@ -139,20 +126,16 @@ async def _body(request: Request) -> bytes:
 
 async def serve(controller: socket.socket) -> None:
     """Serve until SIGTERM, or until the controller hangs up."""
-    porter = Porter(*await asyncio.open_connection(sock=controller))
+    porter = Porter(controller)
     settings = GatewaySettings.model_validate_json((await porter.opened).settings)
     try:
         await serve_http(create_door(porter), settings, lambda url: porter.send(Listening(url)))
     except CloisterError as reason:
-        porter.send(StartFailed(reason.code, reason.message, reason.hint))
+        porter.send(start_failed(reason, "The server cannot wait for its key"))
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    hide_tracebacks()
-    forbid_core_dumps()
-    die_with_parent()
-    asyncio.run(serve(socket.socket(fileno=int(sys.argv[1]))))
+    asyncio.run(serve(begin_child("door")))
 
 
 if __name__ == "__main__":

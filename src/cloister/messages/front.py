@@ -1,4 +1,4 @@
-"""What a front process (the gateway, the parlour) and the controller say to each other.
+"""What a front process (the gateway, the sealed API) and the controller say to each other.
 
 Of a request that came sealed the gateway knows its bytes and their number, nothing else.
 """
@@ -65,7 +65,7 @@ class Sealed(_Discreet, Struct, frozen=True, tag="sealed", forbid_unknown_fields
 
 
 class SealedPart(_Discreet, Struct, frozen=True, tag="sealed_part", forbid_unknown_fields=True):
-    """Parlour → controller → gateway: more of a sealed answer. With `end` it is whole."""
+    """Sealed API → controller → gateway: more of a sealed answer. With `end` it is whole."""
 
     request_id: RequestId
     data: Annotated[bytes, Meta(max_length=MAX_PART_BYTES)]
@@ -73,14 +73,14 @@ class SealedPart(_Discreet, Struct, frozen=True, tag="sealed_part", forbid_unkno
 
 
 class Taken(Struct, frozen=True, tag="taken", forbid_unknown_fields=True):
-    """Gateway → controller → parlour: the user has taken so many bytes more of a sealed answer."""
+    """Gateway → controller → sealed API: the user has taken so many bytes more of a sealed answer."""
 
     request_id: RequestId
     bytes: Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class Leave(Struct, frozen=True, tag="leave", forbid_unknown_fields=True):
-    """Gateway → controller → parlour: nobody waits for this sealed answer any more. Unknown ids are ignored."""
+    """Gateway → controller → sealed API: nobody waits for this sealed answer any more. Unknown ids are ignored."""
 
     request_id: RequestId
 

@@ -9,16 +9,16 @@ from collections.abc import Callable
 
 import msgspec
 
-from cloister.controller.bridge import start_bridge
-from cloister.controller.nursery import Nursery
+from cloister.controller.forkserver import ForkServer
 from cloister.controller.referee import Referee
 from cloister.errors import ProtocolError
 from cloister.link.memory import LinkMemory, create_link
 from cloister.link.network.handshake import shape_of
 from cloister.messages.bridge import Accept, Admitted, FromVaultBridge, UseVault
 from cloister.messages.vault import FloorDone, WantFloor
-from cloister.process.child import Child
-from cloister.process.endpoint import Channel
+from cloister.process.child import Child, start_module
+from cloister.process.endpoint import Endpoint
+from cloister.process.hardening import WIPE_FREED_MEMORY
 
 log = logging.getLogger(__name__)
 
@@ -34,20 +34,20 @@ class Connection:
         number: int,
         accepted: socket.socket,
         order: Accept,
-        nursery: Nursery,
+        forkserver: ForkServer,
         referee: Referee,
         on_end: Callable[[Connection], None],
     ) -> None:
         self.number = number
-        self._nursery = nursery
+        self._forkserver = forkserver
         self._shape = shape_of(order.request)
         self._referee = referee
         self._on_end = on_end
         self._open = True
         self._link: LinkMemory | None = None
         self._vault: Child | None = None
-        self._bridge, ours = start_bridge(VAULT_BRIDGE)
-        self._channel = Channel(ours, FromVaultBridge, self._receive, self.close)
+        self._bridge, ours = start_module(VAULT_BRIDGE, **WIPE_FREED_MEMORY)
+        self._channel = Endpoint(ours, FromVaultBridge, self._receive, self.close)
         self._channel.send(order, (accepted.fileno(),))
         self._patience = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.give_up)
 
@@ -85,7 +85,7 @@ class Connection:
             case Admitted() if self._vault is None:
                 self._patience.cancel()
                 self._link = create_link(self._shape)
-                self._vault, control = self._nursery.spawn("vault", *self._link.vault_descriptors)
+                self._vault, control = self._forkserver.spawn("vault", *self._link.vault_descriptors)
                 with control:
                     self._channel.send(UseVault(), (*self._link.service_descriptors, control.fileno()))
             case WantFloor() if self._vault is not None:

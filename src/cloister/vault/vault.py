@@ -15,8 +15,9 @@ import msgspec
 from cloister.compute.base import LinkAnswerer
 from cloister.config import EngineSettings
 from cloister.engine.runner import Runner
-from cloister.errors import CloisterError, InvalidRequest, ProtocolError, QueueFull
+from cloister.errors import ProtocolError
 from cloister.levels import ISOLATED, LEVELS, PARTITIONED, Decodes, VaultLevel
+from cloister.messages.failure import failed
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION, Cancel, Failed
 from cloister.messages.vault import (
@@ -119,7 +120,7 @@ class Vault:
         except MemoryError:
             raise
         except Exception as error:
-            return _failed(request_id, error)
+            return failed(request_id, error)
         return Understood(request_id, len(request.prompt))
 
     def _ask_for_floor(self) -> list[msgspec.Struct]:
@@ -140,14 +141,5 @@ class Vault:
             raise
         except Exception as error:
             self._partitioned.drop(request_id)
-            return [_failed(request_id, error)]
+            return [failed(request_id, error)]
         return [] if first is None else [first]
-
-
-def _failed(request_id: int, error: Exception) -> Failed:
-    """The error in our own words: libraries put their input into theirs."""
-    if not isinstance(error, CloisterError):
-        error = CloisterError(f"The computation failed ({type(error).__name__}).", hint="Try again.")
-    retry_after = error.retry_after if isinstance(error, QueueFull) else 0
-    param = error.param if isinstance(error, InvalidRequest) else None
-    return Failed(request_id, error.code, str(error), retry_after, param)

@@ -20,8 +20,8 @@ from cloister.messages.generation import (
     Submit,
     Tokens,
 )
-from cloister.messages.parlour import AskSealed
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
+from cloister.messages.sealed_api import AskSealed
 from cloister.messages.vault import Confide, FirstToken, Prefilled, Understood
 from tests.controller.fakes import VOCABULARY, House, Inbox
 
@@ -71,7 +71,7 @@ async def test_a_request_goes_to_the_clerk_and_to_nobody_else(house: House, cler
     assert await house.front.next(Accepted) == Accepted(5, 3)
     assert await house.front.next(Tokens) == Tokens(5, progress=PROGRESS)
     assert await house.front.next(Tokens) == Tokens(5, (4,), finish="stop")
-    assert not house.nursery.vaults and not house.service.messages
+    assert not house.forkserver.vaults and not house.service.messages
     assert not house.relay.requests.held_by("mpc")
     house.send(AskStats())
     stats = await house.front.next(Stats)

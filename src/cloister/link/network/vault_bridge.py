@@ -22,7 +22,7 @@ from cloister.link.network.tls import CutOff, SecureChannel, establish
 from cloister.messages.bridge import Accept, Admitted, ToVaultBridge, UseVault
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.vault import FloorDone, FromVault, TakeFloor, ToVault, WantFloor
-from cloister.process.line import Line
+from cloister.process.blocking import BlockingEndpoint
 
 RECEIVE_BYTES = 1 << 18
 MAX_UNSENT_FRAMES = 4096
@@ -31,7 +31,7 @@ Order: TypeAlias = Accept | UseVault | TakeFloor
 
 
 def _serve(host: socket.socket) -> None:
-    line: Line[Order] = Line(host, ToVaultBridge)
+    line: BlockingEndpoint[Order] = BlockingEndpoint(host, ToVaultBridge)
     order = line.next()
     if not isinstance(order, Accept):
         return
@@ -132,4 +132,4 @@ class VaultBridge:
 
 
 if __name__ == "__main__":
-    run_bridge(_serve)
+    run_bridge("bridge-far", _serve)

@@ -11,9 +11,10 @@ from collections.abc import Callable
 
 from cloister.backend.base import Backend, OpenJob, VaultJob
 from cloister.backend.mailbox import Mailbox
-from cloister.backend.stream import TokenStream, raised
+from cloister.backend.stream import TokenStream
 from cloister.errors import LevelUnavailable
 from cloister.levels import MPC
+from cloister.messages.failure import raised
 from cloister.messages.front import Serving
 from cloister.messages.generation import VERSION, Cancel, Failed, SamplingParams, Stats, Tokens
 from cloister.messages.prompts import SealedPrompt
