@@ -33,15 +33,15 @@ from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.service import AttachLink, Pause, Paused, Resume, ToSealedService
 from cloister.messages.vault import (
     Confide,
+    CoresDone,
     FirstToken,
-    FloorDone,
+    LeaseCores,
     Prefilled,
     Release,
-    TakeFloor,
     ToVault,
     Understood,
     VaultReady,
-    WantFloor,
+    WantCores,
 )
 from cloister.process.child import Child
 from cloister.process.endpoint import Endpoint
@@ -98,7 +98,7 @@ class FakeService(Peer):
         self.say(Ready(VERSION, VOCABULARY, 512, 64, 16, "fake"))
 
     def put(self, message: msgspec.Struct) -> None:
-        """Links and the floor are answered as a real service does; the rest is for the test."""
+        """Links and the cores are answered as a real service does; the rest is for the test."""
         match message:
             case AttachLink():
                 self.links.append(message.link)
@@ -124,11 +124,11 @@ class FakeVault(Peer):
     async def serve_first(self, token: int = 7, **fields: Any) -> Confide:
         """Read a prompt, work for it as agreed, and say the first token."""
         asked = await self.next(Confide)
-        self.say(Understood(asked.request_id, 40), WantFloor(40))
-        await self.next(TakeFloor, skip=(Confide, Release, Cancel))
+        self.say(Understood(asked.request_id, 40), WantCores(40))
+        await self.next(LeaseCores, skip=(Confide, Release, Cancel))
         public = fields.pop("public", ())
         first = FirstToken(token, slot=3, **fields)
-        self.say(FloorDone(), Prefilled(asked.request_id, (first,), max_tokens=8, public=public))
+        self.say(CoresDone(), Prefilled(asked.request_id, (first,), max_tokens=8, public=public))
         return asked
 
 

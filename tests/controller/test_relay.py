@@ -25,13 +25,13 @@ from cloister.messages.service import AskView, DetachLink, Paused, View
 from cloister.messages.vault import (
     Confide,
     FirstToken,
+    LeaseCores,
     LinkBroken,
     Prefilled,
     Release,
-    TakeFloor,
     Understood,
     Verified,
-    WantFloor,
+    WantCores,
 )
 from tests.controller.fakes import VOCABULARY, House, Inbox
 
@@ -231,7 +231,7 @@ async def test_ending_a_session_ends_its_vault(house: House) -> None:
     await asyncio.wait_for(vault.gone.wait(), 5)
 
 
-@pytest.mark.parametrize("lie", ["foreign", "first twice", "tokens", "token", "floor twice", "link", "garbage"])
+@pytest.mark.parametrize("lie", ["foreign", "first twice", "tokens", "token", "cores twice", "link", "garbage"])
 async def test_a_lying_vault_is_ended_and_touches_nobody_else(house: House, lie: str) -> None:
     house.ask(1, "a")
     house.ask(2, "b", keep=True)
@@ -249,16 +249,16 @@ async def test_a_lying_vault_is_ended_and_touches_nobody_else(house: House, lie:
             liar.say(Tokens(mine.request_id, (1,)))
         case "token":
             liar.say(Prefilled(mine.request_id, (FirstToken(VOCABULARY, 0),), 8))
-        case "floor twice":
-            liar.say(WantFloor(1), WantFloor(1))
+        case "cores twice":
+            liar.say(WantCores(1), WantCores(1))
         case "link":
             liar.say(LinkBroken("bad_question"))
         case "garbage":
             liar.say(Cancel(1))
     assert (await house.failure()).request_id == 1
     await asyncio.wait_for(liar.gone.wait(), 5)
-    honest.say(Understood(other.request_id, 3), WantFloor(3))
-    await honest.next(TakeFloor)
+    honest.say(Understood(other.request_id, 3), WantCores(3))
+    await honest.next(LeaseCores)
     assert (await house.front.next(Accepted)).request_id == 2
 
 

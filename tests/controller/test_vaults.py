@@ -1,11 +1,11 @@
-"""Fresh vaults in waiting, and vaults that do not come up or do not give the floor back."""
+"""Fresh vaults in waiting, and vaults that do not come up or do not give the cores back."""
 
 from __future__ import annotations
 
 import asyncio
 
 from cloister.messages.generation import VERSION, Accepted, AskStats, Stats, Tokens
-from cloister.messages.vault import Confide, FloorDone, TakeFloor, Understood, VaultReady, WantFloor
+from cloister.messages.vault import Confide, CoresDone, LeaseCores, Understood, VaultReady, WantCores
 from tests.controller.fakes import House
 
 
@@ -35,7 +35,7 @@ async def test_a_vault_that_speaks_before_it_is_sealed_is_ended(house: House) ->
     house.forkserver.vaults_are_ready = False
     house.ask(1)
     vault = await house.vault(0)
-    vault.say(WantFloor(1), VaultReady(VERSION))
+    vault.say(WantCores(1), VaultReady(VERSION))
     assert (await house.failure()).code == "vault_lost"
     assert not vault.messages
 
@@ -64,13 +64,13 @@ async def test_a_vault_that_keeps_the_floor_loses_it_and_the_next_one_gets_it() 
     slow, other = await house.vault(0), await house.vault(1)
     await slow.next(Confide)
     asked = await other.next(Confide)
-    slow.say(WantFloor(10))
-    await slow.next(TakeFloor)
-    other.say(Understood(asked.request_id, 1), WantFloor(10))
-    await other.next(TakeFloor)
+    slow.say(WantCores(10))
+    await slow.next(LeaseCores)
+    other.say(Understood(asked.request_id, 1), WantCores(10))
+    await other.next(LeaseCores)
     assert (await house.failure()).request_id == 1
     assert slow.gone.is_set()
-    other.say(FloorDone(), Tokens(asked.request_id, (1,), finish="stop"))
+    other.say(CoresDone(), Tokens(asked.request_id, (1,), finish="stop"))
     assert (await house.front.next(Tokens, skip=(Accepted,))).request_id == 2
     house.close()
 
@@ -81,8 +81,8 @@ async def test_a_service_that_does_not_make_way_is_given_up_and_vaults_go_on() -
     house.ask(1, level="isolated")
     vault = await house.vault(0)
     await vault.next(Confide)
-    vault.say(WantFloor(1))
-    await vault.next(TakeFloor)
+    vault.say(WantCores(1))
+    await vault.next(LeaseCores)
     assert house.service.gone.is_set()
     house.close()
 

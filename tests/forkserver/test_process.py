@@ -23,14 +23,14 @@ from cloister.messages.prompts import TextPrompt, write_prompt
 from cloister.messages.service import AttachLink
 from cloister.messages.vault import (
     Confide,
-    FloorDone,
+    CoresDone,
+    LeaseCores,
     LinkBroken,
     Prefilled,
     Release,
-    TakeFloor,
     Understood,
     VaultReady,
-    WantFloor,
+    WantCores,
 )
 from cloister.models.load import load_from_files
 from cloister.models.source import ModelFolder
@@ -75,9 +75,9 @@ def first_of(vault: Child, text: str, params: SamplingParams, number: int = 1) -
     vault.line.send(Confide(number, "partitioned", write_prompt(TextPrompt(text)), params))
     assert isinstance(vault.line.hear(), Understood)
     while not isinstance(message := vault.line.hear(), Prefilled):
-        if isinstance(message, WantFloor):
-            vault.line.send(TakeFloor(1))
-    assert vault.line.hear() == FloorDone()
+        if isinstance(message, WantCores):
+            vault.line.send(LeaseCores(1))
+    assert vault.line.hear() == CoresDone()
     return message
 
 
@@ -87,8 +87,8 @@ def answer_of(line, number: int) -> list[int]:
     while finish is None:
         message = line.hear()
         assert not isinstance(message, Failed | None), message
-        if isinstance(message, WantFloor):
-            line.send(TakeFloor(1))
+        if isinstance(message, WantCores):
+            line.send(LeaseCores(1))
         if isinstance(message, Tokens) and message.request_id == number:
             tokens += message.tokens
             finish = message.finish

@@ -15,9 +15,9 @@ import msgspec
 from msgspec.structs import replace
 
 from cloister.config import ControllerSettings
+from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.line import Line
 from cloister.controller.numbering import FRONT_BITS, front_of, local, wide
-from cloister.controller.referee import Referee
 from cloister.controller.requests import Request, Requests
 from cloister.controller.routes.base import Asked, Node, Route
 from cloister.controller.routes.isolated import IsolatedRoute
@@ -36,7 +36,7 @@ from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Sta
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.sealed_api import AskSealed
 from cloister.messages.service import AskView, Paused, View
-from cloister.messages.vault import FloorDone, LinkBroken, Prefilled, Release, Understood, WantFloor
+from cloister.messages.vault import CoresDone, LinkBroken, Prefilled, Release, Understood, WantCores
 
 
 class Front(Protocol):
@@ -66,7 +66,7 @@ class Relay:
         self._line = Line(settings.max_waiting_for_vaults, self._confide)
         self._views: Counter[int] = Counter()
         self.requests = Requests(self._tell, lambda: serving().vocabulary, self._ended)
-        self.referee = Referee(cores, settings.vault_deadline_s, settings.service_deadline_s)
+        self.core_lease = LeaseKeeper(cores, settings.vault_deadline_s, settings.service_deadline_s)
         self.vaults = Vaults(settings.spare_vaults, settings.vault_ready_s, self._from_vault, self._vault_ended)
         self.sessions = Sessions(
             self.vaults, settings.max_vaults, settings.session_idle_s, self._session_begins, self._session_ended
@@ -187,7 +187,7 @@ class Relay:
 
     def service_up(self, service: Service) -> None:
         """There is a service: it may ask the vaults that live, and gets work again."""
-        self.referee.service_up(service)
+        self.core_lease.service_up(service)
         for vault in self.sessions.vaults():
             service.attach(vault.number, vault.link)
         self._node.service = service
@@ -203,7 +203,7 @@ class Relay:
                 self.requests.fail(request, reason)
         for request_id in list(self._views.elements()):
             self._viewed(View(request_id, known=False))
-        self.referee.service_gone()
+        self.core_lease.service_gone()
 
     def _viewed(self, view: View) -> None:
         self._views -= Counter((view.request_id,))
@@ -212,7 +212,7 @@ class Relay:
     def from_service(self, message: msgspec.Struct) -> None:
         match message:
             case Paused():
-                self.referee.paused()
+                self.core_lease.paused()
             case View():
                 if not self._views[message.request_id]:
                     raise ProtocolError("The service sent a view that nobody asked for.")
@@ -234,7 +234,7 @@ class Relay:
         service = self._node.service
         if service is not None:
             service.detach(session.vault.number)
-        self.referee.gone(session.vault.number)
+        self.core_lease.gone(session.vault.number)
         for request_id in list(session.requests):
             if (request := self.requests.get(request_id)) is not None:
                 if request.holder == "service" and service is not None:
@@ -248,10 +248,10 @@ class Relay:
 
     def _from_vault(self, vault: Vault, message: msgspec.Struct) -> None:
         match message:
-            case WantFloor():
-                self.referee.want(vault.number, vault, message.tokens)
-            case FloorDone():
-                self.referee.done(vault.number)
+            case WantCores():
+                self.core_lease.want(vault.number, vault, message.tokens)
+            case CoresDone():
+                self.core_lease.done(vault.number)
             case LinkBroken():
                 raise ProtocolError("A vault was asked what it must not answer.")
             case Understood() | Prefilled() | Tokens() | Failed():

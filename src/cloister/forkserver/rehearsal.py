@@ -27,10 +27,10 @@ from cloister.messages.prompts import (
 from cloister.messages.vault import (
     Confide,
     FromVault,
+    LeaseCores,
     Release,
-    TakeFloor,
     ToVault,
-    WantFloor,
+    WantCores,
 )
 from cloister.vault.process import Unasked
 from cloister.vault.vault import Vault
@@ -83,15 +83,15 @@ def _locked(field: PromptField, written: bytes, key: bytearray) -> LockedPrompt:
 
 def _play(vault: Vault, confided: Confide) -> None:
     replies = _over_the_wire(vault, confided)
-    while any(isinstance(reply, WantFloor) for reply in replies):
-        replies = _over_the_wire(vault, TakeFloor(1))
+    while any(isinstance(reply, WantCores) for reply in replies):
+        replies = _over_the_wire(vault, LeaseCores(1))
     _over_the_wire(vault, Release(confided.request_id))
     _over_the_wire(vault, Cancel(confided.request_id))
 
 
-def _over_the_wire(vault: Vault, message: Confide | Release | Cancel | TakeFloor) -> list[msgspec.Struct]:
+def _over_the_wire(vault: Vault, message: Confide | Release | Cancel | LeaseCores) -> list[msgspec.Struct]:
     """What the vault says, after both messages went through bytes as they will."""
-    to_vault: FrameReader[Confide | Release | Cancel | TakeFloor] = FrameReader(ToVault)
+    to_vault: FrameReader[Confide | Release | Cancel | LeaseCores] = FrameReader(ToVault)
     from_vault: FrameReader[msgspec.Struct] = FrameReader(FromVault)
     replies = vault.hear(to_vault.feed(encode_frame((message,))))
     if any(isinstance(reply, Failed) and reply.code == "internal_error" for reply in replies):

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import msgspec
 
+from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.forkserver import ForkServer
-from cloister.controller.referee import Referee
 from cloister.errors import ProtocolError
 from cloister.link.memory import LinkMemory, create_link
 from cloister.link.network.handshake import shape_of
 from cloister.messages.bridge import Accept, Admitted, FromVaultBridge, UseVault
-from cloister.messages.vault import FloorDone, WantFloor
+from cloister.messages.vault import CoresDone, WantCores
 from cloister.process.child import Child, start_module
 from cloister.process.endpoint import Endpoint
 from cloister.process.hardening import WIPE_FREED_MEMORY
@@ -35,13 +35,13 @@ class Connection:
         accepted: socket.socket,
         order: Accept,
         forkserver: ForkServer,
-        referee: Referee,
+        core_lease: LeaseKeeper,
         on_end: Callable[[Connection], None],
     ) -> None:
         self.number = number
         self._forkserver = forkserver
         self._shape = shape_of(order.request)
-        self._referee = referee
+        self._core_lease = core_lease
         self._on_end = on_end
         self._open = True
         self._link: LinkMemory | None = None
@@ -57,12 +57,12 @@ class Connection:
         return self._vault is not None
 
     def send(self, message: msgspec.Struct) -> None:
-        """The referee gives the floor."""
+        """The core_lease gives the cores."""
         self._channel.send(message)
 
     def give_up(self) -> None:
-        """It takes too long: over its handshake, or with the floor."""
-        log.warning("A vault kept the floor too long." if self.admitted else "A stranger did not introduce itself.")
+        """It takes too long: over its handshake, or with the cores."""
+        log.warning("A vault kept the cores too long." if self.admitted else "A stranger did not introduce itself.")
         self.close()
 
     def close(self, wait_s: float = 0.0) -> None:
@@ -77,7 +77,7 @@ class Connection:
             self._vault.kill(wait_s)
         if self._link is not None:
             self._link.close()
-        self._referee.gone(self.number)
+        self._core_lease.gone(self.number)
         self._on_end(self)
 
     def _receive(self, message: msgspec.Struct) -> None:
@@ -88,9 +88,9 @@ class Connection:
                 self._vault, control = self._forkserver.spawn("vault", *self._link.vault_descriptors)
                 with control:
                     self._channel.send(UseVault(), (*self._link.service_descriptors, control.fileno()))
-            case WantFloor() if self._vault is not None:
-                self._referee.want(self.number, self, message.tokens)
-            case FloorDone() if self._vault is not None:
-                self._referee.done(self.number)
+            case WantCores() if self._vault is not None:
+                self._core_lease.want(self.number, self, message.tokens)
+            case CoresDone() if self._vault is not None:
+                self._core_lease.done(self.number)
             case _:
                 raise ProtocolError("A bridge sent a message out of turn.")

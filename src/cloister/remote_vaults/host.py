@@ -14,8 +14,8 @@ import socket
 from contextlib import suppress
 
 from cloister.config import ControllerSettings, OutpostSettings, Settings
+from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.forkserver import ForkServer
-from cloister.controller.referee import Referee
 from cloister.controller.weights import SealedWeights, seal_weights
 from cloister.errors import CloisterError, SetupError
 from cloister.link.network.address import Address, address_of, without_delay
@@ -43,7 +43,7 @@ class VaultHost:
         self._folder = folder
         self._settings = settings
         self._credentials = credentials_from(read_secret(settings.key_file), "vault_host")
-        self._referee = Referee(settings.engine.cores, settings.vault_deadline_s, settings.vault_deadline_s)
+        self._core_lease = LeaseKeeper(settings.engine.cores, settings.vault_deadline_s, settings.vault_deadline_s)
         self._numbers = itertools.count(1)
         self._connections: dict[int, Connection] = {}
         self._weights: SealedWeights | None = None
@@ -146,7 +146,7 @@ class VaultHost:
         accepted.setblocking(True)
         without_delay(accepted)
         number = next(self._numbers)
-        self._connections[number] = Connection(number, accepted, order, self._forkserver, self._referee, self._ended)
+        self._connections[number] = Connection(number, accepted, order, self._forkserver, self._core_lease, self._ended)
 
     def _ended(self, connection: Connection) -> None:
         self._connections.pop(connection.number, None)

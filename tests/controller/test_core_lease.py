@@ -1,4 +1,4 @@
-"""The rules of the floor, against a model of what service and vaults do with the commands they get."""
+"""The rules of the cores, against a model of what service and vaults do with the commands they get."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cloister.controller.floor import ROUND_TOKENS, Command, Floor, Grant
+from cloister.controller.core_lease import ROUND_TOKENS, Command, CoreLease, Grant
 from cloister.errors import ProtocolError
 from cloister.messages.service import Pause, Resume
 from tests.examples import examples
@@ -19,7 +19,7 @@ class House(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.floor = Floor(CORES)
+        self.lease = CoreLease(CORES)
         self.up = False
         self.may_compute = False  # between its start or Resume, and Paused
         self.pause_asked = False
@@ -54,27 +54,27 @@ class House(RuleBasedStateMachine):
     def a_vault_wants_it(self, vault: int, tokens: int) -> None:
         if vault in self.waiting or vault in self.holders:
             with pytest.raises(ProtocolError):
-                self.floor.want(vault, tokens)
+                self.lease.want(vault, tokens)
             return
         self.waiting.append(vault)
         self.tokens[vault] = tokens
-        self.obey(self.floor.want(vault, tokens))
+        self.obey(self.lease.want(vault, tokens))
 
     @rule(vault=st.integers(0, 5))
     def a_vault_is_done(self, vault: int) -> None:
         if vault not in self.holders:
             with pytest.raises(ProtocolError):
-                self.floor.done(vault)
+                self.lease.done(vault)
             return
         del self.holders[vault]
-        self.obey(self.floor.done(vault))
+        self.obey(self.lease.done(vault))
 
     @rule(vault=st.integers(0, 5))
     def a_vault_dies(self, vault: int) -> None:
         self.holders.pop(vault, None)
         if vault in self.waiting:
             self.waiting.remove(vault)
-        self.obey(self.floor.gone(vault))
+        self.obey(self.lease.gone(vault))
 
     @precondition(lambda self: not self.up)
     @rule()
@@ -84,7 +84,7 @@ class House(RuleBasedStateMachine):
         self.spent_since_step = 0
         busy = bool(self.holders)
         self.may_compute = False  # it hears of no work before what this call sends
-        commands = self.floor.service_up()
+        commands = self.lease.service_up()
         self.obey(commands)
         if busy:
             assert commands == [Pause()]
@@ -95,7 +95,7 @@ class House(RuleBasedStateMachine):
     @rule()
     def the_service_dies(self) -> None:
         self.up = self.may_compute = False
-        self.obey(self.floor.service_gone())
+        self.obey(self.lease.service_gone())
 
     @precondition(lambda self: self.up and self.may_compute)
     @rule()
@@ -105,38 +105,38 @@ class House(RuleBasedStateMachine):
     @precondition(lambda self: self.up and self.pause_asked)
     @rule()
     def the_service_makes_way(self) -> None:
-        if self.floor.service != "pausing":
+        if self.lease.service != "pausing":
             with pytest.raises(ProtocolError):
-                self.floor.paused()
+                self.lease.paused()
             return
         self.owes_step = self.may_compute = False
-        self.obey(self.floor.paused())
+        self.obey(self.lease.paused())
 
     @invariant()
     def never_more_than_there_are(self) -> None:
         assert all(self.holders.values()) and sum(self.holders.values()) <= CORES
-        assert self.floor.holders == self.holders
+        assert self.lease.holders == self.holders
         assert not (self.holders and self.up and self.may_compute)
 
     @invariant()
     def somebody_can_always_go_on(self) -> None:
         """Whoever waits, waits for a holder's end or for a pause that was asked for: nothing else."""
         if self.waiting:
-            assert self.holders or (self.up and self.pause_asked and self.floor.service == "pausing")
+            assert self.holders or (self.up and self.pause_asked and self.lease.service == "pausing")
             if not self.up:
                 assert sum(self.holders.values()) == CORES, "a core is idle though somebody waits"
         if self.up and not self.may_compute and not self.holders:
-            assert self.floor.service == "pausing", "a paused service is forgotten"
+            assert self.lease.service == "pausing", "a paused service is forgotten"
 
     def teardown(self) -> None:
         """Everyone who asked is served in the end, and the service is left computing."""
         for _ in range(50):
             if self.holders:
                 self.a_vault_is_done(next(iter(self.holders)))
-            elif self.up and self.floor.service == "pausing":
+            elif self.up and self.lease.service == "pausing":
                 self.the_service_makes_way()
         assert not self.waiting and not self.holders
-        assert not self.up or self.floor.service == "computing"
+        assert not self.up or self.lease.service == "computing"
 
 
 TestFloor = House.TestCase
@@ -144,38 +144,38 @@ TestFloor.settings = examples(150, stateful_step_count=40)
 
 
 def test_small_pieces_share_one_round_and_large_ones_do_not() -> None:
-    floor = Floor(1)
-    floor.service_up()
-    assert floor.want(1, 64) == [Pause()]
+    lease = CoreLease(1)
+    lease.service_up()
+    assert lease.want(1, 64) == [Pause()]
     for vault in range(2, 11):
-        assert floor.want(vault, 64) == []
-    assert floor.paused() == [Grant(1, 1)]
+        assert lease.want(vault, 64) == []
+    assert lease.paused() == [Grant(1, 1)]
     for vault in range(1, 8):
-        assert floor.done(vault) == [Grant(vault + 1, 1)]
-    assert floor.done(8) == [Resume(), Pause()]  # 512 tokens' worth of work: now the service has its step
-    assert floor.paused() == [Grant(9, 1)]
-    assert floor.done(9) == [Grant(10, 1)]
-    assert floor.done(10) == [Resume()]
+        assert lease.done(vault) == [Grant(vault + 1, 1)]
+    assert lease.done(8) == [Resume(), Pause()]  # 512 tokens' worth of work: now the service has its step
+    assert lease.paused() == [Grant(9, 1)]
+    assert lease.done(9) == [Grant(10, 1)]
+    assert lease.done(10) == [Resume()]
 
 
 def test_one_vault_has_all_cores_and_several_divide_them() -> None:
-    floor = Floor(4)
-    assert floor.want(1, 64) == [Grant(1, 4)]
-    assert floor.want(2, 64) == floor.want(3, 64) == []
-    assert floor.done(1) == [Grant(2, 2), Grant(3, 2)]
-    assert [floor.want(vault, 64) for vault in range(4, 9)] == [[]] * 5
-    assert floor.done(2) == [Grant(4, 1), Grant(5, 1)]
-    assert floor.gone(3) == [Grant(6, 1), Grant(7, 1)]
-    assert floor.done(7) == [Grant(8, 1)]
-    assert floor.done(8) == []
+    lease = CoreLease(4)
+    assert lease.want(1, 64) == [Grant(1, 4)]
+    assert lease.want(2, 64) == lease.want(3, 64) == []
+    assert lease.done(1) == [Grant(2, 2), Grant(3, 2)]
+    assert [lease.want(vault, 64) for vault in range(4, 9)] == [[]] * 5
+    assert lease.done(2) == [Grant(4, 1), Grant(5, 1)]
+    assert lease.gone(3) == [Grant(6, 1), Grant(7, 1)]
+    assert lease.done(7) == [Grant(8, 1)]
+    assert lease.done(8) == []
 
 
 def test_the_service_waits_for_the_last_holder_and_nobody_joins_a_round_that_is_over() -> None:
-    floor = Floor(2)
-    floor.service_up()
-    floor.want(1, 400)
-    floor.want(2, 400)
-    floor.want(3, 400)
-    assert floor.paused() == [Grant(1, 1), Grant(2, 1)]
-    assert floor.done(1) == []
-    assert floor.done(2) == [Resume(), Pause()]
+    lease = CoreLease(2)
+    lease.service_up()
+    lease.want(1, 400)
+    lease.want(2, 400)
+    lease.want(3, 400)
+    assert lease.paused() == [Grant(1, 1), Grant(2, 1)]
+    assert lease.done(1) == []
+    assert lease.done(2) == [Resume(), Pause()]
