@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from cloister.config import ControllerSettings
 from cloister.controller.core_lease import LeaseKeeper
-from cloister.controller.line import Line
 from cloister.controller.numbering import FRONT_BITS, front_of, local, wide
 from cloister.controller.requests import Request, Requests
 from cloister.controller.routes.base import Asked, Node, Route
@@ -27,6 +26,7 @@ from cloister.controller.routes.partitioned import PartitionedRoute
 from cloister.controller.routes.vault import VaultRoute
 from cloister.controller.service import Service
 from cloister.controller.sessions import Session, SessionKey, Sessions
+from cloister.controller.vault_queue import VaultQueue
 from cloister.controller.vaults import Vault, Vaults
 from cloister.controller.wording import in_own_words
 from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable, VaultLost
@@ -63,7 +63,7 @@ class Relay:
         self._lock = lock
         self._fronts: dict[int, Front] = {}
         self._front_numbers = itertools.count(1)
-        self._line = Line(settings.max_waiting_for_vaults, self._confide)
+        self._queue = VaultQueue(settings.max_waiting_for_vaults, self._confide)
         self._views: Counter[int] = Counter()
         self.requests = Requests(self._tell, lambda: serving().vocabulary, self._ended)
         self.core_lease = LeaseKeeper(cores, settings.vault_deadline_s, settings.service_deadline_s)
@@ -92,8 +92,8 @@ class Relay:
     def remove_front(self, number: int) -> None:
         """A front is gone, and nobody waits for its requests."""
         self._fronts.pop(number, None)
-        for request_id in self._line.waiting_from(number, FRONT_BITS):
-            self._line.leave(request_id)
+        for request_id in self._queue.waiting_from(number, FRONT_BITS):
+            self._queue.leave(request_id)
         for request in self.requests.of_front(number):
             self._cancel(request)
 
@@ -107,7 +107,7 @@ class Relay:
                 self._ask(replace(ask, request_id=self._new_id(number, ask.request_id)), message.prompt)
             case Cancel():
                 request_id = wide(number, message.request_id)
-                if not self._line.leave(request_id) and (request := self.requests.get(request_id)):
+                if not self._queue.leave(request_id) and (request := self.requests.get(request_id)):
                     self._cancel(request)
             case AskStats():
                 if (service := self._node.service) is not None:
@@ -129,7 +129,7 @@ class Relay:
     def _new_id(self, number: int, request_id: int) -> int:
         """The id under which the node knows a front's new request."""
         request_id = wide(number, request_id)
-        if request_id in self.requests or request_id in self._line:
+        if request_id in self.requests or request_id in self._queue:
             raise ProtocolError("A front sent a message out of turn.")
         return request_id
 
@@ -139,7 +139,7 @@ class Relay:
             if message.level == self.mpc.level.name:
                 self.mpc.ask(asked)
             else:
-                self._line.enter(asked)
+                self._queue.enter(asked)
         except (QueueFull, ServiceUnavailable) as reason:
             self.requests.refuse(message.request_id, reason)
 
@@ -161,7 +161,7 @@ class Relay:
         """One request less in its session, which may be idle or gone now: the next that waits may have its vault."""
         if request.session is not None:
             self.sessions.leave(request.session, request.request_id)
-            self._line.move()
+            self._queue.move()
 
     def _tell(self, message: Accepted | Tokens | Failed | View) -> None:
         if front := self._fronts.get(front_of(message.request_id)):
@@ -176,7 +176,7 @@ class Relay:
                     running=stats.running + len(self.requests.held_by("vault")) + len(self.requests.held_by("mpc")),
                     prompt_tokens=stats.prompt_tokens + self.requests.prompt_tokens,
                     output_tokens=stats.output_tokens + self.requests.output_tokens,
-                    waiting=stats.waiting + len(self._line),
+                    waiting=stats.waiting + len(self._queue),
                     vaults=len(self.sessions),
                     vault_ready_ms=self.vaults.ready_ms,
                     vault_wait_ms=self.vaults.wait_ms,
@@ -240,7 +240,7 @@ class Relay:
                 if request.holder == "service" and service is not None:
                     service.send(Cancel(request_id))
                 self.requests.fail(request, VaultLost.because("vault_lost"))
-        self._line.move()
+        self._queue.move()
 
     def _vault_ended(self, vault: Vault) -> None:
         if (session := self.sessions.of_vault(vault)) is not None:

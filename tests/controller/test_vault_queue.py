@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloister.controller.line import Line
+from cloister.controller.vault_queue import VaultQueue
 from cloister.errors import QueueFull
 from cloister.messages.front import Ask
 from cloister.messages.generation import SamplingParams
@@ -30,7 +30,7 @@ class Vaults:
 
 def test_first_come_first_served() -> None:
     vaults = Vaults(2)
-    line = Line(3, vaults.serve)
+    line = VaultQueue(3, vaults.serve)
     for number in range(1, 6):
         line.enter(ask(number))
     assert vaults.served == [1, 2]
@@ -45,7 +45,7 @@ def test_first_come_first_served() -> None:
 
 def test_nobody_overtakes_those_who_wait() -> None:
     vaults = Vaults(0)
-    line = Line(9, vaults.serve)
+    line = VaultQueue(9, vaults.serve)
     line.enter(ask(1))
     vaults.free = 1
     line.enter(ask(2))
@@ -55,7 +55,7 @@ def test_nobody_overtakes_those_who_wait() -> None:
 
 
 def test_only_so_many_may_wait() -> None:
-    line = Line(1, Vaults(0).serve)
+    line = VaultQueue(1, Vaults(0).serve)
     line.enter(ask(1))
     with pytest.raises(QueueFull):
         line.enter(ask(2))
@@ -63,7 +63,7 @@ def test_only_so_many_may_wait() -> None:
 
 def test_who_leaves_is_not_served() -> None:
     vaults = Vaults(0)
-    line = Line(9, vaults.serve)
+    line = VaultQueue(9, vaults.serve)
     for number in (1, 2, 3):
         line.enter(ask(number))
     assert line.leave(2) and not line.leave(2)
@@ -74,7 +74,7 @@ def test_who_leaves_is_not_served() -> None:
 
 
 def test_a_gateway_finds_its_own() -> None:
-    line = Line(9, Vaults(0).serve)
+    line = VaultQueue(9, Vaults(0).serve)
     for number in (1 << 40 | 5, 2 << 40 | 5, 1 << 40 | 6):
         line.enter(ask(number))
     assert line.waiting_from(1, 40) == [1 << 40 | 5, 1 << 40 | 6]
@@ -88,7 +88,7 @@ def test_serving_one_may_free_another_place() -> None:
         vaults.serve(message)
         line.move()
 
-    line = Line(9, serve)
+    line = VaultQueue(9, serve)
     for number in (1, 2, 3):
         line.enter(ask(number))
     vaults.free = 2

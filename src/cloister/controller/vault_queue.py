@@ -21,7 +21,7 @@ class Numbered(Protocol):
 Waiting = TypeVar("Waiting", bound=Numbered)
 
 
-class Line(Generic[Waiting]):
+class VaultQueue(Generic[Waiting]):
     """`serve` takes a request, or raises QueueFull while there is no vault for it."""
 
     def __init__(self, most: int, serve: Callable[[Waiting], None]) -> None:
