@@ -31,7 +31,7 @@ async def _serve(start: StartController, console: Console, stopped: asyncio.Task
     provision, settings = given
     folder = provision.folder
     controller = Controller(folder, settings)
-    gateway = Gateway(controller.relay, controller.secure, controller.notary, folder, settings.gateway)
+    gateway = Gateway(controller.relay, controller.secure, controller.evidence_maker, folder, settings.gateway)
     degraded = settings.controller.allow_degraded_sandbox
     sealed_api = SealedApi(controller.relay, controller.secure, folder, settings.gateway, allow_degraded=degraded)
     try:
@@ -39,7 +39,7 @@ async def _serve(start: StartController, console: Console, stopped: asyncio.Task
             url = await unless_stopped(stopped, _start(controller, sealed_api, gateway, provision))
         if url is not None:
             seconds = monotonic() - start.begun
-            say_ready(console, url, start.name, controller.serving, settings, controller.notary.tee, seconds)
+            say_ready(console, url, start.name, controller.serving, settings, controller.evidence_maker.tee, seconds)
             await stopped
     finally:
         await gateway.close()

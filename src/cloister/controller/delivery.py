@@ -18,7 +18,7 @@ from cloister.attest.tsm import find_attester
 from cloister.channel.key_release import receive_release
 from cloister.channel.keys import ChannelKey
 from cloister.config import Settings
-from cloister.controller.evidence import Notary
+from cloister.controller.evidence import EvidenceMaker
 from cloister.controller.release import find_release
 from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable
 from cloister.messages.delivery import FromDoor, KeyTaken, OfferKey, OpenDoor
@@ -43,7 +43,7 @@ class Delivery:
         self._started = int(time())
         self._layers: asyncio.Task[tuple[str, ...]] = asyncio.create_task(_missing_layers())
         controls = settings.controller
-        self._notary = Notary(
+        self._evidence_maker = EvidenceMaker(
             find_attester(controls.attester), find_release(controls.release), self._channel_key, self._statement
         )
         self.key: asyncio.Future[bytearray] = loop.create_future()
@@ -58,7 +58,7 @@ class Delivery:
 
     async def close(self) -> None:
         """End the door; the answer to who released the key gets time to go out."""
-        self._notary.close()
+        self._evidence_maker.close()
         self._layers.cancel()
         await self._door.close(GRACE_S, terminate=True)
 
@@ -70,7 +70,7 @@ class Delivery:
     def _receive(self, message: msgspec.Struct) -> None:
         match message:
             case AskEvidence():
-                self._notary.answer(self._door.endpoint, message)
+                self._evidence_maker.answer(self._door.endpoint, message)
             case OfferKey():
                 self._door.send(self._answer_to(message))
 

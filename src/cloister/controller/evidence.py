@@ -31,7 +31,7 @@ class Keyed(Protocol):
     def public(self) -> bytes: ...
 
 
-class Notary:
+class EvidenceMaker:
     """`statement` says what the node serves, once that is known."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Notary:
         self._statement = statement
         self._most = most
         self._answering: set[asyncio.Task[None]] = set()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="notary")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="evidence_maker")
 
     @property
     def tee(self) -> Tee:

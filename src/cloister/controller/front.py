@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from cloister.config import GatewaySettings
-from cloister.controller.evidence import Notary
+from cloister.controller.evidence import EvidenceMaker
 from cloister.controller.relay import Relay
 from cloister.controller.secure import SecureDesk
 from cloister.messages.front import (
@@ -137,11 +137,16 @@ class Gateway(FrontProcess):
     grace_s = 15.0
 
     def __init__(
-        self, relay: Relay, secure: SecureDesk, notary: Notary, folder: ModelFolder, settings: GatewaySettings
+        self,
+        relay: Relay,
+        secure: SecureDesk,
+        evidence_maker: EvidenceMaker,
+        folder: ModelFolder,
+        settings: GatewaySettings,
     ) -> None:
         super().__init__(relay, folder, settings)
         self._secure = secure
-        self._notary = notary
+        self._evidence_maker = evidence_maker
 
     async def serve(self, serving: Serving) -> str:
         """Open the doors; the URL it listens on."""
@@ -160,7 +165,7 @@ class Gateway(FrontProcess):
             case Leave():
                 self._secure.leave(self.number, message)
             case AskEvidence():
-                self._notary.answer(self.endpoint, message)
+                self._evidence_maker.answer(self.endpoint, message)
             case _:
                 self.relay.from_front(self.number, message)
 

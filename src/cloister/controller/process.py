@@ -19,7 +19,7 @@ from cloister.attest.tsm import find_attester
 from cloister.config import Settings
 from cloister.controller.channel_key import ChannelKeys
 from cloister.controller.clerk import ClerkKeeper
-from cloister.controller.evidence import Notary
+from cloister.controller.evidence import EvidenceMaker
 from cloister.controller.forkserver import ForkServer
 from cloister.controller.mpc_offer import check_mpc
 from cloister.controller.relay import Relay
@@ -45,7 +45,7 @@ WAIT_FOR_THE_KILLED_S = 2.0
 
 
 class Controller:
-    """Owns every process that computes. Fronts speak to its `relay`; sealed requests go through `secure`, and `notary`
+    """Owns every process that computes. Fronts speak to its `relay`; sealed requests go through `secure`, and `evidence_maker`
     shows what this node is."""
 
     def __init__(self, folder: ModelFolder, settings: Settings) -> None:
@@ -61,7 +61,7 @@ class Controller:
         self._digest: asyncio.Task[bytes] | None = None
         keys = ChannelKeys()
         self.secure = SecureDesk(keys)
-        self.notary = Notary(
+        self.evidence_maker = EvidenceMaker(
             find_attester(settings.controller.attester),
             find_release(settings.controller.release),
             keys,
@@ -108,7 +108,7 @@ class Controller:
 
     async def close(self) -> None:
         """End everything, and wait until it has ended."""
-        self.notary.close()
+        self.evidence_maker.close()
         if self._keeper:
             self._keeper.cancel()
             with suppress(asyncio.CancelledError):
