@@ -31,9 +31,11 @@ async def _serve(start: StartController, console: Console, stopped: asyncio.Task
     provision, settings = given
     folder = provision.folder
     controller = Controller(folder, settings)
-    gateway = Gateway(controller.relay, controller.secure, controller.evidence_maker, folder, settings.gateway)
+    gateway = Gateway(controller.relay, controller.sealed_requests, controller.evidence_maker, folder, settings.gateway)
     degraded = settings.controller.allow_degraded_sandbox
-    sealed_api = SealedApi(controller.relay, controller.secure, folder, settings.gateway, allow_degraded=degraded)
+    sealed_api = SealedApi(
+        controller.relay, controller.sealed_requests, folder, settings.gateway, allow_degraded=degraded
+    )
     try:
         with console.status(f"Loading {start.name}…"):
             url = await unless_stopped(stopped, _start(controller, sealed_api, gateway, provision))

@@ -17,7 +17,7 @@ import msgspec
 from cloister.config import GatewaySettings
 from cloister.controller.evidence import EvidenceMaker
 from cloister.controller.relay import Relay
-from cloister.controller.secure import SecureDesk
+from cloister.controller.sealed_requests import SealedRequests
 from cloister.messages.front import (
     AskEvidence,
     FromGateway,
@@ -139,7 +139,7 @@ class Gateway(FrontProcess):
     def __init__(
         self,
         relay: Relay,
-        secure: SecureDesk,
+        secure: SealedRequests,
         evidence_maker: EvidenceMaker,
         folder: ModelFolder,
         settings: GatewaySettings,
@@ -186,7 +186,7 @@ class SealedApi(FrontProcess):
     def __init__(
         self,
         relay: Relay,
-        secure: SecureDesk,
+        secure: SealedRequests,
         folder: ModelFolder,
         settings: GatewaySettings,
         *,

@@ -25,7 +25,7 @@ from cloister.controller.mpc_offer import check_mpc
 from cloister.controller.relay import Relay
 from cloister.controller.release import find_release
 from cloister.controller.remote import reach_remote_vaults
-from cloister.controller.secure import SecureDesk
+from cloister.controller.sealed_requests import SealedRequests
 from cloister.controller.service import Service
 from cloister.controller.weights import SealedWeights, seal_weights
 from cloister.errors import CloisterError, ServiceUnavailable
@@ -60,14 +60,14 @@ class Controller:
         self._started = int(time())
         self._digest: asyncio.Task[bytes] | None = None
         keys = ChannelKeys()
-        self.secure = SecureDesk(keys)
+        self.sealed_requests = SealedRequests(keys)
         self.evidence_maker = EvidenceMaker(
             find_attester(settings.controller.attester),
             find_release(settings.controller.release),
             keys,
             self._statement,
         )
-        self.relay = Relay(settings.controller, lambda: self.serving, settings.engine.cores, self.secure.lock)
+        self.relay = Relay(settings.controller, lambda: self.serving, settings.engine.cores, self.sealed_requests.lock)
         self._mpc = check_mpc(settings, folder)
         self._clerk: ClerkKeeper | None = None
         self._broken = asyncio.Event()

@@ -41,7 +41,7 @@ class SealedRequest:
     begun: bool = False
 
 
-class SecureDesk:
+class SealedRequests:
     """All sealed requests, by the house's number."""
 
     def __init__(self, keys: ChannelKeys) -> None:

@@ -15,7 +15,7 @@ from cloister.channel.sealing import open_prompt, open_request, seal_prompt, sea
 from cloister.controller import secure
 from cloister.controller.channel_key import ChannelKeys
 from cloister.controller.numbering import wide
-from cloister.controller.secure import SecureDesk
+from cloister.controller.sealed_requests import SealedRequests
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.front import Ask, FromGateway, Leave, Sealed, SealedPart, Taken
@@ -58,7 +58,7 @@ class Room:
 
     def __init__(self, limit: int = 1000) -> None:
         self.keys = ChannelKeys(limit)
-        self.desk = SecureDesk(self.keys)
+        self.desk = SealedRequests(self.keys)
         self.gateway, self.sealed_api = Wire(), Wire(ToSealedApi)
         self.desk.sealed_api_up(self.sealed_api)
 
