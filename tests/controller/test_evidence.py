@@ -26,7 +26,7 @@ from cloister.transparency.manifest import measure_running
 from cloister.transparency.proof import verify_release
 from cloister.transparency.release_entry import publish
 from cloister.transparency.trust import ReleaseTrust
-from tests.controller.test_secure import Wire
+from tests.controller.test_sealed_requests import Wire
 
 STATEMENT = Statement("a/model", bytes(range(32)), ("memory_lock",), 1_700_000_000)
 NONCE = bytes(range(100, 132))

@@ -45,8 +45,8 @@ WAIT_FOR_THE_KILLED_S = 2.0
 
 
 class Controller:
-    """Owns every process that computes. Fronts speak to its `relay`; sealed requests go through `secure`, and `evidence_maker`
-    shows what this node is."""
+    """Owns every process that computes. Fronts speak to its `relay`; `sealed_requests` takes in what came sealed, and
+    `evidence_maker` shows what this node is."""
 
     def __init__(self, folder: ModelFolder, settings: Settings) -> None:
         self._folder = folder

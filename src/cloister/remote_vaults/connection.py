@@ -57,7 +57,7 @@ class Connection:
         return self._vault is not None
 
     def send(self, message: msgspec.Struct) -> None:
-        """The core_lease gives the cores."""
+        """The core lease gives the cores."""
         self._channel.send(message)
 
     def give_up(self) -> None:
