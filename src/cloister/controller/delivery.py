@@ -1,6 +1,6 @@
 """Waiting for the key of sealed weights: this node shows what it is, and its provider releases the key to it or not.
 
-A door listens in the gateway's place meanwhile (`cloister.gateway.door`). The channel key is made for this wait alone:
+Key waiting (`cloister.gateway.key_waiting`) listens in the gateway's place. The channel key is made for this wait alone:
 nothing that a user ever seals is sealed to it, and it is gone with the wait (Petridish §5: only keys are transmitted).
 """
 
@@ -21,7 +21,7 @@ from cloister.config import Settings
 from cloister.controller.evidence import EvidenceMaker
 from cloister.controller.release import find_release
 from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable
-from cloister.messages.delivery import FromDoor, KeyTaken, OfferKey, OpenDoor
+from cloister.messages.delivery import FromKeyWaiting, KeyTaken, OfferKey, StartKeyWaiting
 from cloister.messages.failure import failed
 from cloister.messages.front import AskEvidence, Listening
 from cloister.messages.generation import VERSION, Failed
@@ -33,7 +33,7 @@ GRACE_S = 10.0
 
 
 class Delivery:
-    """`open` the door, then wait for the `key`; `close` it before the gateway opens."""
+    """`open` the key-waiting process, then wait for the `key`; `close` it before the gateway opens."""
 
     def __init__(self, bundle: WeightsBundle, settings: Settings) -> None:
         loop = asyncio.get_running_loop()
@@ -49,18 +49,23 @@ class Delivery:
         self.key: asyncio.Future[bytearray] = loop.create_future()
 
     async def open(self) -> str:
-        """Start the door; where it listens."""
-        self._door = ModuleHandle(
-            "door", "cloister.gateway.door", FromDoor, Listening, hear=self._receive, on_end=self._ended
+        """Start the key-waiting process; where it listens."""
+        self._waiting = ModuleHandle(
+            "key waiting",
+            "cloister.gateway.key_waiting",
+            FromKeyWaiting,
+            Listening,
+            hear=self._receive,
+            on_end=self._ended,
         )
-        self._door.send(OpenDoor(VERSION, self._settings.gateway.model_dump_json().encode()))
-        return (await self._door.ready).url
+        self._waiting.send(StartKeyWaiting(VERSION, self._settings.gateway.model_dump_json().encode()))
+        return (await self._waiting.ready).url
 
     async def close(self) -> None:
-        """End the door; the answer to who released the key gets time to go out."""
+        """End the key-waiting process; the answer to who released the key gets time to go out."""
         self._evidence_maker.close()
         self._layers.cancel()
-        await self._door.close(GRACE_S, terminate=True)
+        await self._waiting.close(GRACE_S, terminate=True)
 
     async def _statement(self) -> Statement:
         header = self._bundle.header
@@ -70,9 +75,9 @@ class Delivery:
     def _receive(self, message: msgspec.Struct) -> None:
         match message:
             case AskEvidence():
-                self._evidence_maker.answer(self._door.endpoint, message)
+                self._evidence_maker.answer(self._waiting.endpoint, message)
             case OfferKey():
-                self._door.send(self._answer_to(message))
+                self._waiting.send(self._answer_to(message))
 
     def _answer_to(self, offer: OfferKey) -> KeyTaken | Failed:
         try:
@@ -89,7 +94,9 @@ class Delivery:
 
     def _ended(self) -> None:
         if not self.key.done():
-            self.key.set_exception(ServiceUnavailable("The door ended while the server waited for its weights' key."))
+            self.key.set_exception(
+                ServiceUnavailable("Key waiting ended while the server waited for its weights' key.")
+            )
             self.key.exception()  # nobody may be waiting yet
 
 

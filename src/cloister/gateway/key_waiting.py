@@ -1,4 +1,4 @@
-"""The door: `python -m cloister.gateway.door FD` listens in the gateway's place while a server waits for its weights.
+"""Key waiting: `python -m cloister.gateway.key_waiting FD` listens in the gateway's place until the weights' key is here.
 
 It shows the node's evidence and takes the provider's sealed key to the controller; it cannot open it, and says to all
 others that there is nothing to be served yet.
@@ -25,7 +25,7 @@ from cloister.config import GatewaySettings
 from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable
 from cloister.gateway.errors import BodyTooLarge, handle_cloister_error
 from cloister.gateway.server import serve as serve_http
-from cloister.messages.delivery import MAX_MESSAGE_BYTES, KeyTaken, OfferKey, OpenDoor, ToDoor
+from cloister.messages.delivery import MAX_MESSAGE_BYTES, KeyTaken, OfferKey, StartKeyWaiting, ToKeyWaiting
 from cloister.messages.failure import raised, start_failed
 from cloister.messages.front import AskEvidence, Evidence, Listening
 from cloister.messages.generation import Failed
@@ -43,15 +43,15 @@ class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     since: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
 
 
-class Porter:
-    """The door's end of the socket to the controller: questions in, answers out."""
+class KeyClient:
+    """The key-waiting process's end of the socket to the controller: questions in, answers out."""
 
     def __init__(self, controller: socket.socket) -> None:
-        self.opened: asyncio.Future[OpenDoor] = asyncio.get_running_loop().create_future()
+        self.opened: asyncio.Future[StartKeyWaiting] = asyncio.get_running_loop().create_future()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Evidence | KeyTaken]] = {}
-        # Without its controller a door leads nowhere.
-        self._endpoint = Endpoint(controller, ToDoor, self._hear, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        # Without its controller a key-waiting process leads nowhere.
+        self._endpoint = Endpoint(controller, ToKeyWaiting, self._hear, lambda: os.kill(os.getpid(), signal.SIGTERM))
         self.send = self._endpoint.send
 
     async def ask(self, question: Callable[[int], msgspec.Struct]) -> Evidence | KeyTaken:
@@ -68,8 +68,8 @@ class Porter:
         finally:
             del self._waiting[number]
 
-    def _hear(self, message: OpenDoor | Evidence | KeyTaken | Failed) -> None:
-        if isinstance(message, OpenDoor):
+    def _hear(self, message: StartKeyWaiting | Evidence | KeyTaken | Failed) -> None:
+        if isinstance(message, StartKeyWaiting):
             self.opened.set_result(message)
         elif (answer := self._waiting.get(message.request_id)) is None or answer.done():
             return
@@ -79,21 +79,21 @@ class Porter:
             answer.set_result(message)
 
 
-def create_door(porter: Porter) -> FastAPI:
-    """The application behind the door."""
+def create_key_waiting(client: KeyClient) -> FastAPI:
+    """What is answered while the key is awaited."""
 
     async def evidence(request: Request) -> Response:
         try:
             asked = msgspec.json.decode(await _body(request), type=Question)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             raise InvalidRequest("The body must be a nonce of 32 bytes in hex, and `since`.", param="nonce") from None
-        answer = await porter.ask(lambda number: AskEvidence(number, bytes.fromhex(asked.nonce), asked.since))
+        answer = await client.ask(lambda number: AskEvidence(number, bytes.fromhex(asked.nonce), asked.since))
         assert isinstance(answer, Evidence)
         return Response(answer.document, headers={"Cache-Control": "no-store"}, media_type="application/json")
 
     async def take_key(request: Request) -> Response:
         message = await _body(request)
-        answer = await porter.ask(lambda number: OfferKey(number, message))
+        answer = await client.ask(lambda number: OfferKey(number, message))
         assert isinstance(answer, KeyTaken)
         return Response(answer.answer, media_type=CONTENT_TYPE)
 
@@ -126,16 +126,16 @@ async def _body(request: Request) -> bytes:
 
 async def serve(controller: socket.socket) -> None:
     """Serve until SIGTERM, or until the controller hangs up."""
-    porter = Porter(controller)
-    settings = GatewaySettings.model_validate_json((await porter.opened).settings)
+    client = KeyClient(controller)
+    settings = GatewaySettings.model_validate_json((await client.opened).settings)
     try:
-        await serve_http(create_door(porter), settings, lambda url: porter.send(Listening(url)))
+        await serve_http(create_key_waiting(client), settings, lambda url: client.send(Listening(url)))
     except CloisterError as reason:
-        porter.send(start_failed(reason, "The server cannot wait for its key"))
+        client.send(start_failed(reason, "The server cannot wait for its key"))
 
 
 def main() -> None:
-    asyncio.run(serve(begin_child("door")))
+    asyncio.run(serve(begin_child("key-waiting")))
 
 
 if __name__ == "__main__":
