@@ -17,7 +17,7 @@ from cloister.controller.routes.base import Asked, Node
 from cloister.controller.routes.mpc import MpcRoute
 from cloister.controller.service import Service
 from cloister.link.shape import LinkShape
-from cloister.messages.front import Ask, Serving
+from cloister.messages.frontend import Ask, Serving
 from cloister.messages.generation import (
     VERSION,
     Accepted,
@@ -171,7 +171,7 @@ class House:
         self.relay = Relay(ControllerSettings(**settings), lambda: SERVING, cores=1, **locking)
         self.relay.vaults.open(self.forkserver, LinkShape(3, 16, 2))  # type: ignore[arg-type]
         self.front = Inbox()
-        self.gateway = self.add_gateway(self.front)
+        self.gateway = self.add_gateway(self.frontend)
         self.real_service: Service | None = None
 
     @classmethod
@@ -180,14 +180,14 @@ class House:
         await house.start_service()
         return house
 
-    def add_gateway(self, front: Inbox) -> int:
-        class Front:
+    def add_gateway(self, frontend: Inbox) -> int:
+        class Frontend:
             def send(self, message: msgspec.Struct) -> None:
-                front.put(message)
+                frontend.put(message)
 
             send_soon = send
 
-        return self.relay.add_front(Front())
+        return self.relay.add_frontend(Frontend())
 
     async def start_service(self) -> None:
         forkserver: Any = self.forkserver
@@ -207,14 +207,14 @@ class House:
         return self.forkserver.vaults[number]
 
     def send(self, message: msgspec.Struct) -> None:
-        self.relay.from_front(self.gateway, message)
+        self.relay.from_frontend(self.gateway, message)
 
     def ask(self, request_id: int, session: str = "s", *, tenant: str = "ann", level: Any = "partitioned",
             keep: bool = False, group: str = "") -> None:  # fmt: skip
         self.send(Ask(request_id, tenant, level, session, keep, b"prompt", SamplingParams(max_tokens=8), group))
 
     async def failure(self, *skip: type) -> Failed:
-        return await self.front.next(Failed, skip=(Accepted, Tokens, *skip))
+        return await self.frontend.next(Failed, skip=(Accepted, Tokens, *skip))
 
     def close(self) -> None:
         self.relay.vaults.close()

@@ -116,7 +116,7 @@ async def test_bad_questions_and_everything_else(delivery: Delivery) -> None:
     assert not delivery.key.done()
 
 
-async def test_a_door_that_dies_is_noticed(delivery: Delivery) -> None:
-    delivery._door._child.kill()
-    with pytest.raises(Exception, match="[Kk]ey waiting ended"):
+async def test_key_waiting_that_dies_is_noticed(delivery: Delivery) -> None:
+    delivery._waiting._child.kill()
+    with pytest.raises(Exception, match=r"[Kk]ey waiting ended"):
         await asyncio.wait_for(delivery.key, 30)

@@ -17,7 +17,7 @@ from cloister.controller.channel_key import ChannelKeys
 from cloister.controller.evidence import EvidenceMaker
 from cloister.controller.release import find_release
 from cloister.errors import SetupError
-from cloister.messages.front import AskEvidence, Evidence
+from cloister.messages.frontend import AskEvidence, Evidence
 from cloister.messages.generation import Failed
 from cloister.transparency.dev_log import Release, development_release
 from cloister.transparency.keys import Algorithm, new_key_file, read_key_file
@@ -48,8 +48,8 @@ class Office:
         self.front = Wire()
 
     async def evidence(self, nonce: bytes = NONCE, since: int = 0) -> NodeEvidence:
-        self.evidence_maker.answer(self.front, AskEvidence(7, nonce, since))
-        sent = await self.front.next(Evidence)
+        self.evidence_maker.answer(self.frontend, AskEvidence(7, nonce, since))
+        sent = await self.frontend.next(Evidence)
         assert sent.request_id == 7
         return read_evidence(sent.document)
 
@@ -108,15 +108,15 @@ async def test_slow_firmware_holds_nobody_up_and_only_so_many_wait(release: Rele
     slow = Slow()
     office = Office(release, slow, most=2)
     for number in range(3):
-        office.evidence_maker.answer(office.front, AskEvidence(number, bytes([number]) * 32))
-    refused = await office.front.next(Failed)
+        office.evidence_maker.answer(office.frontend, AskEvidence(number, bytes([number]) * 32))
+    refused = await office.frontend.next(Failed)
     assert (refused.request_id, refused.code) == (2, "queue_full")
     await asyncio.sleep(0.01)  # the loop turns while the firmware does not answer
     slow.may_go_on.set()
-    evidence = read_evidence((await office.front.next(Evidence)).document)
+    evidence = read_evidence((await office.frontend.next(Evidence)).document)
     assert (evidence.tee, evidence.certificates, evidence.collateral) == ("sev-snp", (b"certificate",), b"collateral")
     assert evidence.report_data(bytes(32)) == slow.asked[0]
-    await office.front.next(Evidence)
+    await office.frontend.next(Evidence)
     office.evidence_maker.close()
 
 
@@ -127,8 +127,8 @@ async def test_a_report_that_cannot_be_had_is_an_error_of_its_own(release: Relea
             raise error
 
     office = Office(release, Broken())
-    office.evidence_maker.answer(office.front, AskEvidence(1, NONCE))
-    failed = await office.front.next(Failed)
+    office.evidence_maker.answer(office.frontend, AskEvidence(1, NONCE))
+    failed = await office.frontend.next(Failed)
     assert failed.code == ("setup_error" if isinstance(error, SetupError) else "internal_error")
     assert "something" not in failed.message
     office.evidence_maker.close()

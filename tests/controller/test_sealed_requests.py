@@ -18,7 +18,7 @@ from cloister.controller.numbering import wide
 from cloister.controller.sealed_requests import SealedRequests
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.front import Ask, FromGateway, Leave, Sealed, SealedPart, Taken
+from cloister.messages.frontend import Ask, FromGateway, Leave, Sealed, SealedPart, Taken
 from cloister.messages.generation import Accepted, Cancel, Failed, SamplingParams, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.sealed_api import AskSealed, Serve, ToSealedApi
@@ -30,7 +30,7 @@ GATEWAY = 5
 
 
 class Wire(Inbox):
-    """A front whose messages went over the wire, so that nobody shares memory with the sender."""
+    """A frontend whose messages went over the wire, so that nobody shares memory with the sender."""
 
     def __init__(self, union: object | None = None) -> None:
         super().__init__()
@@ -246,7 +246,7 @@ def test_keys_and_prompts_are_in_no_repr_and_no_log(room: Room, caplog: pytest.L
 
 @pytest.fixture
 async def house(room: Room) -> AsyncIterator[House]:
-    """One vault at a time; its front plays the sealed API."""
+    """One vault at a time; its frontend plays the sealed API."""
     house = await House.build(room.desk.lock, spare_vaults=0, max_vaults=1)
     yield house
     house.close()

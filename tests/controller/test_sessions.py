@@ -13,7 +13,7 @@ async def finish(house: House, vault: FakeVault) -> None:
     """Answer the next request of a vault at `isolated`."""
     asked = await vault.next(Confide, skip=(Release,))
     vault.say(Understood(asked.request_id, 1), Tokens(asked.request_id, (1,), finish="stop"))
-    await house.front.next(Tokens, skip=(Accepted,))
+    await house.frontend.next(Tokens, skip=(Accepted,))
 
 
 async def test_one_session_one_vault_and_never_another_tenants(house: House) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from cloister.controller.vault_queue import VaultQueue
 from cloister.errors import QueueFull
-from cloister.messages.front import Ask
+from cloister.messages.frontend import Ask
 from cloister.messages.generation import SamplingParams
 
 

@@ -71,7 +71,7 @@ async def test_a_vault_that_keeps_the_floor_loses_it_and_the_next_one_gets_it() 
     assert (await house.failure()).request_id == 1
     assert slow.gone.is_set()
     other.say(CoresDone(), Tokens(asked.request_id, (1,), finish="stop"))
-    assert (await house.front.next(Tokens, skip=(Accepted,))).request_id == 2
+    assert (await house.frontend.next(Tokens, skip=(Accepted,))).request_id == 2
     house.close()
 
 
@@ -90,7 +90,7 @@ async def test_a_service_that_does_not_make_way_is_given_up_and_vaults_go_on() -
 async def test_stats_tell_how_long_vaults_take_to_be_ready() -> None:
     house = await House.build(spare_vaults=0)
     house.send(AskStats())
-    before = await house.front.next(Stats)
+    before = await house.frontend.next(Stats)
     assert before.vault_ready_ms is None and before.vault_wait_ms is None
     house.forkserver.vaults_are_ready = False
     house.ask(1)
@@ -99,7 +99,7 @@ async def test_stats_tell_how_long_vaults_take_to_be_ready() -> None:
     vault.say(VaultReady(VERSION))
     await vault.next(Confide)
     house.send(AskStats())
-    forked = await house.front.next(Stats)
+    forked = await house.frontend.next(Stats)
     assert forked.vault_ready_ms is not None and forked.vault_ready_ms >= 50
     assert forked.vault_wait_ms is not None and forked.vault_wait_ms >= 50
     house.close()
@@ -112,5 +112,5 @@ async def test_who_gets_a_spare_vault_did_not_wait() -> None:
     house.ask(1)
     await house.forkserver.vaults[0].next(Confide)
     house.send(AskStats())
-    assert (await house.front.next(Stats)).vault_wait_ms == 0
+    assert (await house.frontend.next(Stats)).vault_wait_ms == 0
     house.close()

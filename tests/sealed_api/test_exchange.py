@@ -17,7 +17,7 @@ from cloister.config import GatewaySettings
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.app import create_api
 from cloister.gateway.keys import load_keys
-from cloister.messages.front import Leave, SealedPart, Taken
+from cloister.messages.frontend import Leave, SealedPart, Taken
 from cloister.messages.generation import Failed
 from cloister.messages.prompts import SealedPrompt
 from cloister.messages.sealed_api import Serve

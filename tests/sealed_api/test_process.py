@@ -18,7 +18,7 @@ from cloister.channel.keys import ChannelKey, RequestKeys, address_to
 from cloister.channel.sealing import seal_request
 from cloister.channel.stream import StreamOpener
 from cloister.config import GatewaySettings
-from cloister.messages.front import Leave, SealedPart, Serving, StartFront
+from cloister.messages.frontend import Leave, SealedPart, Serving, StartFrontend
 from cloister.messages.generation import VERSION, Accepted, Cancel, Failed, Submit, Tokens
 from cloister.messages.lifecycle import StartFailed
 from cloister.messages.prompts import SealedPrompt
@@ -50,7 +50,7 @@ class PlayedController(Peer):
         super().__init__(ours, FromSealedApi)
         self._node = ChannelKey.generate()
         chosen = settings.model_dump_json().encode()
-        self.say(StartFront(VERSION, chosen, folder.name, str(folder.path), 1, allow_degraded=False), SERVING)
+        self.say(StartFrontend(VERSION, chosen, folder.name, str(folder.path), 1, allow_degraded=False), SERVING)
 
     async def next_within(self, kind: Any, seconds: float = 240) -> Any:
         async with asyncio.timeout(seconds):

@@ -1,4 +1,4 @@
-"""One request's answer as the front reads it: tokens in order, ended by `finish`, an error, or the reader leaving."""
+"""One request's answer as a frontend reads it: tokens in order, ended by `finish`, an error, or the reader leaving."""
 
 from __future__ import annotations
 

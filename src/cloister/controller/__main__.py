@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from cloister.config import Settings
-from cloister.controller.front import Gateway, SealedApi
+from cloister.controller.frontend import Gateway, SealedApi
 from cloister.controller.process import Controller
 from cloister.controller.provision import Provision, provide
 from cloister.controller.ready import say_ready
@@ -51,7 +51,7 @@ async def _serve(start: StartController, console: Console, stopped: asyncio.Task
 
 
 async def _start(controller: Controller, sealed_api: SealedApi, gateway: Gateway, provision: Provision) -> str:
-    """The fronts import while the model loads; the gateway opens its doors when all is ready. Its URL."""
+    """The frontends import while the model loads; the gateway opens its doors when all is ready. Its URL."""
     gateway.start()
     sealed_api.start()
     serving = await controller.start()

@@ -1,6 +1,6 @@
 """Waiting for the key of sealed weights: this node shows what it is, and its provider releases the key to it or not.
 
-Key waiting (`cloister.gateway.key_waiting`) listens in the gateway's place. The channel key is made for this wait alone:
+Key waiting (`gateway.key_waiting`) listens in the gateway's place. The channel key is made for this wait alone:
 nothing that a user ever seals is sealed to it, and it is gone with the wait (Petridish §5: only keys are transmitted).
 """
 
@@ -23,7 +23,7 @@ from cloister.controller.release import find_release
 from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable
 from cloister.messages.delivery import FromKeyWaiting, KeyTaken, OfferKey, StartKeyWaiting
 from cloister.messages.failure import failed
-from cloister.messages.front import AskEvidence, Listening
+from cloister.messages.frontend import AskEvidence, Listening
 from cloister.messages.generation import VERSION, Failed
 from cloister.process.child import environment
 from cloister.process.handle import ModuleHandle

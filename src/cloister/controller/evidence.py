@@ -15,10 +15,10 @@ import msgspec
 
 from cloister.attest.attester import Attester, Tee
 from cloister.attest.evidence import VERSION, NodeEvidence, Statement, bind, write_evidence
-from cloister.controller.relay import Front
+from cloister.controller.relay import Frontend
 from cloister.errors import CloisterError, QueueFull, where_raised
 from cloister.messages.failure import failed
-from cloister.messages.front import AskEvidence, Evidence
+from cloister.messages.frontend import AskEvidence, Evidence
 from cloister.transparency.dev_log import Release
 
 MAX_WAITING = 256
@@ -56,12 +56,12 @@ class EvidenceMaker:
         """What stands behind the evidence."""
         return self._attester.tee
 
-    def answer(self, front: Front, asked: AskEvidence) -> None:
+    def answer(self, frontend: Frontend, asked: AskEvidence) -> None:
         """Send the evidence asked for, or why there is none."""
         if len(self._answering) >= self._most:
-            front.send(failed(asked.request_id, QueueFull("Too many clients ask for evidence.", retry_after=1)))
+            frontend.send(failed(asked.request_id, QueueFull("Too many clients ask for evidence.", retry_after=1)))
             return
-        task = asyncio.create_task(self._answer(front, asked))
+        task = asyncio.create_task(self._answer(frontend, asked))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
@@ -90,11 +90,11 @@ class EvidenceMaker:
             release=self._release.prove(since),
         )
 
-    async def _answer(self, front: Front, asked: AskEvidence) -> None:
+    async def _answer(self, frontend: Frontend, asked: AskEvidence) -> None:
         try:
             document = write_evidence(await self.evidence(asked.nonce, asked.since))
-            front.send(Evidence(asked.request_id, document))
+            frontend.send(Evidence(asked.request_id, document))
         except CloisterError as reason:
-            front.send(failed(asked.request_id, reason))
+            frontend.send(failed(asked.request_id, reason))
         except Exception as wrong:
-            front.send(failed(asked.request_id, CloisterError(f"There is no evidence: {where_raised(wrong)}.")))
+            frontend.send(failed(asked.request_id, CloisterError(f"There is no evidence: {where_raised(wrong)}.")))

@@ -33,7 +33,7 @@ from cloister.levels import Needs, served
 from cloister.link.network.handshake import digest_of
 from cloister.link.shape import LinkShape
 from cloister.messages.forkserver import Preloaded
-from cloister.messages.front import Serving
+from cloister.messages.frontend import Serving
 from cloister.messages.generation import VERSION, Ready
 from cloister.models.source import ModelFolder
 

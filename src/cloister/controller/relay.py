@@ -1,4 +1,4 @@
-"""Routes what the processes say of requests: fronts, vaults and the service on all sides, one route a level between.
+"""Routes what the processes say of requests: frontends, vaults and the service on all sides, one route a level between.
 
 Prompts pass as opaque bytes, answers as token ids; neither is kept here. What one process may say of a request is
 checked by the request's route: a vault or service that lies is ended (its endpoint raises).
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from cloister.config import ControllerSettings
 from cloister.controller.core_lease import LeaseKeeper
-from cloister.controller.numbering import FRONT_BITS, front_of, local, wide
+from cloister.controller.numbering import FRONTEND_BITS, frontend_of, local, wide
 from cloister.controller.requests import Request, Requests
 from cloister.controller.routes.base import Asked, Node, Route
 from cloister.controller.routes.isolated import IsolatedRoute
@@ -31,7 +31,7 @@ from cloister.controller.vaults import Vault, Vaults
 from cloister.controller.wording import in_own_words
 from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable, VaultLost
 from cloister.levels import Decodes
-from cloister.messages.front import Ask, EndSession, Serving
+from cloister.messages.frontend import Ask, EndSession, Serving
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Submit, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.sealed_api import AskSealed
@@ -39,7 +39,7 @@ from cloister.messages.service import AskView, Paused, View
 from cloister.messages.vault import CoresDone, LinkBroken, Prefilled, Release, Understood, WantCores
 
 
-class Front(Protocol):
+class Frontend(Protocol):
     """A gateway or the sealed API, as far as the relay is concerned."""
 
     def send(self, message: msgspec.Struct) -> None: ...
@@ -51,7 +51,7 @@ def _nothing_is_sealed(prompt: SealedPrompt) -> LockedPrompt:
 
 
 class Relay:
-    """All requests of all fronts. `lock` gives a sealed prompt with its key, when a vault is to have it."""
+    """All requests of all frontends. `lock` gives a sealed prompt with its key, when a vault is to have it."""
 
     def __init__(
         self,
@@ -61,8 +61,8 @@ class Relay:
         lock: Callable[[SealedPrompt], LockedPrompt] = _nothing_is_sealed,
     ) -> None:
         self._lock = lock
-        self._fronts: dict[int, Front] = {}
-        self._front_numbers = itertools.count(1)
+        self._frontends: dict[int, Frontend] = {}
+        self._frontend_numbers = itertools.count(1)
         self._queue = VaultQueue(settings.max_waiting_for_vaults, self._confide)
         self._views: Counter[int] = Counter()
         self.requests = Requests(self._tell, lambda: serving().vocabulary, self._ended)
@@ -81,23 +81,23 @@ class Relay:
     def _route_of(self, request: Request) -> Route:
         return self.routes[request.level.name]
 
-    # ---- fronts
+    # ---- frontends
 
-    def add_front(self, front: Front) -> int:
-        """A number for a front; it is part of its requests' ids from now on."""
-        number = next(self._front_numbers)
-        self._fronts[number] = front
+    def add_frontend(self, frontend: Frontend) -> int:
+        """A number for a frontend; it is part of its requests' ids from now on."""
+        number = next(self._frontend_numbers)
+        self._frontends[number] = frontend
         return number
 
-    def remove_front(self, number: int) -> None:
-        """A front is gone, and nobody waits for its requests."""
-        self._fronts.pop(number, None)
-        for request_id in self._queue.waiting_from(number, FRONT_BITS):
+    def remove_frontend(self, number: int) -> None:
+        """A frontend is gone, and nobody waits for its requests."""
+        self._frontends.pop(number, None)
+        for request_id in self._queue.waiting_from(number, FRONTEND_BITS):
             self._queue.leave(request_id)
-        for request in self.requests.of_front(number):
+        for request in self.requests.of_frontend(number):
             self._cancel(request)
 
-    def from_front(self, number: int, message: msgspec.Struct) -> None:
+    def from_frontend(self, number: int, message: msgspec.Struct) -> None:
         match message:
             case Submit():
                 self._open.submit(replace(message, request_id=self._new_id(number, message.request_id)))
@@ -124,13 +124,13 @@ class Relay:
             case EndSession():
                 self.sessions.end_named(SessionKey.of(message.tenant, message.group, message.session, keep=True))
             case _:
-                raise ProtocolError("A front sent a message out of turn.")
+                raise ProtocolError("A frontend sent a message out of turn.")
 
     def _new_id(self, number: int, request_id: int) -> int:
-        """The id under which the node knows a front's new request."""
+        """The id under which the node knows a frontend's new request."""
         request_id = wide(number, request_id)
         if request_id in self.requests or request_id in self._queue:
-            raise ProtocolError("A front sent a message out of turn.")
+            raise ProtocolError("A frontend sent a message out of turn.")
         return request_id
 
     def _ask(self, message: Ask, sealed: SealedPrompt | None = None) -> None:
@@ -164,13 +164,13 @@ class Relay:
             self._queue.move()
 
     def _tell(self, message: Accepted | Tokens | Failed | View) -> None:
-        if front := self._fronts.get(front_of(message.request_id)):
-            # A step brings tokens for everybody: the front is woken once for all of them.
-            front.send_soon(replace(message, request_id=local(message.request_id)))
+        if frontend := self._frontends.get(frontend_of(message.request_id)):
+            # A step brings tokens for everybody: the frontend is woken once for all of them.
+            frontend.send_soon(replace(message, request_id=local(message.request_id)))
 
     def _tell_stats(self, number: int, stats: Stats) -> None:
-        if front := self._fronts.get(number):
-            front.send(
+        if frontend := self._frontends.get(number):
+            frontend.send(
                 replace(
                     stats,
                     running=stats.running + len(self.requests.held_by("vault")) + len(self.requests.held_by("mpc")),

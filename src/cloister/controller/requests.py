@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from cloister.controller.numbering import front_of
+from cloister.controller.numbering import frontend_of
 from cloister.controller.sessions import Session
 from cloister.errors import CloisterError, ProtocolError
 from cloister.levels import Level
@@ -64,8 +64,8 @@ class Requests:
     def get(self, request_id: int) -> Request | None:
         return self._under_way.get(request_id)
 
-    def of_front(self, number: int) -> list[Request]:
-        return [request for request in self if front_of(request.request_id) == number]
+    def of_frontend(self, number: int) -> list[Request]:
+        return [request for request in self if frontend_of(request.request_id) == number]
 
     def held_by(self, holder: Holder) -> list[Request]:
         return [request for request in self if request.holder == holder]

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from cloister.channel.envelope import Envelope
 from cloister.controller.channel_key import ChannelKeys
-from cloister.controller.numbering import front_of, local, wide
-from cloister.controller.relay import Front
+from cloister.controller.numbering import frontend_of, local, wide
+from cloister.controller.relay import Frontend
 from cloister.errors import CloisterError, PromptTooLong, ProtocolError, QueueFull, ServiceUnavailable
 from cloister.messages.failure import failed
-from cloister.messages.front import Leave, Sealed, SealedPart, Taken
+from cloister.messages.frontend import Leave, Sealed, SealedPart, Taken
 from cloister.messages.generation import Failed
 from cloister.messages.prompts import MAX_SEALED_PROMPT_BYTES, LockedPrompt, SealedPrompt
 from cloister.messages.sealed_api import Serve
@@ -33,7 +33,7 @@ _SMALL_BYTES = 4096
 class SealedRequest:
     """One under way: whose it is and, until its answer begins, its prompts and their key."""
 
-    front: Front
+    frontend: Frontend
     enc: bytes
     prompts: tuple[bytes, ...]
     prompt_key: bytearray
@@ -46,7 +46,7 @@ class SealedRequests:
 
     def __init__(self, keys: ChannelKeys) -> None:
         self._keys = keys
-        self._sealed_api: Front | None = None
+        self._sealed_api: Frontend | None = None
         self._requests: dict[int, SealedRequest] = {}
         self._held_bytes = 0
 
@@ -55,15 +55,15 @@ class SealedRequests:
 
     # ---- gateways
 
-    def accept(self, gateway: int, front: Front, sealed: Sealed) -> None:
+    def accept(self, gateway: int, frontend: Frontend, sealed: Sealed) -> None:
         """Take a request in, or tell the gateway why not."""
         number = wide(gateway, sealed.request_id)
         if number in self._requests:
             raise ProtocolError("The gateway sent a message out of turn.")
         try:
-            self._serve(number, front, sealed.envelope)
+            self._serve(number, frontend, sealed.envelope)
         except CloisterError as reason:
-            front.send(failed(sealed.request_id, reason))
+            frontend.send(failed(sealed.request_id, reason))
 
     def taken(self, gateway: int, message: Taken) -> None:
         """The sealed API may send more of an answer."""
@@ -77,21 +77,21 @@ class SealedRequests:
 
     def gateway_gone(self, gateway: int) -> None:
         """Nobody waits for any of its answers any more."""
-        for number in [one for one in self._requests if front_of(one) == gateway]:
+        for number in [one for one in self._requests if frontend_of(one) == gateway]:
             self._abandon(number)
 
     # ---- the sealed API
 
-    def sealed_api_up(self, sealed_api: Front) -> None:
+    def sealed_api_up(self, sealed_api: Frontend) -> None:
         self._sealed_api = sealed_api
 
     def sealed_api_gone(self) -> None:
         """The answers under way cannot be sealed by anybody else."""
         self._sealed_api = None
         for number in list(self._requests):
-            front = self._requests[number].front
+            frontend = self._requests[number].frontend
             self._forget(number)
-            front.send(failed(local(number), _away()))
+            frontend.send(failed(local(number), _away()))
 
     def from_sealed_api(self, message: SealedPart | Failed) -> None:
         """Pass on a part of an answer, or that there is none. One that nobody waits for any more is dropped."""
@@ -101,14 +101,14 @@ class SealedRequests:
         if not request.begun:
             self._begin(request)
         if isinstance(message, Failed):
-            request.front.send(replace(message, request_id=local(number)))
+            request.frontend.send(replace(message, request_id=local(number)))
             self._forget(number)
             return
         part = SealedPart(local(number), message.data, message.end)
         if len(part.data) <= _SMALL_BYTES:
-            request.front.send_soon(part)  # a beat brings something for everybody: the gateway is woken once
+            request.frontend.send_soon(part)  # a beat brings something for everybody: the gateway is woken once
         else:
-            request.front.send(part)
+            request.frontend.send(part)
         if part.end:
             self._forget(number)
 
@@ -124,7 +124,7 @@ class SealedRequests:
 
     # ---- a request's way
 
-    def _serve(self, number: int, front: Front, data: bytes) -> None:
+    def _serve(self, number: int, frontend: Frontend, data: bytes) -> None:
         if self._sealed_api is None:
             raise _away()
         if len(self._requests) >= MAX_REQUESTS or self._held_bytes + len(data) > MAX_HELD_BYTES:
@@ -135,7 +135,9 @@ class SealedRequests:
         keys = self._keys.accept(envelope)
         count = len(envelope.prompts)
         self._sealed_api.send(Serve(number, envelope.enc, envelope.request, count, keys.request, keys.response))
-        self._requests[number] = SealedRequest(front, envelope.enc, envelope.prompts, bytearray(keys.prompt), len(data))
+        self._requests[number] = SealedRequest(
+            frontend, envelope.enc, envelope.prompts, bytearray(keys.prompt), len(data)
+        )
         self._held_bytes += len(data)
         keys.erase()
 

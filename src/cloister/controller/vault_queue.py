@@ -1,6 +1,6 @@
 """Requests that wait for a vault while all are in use: first come, first served, and no more than may wait.
 
-What waits is what came from a front, unread.
+What waits is what came from a frontend, unread.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class VaultQueue(Generic[Waiting]):
         """Whether the request waited; it does no more."""
         return self._waiting.pop(request_id, None) is not None
 
-    def waiting_from(self, front: int, bits: int) -> list[int]:
-        """The requests of one front, whose number stands above so many bits of their ids."""
-        return [request_id for request_id in self._waiting if request_id >> bits == front]
+    def waiting_from(self, frontend: int, bits: int) -> list[int]:
+        """The requests of one frontend, whose number stands above so many bits of their ids."""
+        return [request_id for request_id in self._waiting if request_id >> bits == frontend]
 
     def move(self) -> None:
         """A vault may be free: serve as many as there are vaults for."""

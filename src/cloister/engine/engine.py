@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Engine:
-    """Serves many sequences at once over one runner. Every answer is a message for the front."""
+    """Serves many sequences at once over one runner. Every answer is a message for the frontend."""
 
     def __init__(self, runner: Runner, settings: EngineSettings, prefix: PrefixCache | None = None) -> None:
         self._runner = runner

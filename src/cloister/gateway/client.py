@@ -14,7 +14,7 @@ from cloister.backend.base import Carrier, SealedAnswer
 from cloister.backend.client import ControllerClient
 from cloister.errors import CloisterError, ServiceUnavailable
 from cloister.messages.failure import raised
-from cloister.messages.front import AskEvidence, Evidence, Leave, Sealed, SealedPart, Taken, ToGateway
+from cloister.messages.frontend import AskEvidence, Evidence, Leave, Sealed, SealedPart, Taken, ToGateway
 from cloister.messages.generation import Failed
 
 TELL_TAKEN_BYTES = 1 << 16

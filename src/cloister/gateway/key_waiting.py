@@ -1,4 +1,4 @@
-"""Key waiting: `python -m cloister.gateway.key_waiting FD` listens in the gateway's place until the weights' key is here.
+"""Key waiting: `python -m cloister.gateway.key_waiting FD` listens in the gateway's place until the weights' key comes.
 
 It shows the node's evidence and takes the provider's sealed key to the controller; it cannot open it, and says to all
 others that there is nothing to be served yet.
@@ -27,7 +27,7 @@ from cloister.gateway.errors import BodyTooLarge, handle_cloister_error
 from cloister.gateway.server import serve as serve_http
 from cloister.messages.delivery import MAX_MESSAGE_BYTES, KeyTaken, OfferKey, StartKeyWaiting, ToKeyWaiting
 from cloister.messages.failure import raised, start_failed
-from cloister.messages.front import AskEvidence, Evidence, Listening
+from cloister.messages.frontend import AskEvidence, Evidence, Listening
 from cloister.messages.generation import Failed
 from cloister.process.endpoint import Endpoint
 from cloister.process.hardening import begin_child

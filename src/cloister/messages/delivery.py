@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from cloister.messages.front import AskEvidence, Evidence, Listening
+from cloister.messages.frontend import AskEvidence, Evidence, Listening
 from cloister.messages.generation import Failed, RequestId, _Discreet
 from cloister.messages.lifecycle import StartFailed
 

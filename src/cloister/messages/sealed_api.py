@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from cloister.messages.front import (
+from cloister.messages.frontend import (
     MAX_SEALED_BYTES,
     AboutGenerating,
     Ask,
@@ -17,7 +17,7 @@ from cloister.messages.front import (
     Leave,
     SealedPart,
     Serving,
-    StartFront,
+    StartFrontend,
     Taken,
 )
 from cloister.messages.generation import Failed, RequestId, _Discreet
@@ -54,5 +54,5 @@ class Mishap(Struct, frozen=True, tag="mishap", forbid_unknown_fields=True):
     line: Annotated[str, Meta(pattern="^[ -~]{1,200}$")]
 
 
-ToSealedApi = StartFront | Serving | AboutGenerating | Serve | Taken | Leave
+ToSealedApi = StartFrontend | Serving | AboutGenerating | Serve | Taken | Leave
 FromSealedApi = Settled | StartFailed | Mishap | AskGenerating | AskSealed | SealedPart | Failed

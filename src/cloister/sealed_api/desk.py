@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from cloister.errors import CloisterError
 from cloister.gateway.errors import log_unexpected
 from cloister.messages.failure import failed
-from cloister.messages.front import MAX_PART_BYTES, Leave, SealedPart, Taken
+from cloister.messages.frontend import MAX_PART_BYTES, Leave, SealedPart, Taken
 from cloister.messages.sealed_api import Serve
 from cloister.sealed_api.exchange import Exchange, why
 

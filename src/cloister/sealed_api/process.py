@@ -24,7 +24,7 @@ from cloister.gateway.app import create_api
 from cloister.gateway.keys import KeyRing, load_keys
 from cloister.messages.failure import start_failed
 from cloister.messages.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
-from cloister.messages.front import Leave, StartFront, Taken
+from cloister.messages.frontend import Leave, StartFrontend, Taken
 from cloister.messages.generation import VERSION
 from cloister.messages.sealed_api import Mishap, Serve, Settled, ToSealedApi
 from cloister.models.source import open_folder
@@ -85,14 +85,14 @@ def serve(control: socket.socket) -> None:
 
 
 async def _serve(
-    control: socket.socket, start: StartFront, settings: GatewaySettings, tokenizer: Tokenizer, keys: KeyRing
+    control: socket.socket, start: StartFrontend, settings: GatewaySettings, tokenizer: Tokenizer, keys: KeyRing
 ) -> None:
     client = await SealedApiClient.connect(control)
     gone = asyncio.Event()
     client.when_gone(gone.set)
     await client.serving
     app = create_api(client, tokenizer, start.name, settings, start.created, keys)
-    app.state.front.prompts.start()
+    app.state.api.prompts.start()
     desk = Desk(app, client.send)
     client.serve_with(desk.hear)
     logging.getLogger().addHandler(_Reporter(client))
@@ -102,7 +102,7 @@ async def _serve(
     os._exit(0)
 
 
-def _first_word(control: socket.socket) -> StartFront | None:
+def _first_word(control: socket.socket) -> StartFrontend | None:
     """What the controller says first, and not a byte more: the rest is for the loop to read. None at the end."""
     head = control.recv(_LENGTH.size, socket.MSG_WAITALL)
     if len(head) < _LENGTH.size:
@@ -111,7 +111,7 @@ def _first_word(control: socket.socket) -> StartFront | None:
     if length > MAX_FRAME_BYTES:
         raise ProtocolError("The controller's first word is too long.")
     body = control.recv(length, socket.MSG_WAITALL)
-    messages = FrameReader[StartFront](StartFront).feed(head + body)
+    messages = FrameReader[StartFrontend](StartFrontend).feed(head + body)
     if len(messages) != 1 or messages[0].version != VERSION:
         raise ProtocolError("The sealed API was started by a controller of another version.")
     return messages[0]

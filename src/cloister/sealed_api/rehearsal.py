@@ -21,7 +21,7 @@ from cloister.gateway.app import create_api
 from cloister.gateway.keys import load_keys
 from cloister.gateway.text import Tokenizer
 from cloister.levels import OPEN, Needs, served
-from cloister.messages.front import Serving
+from cloister.messages.frontend import Serving
 from cloister.messages.generation import VERSION, SamplingParams, Stats, TokenLogprob, Tokens
 from cloister.messages.sealed_api import Serve
 from cloister.messages.service import View
@@ -48,7 +48,7 @@ async def rehearse(tokenizer: Tokenizer, model: str, settings: GatewaySettings) 
         await Exchange(Serve(1, bytes(32), bytes(600), 1, bytearray(32), bytearray(32)), _flush).run(app)
     except ChannelBroken as expected:
         where_raised(expected)
-    app.state.front.prompts.close()
+    app.state.api.prompts.close()
 
 
 def _flush(exchange: Exchange) -> None:

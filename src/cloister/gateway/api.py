@@ -66,7 +66,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Front:
+class Api:
     """The parts of one gateway."""
 
     backend: Backend
@@ -128,21 +128,21 @@ class Front:
         return Answer(generation, reply, terms.deadline, terms.headers)
 
 
-def front_of(request: Request) -> Front:
-    front = request.app.state.front
-    assert isinstance(front, Front)
-    return front
+def api_of(request: Request) -> Api:
+    api = request.app.state.api
+    assert isinstance(api, Api)
+    return api
 
 
 def caller_of(request: Request, credentials: HTTPAuthorizationCredentials | None) -> Caller:
     """Whose key came with the request; Unauthorized otherwise."""
-    return front_of(request).keys.caller(credentials.credentials if credentials else None)
+    return api_of(request).keys.caller(credentials.credentials if credentials else None)
 
 
 async def _asked(
     request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)]
 ) -> Asked:
-    timeout = front_of(request).settings.request_timeout_s
+    timeout = api_of(request).settings.request_timeout_s
     deadline = asyncio.get_running_loop().time() + timeout
     headers = request.headers
     return Asked(caller_of(request, credentials), deadline, headers.get(protection.HEADER), headers.get(session.HEADER))

@@ -1,4 +1,4 @@
-"""What a front process (the gateway, the sealed API) and the controller say to each other.
+"""What a frontend process (the gateway, the sealed API) and the controller say to each other.
 
 Of a request that came sealed the gateway knows its bytes and their number, nothing else.
 """
@@ -32,7 +32,7 @@ MAX_PART_BYTES = 1 << 18
 
 
 class Ask(_Discreet, Struct, frozen=True, tag="ask", forbid_unknown_fields=True):
-    """Gateway → controller: serve this prompt in a vault. (A front that may read it sends Submit, tokens and all.)
+    """Gateway → controller: serve this prompt in a vault. (A frontend that may read it sends Submit, tokens and all.)
 
     Requests of one tenant with one `session` share a vault. With `keep` it outlives its requests until it is idle for
     too long or EndSession comes; without, it ends with the last of them. `group` puts tenants that trust each other
@@ -100,8 +100,8 @@ class Evidence(_Discreet, Struct, frozen=True, tag="evidence", forbid_unknown_fi
     document: Annotated[bytes, Meta(max_length=1 << 20)]
 
 
-class StartFront(Struct, frozen=True, tag="start_front", forbid_unknown_fields=True):
-    """Controller → front, first: its settings as their own JSON, and the model whose tokenizer it needs."""
+class StartFrontend(Struct, frozen=True, tag="start_frontend", forbid_unknown_fields=True):
+    """Controller → frontend, first: its settings as their own JSON, and the model whose tokenizer it needs."""
 
     version: int
     settings: Annotated[bytes, Meta(max_length=65536)]
@@ -118,7 +118,7 @@ class Listening(Struct, frozen=True, tag="listening", forbid_unknown_fields=True
 
 
 class Serving(Struct, frozen=True, tag="serving", forbid_unknown_fields=True):
-    """Controller → front, once: what is served and which levels work here."""
+    """Controller → frontend, once: what is served and which levels work here."""
 
     version: int
     vocabulary: int
@@ -133,4 +133,4 @@ class Serving(Struct, frozen=True, tag="serving", forbid_unknown_fields=True):
 AboutGenerating = Accepted | Tokens | Failed | Stats | View
 AskGenerating = Submit | Cancel | AskStats | AskView | EndSession
 FromGateway = Listening | StartFailed | Ask | AskGenerating | Sealed | Taken | Leave | AskEvidence
-ToGateway = StartFront | Serving | AboutGenerating | SealedPart | Evidence
+ToGateway = StartFrontend | Serving | AboutGenerating | SealedPart | Evidence

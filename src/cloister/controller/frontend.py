@@ -1,4 +1,4 @@
-"""The controller's handles on the front processes, through which users' requests come: the gateway and the sealed API.
+"""The controller's handles on the frontends, the processes that users' requests come through: gateway and sealed API.
 
 They are apart from the controller and started again when they die. Requests under way die with them.
 """
@@ -18,7 +18,7 @@ from cloister.config import GatewaySettings
 from cloister.controller.evidence import EvidenceMaker
 from cloister.controller.relay import Relay
 from cloister.controller.sealed_requests import SealedRequests
-from cloister.messages.front import (
+from cloister.messages.frontend import (
     AskEvidence,
     FromGateway,
     Leave,
@@ -26,7 +26,7 @@ from cloister.messages.front import (
     Sealed,
     SealedPart,
     Serving,
-    StartFront,
+    StartFrontend,
     Taken,
 )
 from cloister.messages.generation import VERSION, Failed
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 SECONDS_BEFORE_RESTART = 0.5
 
 
-class FrontProcess(ABC):
+class FrontendProcess(ABC):
     """`start` runs it beside everything else; it takes requests from `serve` on."""
 
     name: ClassVar[str]
@@ -66,10 +66,12 @@ class FrontProcess(ABC):
         """Let it import and read the tokenizer while the model loads elsewhere."""
         handle = ModuleHandle(self.name, self.module, self.says, self.ready, hear=self.hear, on_end=self._ended)
         self._handle = handle
-        self.number = self.relay.add_front(handle.endpoint)
+        self.number = self.relay.add_frontend(handle.endpoint)
         settings = self.settings.model_dump_json().encode()
         folder = self._folder
-        handle.send(StartFront(VERSION, settings, folder.name, str(folder.path), self._created, self._allow_degraded))
+        handle.send(
+            StartFrontend(VERSION, settings, folder.name, str(folder.path), self._created, self._allow_degraded)
+        )
 
     @property
     def endpoint(self) -> Endpoint:
@@ -103,7 +105,7 @@ class FrontProcess(ABC):
 
     def gone(self) -> None:
         """It ended: whoever waits for what only this process had is told."""
-        self.relay.remove_front(self.number)
+        self.relay.remove_frontend(self.number)
 
     def _ended(self) -> None:
         self.gone()
@@ -127,7 +129,7 @@ class FrontProcess(ABC):
         self._restart = None
 
 
-class Gateway(FrontProcess):
+class Gateway(FrontendProcess):
     """The HTTP edge; listens where the settings say. Sealed requests pass it as bytes nobody reads there."""
 
     name = "gateway"
@@ -167,15 +169,15 @@ class Gateway(FrontProcess):
             case AskEvidence():
                 self._evidence_maker.answer(self.endpoint, message)
             case _:
-                self.relay.from_front(self.number, message)
+                self.relay.from_frontend(self.number, message)
 
     def gone(self) -> None:
         super().gone()
         self._secure.gateway_gone(self.number)
 
 
-class SealedApi(FrontProcess):
-    """Answers sealed requests, which it gets from the desk; asks the relay as any front. It has no network, no file."""
+class SealedApi(FrontendProcess):
+    """Answers sealed requests; asks the relay as any frontend does. It has no network and no files."""
 
     name = "sealed API"
     module = "cloister.sealed_api"
@@ -207,7 +209,7 @@ class SealedApi(FrontProcess):
             case Mishap():
                 log.error("The sealed API: %s", message.line)
             case _:
-                self.relay.from_front(self.number, message)
+                self.relay.from_frontend(self.number, message)
 
     def gone(self) -> None:
         super().gone()
