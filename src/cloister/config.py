@@ -88,10 +88,10 @@ class GatewaySettings(BaseModel):
 
 
 class MpcSettings(BaseModel):
-    """The level `mpc`: who the parties are, and what the clerk may ask of them.
+    """The level `mpc`: who the parties are, and what the MPC client may ask of them.
 
     `auto` offers the level where its packages are installed and starts parties on this machine with the first request
-    for it; `local` starts them at once. With `parties` they are elsewhere, and nothing is started but the clerk.
+    for it; `local` starts them at once. With `parties` they are elsewhere, and nothing is started but the client.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -83,8 +83,8 @@ def assert_dealt_once(place: Path, tmp_path: Path) -> None:
     common = ["mpc", "deal", "--config", str(place / "parties.toml"), "--model", str(tmp_path / "model")]
     again = Command(tmp_path / "deal.log", *common)
     assert again.process.wait(120) == 0 and "3 parties serve model" in again.said
-    clerk = Command(tmp_path / "clerk.log", *common, "--key", str(place / "keys" / "client-clerk.key"))
-    assert clerk.process.wait(120) != 0, "a client is no provider"
+    client = Command(tmp_path / "clerk.log", *common, "--key", str(place / "keys" / "client-clerk.key"))
+    assert client.process.wait(120) != 0, "a client is no provider"
 
 
 def assert_answers_through_a_proxy(place: Path, tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from cloister.attest.evidence import Statement
 from cloister.attest.tsm import find_attester
 from cloister.config import Settings
 from cloister.controller.channel_key import ChannelKeys
-from cloister.controller.clerk import ClerkKeeper
 from cloister.controller.evidence import EvidenceMaker
 from cloister.controller.forkserver import ForkServer
+from cloister.controller.mpc_client import MpcClientKeeper
 from cloister.controller.mpc_offer import check_mpc
 from cloister.controller.relay import Relay
 from cloister.controller.release import find_release
@@ -69,7 +69,7 @@ class Controller:
         )
         self.relay = Relay(settings.controller, lambda: self.serving, settings.engine.cores, self.sealed_requests.lock)
         self._mpc = check_mpc(settings, folder)
-        self._clerk: ClerkKeeper | None = None
+        self._client: MpcClientKeeper | None = None
         self._broken = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
 
@@ -113,8 +113,8 @@ class Controller:
             self._keeper.cancel()
             with suppress(asyncio.CancelledError):
                 await self._keeper
-        if self._clerk:
-            await self._clerk.close()
+        if self._client:
+            await self._client.close()
         self.relay.vaults.close(WAIT_FOR_THE_KILLED_S)
         self.relay.sessions.end_all(WAIT_FOR_THE_KILLED_S)
         if self._service:
@@ -135,7 +135,7 @@ class Controller:
         return Statement(self._folder.name, digest, serving.missing_layers, self._started)
 
     def _offer_mpc(self, serving: Serving) -> None:
-        clerk = self._clerk = ClerkKeeper(
+        client = self._client = MpcClientKeeper(
             self._folder,
             self._settings.mpc,
             self.relay.mpc,
@@ -143,8 +143,8 @@ class Controller:
             max_context=serving.max_context,
         )
         if self._settings.mpc.mode == "local" or self._settings.mpc.parties is not None:
-            clerk.start()
-        self.relay.mpc.open(clerk)
+            client.start()
+        self.relay.mpc.open(client)
 
     async def _start_what_is_missing(self) -> None:
         forkserver = self._forkserver if self._forkserver and self._forkserver_up else await self._preload_forkserver()

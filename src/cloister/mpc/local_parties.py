@@ -21,10 +21,10 @@ from pathlib import Path
 from rich.console import Console
 
 from cloister.errors import CloisterError, ProtocolError
-from cloister.messages.clerk import StartTrio, TrioReady
 from cloister.messages.failure import start_failed
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import StartFailed
+from cloister.messages.mpc_client import LocalPartiesReady, StartLocalParties
 from cloister.models.source import open_folder
 from cloister.mpc.certificates import Keys, Role, fingerprint, make_keys
 from cloister.mpc.config import PARTIES, Beaver, Limits, PartiesConfig, PartyPlace, Protocol, config_text, read_config
@@ -162,9 +162,9 @@ def main() -> None:
 
 async def serve(controller: socket.socket) -> None:
     """Until the controller hangs up."""
-    connection = Connection(*await asyncio.open_connection(sock=controller), StartTrio)
+    connection = Connection(*await asyncio.open_connection(sock=controller), StartLocalParties)
     asked = await connection.receive()
-    if not isinstance(asked, StartTrio):
+    if not isinstance(asked, StartLocalParties):
         return
     place = Path(asked.folder)
     logs = place / "logs"
@@ -187,13 +187,13 @@ async def serve(controller: socket.socket) -> None:
             dealing.cancel()
 
 
-async def _deal(asked: StartTrio, place: Path) -> TrioReady | StartFailed:
+async def _deal(asked: StartLocalParties, place: Path) -> LocalPartiesReady | StartFailed:
     config, quiet = read_config(place / CONFIG_FILE), Console(quiet=True)
     try:
         await serve_weights(config, Keys(place / KEYS).provider, open_folder(Path(asked.path), asked.name), quiet)
     except Exception as reason:
         return start_failed(reason, "The model cannot be dealt")
-    return TrioReady(str(place / CONFIG_FILE))
+    return LocalPartiesReady(str(place / CONFIG_FILE))
 
 
 if __name__ == "__main__":

@@ -30,40 +30,40 @@ def compiled(function: Callable[..., Any], *arrays: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def trio() -> Iterator[Parties]:
+def parties() -> Iterator[Parties]:
     with Parties("aby3") as parties:
         yield parties
 
 
-def test_a_product_is_right_and_its_bytes_are_counted(trio: Parties) -> None:
+def test_a_product_is_right_and_its_bytes_are_counted(parties: Parties) -> None:
     left, right = np.random.rand(4, 16).astype(np.float32), np.random.rand(16, 8).astype(np.float32)
-    trio.deal("in0", left)
-    trio.deal("in1", right)
+    parties.deal("in0", left)
+    parties.deal("in1", right)
     product = compiled(jnp.matmul, left, right)
-    cost, again = trio.run([product, product])
-    assert np.allclose(trio.open("out"), left @ right, atol=1e-3)
+    cost, again = parties.run([product, product])
+    assert np.allclose(parties.open("out"), left @ right, atol=1e-3)
     assert len(cost.whole.sent) == 3 and sorted(again.whole.sent) == sorted(cost.whole.sent)  # roles go round
     assert cost.whole.bytes == 4 * 8 * 52 and cost.whole.most_messages == 3  # 52 bytes a truncated product
     assert cost.operators["dot"].bytes == cost.whole.bytes and cost.operators["dot"].times == 1
 
 
-def test_what_was_dropped_cannot_be_opened_and_the_next_program_still_runs(trio: Parties) -> None:
+def test_what_was_dropped_cannot_be_opened_and_the_next_program_still_runs(parties: Parties) -> None:
     ones = np.ones((2, 2), dtype=np.float32)
-    trio.deal("in0", ones)
-    trio.drop(["in0"])
+    parties.deal("in0", ones)
+    parties.drop(["in0"])
     with pytest.raises(PartyLost):
-        trio.open("in0")
-    trio.deal("in0", ones)
-    (cost,) = trio.run([compiled(lambda x: x + x, ones)])
+        parties.open("in0")
+    parties.deal("in0", ones)
+    (cost,) = parties.run([compiled(lambda x: x + x, ones)])
     assert cost.whole.bytes == 0
 
 
-def test_random_numbers_of_a_type_are_dealt_once(trio: Parties) -> None:
+def test_random_numbers_of_a_type_are_dealt_once(parties: Parties) -> None:
     kind = Input((2, 3), "float32", public=False)
-    first = trio.open(trio.hold(kind))
-    assert first.shape == (2, 3) and np.array_equal(trio.open(trio.hold(kind)), first)
-    trio.drop([str(kind)])
-    assert not np.array_equal(trio.open(trio.hold(kind)), first)
+    first = parties.open(parties.hold(kind))
+    assert first.shape == (2, 3) and np.array_equal(parties.open(parties.hold(kind)), first)
+    parties.drop([str(kind)])
+    assert not np.array_equal(parties.open(parties.hold(kind)), first)
 
 
 def test_no_process_outlives_the_block() -> None:

@@ -1,4 +1,4 @@
-"""Requests at `mpc` through the relay, with the clerk played by the test."""
+"""Requests at `mpc` through the relay, with the client played by the test."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARAMS = SamplingParams(max_tokens=8)
 PROGRESS = Progress(1, 3, 30, 2.5)
 
 
-class FakeClerk(Inbox):
+class FakeMpcClient(Inbox):
     """Keeps what it is given, or says that it is not up."""
 
     up = True
@@ -51,19 +51,19 @@ async def house() -> AsyncIterator[House]:
 
 
 @pytest.fixture
-def clerk(house: House) -> FakeClerk:
-    clerk = FakeClerk()
-    house.relay.mpc.open(clerk)
-    return clerk
+def client(house: House) -> FakeMpcClient:
+    client = FakeMpcClient()
+    house.relay.mpc.open(client)
+    return client
 
 
-async def confided(house: House, clerk: FakeClerk, request_id: int = 5) -> Confide:
+async def confided(house: House, client: FakeMpcClient, request_id: int = 5) -> Confide:
     house.ask(request_id, level="mpc")
-    return await clerk.next(Confide)
+    return await client.next(Confide)
 
 
-async def test_a_request_goes_to_the_clerk_and_to_nobody_else(house: House, clerk: FakeClerk) -> None:
-    asked = await confided(house, clerk)
+async def test_a_request_goes_to_the_clerk_and_to_nobody_else(house: House, client: FakeMpcClient) -> None:
+    asked = await confided(house, client)
     assert asked.prompt == b"prompt" and asked.level == "mpc"
     house.relay.mpc.hear(Understood(asked.request_id, 3))
     house.relay.mpc.hear(Tokens(asked.request_id, progress=PROGRESS))
@@ -81,11 +81,11 @@ async def test_a_request_goes_to_the_clerk_and_to_nobody_else(house: House, cler
 async def test_a_sealed_prompt_reaches_the_clerk_with_its_key() -> None:
     locked = LockedPrompt(b"sealed", bytearray(32), bytes(32), 0, "messages")
     house = await House.build(lambda prompt: locked, spare_vaults=0)
-    clerk = FakeClerk()
-    house.relay.mpc.open(clerk)
+    client = FakeMpcClient()
+    house.relay.mpc.open(client)
     ask = Ask(5, "ann", "mpc", "s", False, b"", PARAMS)
     house.send(AskSealed(ask, SealedPrompt(1, 0, "messages")))
-    assert (await clerk.next(Confide)).prompt is locked
+    assert (await client.next(Confide)).prompt is locked
     house.close()
 
 
@@ -94,49 +94,49 @@ async def test_without_a_clerk_the_level_is_refused(house: House) -> None:
     assert (await house.failure()).code == "protection_unavailable"
 
 
-async def test_a_clerk_that_is_not_up_says_when_to_come_back(house: House, clerk: FakeClerk) -> None:
-    clerk.up = False
+async def test_a_clerk_that_is_not_up_says_when_to_come_back(house: House, client: FakeMpcClient) -> None:
+    client.up = False
     house.ask(5, level="mpc")
     failure = await house.failure()
     assert (failure.code, failure.retry_after) == ("starting_up", 40)
     assert not list(house.relay.requests)
 
 
-async def test_cancelled(house: House, clerk: FakeClerk) -> None:
-    asked = await confided(house, clerk)
+async def test_cancelled(house: House, client: FakeMpcClient) -> None:
+    asked = await confided(house, client)
     house.send(Cancel(5))
-    assert (await clerk.next(Cancel)).request_id == asked.request_id
+    assert (await client.next(Cancel)).request_id == asked.request_id
     house.relay.mpc.hear(Understood(asked.request_id, 3))  # was on its way
     assert not house.frontend.messages
 
 
-async def test_a_front_that_goes_takes_its_requests_along(house: House, clerk: FakeClerk) -> None:
-    asked = await confided(house, clerk)
+async def test_a_front_that_goes_takes_its_requests_along(house: House, client: FakeMpcClient) -> None:
+    asked = await confided(house, client)
     house.relay.remove_frontend(house.gateway)
-    assert (await clerk.next(Cancel)).request_id == asked.request_id
+    assert (await client.next(Cancel)).request_id == asked.request_id
     assert not house.relay.requests.held_by("mpc")
 
 
-async def test_a_dead_clerk_fails_its_requests_and_no_others(house: House, clerk: FakeClerk) -> None:
+async def test_a_dead_clerk_fails_its_requests_and_no_others(house: House, client: FakeMpcClient) -> None:
     for request_id in (1, 2):
-        await confided(house, clerk, request_id)
+        await confided(house, client, request_id)
     house.send(Submit(3, "ann", (1,), PARAMS))
-    house.relay.mpc.clerk_gone()
+    house.relay.mpc.client_gone()
     failures = [await house.failure(), await house.failure()]
     assert {(failure.request_id, failure.code) for failure in failures} == {(1, "vault_lost"), (2, "vault_lost")}
     assert (await house.service.next(Submit)).prompt == (1,)
 
 
-async def test_a_dead_service_is_not_the_clerks_affair(house: House, clerk: FakeClerk) -> None:
-    asked = await confided(house, clerk)
+async def test_a_dead_service_is_not_the_clerks_affair(house: House, client: FakeMpcClient) -> None:
+    asked = await confided(house, client)
     house.relay.service_gone()
     house.relay.mpc.hear(Understood(asked.request_id, 3))
     assert isinstance(house.frontend.messages[0], Accepted)
 
 
 @pytest.mark.parametrize("accepted", [False, True])
-async def test_what_the_clerk_must_not_say(house: House, clerk: FakeClerk, accepted: bool) -> None:
-    asked = await confided(house, clerk)
+async def test_what_the_clerk_must_not_say(house: House, client: FakeMpcClient, accepted: bool) -> None:
+    asked = await confided(house, client)
     if accepted:
         house.relay.mpc.hear(Understood(asked.request_id, 3))
         lies = [Understood(asked.request_id, 3), Tokens(asked.request_id, (VOCABULARY,))]
@@ -147,7 +147,7 @@ async def test_what_the_clerk_must_not_say(house: House, clerk: FakeClerk, accep
             house.relay.mpc.hear(lie)
 
 
-async def test_the_clerk_speaks_of_its_own_requests_only(house: House, clerk: FakeClerk) -> None:
+async def test_the_clerk_speaks_of_its_own_requests_only(house: House, client: FakeMpcClient) -> None:
     house.send(Submit(3, "ann", (1,), PARAMS))
     submitted = await house.service.next(Submit)
     house.relay.mpc.hear(Failed(submitted.request_id, "internal_error", "no"))
@@ -155,7 +155,7 @@ async def test_the_clerk_speaks_of_its_own_requests_only(house: House, clerk: Fa
     assert not house.frontend.messages
 
 
-async def test_only_the_clerk_tells_of_progress(house: House, clerk: FakeClerk) -> None:
+async def test_only_the_clerk_tells_of_progress(house: House, client: FakeMpcClient) -> None:
     house.send(Submit(3, "ann", (1,), PARAMS))
     submitted = await house.service.next(Submit)
     house.service.say(Tokens(submitted.request_id, (1,), progress=PROGRESS))
@@ -163,8 +163,8 @@ async def test_only_the_clerk_tells_of_progress(house: House, clerk: FakeClerk) 
     assert failure.code == "service_unavailable"
 
 
-async def test_a_request_id_that_is_under_way_is_out_of_turn(house: House, clerk: FakeClerk) -> None:
-    await confided(house, clerk)
+async def test_a_request_id_that_is_under_way_is_out_of_turn(house: House, client: FakeMpcClient) -> None:
+    await confided(house, client)
     for message in (Ask(5, "ann", "isolated", "s", False, b"", PARAMS), Submit(5, "ann", (1,), PARAMS)):
         with pytest.raises(ProtocolError):
             house.send(message)

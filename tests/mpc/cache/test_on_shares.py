@@ -22,23 +22,23 @@ from cloister.mpc.cache.plan import CachePlan
 from cloister.mpc.cache.ranking import best_rows, in_order
 from cloister.mpc.functions.reveal import tracing_for_shares
 from tests.mpc.cache.drawn import NO_OFFSET, SOFTMAX, drawn_prompt, drawn_shuffles, floats, plan, windowed
-from tests.mpc.thread_parties import ThreadParties as Trio
+from tests.mpc.thread_parties import ThreadParties
 
 TOKENS = 32
 
 
 @pytest.fixture(scope="module")
-def trio() -> Iterator[Trio]:
-    with Trio() as parties:
-        yield parties
+def parties() -> Iterator[ThreadParties]:
+    with ThreadParties() as made:
+        yield made
 
 
-def on_shares(trio: Trio, function: Callable[..., Any], *given: Any) -> Any:
+def on_shares(parties: ThreadParties, function: Callable[..., Any], *given: Any) -> Any:
     """What the function answers when all it is given are shares."""
     leaves, form = jax.tree_util.tree_flatten(given)
     names = [f"given{number}" for number in range(len(leaves))]
     for name, leaf in zip(names, leaves, strict=True):
-        trio.put(name, np.asarray(leaf))
+        parties.put(name, np.asarray(leaf))
 
     def flat(*values: Any) -> Any:
         return jax.tree_util.tree_leaves(function(*jax.tree_util.tree_unflatten(form, values)))
@@ -48,8 +48,8 @@ def on_shares(trio: Trio, function: Callable[..., Any], *given: Any) -> Any:
             frontend.Kind.JAX, flat, leaves, {}, names, [libspu.Visibility.VIS_SECRET] * len(names),
             lambda answers: [f"answer{number}" for number in range(len(answers))],
         )  # fmt: skip
-    trio.each(lambda party: party.runtime.run(code))
-    answers = [trio.join(name) for name in code.output_names]
+    parties.each(lambda party: party.runtime.run(code))
+    answers = [parties.join(name) for name in code.output_names]
     return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(jax.eval_shape(function, *given)), answers)
 
 
@@ -59,7 +59,7 @@ def named(rows: Any) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("count", [7, 8, 33])  # the last in two rounds
-def test_the_largest_are_found_and_put_in_order(trio: Trio, count: int) -> None:
+def test_the_largest_are_found_and_put_in_order(parties: ThreadParties, count: int) -> None:
     numbers = floats(np.random.default_rng(count), 2, count)
     numbers[1, 2:5] = 0  # equal ones: the earlier comes first
     shuffles = drawn_shuffles(count, 2, (count, 3)).matrices
@@ -68,21 +68,21 @@ def test_the_largest_are_found_and_put_in_order(trio: Trio, count: int) -> None:
         rows = best_rows(given, 3, wide)
         return rows, in_order(rows, narrow)
 
-    rows, ordered = on_shares(trio, both, numbers, *shuffles)
+    rows, ordered = on_shares(parties, both, numbers, *shuffles)
     expected = np.argsort(-numbers, axis=-1, kind="stable")[:, :3].tolist()
     assert named(rows) == expected
     assert named(ordered) == [sorted(row) for row in expected]
 
 
-def test_wide_products_go_head_by_head_and_are_truncated_together(trio: Trio) -> None:
+def test_wide_products_go_head_by_head_and_are_truncated_together(parties: ThreadParties) -> None:
     draw = np.random.default_rng(4)
     left, right = floats(draw, 3, 1, LARGEST_WIDTH + 1) * 100, floats(draw, 3, LARGEST_WIDTH + 1, 2) * 100
-    np.testing.assert_allclose(on_shares(trio, headwise, left, right), left @ right, atol=0.05)
+    np.testing.assert_allclose(on_shares(parties, headwise, left, right), left @ right, atol=0.05)
 
 
-def test_secret_top_k_finds_the_same(trio: Trio) -> None:
+def test_secret_top_k_finds_the_same(parties: ThreadParties) -> None:
     numbers = floats(np.random.default_rng(3), 2, 6)
-    rows = on_shares(trio, lambda given: best_rows(given, 2, None), numbers)
+    rows = on_shares(parties, lambda given: best_rows(given, 2, None), numbers)
     assert [sorted(row) for row in named(rows)] == np.sort(np.argsort(-numbers, axis=-1)[:, :2]).tolist()
 
 
@@ -130,7 +130,7 @@ PLANS = {
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_step_on_shares_keeps_chooses_and_answers_as_on_plain_numbers(trio: Trio, name: str) -> None:
+def test_a_step_on_shares_keeps_chooses_and_answers_as_on_plain_numbers(parties: ThreadParties, name: str) -> None:
     chosen: CachePlan = PLANS[name]
     method = chosen.make_method(TOKENS, 2)
     draw = np.random.default_rng(5)
@@ -146,7 +146,7 @@ def test_a_step_on_shares_keeps_chooses_and_answers_as_on_plain_numbers(trio: Tr
         NO_OFFSET,
     )
     out, eviction, choice = step(method)(*given)
-    shared_out, shared_eviction, shared_choice = on_shares(trio, step(method), *given)
+    shared_out, shared_eviction, shared_choice = on_shares(parties, step(method), *given)
     if eviction is not None and eviction.rows is not None:
         assert sorted(map(sorted, named(shared_eviction.rows))) == sorted(map(sorted, named(eviction.rows)))
     if choice is not None:

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("spu", reason="SPU is not installed: pip install '.[mpc]'")
 
 from cloister.config import MpcSettings
-from cloister.controller.clerk import ClerkKeeper
+from cloister.controller.mpc_client import MpcClientKeeper
 from cloister.messages.generation import Accepted, Failed, SamplingParams, Tokens
 from cloister.messages.prompts import TokenPrompt, write_prompt
 from cloister.models.source import ModelFolder
@@ -33,7 +33,7 @@ class Asked(Inbox):
         super().__init__()
         self.mpc = MpcOnly(self.put, SHAPE.vocabulary)
         settings = MpcSettings(parties=file, draft_tokens=2)
-        self.keeper = ClerkKeeper(
+        self.keeper = MpcClientKeeper(
             folder, settings, self.mpc.route, vocabulary=SHAPE.vocabulary, max_context=SHAPE.context
         )
         self.mpc.route.open(self.keeper)
@@ -67,7 +67,7 @@ async def asked(local: LocalParties, smollm_folder: ModelFolder) -> AsyncIterato
     asked.keeper.start()
     try:
         async with asyncio.timeout(300):
-            while asked.keeper.clerk_pid is None:
+            while asked.keeper.client_pid is None:
                 await asyncio.sleep(0.05)
         yield asked
     finally:
@@ -82,8 +82,8 @@ def greedy() -> list[int]:
 
 
 async def test_answers_on_shares_are_the_plain_models(asked: Asked) -> None:
-    assert asked.keeper.clerk_pid is not None
-    client = psutil.Process(asked.keeper.clerk_pid)
+    assert asked.keeper.client_pid is not None
+    client = psutil.Process(asked.keeper.client_pid)
     asked.ask(1)
     assert isinstance(await asked.later(), Accepted)
     first = await asked.later()
@@ -102,14 +102,14 @@ async def test_a_dead_client_leaves_the_parties_ready_for_the_next(asked: Asked)
     asked.ask(1, max_tokens=64)
     while not isinstance(message := await asked.later(), Tokens):
         pass
-    assert message.finish is None and asked.keeper.clerk_pid is not None
-    dead = asked.keeper.clerk_pid
+    assert message.finish is None and asked.keeper.client_pid is not None
+    dead = asked.keeper.client_pid
     psutil.Process(dead).kill()
     while not isinstance(message := await asked.later(), Failed):
         pass
     assert message.code == "vault_lost"
     async with asyncio.timeout(300):
-        while asked.keeper.clerk_pid in (None, dead):
+        while asked.keeper.client_pid in (None, dead):
             await asyncio.sleep(0.05)
     asked.messages.clear()
     asked.ask(2)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from cloister.messages.clerk import StartClerk
+    from cloister.messages.mpc_client import StartMpcClient
     from cloister.mpc.client.client import Client
 
 READY_S = 120.0
@@ -74,16 +74,16 @@ class _PathBeneath(ctypes.Structure):
 
 async def serve(controller: socket.socket) -> None:
     """Serve until the controller hangs up."""
-    from cloister.messages.clerk import StartClerk, ToClerk
     from cloister.messages.failure import start_failed
+    from cloister.messages.mpc_client import StartMpcClient, ToMpcClient
     from cloister.mpc.connection import Connection
 
-    connection = Connection(*await asyncio.open_connection(sock=controller), ToClerk)
+    connection = Connection(*await asyncio.open_connection(sock=controller), ToMpcClient)
     client: Client | None = None
     while (message := await connection.receive()) is not None:
         if client is not None:
             client.hear(message)  # type: ignore[arg-type]
-        elif isinstance(message, StartClerk):
+        elif isinstance(message, StartMpcClient):
             try:
                 client = await _start(message, connection.post)
             except Exception as reason:
@@ -94,10 +94,10 @@ async def serve(controller: socket.socket) -> None:
         await client.close()
 
 
-async def _start(start: StartClerk, say: Callable[[msgspec.Struct], None]) -> Client:
+async def _start(start: StartMpcClient, say: Callable[[msgspec.Struct], None]) -> Client:
     from cloister.errors import ProtocolError
-    from cloister.messages.clerk import ClerkReady
     from cloister.messages.generation import VERSION
+    from cloister.messages.mpc_client import MpcClientReady
     from cloister.models.source import open_folder
     from cloister.mpc.client.client import make_client
     from cloister.mpc.client.passes import ModelAtParties
@@ -112,7 +112,7 @@ async def _start(start: StartClerk, say: Callable[[msgspec.Struct], None]) -> Cl
         vocabulary=start.vocabulary,
         draft_tokens=start.draft_tokens,
     )
-    say(ClerkReady(VERSION))
+    say(MpcClientReady(VERSION))
     return client
 
 

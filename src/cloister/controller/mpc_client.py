@@ -1,6 +1,6 @@
-"""The controller's handle on the clerk, the process that holds prompts at the level `mpc`, and on parties of its own.
+"""The controller's handle on the client, the process that holds prompts at the level `mpc`, and on parties of its own.
 
-    (parties on this machine, dealt the model) → clerk → requests
+    (parties on this machine, dealt the model) → client → requests
 
 Started at once or with the first request, and again when it ends; its requests fail at once when it does. Requests that
 come while all this starts are told so, and for about how long.
@@ -20,15 +20,22 @@ from cloister.controller.mpc_offer import require_memory
 from cloister.controller.routes.mpc import MpcRoute
 from cloister.controller.shares_folder import SharesFolder
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable, StartingUp
-from cloister.messages.clerk import ClerkReady, FromClerk, StartClerk, StartTrio, ToldByTrio, TrioReady
 from cloister.messages.generation import VERSION
+from cloister.messages.mpc_client import (
+    FromLocalParties,
+    FromMpcClient,
+    LocalPartiesReady,
+    MpcClientReady,
+    StartLocalParties,
+    StartMpcClient,
+)
 from cloister.messages.vault import Confide
 from cloister.models.source import ModelFolder
 from cloister.process.handle import ModuleHandle
 
 log = logging.getLogger(__name__)
 
-CLERK, TRIO = "cloister.mpc.client.process", "cloister.mpc.local_parties"
+CLIENT, LOCAL_PARTIES = "cloister.mpc.client.process", "cloister.mpc.local_parties"
 SECONDS_BETWEEN_STARTS = (0.5, 2.0, 10.0, 30.0)
 SECONDS_FOR_CLERK_TO_END = 5.0
 SECONDS_FOR_PARTIES_TO_END = 30.0
@@ -36,19 +43,19 @@ ABOUT_SECONDS_TO_START = 90
 """To start three parties and deal them the default model on two cores; what a first request is told."""
 
 
-class ClerkKeeper:
-    """`desk` gets what the clerk says of requests. `start` begins; otherwise the first request does."""
+class MpcClientKeeper:
+    """`route` gets what the client says of requests. `start` begins; otherwise the first request does."""
 
     def __init__(
-        self, folder: ModelFolder, settings: MpcSettings, desk: MpcRoute, *, vocabulary: int, max_context: int
+        self, folder: ModelFolder, settings: MpcSettings, route: MpcRoute, *, vocabulary: int, max_context: int
     ) -> None:
         self._folder = folder
         self._settings = settings
-        self._desk = desk
+        self._route = route
         self._vocabulary = vocabulary
         self._max_context = min(max_context, settings.max_context)
-        self._trio: ModuleHandle[TrioReady] | None = None
-        self._clerk: ModuleHandle[ClerkReady] | None = None
+        self._local_parties: ModuleHandle[LocalPartiesReady] | None = None
+        self._client: ModuleHandle[MpcClientReady] | None = None
         self._up = False
         self._place: SharesFolder | None = None
         self._begun = 0.0
@@ -57,9 +64,9 @@ class ClerkKeeper:
         self._keeping: asyncio.Task[None] | None = None
 
     @property
-    def clerk_pid(self) -> int | None:
-        """The clerk's process, for those who watch it."""
-        return self._clerk.pid if self._clerk and self._up else None
+    def client_pid(self) -> int | None:
+        """The client's process, for those who watch it."""
+        return self._client.pid if self._client and self._up else None
 
     def start(self) -> None:
         """Start what is needed, unless that is being done already; ServiceUnavailable if there is no memory for it."""
@@ -70,9 +77,9 @@ class ClerkKeeper:
             self._keeping = asyncio.create_task(self._keep())
 
     def confide(self, confided: Confide) -> None:
-        """Give the clerk a prompt; StartingUp, with an honest guess, while there is none."""
-        if self._up and self._clerk is not None:
-            self._clerk.send(confided)
+        """Give the client a prompt; StartingUp, with an honest guess, while there is none."""
+        if self._up and self._client is not None:
+            self._client.send(confided)
             return
         self.start()
         if self._trouble is not None:
@@ -85,18 +92,18 @@ class ClerkKeeper:
         )
 
     def send(self, message: msgspec.Struct) -> None:
-        if self._up and self._clerk is not None:
-            self._clerk.send(message)
+        if self._up and self._client is not None:
+            self._client.send(message)
 
     async def close(self) -> None:
-        """End the clerk, then the parties that are ours."""
+        """End the client, then the parties that are ours."""
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
-        if self._clerk is not None:
-            await self._clerk.close(SECONDS_FOR_CLERK_TO_END)
-        if self._trio is not None:
-            await self._trio.close(SECONDS_FOR_PARTIES_TO_END)
+        if self._client is not None:
+            await self._client.close(SECONDS_FOR_CLERK_TO_END)
+        if self._local_parties is not None:
+            await self._local_parties.close(SECONDS_FOR_PARTIES_TO_END)
         self._forget_shares()
 
     async def _keep(self) -> None:
@@ -106,25 +113,27 @@ class ClerkKeeper:
                 await self._start_once()
                 failures = 0
                 await self._any_ended.wait()
-                log.warning("The clerk or its parties ended; starting again.")
+                log.warning("The client or its parties ended; starting again.")
             except CloisterError as reason:
                 self._trouble = reason
                 log.error("The level mpc does not start: %s", reason.message)
             self._up = False
-            self._desk.clerk_gone()
+            self._route.client_gone()
             self._begun = monotonic()
-            if self._clerk is not None:
-                await self._clerk.close(SECONDS_FOR_CLERK_TO_END)
+            if self._client is not None:
+                await self._client.close(SECONDS_FOR_CLERK_TO_END)
             await asyncio.sleep(SECONDS_BETWEEN_STARTS[min(failures, len(SECONDS_BETWEEN_STARTS) - 1)])
             failures += 1
 
     async def _start_once(self) -> None:
         self._any_ended.clear()
-        parties = self._settings.parties or await self._local_parties()
-        self._clerk = ModuleHandle("clerk", CLERK, FromClerk, ClerkReady, hear=self._hear, on_end=self._any_ended.set)
+        parties = self._settings.parties or await self._started_parties()
+        self._client = ModuleHandle(
+            "client", CLIENT, FromMpcClient, MpcClientReady, hear=self._hear, on_end=self._any_ended.set
+        )
         folder = self._folder
-        self._clerk.send(
-            StartClerk(
+        self._client.send(
+            StartMpcClient(
                 VERSION,
                 folder.name,
                 str(folder.path),
@@ -134,28 +143,32 @@ class ClerkKeeper:
                 self._settings.draft_tokens,
             )
         )
-        await self._clerk.ready
+        await self._client.ready
         self._up, self._trouble = True, None
         log.info("The level mpc is served.")
 
     def _hear(self, message: msgspec.Struct) -> None:
-        if self._clerk is None or not self._clerk.started:
-            raise ProtocolError("The clerk spoke before it was ready.")
-        self._desk.hear(message)
+        if self._client is None or not self._client.started:
+            raise ProtocolError("The client spoke before it was ready.")
+        self._route.hear(message)
 
     def _forget_shares(self) -> None:
         if self._place is not None:
             self._place.remove()
             self._place = None
 
-    async def _local_parties(self) -> Path:
-        """The trio on this machine, started if it is not there (any more)."""
-        if self._trio is None or not self._trio.endpoint.open:
-            if self._trio is not None:
-                await self._trio.close(SECONDS_FOR_PARTIES_TO_END)
+    async def _started_parties(self) -> Path:
+        """The local parties on this machine, started if it is not there (any more)."""
+        if self._local_parties is None or not self._local_parties.endpoint.open:
+            if self._local_parties is not None:
+                await self._local_parties.close(SECONDS_FOR_PARTIES_TO_END)
             self._forget_shares()
             self._place = SharesFolder(cache_folder() / "mpc")
-            self._trio = ModuleHandle("parties", TRIO, ToldByTrio, TrioReady, on_end=self._any_ended.set)
-            self._trio.send(StartTrio(VERSION, self._folder.name, str(self._folder.path), str(self._place.path)))
-        told = await asyncio.shield(self._trio.ready)
+            self._local_parties = ModuleHandle(
+                "parties", LOCAL_PARTIES, FromLocalParties, LocalPartiesReady, on_end=self._any_ended.set
+            )
+            self._local_parties.send(
+                StartLocalParties(VERSION, self._folder.name, str(self._folder.path), str(self._place.path))
+            )
+        told = await asyncio.shield(self._local_parties.ready)
         return Path(told.parties)

@@ -1,4 +1,4 @@
-"""A clerk, or a trio, that a test has the controller start: `python -m tests.controller.stub_clerk FD`.
+"""A client, or a local parties, that a test has the controller start: `python -m tests.controller.stub_mpc_client FD`.
 
 What it does with a prompt is what the prompt says: `answer`, `die`, `lie` or `keep`.
 """
@@ -11,16 +11,22 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cloister.messages.clerk import ClerkReady, StartClerk, StartTrio, ToClerk, TrioReady
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION, Tokens
 from cloister.messages.lifecycle import StartFailed
+from cloister.messages.mpc_client import (
+    LocalPartiesReady,
+    MpcClientReady,
+    StartLocalParties,
+    StartMpcClient,
+    ToMpcClient,
+)
 from cloister.messages.vault import Confide, Understood
 
 
 def main() -> None:
     controller = socket.socket(fileno=int(sys.argv[1]))
-    frames: FrameReader[Any] = FrameReader(ToClerk | StartTrio)
+    frames: FrameReader[Any] = FrameReader(ToMpcClient | StartLocalParties)
     while data := controller.recv(1 << 16):
         for message in frames.feed(data):
             for said in replies(message):
@@ -29,15 +35,15 @@ def main() -> None:
 
 def replies(message: Any) -> list[Any]:
     match message:
-        case StartTrio():
+        case StartLocalParties():
             if message.name == "broken":
                 return [StartFailed("model_unsupported", "This model cannot be dealt.", "Choose another.")]
             place = Path(message.folder) / "parties.toml"
             place.write_text("")
-            return [TrioReady(str(place))]
-        case StartClerk():
+            return [LocalPartiesReady(str(place))]
+        case StartMpcClient():
             assert Path(message.parties).name == "parties.toml"
-            return [ClerkReady(VERSION)]
+            return [MpcClientReady(VERSION)]
         case Confide(prompt=b"die"):
             os._exit(1)
         case Confide(prompt=b"lie"):
