@@ -13,7 +13,7 @@ from cloister.errors import InvalidRequest, LevelUnavailable
 from cloister.gateway.app import create_app
 from cloister.gateway.protection import Levels
 from cloister.levels import LEVELS as EVERY_LEVEL
-from cloister.messages.prompts import ChatPrompt, TextPrompt, TokenPrompt, Turn, read_prompt
+from cloister.messages.prompts import ChatPrompt, PromptMessage, TextPrompt, TokenPrompt, read_prompt
 from tests.gateway.fakes import KEY, LEVELS, MODEL, ByteTokenizer, FakeBackend, chat_body, completion_body
 
 CHAT = "/v1/chat/completions"
@@ -105,7 +105,7 @@ async def test_a_vaults_prompt_goes_unread(
     whole = await post(http, {"messages": messages})
     job = backend.submitted[-1].job
     assert isinstance(job, VaultJob)
-    turns = (Turn("developer", "Be <confidential>kind</confidential>."), Turn("user", "ab"))
+    turns = (PromptMessage("developer", "Be <confidential>kind</confidential>."), PromptMessage("user", "ab"))
     assert read_prompt(job.prompt) == ChatPrompt(turns)
     assert whole.json()["usage"]["prompt_tokens"] == len("<system>Be kind.<user>ab<assistant>"), "by the vault's count"
     for prompt, sent in (("Once", TextPrompt("Once")), ([1, 2], TokenPrompt((1, 2)))):

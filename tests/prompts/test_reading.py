@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from jinja2 import TemplateError
 
 from cloister.errors import InvalidRequest, PromptTooLong
-from cloister.messages.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt, Turn
+from cloister.messages.prompts import ChatPrompt, Prompt, PromptMessage, TextPrompt, TokenPrompt
 from cloister.models.source import ModelFolder
 from cloister.prompts.confidential import CLOSING, OPENING
 from cloister.prompts.reading import PromptReading, ReadPrompt
@@ -128,7 +128,7 @@ def test_text_tokens_are_exact_and_the_public_ones_hold_nothing_private(
 def test_chat_tokens_are_exact_and_the_public_ones_hold_nothing_private(
     smollm: Tokenizer, reading: PromptReading, turns: list[tuple[str, Parts]]
 ) -> None:
-    read = reading.read(ChatPrompt(tuple(Turn(role, tagged(parts)) for role, parts in turns)))
+    read = reading.read(ChatPrompt(tuple(PromptMessage(role, tagged(parts)) for role, parts in turns)))
     names = {"developer": "system"}
     chat = [{"role": names.get(role, role), "content": untagged(parts)} for role, parts in turns]
     assert list(read.tokens) == smollm.render_chat(chat)
@@ -158,7 +158,9 @@ def test_chat_tokens_are_exact_and_the_public_ones_hold_nothing_private(
     )
 )
 def test_the_same_with_a_vocabulary_of_other_make(llama_like: Tokenizer, parts: Parts) -> None:
-    read = PromptReading(llama_like, llama_like.vocabulary, CONTEXT).read(ChatPrompt((Turn("user", tagged(parts)),)))
+    read = PromptReading(llama_like, llama_like.vocabulary, CONTEXT).read(
+        ChatPrompt((PromptMessage("user", tagged(parts)),))
+    )
     assert list(read.tokens) == llama_like.render_chat([{"role": "user", "content": untagged(parts)}])
     given_away = llama_like.decode(read.tokens[: read.public]).replace(" ", "")
     if any(private and words for private, words in parts):
@@ -172,7 +174,7 @@ def test_the_same_with_a_vocabulary_of_other_make(llama_like: Tokenizer, parts: 
 
 
 def read_one(reading: PromptReading, content: str) -> ReadPrompt:
-    return reading.read(ChatPrompt((Turn("system", "Be terse."), Turn("user", content))))
+    return reading.read(ChatPrompt((PromptMessage("system", "Be terse."), PromptMessage("user", content))))
 
 
 def public_text(smollm: Tokenizer, read: ReadPrompt) -> str:
@@ -236,7 +238,9 @@ def test_a_token_cut_otherwise_because_of_the_private_text_is_private(
 def test_a_template_that_tells_of_the_private_text_early_makes_it_all_private(tmp_path: Any, template: str) -> None:
     tokenizer = Tokenizer(write_folder(tmp_path, sentencepiece_like(), template))
     reading = PromptReading(tokenizer, tokenizer.vocabulary, CONTEXT)
-    prompt = ChatPrompt((Turn("user", f"aaaa{OPENING}bbbb{CLOSING}"), Turn("user", f"{OPENING}bcbc{CLOSING}aa")))
+    prompt = ChatPrompt(
+        (PromptMessage("user", f"aaaa{OPENING}bbbb{CLOSING}"), PromptMessage("user", f"{OPENING}bcbc{CLOSING}aa"))
+    )
     read = reading.read(prompt)
     assert len(read.tokens) > 4
     given_away = tokenizer.decode(read.tokens[: read.public]).strip()
@@ -245,7 +249,9 @@ def test_a_template_that_tells_of_the_private_text_early_makes_it_all_private(tm
         assert not given_away
 
 
-@pytest.mark.parametrize("prompt", [TextPrompt(f"a{OPENING}secret"), ChatPrompt((Turn("user", f"secret{CLOSING}"),))])
+@pytest.mark.parametrize(
+    "prompt", [TextPrompt(f"a{OPENING}secret"), ChatPrompt((PromptMessage("user", f"secret{CLOSING}"),))]
+)
 def test_unbalanced_tags_are_refused(reading: PromptReading, prompt: Prompt) -> None:
     with pytest.raises(InvalidRequest) as caught:
         reading.read(prompt)
@@ -254,7 +260,7 @@ def test_unbalanced_tags_are_refused(reading: PromptReading, prompt: Prompt) -> 
 
 def test_tags_do_not_pair_across_messages(reading: PromptReading) -> None:
     with pytest.raises(InvalidRequest):
-        reading.read(ChatPrompt((Turn("user", f"{OPENING}a"), Turn("assistant", f"b{CLOSING}"))))
+        reading.read(ChatPrompt((PromptMessage("user", f"{OPENING}a"), PromptMessage("assistant", f"b{CLOSING}"))))
 
 
 def test_too_long_is_refused_before_it_is_tokenised(smollm: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +269,7 @@ def test_too_long_is_refused_before_it_is_tokenised(smollm: Tokenizer, monkeypat
     monkeypatch.setattr(smollm, "render_chat", None)
     for prompt, param in (
         (TextPrompt("secret " * 9999), "prompt"),
-        (ChatPrompt((Turn("user", "s" * 9999),)), "messages"),
+        (ChatPrompt((PromptMessage("user", "s" * 9999),)), "messages"),
     ):
         with pytest.raises(PromptTooLong) as caught:
             reading.read(prompt)
@@ -294,7 +300,7 @@ def test_a_template_errors_words_are_not_passed_on(smollm: Tokenizer, monkeypatc
 
     monkeypatch.setattr(smollm, "render_chat", refuse)
     with pytest.raises(InvalidRequest, match="does not accept") as caught:
-        PromptReading(smollm, smollm.vocabulary, CONTEXT).read(ChatPrompt((Turn("user", "a"),)))
+        PromptReading(smollm, smollm.vocabulary, CONTEXT).read(ChatPrompt((PromptMessage("user", "a"),)))
     assert "secret" not in str(caught.value) and caught.value.param == "messages" and caught.value.__cause__ is None
 
 

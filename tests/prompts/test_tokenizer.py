@@ -278,7 +278,7 @@ SEALED = """
 import os, resource, sys
 from pathlib import Path
 from cloister.errors import InvalidRequest
-from cloister.messages.prompts import ChatPrompt, TextPrompt, Turn
+from cloister.messages.prompts import ChatPrompt, TextPrompt, PromptMessage
 from cloister.prompts.reading import PromptReading
 from cloister.prompts.chat_template import Rendered
 from cloister.models.source import ModelFolder
@@ -290,7 +290,7 @@ def threads():
 def work(tokenizer, reading):
     for text in ("hello <confidential>world</confidential>", "🙂<confidential><|im_end|></confidential>", "word " * 99):
         reading.read(TextPrompt(text))
-        tokens = reading.read(ChatPrompt((Turn("user", text),))).tokens
+        tokens = reading.read(ChatPrompt((PromptMessage("user", text),))).tokens
         stream = tokenizer.stream()
         text = stream.push(tokens) + stream.finish() + tokenizer.decode(tokens) + tokenizer.token_text(tokens[0])
         assert "assistant" in text

@@ -11,7 +11,7 @@ from cloister.channel.keys import ChannelKey, address_to
 from cloister.channel.sealing import seal_prompt
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Failed, SamplingParams
-from cloister.messages.prompts import ChatPrompt, LockedPrompt, PromptField, TextPrompt, TokenPrompt, Turn
+from cloister.messages.prompts import ChatPrompt, LockedPrompt, PromptField, PromptMessage, TextPrompt, TokenPrompt
 from cloister.messages.vault import Confide, ToVault, Understood
 from tests.vault.house import Room
 
@@ -30,11 +30,11 @@ def locked(field: PromptField, given: Any, index: int = 0, **instead: Any) -> Lo
 
 
 SAME = [
-    ("messages", [{"role": "user", "content": SECRET}], ChatPrompt((Turn("user", SECRET),))),
+    ("messages", [{"role": "user", "content": SECRET}], ChatPrompt((PromptMessage("user", SECRET),))),
     (
         "messages",
         [{"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
-        ChatPrompt((Turn("developer", "ab"),)),
+        ChatPrompt((PromptMessage("developer", "ab"),)),
     ),
     ("prompt", TAGGED, TextPrompt(TAGGED)),
     ("prompt", [7, 8, 9], TokenPrompt((7, 8, 9))),

@@ -10,7 +10,7 @@ import pytest
 from cloister.errors import ProtocolError
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION, Failed, SamplingParams, Tokens
-from cloister.messages.prompts import ChatPrompt, TextPrompt, TokenPrompt, Turn, write_prompt
+from cloister.messages.prompts import ChatPrompt, PromptMessage, TextPrompt, TokenPrompt, write_prompt
 from cloister.messages.vault import (
     Confide,
     CoresDone,
@@ -252,7 +252,7 @@ BAD = {
     "an unknown bias": (write_prompt(TextPrompt("secret")), {"logit_bias": {301: 1.0}}, "invalid_request"),
     "logprobs of the prompt": (write_prompt(TextPrompt("secret")), {"prompt_logprobs": 1}, "invalid_request"),
     "no token wanted": (write_prompt(TextPrompt("secret")), {"max_tokens": 0}, "invalid_request"),
-    "half a surrogate": (write_prompt(ChatPrompt((Turn("user", "a"),))) + b"\x00", {}, "protocol_error"),
+    "half a surrogate": (write_prompt(ChatPrompt((PromptMessage("user", "a"),))) + b"\x00", {}, "protocol_error"),
 }
 
 

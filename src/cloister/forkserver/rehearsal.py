@@ -19,9 +19,9 @@ from cloister.messages.prompts import (
     LockedPrompt,
     Prompt,
     PromptField,
+    PromptMessage,
     TextPrompt,
     TokenPrompt,
-    Turn,
     write_prompt,
 )
 from cloister.messages.vault import (
@@ -38,8 +38,8 @@ from cloister.vault.vault import Vault
 PROMPTS: tuple[Prompt, ...] = (
     TokenPrompt((0,)),
     TextPrompt("a <confidential>b</confidential>"),
-    ChatPrompt((Turn("user", "a"),)),
-    ChatPrompt((Turn("system", "a"), Turn("user", "a <confidential>b</confidential>"))),
+    ChatPrompt((PromptMessage("user", "a"),)),
+    ChatPrompt((PromptMessage("system", "a"), PromptMessage("user", "a <confidential>b</confidential>"))),
     TextPrompt("<confidential>"),
 )
 SEALED: tuple[tuple[PromptField, bytes], ...] = (

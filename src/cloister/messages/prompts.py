@@ -30,7 +30,7 @@ class _Silent:
         return f"{type(self).__name__}(…)"
 
 
-class Turn(_Silent, Struct, frozen=True, array_like=True):
+class PromptMessage(_Silent, Struct, frozen=True, array_like=True):
     """One message of a chat."""
 
     role: Annotated[str, Meta(max_length=64)]
@@ -40,7 +40,7 @@ class Turn(_Silent, Struct, frozen=True, array_like=True):
 class ChatPrompt(_Silent, Struct, frozen=True, tag="chat", forbid_unknown_fields=True):
     """A conversation, to be put into the model's own template."""
 
-    messages: tuple[Turn, ...]
+    messages: tuple[PromptMessage, ...]
 
 
 class TextPrompt(_Silent, Struct, frozen=True, tag="text", forbid_unknown_fields=True):

@@ -18,9 +18,9 @@ from cloister.messages.prompts import (
     ChatPrompt,
     Prompt,
     PromptField,
+    PromptMessage,
     TextPrompt,
     TokenPrompt,
-    Turn,
 )
 
 MAX_PROMPT_TOKENS = 1_048_576
@@ -102,7 +102,7 @@ def one_prompt(value: Any) -> OnePrompt:
 
 def chat_prompt(messages: Sequence[ChatMessage]) -> ChatPrompt:
     """The conversation, still without a template."""
-    return ChatPrompt(tuple(Turn(message.role, message.text) for message in messages))
+    return ChatPrompt(tuple(PromptMessage(message.role, message.text) for message in messages))
 
 
 def plain_prompt(given: OnePrompt) -> TextPrompt | TokenPrompt:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from jinja2 import TemplateError
 
 from cloister.errors import InvalidRequest, PromptTooLong
-from cloister.messages.prompts import ChatPrompt, Prompt, TextPrompt, Turn
+from cloister.messages.prompts import ChatPrompt, Prompt, PromptMessage, TextPrompt
 from cloister.prompts.chat_template import free_mark
 from cloister.prompts.confidential import Marked, parse_confidential, shared_length
 
@@ -74,7 +74,7 @@ class PromptReading:
             return self._text(prompt.text)
         return self._checked(prompt.tokens, (), "prompt")
 
-    def _chat(self, turns: Sequence[Turn]) -> ReadPrompt:
+    def _chat(self, turns: Sequence[PromptMessage]) -> ReadPrompt:
         """The conversation in the model's own template, up to where the assistant speaks next."""
         contents = [parse_confidential(turn.content, param="messages") for turn in turns]
         self._check_length(sum(len(content.text) for content in contents), "messages")
