@@ -1,4 +1,4 @@
-"""`cloister serve` as a user starts it, for tests that want the whole house."""
+"""`cloister serve` as a user starts it, for tests that want the whole node."""
 
 from __future__ import annotations
 

@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.controller.fakes import House
+from tests.controller.fakes import Node
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
+async def node() -> AsyncIterator[Node]:
     """One service, fresh vaults on demand (none spare), one gateway."""
-    house = await House.build(spare_vaults=0)
-    yield house
-    house.close()
+    node = await Node.build(spare_vaults=0)
+    yield node
+    node.close()

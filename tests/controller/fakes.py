@@ -13,7 +13,7 @@ import msgspec
 from cloister.config import ControllerSettings
 from cloister.controller.relay import Relay
 from cloister.controller.requests import Requests
-from cloister.controller.routes.base import Asked, Node
+from cloister.controller.routes import base
 from cloister.controller.routes.mpc import MpcRoute
 from cloister.controller.service import Service
 from cloister.link.shape import LinkShape
@@ -156,13 +156,13 @@ class MpcOnly:
     def __init__(self, tell: Callable[[msgspec.Struct], None], vocabulary: int) -> None:
         requests = Requests(tell, lambda: vocabulary, lambda request: None)
         nobody: Any = None
-        self.route = MpcRoute(Node(requests, nobody, lambda: SERVING))
+        self.route = MpcRoute(base.Node(requests, nobody, lambda: SERVING))
 
     def ask(self, request_id: int, prompt: bytes, params: SamplingParams) -> None:
-        self.route.ask(Asked(Ask(request_id, "ann", "mpc", "s", False, b"", params), prompt))
+        self.route.ask(base.Asked(Ask(request_id, "ann", "mpc", "s", False, b"", params), prompt))
 
 
-class House:
+class Node:
     """A relay with a service, vaults and one gateway, all played."""
 
     def __init__(self, lock: Callable[[SealedPrompt], LockedPrompt] | None = None, **settings: Any) -> None:
@@ -175,10 +175,10 @@ class House:
         self.real_service: Service | None = None
 
     @classmethod
-    async def build(cls, lock: Callable[[SealedPrompt], LockedPrompt] | None = None, **settings: Any) -> House:
-        house = cls(lock, **settings)
-        await house.start_service()
-        return house
+    async def build(cls, lock: Callable[[SealedPrompt], LockedPrompt] | None = None, **settings: Any) -> Node:
+        node = cls(lock, **settings)
+        await node.start_service()
+        return node
 
     def add_gateway(self, frontend: Inbox) -> int:
         class Frontend:

@@ -14,7 +14,7 @@ from tests.examples import examples
 CORES = 3
 
 
-class House(RuleBasedStateMachine):
+class Node(RuleBasedStateMachine):
     """The service as it really behaves: after Resume it makes one step at least before a Pause counts."""
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class House(RuleBasedStateMachine):
         assert not self.up or self.lease.service == "computing"
 
 
-TestFloor = House.TestCase
+TestFloor = Node.TestCase
 TestFloor.settings = examples(150, stateful_step_count=40)
 
 

@@ -54,7 +54,7 @@ def shares(tmp_path: Path) -> list[Path]:
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[Any]:
+async def node(tmp_path: Path) -> AsyncIterator[Any]:
     made: list[Asked] = []
 
     def make(name: str = "model", **settings: Any) -> Asked:
@@ -66,8 +66,8 @@ async def house(tmp_path: Path) -> AsyncIterator[Any]:
         await client.keeper.close()
 
 
-async def test_the_first_request_starts_it_and_is_told_when_to_come_back(house: Any, tmp_path: Path) -> None:
-    client = house()
+async def test_the_first_request_starts_it_and_is_told_when_to_come_back(node: Any, tmp_path: Path) -> None:
+    client = node()
     assert not shares(tmp_path)  # nothing runs before somebody asks
     client.ask(1)
     failure = await client.next(Failed)
@@ -81,8 +81,8 @@ async def test_the_first_request_starts_it_and_is_told_when_to_come_back(house: 
 
 
 @pytest.mark.parametrize("how", ["killed", "dies", "lies"])
-async def test_a_client_that_ends_fails_its_requests_at_once_and_comes_back(house: Any, how: str) -> None:
-    client = house()
+async def test_a_client_that_ends_fails_its_requests_at_once_and_comes_back(node: Any, how: str) -> None:
+    client = node()
     client.keeper.start()
     pid = await client.up()
     client.ask(1, b"keep")
@@ -101,8 +101,8 @@ async def test_a_client_that_ends_fails_its_requests_at_once_and_comes_back(hous
     assert (await client.next(Accepted, skip=(Failed,))).request_id == 3
 
 
-async def test_dead_parties_are_started_again_with_a_client_of_its_own(house: Any, tmp_path: Path) -> None:
-    client = house()
+async def test_dead_parties_are_started_again_with_a_client_of_its_own(node: Any, tmp_path: Path) -> None:
+    client = node()
     client.keeper.start()
     pid = await client.up()
     assert client.keeper._local_parties is not None
@@ -113,8 +113,8 @@ async def test_dead_parties_are_started_again_with_a_client_of_its_own(house: An
     assert client.keeper._local_parties.pid != started and (place / "parties.toml").exists()
 
 
-async def test_what_does_not_start_says_why(house: Any) -> None:
-    client = house("broken")
+async def test_what_does_not_start_says_why(node: Any) -> None:
+    client = node("broken")
     client.ask(1)
     assert (await client.next(Failed)).code == "starting_up"
     async with asyncio.timeout(20):
@@ -128,10 +128,10 @@ async def test_what_does_not_start_says_why(house: Any) -> None:
     assert "This model cannot be dealt." in failure.message and "Choose another." in failure.message
 
 
-async def test_parties_elsewhere_need_no_local_parties(house: Any, tmp_path: Path) -> None:
+async def test_parties_elsewhere_need_no_local_parties(node: Any, tmp_path: Path) -> None:
     file = tmp_path / "parties.toml"
     file.write_text("")
-    client = house(parties=file)
+    client = node(parties=file)
     client.keeper.start()
     await client.up()
     assert client.keeper._local_parties is None

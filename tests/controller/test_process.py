@@ -1,4 +1,4 @@
-"""The whole house but for its HTTP edge, with real processes: it serves, parts of it die, and it comes back."""
+"""The whole node but for its HTTP edge, with real processes: it serves, parts of it die, and it comes back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cloister.backend.base import OpenJob, VaultJob
 from cloister.errors import ModelCorrupt, PromptTooLong, QueueFull, ServiceUnavailable, VaultLost
 from cloister.messages.generation import SamplingParams, Stats
 from cloister.models.source import ModelFolder
-from tests.controller.house import ENGINE, RealHouse, private
+from tests.controller.node import ENGINE, RealNode, private
 from tests.forkserver.model import save_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -36,182 +36,182 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def house(tiny: ModelFolder) -> AsyncIterator[RealHouse]:
-    house = await RealHouse.start(tiny, spare_vaults=1, vault_deadline_s=2.0)
-    yield house
-    await house.close()
+async def node(tiny: ModelFolder) -> AsyncIterator[RealNode]:
+    node = await RealNode.start(tiny, spare_vaults=1, vault_deadline_s=2.0)
+    yield node
+    await node.close()
 
 
-async def answer(house: RealHouse, job: OpenJob | VaultJob, params: SamplingParams = GREEDY) -> list[int]:
-    stream = await house.client.generate("tenant", job, params)
+async def answer(node: RealNode, job: OpenJob | VaultJob, params: SamplingParams = GREEDY) -> list[int]:
+    stream = await node.client.generate("tenant", job, params)
     return [token async for part in stream for token in part.tokens]
 
 
-async def drained(house: RealHouse) -> Stats:
+async def drained(node: RealNode) -> Stats:
     """The stats once nothing runs any more."""
     while True:
-        stats = await house.client.stats()
+        stats = await node.client.stats()
         if not stats.running and not stats.waiting:
             return stats
         await asyncio.sleep(0.01)
 
 
-def vault_pids(house: RealHouse) -> list[int]:
-    return [vault.pid for vault in house.controller.relay.sessions.vaults() if vault.pid]
+def vault_pids(node: RealNode) -> list[int]:
+    return [vault.pid for vault in node.controller.relay.sessions.vaults() if vault.pid]
 
 
-async def service_is_back(house: RealHouse) -> None:
+async def service_is_back(node: RealNode) -> None:
     async with asyncio.timeout(60):
         while True:
             try:
-                await house.client.stats()
+                await node.client.stats()
                 return
             except ServiceUnavailable:
                 await asyncio.sleep(0.02)
 
 
-async def test_greedy_tokens_are_transformers_own_at_every_level(house: RealHouse, tiny: ModelFolder) -> None:
+async def test_greedy_tokens_are_transformers_own_at_every_level(node: RealNode, tiny: ModelFolder) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny.path, dtype=torch.float32)
     from cloister.prompts.tokenizer import Tokenizer
 
-    before = await house.client.stats()
+    before = await node.client.stats()
     prompt = Tokenizer(tiny).encode(TEXT, True)
     expected = model.generate(torch.tensor([prompt]), max_new_tokens=12, do_sample=False, eos_token_id=None)
     expected = expected[0, len(prompt) :].tolist()
-    assert await answer(house, OpenJob(tuple(prompt))) == expected
-    stream = await house.client.generate("tenant", private(TEXT, "a"), GREEDY)
+    assert await answer(node, OpenJob(tuple(prompt))) == expected
+    stream = await node.client.generate("tenant", private(TEXT, "a"), GREEDY)
     assert stream.prompt_tokens == len(prompt)
     assert [token async for part in stream for token in part.tokens] == expected
-    assert await answer(house, private(TEXT, "b", level="isolated")) == expected
-    stats = await drained(house)
+    assert await answer(node, private(TEXT, "b", level="isolated")) == expected
+    stats = await drained(node)
     assert stats.prompt_tokens - before.prompt_tokens == 3 * len(prompt)
     assert stats.output_tokens - before.output_tokens == 36
 
 
-async def test_many_at_once_get_what_each_gets_alone(house: RealHouse) -> None:
+async def test_many_at_once_get_what_each_gets_alone(node: RealNode) -> None:
     texts = [TEXT[: 3 + 7 * start % 39] + str(start) for start in range(12)]
-    alone = [await answer(house, private(text, str(number))) for number, text in enumerate(texts)]
-    together = await asyncio.gather(*(answer(house, private(text, f"s{n % 4}")) for n, text in enumerate(texts)))
+    alone = [await answer(node, private(text, str(number))) for number, text in enumerate(texts)]
+    together = await asyncio.gather(*(answer(node, private(text, f"s{n % 4}")) for n, text in enumerate(texts)))
     assert together == alone
-    stats = await drained(house)
+    stats = await drained(node)
     assert stats.blocks_free == stats.blocks_total and stats.vaults == 0
 
 
-async def test_leaving_frees_what_was_held_at_whatever_stage(house: RealHouse) -> None:
-    before = await house.client.stats()
+async def test_leaving_frees_what_was_held_at_whatever_stage(node: RealNode) -> None:
+    before = await node.client.stats()
     jobs = [OpenJob(PROMPT), private(TEXT, "a"), private(TEXT, "k", keep=True), private(TEXT, "i", level="isolated")]
-    streams = [await house.client.generate("tenant", job, ENDLESS) for job in jobs]
+    streams = [await node.client.generate("tenant", job, ENDLESS) for job in jobs]
     await anext(streams[0])
     await anext(streams[2])
     for stream in streams:
         await stream.aclose()
-    waiting = [asyncio.create_task(house.client.generate("tenant", job, ENDLESS)) for job in jobs]
+    waiting = [asyncio.create_task(node.client.generate("tenant", job, ENDLESS)) for job in jobs]
     await asyncio.sleep(0)
     for task in waiting:
         task.cancel()
     await asyncio.gather(*waiting, return_exceptions=True)
-    stats = await asyncio.wait_for(drained(house), 20)
+    stats = await asyncio.wait_for(drained(node), 20)
     assert stats.blocks_free == stats.blocks_total and stats.vaults == 1
     # they did not just run to their ends, unheard
     assert stats.output_tokens - before.output_tokens < 3 * ENDLESS.max_tokens
-    assert len(await answer(house, private(TEXT, "k", keep=True))) == 12
-    await house.client.end_session("tenant", "k")
+    assert len(await answer(node, private(TEXT, "k", keep=True))) == 12
+    await node.client.end_session("tenant", "k")
 
 
 async def test_refusals_keep_their_type(tiny: ModelFolder) -> None:
     narrow = ENGINE.model_copy(update={"max_waiting": 1, "max_waiting_per_tenant": 1, "max_running": 1})
-    house = await RealHouse.start(tiny, narrow, spare_vaults=0, max_vaults=1, max_waiting_for_vaults=0)
+    node = await RealNode.start(tiny, narrow, spare_vaults=0, max_vaults=1, max_waiting_for_vaults=0)
     try:
         with pytest.raises(PromptTooLong):
-            await house.client.generate("tenant", OpenJob(tuple([1] * 600)), GREEDY)
+            await node.client.generate("tenant", OpenJob(tuple([1] * 600)), GREEDY)
         with pytest.raises(PromptTooLong):
-            await house.client.generate("tenant", private("x" * 600, "a"), GREEDY)
+            await node.client.generate("tenant", private("x" * 600, "a"), GREEDY)
         with pytest.raises(QueueFull) as full:
-            await asyncio.gather(*(house.client.generate("tenant", OpenJob(PROMPT), ENDLESS) for _ in range(8)))
+            await asyncio.gather(*(node.client.generate("tenant", OpenJob(PROMPT), ENDLESS) for _ in range(8)))
         assert full.value.retry_after >= 1
         with pytest.raises(QueueFull):
-            await asyncio.gather(*(house.client.generate("t", private(TEXT, str(n)), ENDLESS) for n in range(2)))
+            await asyncio.gather(*(node.client.generate("t", private(TEXT, str(n)), ENDLESS) for n in range(2)))
     finally:
-        await house.close()
+        await node.close()
 
 
-async def test_a_killed_service_fails_its_requests_comes_back_and_sessions_survive(house: RealHouse) -> None:
+async def test_a_killed_service_fails_its_requests_comes_back_and_sessions_survive(node: RealNode) -> None:
     job = private(TEXT, "kept", keep=True)
-    before = await answer(house, job)
-    [vault] = vault_pids(house)
-    streams = [await house.client.generate("tenant", one, ENDLESS) for one in (OpenJob(PROMPT), job)]
+    before = await answer(node, job)
+    [vault] = vault_pids(node)
+    streams = [await node.client.generate("tenant", one, ENDLESS) for one in (OpenJob(PROMPT), job)]
     for stream in streams:
         await anext(stream)
-    assert house.controller.service_pid
-    os.kill(house.controller.service_pid, signal.SIGKILL)
+    assert node.controller.service_pid
+    os.kill(node.controller.service_pid, signal.SIGKILL)
     for stream in streams:
         with pytest.raises(ServiceUnavailable):
             async for _ in stream:
                 pass
-    await service_is_back(house)
-    assert await answer(house, job) == before
-    assert vault_pids(house) == [vault]
-    await house.client.end_session("tenant", "kept")
+    await service_is_back(node)
+    assert await answer(node, job) == before
+    assert vault_pids(node) == [vault]
+    await node.client.end_session("tenant", "kept")
 
 
-async def test_a_killed_vault_fails_its_requests_and_no_other(house: RealHouse) -> None:
-    alone = await answer(house, private(TEXT, "other"), ENDLESS)
-    other = asyncio.create_task(answer(house, private(TEXT, "other", keep=True), ENDLESS))
-    while not vault_pids(house):
+async def test_a_killed_vault_fails_its_requests_and_no_other(node: RealNode) -> None:
+    alone = await answer(node, private(TEXT, "other"), ENDLESS)
+    other = asyncio.create_task(answer(node, private(TEXT, "other", keep=True), ENDLESS))
+    while not vault_pids(node):
         await asyncio.sleep(0.005)
-    before = set(vault_pids(house))
-    lost = await house.client.generate("tenant", private("Another text", "lost"), ENDLESS)
+    before = set(vault_pids(node))
+    lost = await node.client.generate("tenant", private("Another text", "lost"), ENDLESS)
     await anext(lost)
-    [pid] = set(vault_pids(house)) - before
+    [pid] = set(vault_pids(node)) - before
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(VaultLost):
         async for _ in lost:
             pass
     assert await other == alone
-    assert await answer(house, private(TEXT, "lost"), ENDLESS) == alone
-    await house.client.end_session("tenant", "other")
+    assert await answer(node, private(TEXT, "lost"), ENDLESS) == alone
+    await node.client.end_session("tenant", "other")
 
 
 @pytest.mark.parametrize("level", ["partitioned", "isolated"])
-async def test_a_vault_that_stops_answering_is_timed_out_and_others_go_on(house: RealHouse, level: str) -> None:
-    alone = await answer(house, private(TEXT, "other"), ENDLESS)
-    silent = await house.client.generate("tenant", private("Another text", "silent", level=level), ENDLESS)
+async def test_a_vault_that_stops_answering_is_timed_out_and_others_go_on(node: RealNode, level: str) -> None:
+    alone = await answer(node, private(TEXT, "other"), ENDLESS)
+    silent = await node.client.generate("tenant", private("Another text", "silent", level=level), ENDLESS)
     await anext(silent)
-    [pid] = vault_pids(house)
+    [pid] = vault_pids(node)
     os.kill(pid, signal.SIGSTOP)
-    assert await answer(house, private(TEXT, "other"), ENDLESS) == alone
+    assert await answer(node, private(TEXT, "other"), ENDLESS) == alone
     with pytest.raises(VaultLost):
         async for _ in silent:
             pass
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-async def test_a_killed_forkserver_takes_all_with_it_and_all_comes_back(house: RealHouse) -> None:
-    before = await answer(house, private(TEXT, "a"))
-    stream = await house.client.generate("tenant", private(TEXT, "b"), ENDLESS)
+async def test_a_killed_forkserver_takes_all_with_it_and_all_comes_back(node: RealNode) -> None:
+    before = await answer(node, private(TEXT, "a"))
+    stream = await node.client.generate("tenant", private(TEXT, "b"), ENDLESS)
     await anext(stream)
     [forkserver] = [one for one in psutil.Process().children() if "cloister.forkserver" in one.cmdline()]
     forkserver.kill()
     with pytest.raises(ServiceUnavailable):
         async for _ in stream:
             pass
-    await service_is_back(house)
-    assert await answer(house, private(TEXT, "a")) == before
+    await service_is_back(node)
+    assert await answer(node, private(TEXT, "a")) == before
 
 
 async def test_closing_ends_every_process_and_open_requests(tiny: ModelFolder) -> None:
     others = set(psutil.Process().children(recursive=True))
-    house = await RealHouse.start(tiny, spare_vaults=1)
-    stream = await house.client.generate("tenant", private(TEXT, "a", keep=True), ENDLESS)
+    node = await RealNode.start(tiny, spare_vaults=1)
+    stream = await node.client.generate("tenant", private(TEXT, "a", keep=True), ENDLESS)
     processes = set(psutil.Process().children(recursive=True)) - others
     assert len(processes) >= 3  # fork server, service, the session's vault, perhaps a spare one
-    await house.controller.close()
+    await node.controller.close()
     _, alive = psutil.wait_procs(processes, timeout=5)
     assert not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
     with pytest.raises(ServiceUnavailable):
         while True:
             await anext(stream)
-    await house.close()
+    await node.close()
 
 
 async def test_a_broken_model_is_a_typed_error_and_no_process_stays(tiny: ModelFolder, tmp_path: Path) -> None:
@@ -219,15 +219,15 @@ async def test_a_broken_model_is_a_typed_error_and_no_process_stays(tiny: ModelF
     (tmp_path / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0not safetensors.")
     others = set(psutil.Process().children(recursive=True))
     with pytest.raises(ModelCorrupt):
-        await RealHouse.start(ModelFolder("broken", tmp_path, {}))
+        await RealNode.start(ModelFolder("broken", tmp_path, {}))
     assert not set(psutil.Process().children(recursive=True)) - others
 
 
 async def test_nothing_of_a_request_is_visible_from_outside(tiny: ModelFolder) -> None:
     """Arguments of the processes hold no settings and no prompt; no core of theirs would be written."""
     others = set(psutil.Process().children(recursive=True))
-    house = await RealHouse.start(tiny, spare_vaults=0)
-    stream = await house.client.generate("tenant", private(TEXT, "a", keep=True), ENDLESS)
+    node = await RealNode.start(tiny, spare_vaults=0)
+    stream = await node.client.generate("tenant", private(TEXT, "a", keep=True), ENDLESS)
     await anext(stream)
     ours = set(psutil.Process().children(recursive=True)) - others
     assert len(ours) >= 3  # fork server, service, the session's vault
@@ -243,4 +243,4 @@ async def test_nothing_of_a_request_is_visible_from_outside(tiny: ModelFolder) -
         limits = Path(f"/proc/{process.pid}/limits").read_text()
         assert re.search(r"^Max core file size +0 +0 ", limits, re.MULTILINE)
     await stream.aclose()
-    await house.close()
+    await node.close()

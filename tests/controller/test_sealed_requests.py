@@ -23,7 +23,7 @@ from cloister.messages.generation import Accepted, Cancel, Failed, SamplingParam
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.sealed_api import AskSealed, Serve, ToSealedApi
 from cloister.messages.vault import Confide, Understood
-from tests.controller.fakes import House, Inbox
+from tests.controller.fakes import Inbox, Node
 
 SECRET = b'"a secret of the user"'
 GATEWAY = 5
@@ -245,53 +245,53 @@ def test_keys_and_prompts_are_in_no_repr_and_no_log(room: Room, caplog: pytest.L
 
 
 @pytest.fixture
-async def house(room: Room) -> AsyncIterator[House]:
+async def node(room: Room) -> AsyncIterator[Node]:
     """One vault at a time; its frontend plays the sealed API."""
-    house = await House.build(room.desk.lock, spare_vaults=0, max_vaults=1)
-    yield house
-    house.close()
+    node = await Node.build(room.desk.lock, spare_vaults=0, max_vaults=1)
+    yield node
+    node.close()
 
 
 def ask(number: int, session: str, prompt: SealedPrompt) -> AskSealed:
     return AskSealed(Ask(number, "ann", "isolated", session, False, b"", SamplingParams()), prompt)
 
 
-async def test_a_vault_gets_prompt_and_key_together(room: Room, house: House) -> None:
+async def test_a_vault_gets_prompt_and_key_together(room: Room, node: Node) -> None:
     serve, _, keys = room.serve(1, SECRET)
-    house.send(ask(9, "s", named(serve)))
-    confide = await (await house.vault(0)).next(Confide)
+    node.send(ask(9, "s", named(serve)))
+    confide = await (await node.vault(0)).next(Confide)
     assert isinstance(confide.prompt, LockedPrompt) and confide.prompt.key == keys.prompt
     assert open_prompt(confide.prompt.key, confide.prompt.enc, 0, confide.prompt.data) == SECRET
 
 
-async def test_who_waits_for_a_vault_still_has_the_key_when_one_is_free(room: Room, house: House) -> None:
+async def test_who_waits_for_a_vault_still_has_the_key_when_one_is_free(room: Room, node: Node) -> None:
     """Its answer's other choices may have begun: the desk has forgotten the prompt by then."""
     serve, _, _ = room.serve(1, SECRET, SECRET)
-    house.send(ask(1, "one", named(serve, 0)))
-    house.send(ask(2, "two", named(serve, 1)))
-    first = await (await house.vault(0)).next(Confide)
+    node.send(ask(1, "one", named(serve, 0)))
+    node.send(ask(2, "two", named(serve, 1)))
+    first = await (await node.vault(0)).next(Confide)
     room.desk.from_sealed_api(SealedPart(serve.request_id, b"head"))
-    (await house.vault(0)).say(Understood(first.request_id, 3), Tokens(first.request_id, (4,), finish="stop"))
-    second = await (await house.vault(1)).next(Confide)
+    (await node.vault(0)).say(Understood(first.request_id, 3), Tokens(first.request_id, (4,), finish="stop"))
+    second = await (await node.vault(1)).next(Confide)
     assert isinstance(second.prompt, LockedPrompt)
     assert open_prompt(second.prompt.key, second.prompt.enc, 1, second.prompt.data) == SECRET
 
 
-async def test_a_prompt_of_a_request_that_has_ended_fails_its_asker_only(room: Room, house: House) -> None:
+async def test_a_prompt_of_a_request_that_has_ended_fails_its_asker_only(room: Room, node: Node) -> None:
     serve, _, _ = room.serve(1, SECRET)
     room.desk.leave(GATEWAY, Leave(1))
-    house.send(ask(1, "one", named(serve)))
-    assert (await house.failure()).code == "service_unavailable"
-    house.send(Cancel(1))
+    node.send(ask(1, "one", named(serve)))
+    assert (await node.failure()).code == "service_unavailable"
+    node.send(Cancel(1))
 
 
-async def test_a_vault_that_cannot_open_a_prompt_fails_that_request(room: Room, house: House) -> None:
+async def test_a_vault_that_cannot_open_a_prompt_fails_that_request(room: Room, node: Node) -> None:
     serve, _, _ = room.serve(1, SECRET)
-    house.send(ask(1, "one", named(serve)))
-    vault = await house.vault(0)
+    node.send(ask(1, "one", named(serve)))
+    vault = await node.vault(0)
     confide = await vault.next(Confide)
     vault.say(Failed(confide.request_id, "channel_broken", "A prompt was altered."))
-    assert (await house.failure(Accepted)).code == "channel_broken"
+    assert (await node.failure(Accepted)).code == "channel_broken"
 
 
 def test_a_gateway_cannot_even_say_that_it_wants_the_answer_to_a_sealed_prompt() -> None:

@@ -10,7 +10,7 @@ import pytest
 from cloister.errors import ServiceUnavailable
 from cloister.messages.generation import Accepted, Failed, Submit, Tokens
 from tests.engine.fake_runner import FakeRunner, expected_logits
-from tests.engine.house import Answer, alone, answers_to, drain, make_engine, request
+from tests.engine.node import Answer, alone, answers_to, drain, make_engine, request
 
 
 def crowd(count: int, seed: int = 0, tenants: str = "abc") -> list[Submit]:

@@ -11,7 +11,7 @@ from cloister.errors import ProtocolError, VaultLost, error_from_code
 from cloister.messages.generation import Accepted, Failed, Span, Submit, Tokens, label_spans
 from cloister.messages.service import View
 from tests.engine.fake_runner import FakeRunner
-from tests.engine.house import Answer, alone, answers_to, drain, make_engine, request, split, without_first
+from tests.engine.node import Answer, alone, answers_to, drain, make_engine, request, split, without_first
 from tests.engine.shared_blocks import SharedBlocks
 
 PROMPT = [4, 8, 15, 16, 23, 30, 1, 2, 9, 7]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from tests.engine.fake_runner import FakeRunner
-from tests.engine.house import alone, answers_to, drain, make_engine, request
+from tests.engine.node import alone, answers_to, drain, make_engine, request
 from tests.engine.shared_blocks import SharedBlocks
 
 PREFIX = list(range(20))

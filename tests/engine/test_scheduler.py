@@ -12,7 +12,7 @@ from cloister.compute.layout import Layout
 from cloister.engine.engine import _most_positions
 from cloister.messages.generation import Accepted, Failed, label_spans
 from tests.engine.fake_runner import FakeRunner
-from tests.engine.house import Answer, alone, make_engine, request, split, without_first
+from tests.engine.node import Answer, alone, make_engine, request, split, without_first
 from tests.engine.shared_blocks import SharedBlocks
 from tests.examples import examples
 

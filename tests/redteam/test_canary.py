@@ -38,7 +38,7 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 VAULT_LEVELS = ("partitioned", "isolated")
 
 
-class House:
+class Node:
     """A server, a client, and the search through all that the server is."""
 
     def __init__(self, server: Server, temporary: Path, folder: ModelFolder) -> None:
@@ -118,8 +118,8 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(searched: tuple[Server, Path, ModelFolder]) -> House:
-    return House(*searched)
+def node(searched: tuple[Server, Path, ModelFolder]) -> Node:
+    return Node(*searched)
 
 
 def four_ways(secret: Secret) -> list[tuple[str, Any]]:
@@ -140,46 +140,46 @@ def of_vaults(holders: dict[str, list[str]]) -> int:
 
 
 @pytest.mark.parametrize("level", VAULT_LEVELS)
-def test_a_prompt_is_in_its_vault_only_and_nowhere_after(house: House, level: str) -> None:
-    secret = house.secret()
+def test_a_prompt_is_in_its_vault_only_and_nowhere_after(node: Node, level: str) -> None:
+    secret = node.secret()
     with ExitStack() as answers:
         for path, prompt in four_ways(secret):
-            answers.enter_context(house.answering(path, prompt, protection=level))
-        assert of_vaults(house.holders(secret)) == 4
-    assert house.holders(secret) == {}
+            answers.enter_context(node.answering(path, prompt, protection=level))
+        assert of_vaults(node.holders(secret)) == 4
+    assert node.holders(secret) == {}
 
 
-def test_whole_answers_leave_nothing(house: House) -> None:
+def test_whole_answers_leave_nothing(node: Node) -> None:
     """Not cut short by the client, and not streamed."""
-    secret = house.secret()
+    secret = node.secret()
     for level in VAULT_LEVELS:
         for path, prompt in four_ways(secret):
-            assert house.ask(path, prompt, protection=level, max_tokens=4).status_code == 200
-    assert house.holders(secret) == {}
+            assert node.ask(path, prompt, protection=level, max_tokens=4).status_code == 200
+    assert node.holders(secret) == {}
 
 
-def test_a_kept_session_holds_its_prompt_until_it_ends(house: House) -> None:
+def test_a_kept_session_holds_its_prompt_until_it_ends(node: Node) -> None:
     """One is deleted, the other forgotten for as long as sessions may be idle."""
-    secret = house.secret()
+    secret = node.secret()
     path, prompt = four_ways(secret)[0]
     for name in ("deleted", "forgotten"):
-        assert house.ask(path, prompt, session=name, max_tokens=4).status_code == 200
-    assert of_vaults(house.holders(secret)) == 2
+        assert node.ask(path, prompt, session=name, max_tokens=4).status_code == 200
+    assert of_vaults(node.holders(secret)) == 2
     for name in ("deleted", "forgotten"):  # again: the search may have taken longer than a session may be idle
-        assert house.ask(path, prompt, session=name, max_tokens=4).status_code == 200
-    vaults = len(house.family().vaults)
-    assert house.client.delete("/v1/sessions/deleted").is_success
-    assert len(house.family().vaults) < vaults
+        assert node.ask(path, prompt, session=name, max_tokens=4).status_code == 200
+    vaults = len(node.family().vaults)
+    assert node.client.delete("/v1/sessions/deleted").is_success
+    assert len(node.family().vaults) < vaults
     time.sleep(IDLE_S + 1)
-    assert house.holders(secret) == {}
+    assert node.holders(secret) == {}
 
 
-def test_the_search_finds_what_the_service_is_given(house: House) -> None:
+def test_the_search_finds_what_the_service_is_given(node: Node) -> None:
     """At `open` the service has the tokens: were it given them at another level, the search would find them too."""
-    secret = house.secret()
+    secret = node.secret()
     path, prompt = four_ways(secret)[0]
-    with house.answering(path, prompt, protection="open"):
-        holders = house.holders(secret)
+    with node.answering(path, prompt, protection="open"):
+        holders = node.holders(secret)
     assert any(form.startswith("tokens") for form in holders["service"])
     assert not any(name.startswith("vault ") for name in holders)
 
@@ -189,28 +189,28 @@ def kill_the_vault_at_work(family: Family) -> None:
     os.kill(max(family.vaults, key=lambda pid: sum(psutil.Process(pid).cpu_times()[:2])), signal.SIGKILL)
 
 
-def test_failures_say_and_leave_nothing_of_the_prompt(house: House) -> None:
-    secret = house.secret()
+def test_failures_say_and_leave_nothing_of_the_prompt(node: Node) -> None:
+    secret = node.secret()
     text = secret.text
     replies: list[httpx.Response] = []
     wrong: list[Callable[[str], httpx.Response]] = [
-        lambda level: house.ask(CHAT, [{"role": "user", "content": f"<confidential>{text}"}], protection=level),
-        lambda level: house.ask(COMPLETIONS, f"{text}</confidential>", protection=level),
-        lambda level: house.ask(CHAT, [{"role": "user", "content": f"{text} word" * 2000}], protection=level),
-        lambda level: house.ask(COMPLETIONS, text, protection=level, max_tokens=10**6),
-        lambda level: house.ask(COMPLETIONS, text, protection=level, temperature=text),
-        lambda level: house.ask(CHAT, [{"role": text, "content": text}], protection=level),
-        lambda level: house.ask(CHAT, [{"role": "user", "content": text}], protection=level, session=text * 20),
-        lambda level: house.client.post(CHAT, content=b'{"messages": [{"content": "%b' % text.encode()),
-        lambda level: house.client.post(CHAT, content=text.encode(), headers={"Content-Type": "text/plain"}),
+        lambda level: node.ask(CHAT, [{"role": "user", "content": f"<confidential>{text}"}], protection=level),
+        lambda level: node.ask(COMPLETIONS, f"{text}</confidential>", protection=level),
+        lambda level: node.ask(CHAT, [{"role": "user", "content": f"{text} word" * 2000}], protection=level),
+        lambda level: node.ask(COMPLETIONS, text, protection=level, max_tokens=10**6),
+        lambda level: node.ask(COMPLETIONS, text, protection=level, temperature=text),
+        lambda level: node.ask(CHAT, [{"role": text, "content": text}], protection=level),
+        lambda level: node.ask(CHAT, [{"role": "user", "content": text}], protection=level, session=text * 20),
+        lambda level: node.client.post(CHAT, content=b'{"messages": [{"content": "%b' % text.encode()),
+        lambda level: node.client.post(CHAT, content=text.encode(), headers={"Content-Type": "text/plain"}),
     ]
     for level in VAULT_LEVELS:
         replies += [attempt(level) for attempt in wrong]
     assert {reply.status_code for reply in replies} <= {400, 413, 415}
-    with house.answering(CHAT, four_ways(secret)[0][1], protection="partitioned") as lines:
-        kill_the_vault_at_work(house.family())
+    with node.answering(CHAT, four_ways(secret)[0][1], protection="partitioned") as lines:
+        kill_the_vault_at_work(node.family())
         last = "".join(lines)
     assert "vault_lost" in last
-    said = last + "".join(str(reply.headers) + reply.text for reply in replies) + house.server.said
+    said = last + "".join(str(reply.headers) + reply.text for reply in replies) + node.server.said
     assert not secret.found_in(said.encode())
-    assert house.holders(secret) == {}
+    assert node.holders(secret) == {}

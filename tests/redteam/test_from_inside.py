@@ -66,7 +66,7 @@ class Outcome:
         return self.error is None and not self.signal
 
 
-class House:
+class Node:
     """A fork server of children that attempt what they are told, beside a neighbour that lives on."""
 
     def __init__(self, folder: ModelFolder, output: Path) -> None:
@@ -104,10 +104,10 @@ class House:
 
 
 @contextmanager
-def house_without(layers: frozenset[Layer], folder: ModelFolder, output: Path) -> Iterator[House]:
+def node_without(layers: frozenset[Layer], folder: ModelFolder, output: Path) -> Iterator[Node]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CLOISTER_TEST_WITHOUT", " ".join(layers))
-        made = House(folder, output)
+        made = Node(folder, output)
     try:
         yield made
     finally:
@@ -120,33 +120,33 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
 
 
 @pytest.fixture(scope="module")
-def house(tiny: ModelFolder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with house_without(frozenset(), tiny, tmp_path_factory.mktemp("said") / "output") as made:
+def node(tiny: ModelFolder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with node_without(frozenset(), tiny, tmp_path_factory.mktemp("said") / "output") as made:
         yield made
 
 
 @pytest.mark.parametrize("role", ["vault", "service"])
 @pytest.mark.parametrize("name", sorted(set(ATTEMPTS) - HARMLESS))
-def test_it_is_refused_or_ends_whoever_tries(house: House, name: str, role: Role) -> None:
+def test_it_is_refused_or_ends_whoever_tries(node: Node, name: str, role: Role) -> None:
     if name in (OF_SERVICE if role == "vault" else OF_VAULT):
         pytest.skip("the other role's piece of the link")
-    assert not house.attempt(name, role).succeeded
+    assert not node.attempt(name, role).succeeded
 
 
 @pytest.mark.parametrize("role", ["vault", "service"])
-def test_what_it_prints_reaches_nobody(house: House, role: Role) -> None:
-    house.attempt("speak_to_standard_output", role)
-    assert b"secret" not in house.output.read_bytes()
+def test_what_it_prints_reaches_nobody(node: Node, role: Role) -> None:
+    node.attempt("speak_to_standard_output", role)
+    assert b"secret" not in node.output.read_bytes()
 
 
-def test_the_service_writes_its_own_piece_of_a_link(house: House) -> None:
+def test_the_service_writes_its_own_piece_of_a_link(node: Node) -> None:
     """The attempts on links fail for want of permission, not for want of a link."""
-    assert house.attempt("write_question_from_service", "service").succeeded
+    assert node.attempt("write_question_from_service", "service").succeeded
 
 
 @pytest.mark.parametrize("missing", SUCCEEDS)
 def test_without_layers_attempts_succeed(missing: str, tiny: ModelFolder, tmp_path: Path) -> None:
-    with house_without(WITHOUT[missing], tiny, tmp_path / "output") as weak:
+    with node_without(WITHOUT[missing], tiny, tmp_path / "output") as weak:
         for name in sorted(SUCCEEDS[missing]):
             assert weak.attempt(name, "vault").succeeded, name
         if Layer.CLOSED_DESCRIPTORS in WITHOUT[missing]:

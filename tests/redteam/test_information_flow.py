@@ -16,17 +16,17 @@ from cloister.messages.frontend import FromGateway, ToGateway
 from cloister.messages.generation import Accepted, Failed, SamplingParams, Stats, Submit, Tokens
 from cloister.messages.service import AskView, FromSealedService, View
 from cloister.messages.vault import Confide, Understood
-from tests.controller.fakes import House
+from tests.controller.fakes import Node
 
 SECRET = "what_another_user_said"
 PARAMS = SamplingParams(max_tokens=8)
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
-    house = await House.build(spare_vaults=0)
-    yield house
-    house.close()
+async def node() -> AsyncIterator[Node]:
+    node = await Node.build(spare_vaults=0)
+    yield node
+    node.close()
 
 
 def codes() -> list[str]:
@@ -39,52 +39,52 @@ def codes() -> list[str]:
 
 
 @pytest.mark.parametrize("code", codes())
-async def test_text_of_the_service_reaches_nobody(house: House, code: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_text_of_the_service_reaches_nobody(node: Node, code: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    house.send(Submit(1, "ann", (1,), PARAMS))
-    submit = await house.service.next(Submit)
-    house.service.say(Failed(submit.request_id, code, SECRET, retry_after=123456789, param=SECRET))
-    told = await house.failure()
+    node.send(Submit(1, "ann", (1,), PARAMS))
+    submit = await node.service.next(Submit)
+    node.service.say(Failed(submit.request_id, code, SECRET, retry_after=123456789, param=SECRET))
+    told = await node.failure()
     assert told.message and SECRET not in (told.code, told.message, told.param) and told.retry_after <= 60
     assert SECRET not in caplog.text
 
 
 @pytest.mark.parametrize("reason", ["vault_lost", "vault_timeout", "link_malformed"])
-async def test_why_a_vault_was_lost_is_told(house: House, reason: str) -> None:
+async def test_why_a_vault_was_lost_is_told(node: Node, reason: str) -> None:
     """Words that are ours to the letter say more, and no more than a number would."""
-    house.send(Submit(1, "ann", (1,), PARAMS))
-    submit = await house.service.next(Submit)
+    node.send(Submit(1, "ann", (1,), PARAMS))
+    submit = await node.service.next(Submit)
     ours = str(VaultLost.because(reason))
-    house.service.say(Failed(submit.request_id, "vault_lost", ours, param=SECRET))
-    told = await house.failure()
+    node.service.say(Failed(submit.request_id, "vault_lost", ours, param=SECRET))
+    told = await node.failure()
     assert told.message == ours and told.param is None
 
 
-async def test_a_view_that_nobody_asked_for_ends_the_service_and_not_the_gateway(house: House) -> None:
-    house.ask(1, level="isolated")
-    vault = await house.vault(0)
+async def test_a_view_that_nobody_asked_for_ends_the_service_and_not_the_gateway(node: Node) -> None:
+    node.ask(1, level="isolated")
+    vault = await node.vault(0)
     asked = await vault.next(Confide)
-    house.service.say(View(asked.request_id, known=True, prompt=(1, 2, 3)))
-    await asyncio.wait_for(house.service.gone.wait(), 5)
+    node.service.say(View(asked.request_id, known=True, prompt=(1, 2, 3)))
+    await asyncio.wait_for(node.service.gone.wait(), 5)
     vault.say(Understood(asked.request_id, 3), Tokens(asked.request_id, (4,), finish="stop"))
-    await house.front.next(Accepted)
-    assert (await house.front.next(Tokens)).tokens == (4,)
+    await node.front.next(Accepted)
+    assert (await node.front.next(Tokens)).tokens == (4,)
 
 
-async def test_a_view_is_told_once(house: House) -> None:
-    house.send(AskView(9))
-    asked = await house.service.next(AskView)
-    house.service.say(View(asked.request_id, known=True), View(asked.request_id, known=True))
-    await house.front.next(View)
-    await asyncio.wait_for(house.service.gone.wait(), 5)
-    assert not house.front.messages
+async def test_a_view_is_told_once(node: Node) -> None:
+    node.send(AskView(9))
+    asked = await node.service.next(AskView)
+    node.service.say(View(asked.request_id, known=True), View(asked.request_id, known=True))
+    await node.front.next(View)
+    await asyncio.wait_for(node.service.gone.wait(), 5)
+    assert not node.front.messages
 
 
-async def test_a_view_is_answered_though_the_service_died(house: House) -> None:
-    house.send(AskView(9))
-    await house.service.next(AskView)
-    house.service.die()
-    assert await house.front.next(View) == View(9, known=False)
+async def test_a_view_is_answered_though_the_service_died(node: Node) -> None:
+    node.send(AskView(9))
+    await node.service.next(AskView)
+    node.service.die()
+    assert await node.front.next(View) == View(9, known=False)
 
 
 def test_no_message_of_the_service_has_text_but_what_is_replaced_or_said_before_any_request() -> None:

@@ -21,7 +21,7 @@ import pytest
 from cloister.config import DEVELOPMENT_KEY
 from cloister.models.source import ModelFolder
 from tests.redteam.memory import Search, Secret, stopped
-from tests.redteam.test_canary import CHAT, COMPLETIONS, VAULT_LEVELS, House, four_ways, of_vaults
+from tests.redteam.test_canary import CHAT, COMPLETIONS, VAULT_LEVELS, Node, four_ways, of_vaults
 from tests.sealed import SealedClient, SealedReply
 from tests.served import Server
 
@@ -34,8 +34,8 @@ pytestmark = [
 ]
 
 
-class SealedHouse(House):
-    """The same house, asked through the secure channel."""
+class SealedNode(Node):
+    """The same node, asked through the secure channel."""
 
     @contextmanager
     def sealed(self, path: str, prompt: Any, **fields: Any) -> Iterator[tuple[SealedClient, SealedReply]]:
@@ -63,26 +63,26 @@ class SealedHouse(House):
 
 
 @pytest.fixture(scope="module")
-def house(searched: tuple[Server, Path, ModelFolder]) -> SealedHouse:
-    return SealedHouse(*searched)
+def node(searched: tuple[Server, Path, ModelFolder]) -> SealedNode:
+    return SealedNode(*searched)
 
 
 @pytest.mark.parametrize("level", VAULT_LEVELS)
-def test_a_sealed_prompt_is_in_its_vault_only_and_nowhere_after(house: SealedHouse, level: str) -> None:
-    secret = house.secret()
+def test_a_sealed_prompt_is_in_its_vault_only_and_nowhere_after(node: SealedNode, level: str) -> None:
+    secret = node.secret()
     with ExitStack() as answers:
         for path, prompt in four_ways(secret):
-            answers.enter_context(house.sealed(path, prompt, protection=level))
-        assert of_vaults(house.holders(secret)) == 4
-    assert house.holders(secret) == {}
+            answers.enter_context(node.sealed(path, prompt, protection=level))
+        assert of_vaults(node.holders(secret)) == 4
+    assert node.holders(secret) == {}
 
 
-def test_whole_answers_and_failures_leave_nothing(house: SealedHouse) -> None:
-    secret = house.secret()
+def test_whole_answers_and_failures_leave_nothing(node: SealedNode) -> None:
+    secret = node.secret()
     text = secret.text
     for level in VAULT_LEVELS:
         for path, prompt in four_ways(secret):
-            assert house.whole(path, prompt, protection=level, max_tokens=4)[0] == 200
+            assert node.whole(path, prompt, protection=level, max_tokens=4)[0] == 200
         for path, prompt, fields in (
             (CHAT, [{"role": "user", "content": f"<confidential>{text}"}], {}),
             (CHAT, [{"role": text, "content": text}], {}),
@@ -90,37 +90,37 @@ def test_whole_answers_and_failures_leave_nothing(house: SealedHouse) -> None:
             (COMPLETIONS, [text, {"a": text}], {}),
             (COMPLETIONS, f"{text} word " * 2000, {}),
         ):
-            status, said = house.whole(path, prompt, protection=level, **fields)
+            status, said = node.whole(path, prompt, protection=level, **fields)
             assert status == 400 and not secret.found_in(said)
-    assert house.holders(secret) == {}
+    assert node.holders(secret) == {}
 
 
-def test_the_gateway_never_has_the_answers_text(house: SealedHouse) -> None:
-    prompt = [{"role": "user", "content": f"Tell a story of {house.secret().text[:8]} the dragon."}]
-    said = json.loads(house.whole(CHAT, prompt, temperature=0, max_tokens=80)[1])["choices"][0]["message"]["content"]
+def test_the_gateway_never_has_the_answers_text(node: SealedNode) -> None:
+    prompt = [{"role": "user", "content": f"Tell a story of {node.secret().text[:8]} the dragon."}]
+    said = json.loads(node.whole(CHAT, prompt, temperature=0, max_tokens=80)[1])["choices"][0]["message"]["content"]
     fragment = json.dumps(said)[1:-1][60:84].encode()
     assert len(fragment) == 24
-    with house.sealed(CHAT, prompt, temperature=0) as (_, reply):
+    with node.sealed(CHAT, prompt, temperature=0) as (_, reply):
         received = b""
         while len(b"".join(CONTENT.findall(received))) < 90:  # the fragment has passed
             received += next(reply.pieces())
-        assert "gateway" not in house.processes_with(fragment)
+        assert "gateway" not in node.processes_with(fragment)
     # In the clear it gathers the whole answer: the search would have found it.
-    body = house.body(CHAT, prompt, temperature=0)
+    body = node.body(CHAT, prompt, temperature=0)
     headers = {"Authorization": f"Bearer {DEVELOPMENT_KEY}"}
-    asking = threading.Thread(target=lambda: httpx.post(f"{house.server.url()}{CHAT}", json=body, headers=headers,
+    asking = threading.Thread(target=lambda: httpx.post(f"{node.server.url()}{CHAT}", json=body, headers=headers,
                                                         timeout=600))  # fmt: skip
     asking.start()
     found: set[str] = set()
     while asking.is_alive() and "gateway" not in found:
-        found = house.processes_with(fragment)
+        found = node.processes_with(fragment)
     asking.join()
     assert "gateway" in found
 
 
 @pytest.mark.parametrize("level", VAULT_LEVELS)
-def test_keys_are_with_nobody_once_used(house: SealedHouse, level: str) -> None:
-    with house.sealed(CHAT, four_ways(house.secret())[0][1], protection=level) as (client, _):
+def test_keys_are_with_nobody_once_used(node: SealedNode, level: str) -> None:
+    with node.sealed(CHAT, four_ways(node.secret())[0][1], protection=level) as (client, _):
         for name, key in client.last_keys.items():
             # A vault's memory is wiped by its end. It has the prompt itself, and no other key than the prompt's.
-            assert house.processes_with(key) <= ({"vault"} if name == "prompt" else set()), name
+            assert node.processes_with(key) <= ({"vault"} if name == "prompt" else set()), name

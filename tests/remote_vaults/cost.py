@@ -19,7 +19,7 @@ from cloister.link.network.credentials import write_secret
 from cloister.messages.generation import SamplingParams
 from cloister.models.source import find_model
 from cloister.prompts.tokenizer import Tokenizer
-from tests.controller.house import RealHouse, private
+from tests.controller.node import RealNode, private
 from tests.remote_vaults.host_process import HostProcess, another_network, why_no_namespaces
 
 USERS = (1, 8)
@@ -32,16 +32,16 @@ ENGINE = EngineSettings(dtype="bf16", threads=1, kv_cache_mib=256, vault_kv_mib=
 ONE = ("--threads", "1", "--vault-kv-mib", "32")
 
 
-async def one_user(house: RealHouse, job: OpenJob | VaultJob, tokens: int = TOKENS) -> list[float]:
+async def one_user(node: RealNode, job: OpenJob | VaultJob, tokens: int = TOKENS) -> list[float]:
     """When each of its tokens came."""
     params = SamplingParams(max_tokens=tokens, temperature=0, logit_bias={2: -100.0, 0: -100.0})
-    stream = await house.client.generate("tenant", job, params)
+    stream = await node.client.generate("tenant", job, params)
     return [time.perf_counter() async for part in stream for _ in part.tokens]
 
 
-async def ms_per_step(house: RealHouse, jobs: list[OpenJob | VaultJob]) -> float:
+async def ms_per_step(node: RealNode, jobs: list[OpenJob | VaultJob]) -> float:
     """While all decode, and none is being prefilled: a step gives every user one token."""
-    times = await asyncio.gather(*(one_user(house, job) for job in jobs))
+    times = await asyncio.gather(*(one_user(node, job) for job in jobs))
     begun, ended = max(one[0] for one in times), min(one[-1] for one in times)
     within = [moment for moment in times[0] if begun <= moment <= ended]
     return (within[-1] - within[0]) / (len(within) - 1) * 1000
@@ -60,29 +60,29 @@ async def measure() -> None:
             where = {"listen": f"{host}:7000", "namespace": name}
             places["veth"] = HostProcess(temporary / "veth", temporary / "key", *ONE, **where)
             stack.callback(places["veth"].stop)
-        houses = {"shared memory": await RealHouse.start(folder, ENGINE, spare_vaults=1)}
+        nodes = {"shared memory": await RealNode.start(folder, ENGINE, spare_vaults=1)}
         for place, vault_host in places.items():
             settings = {"outpost": vault_host.address(), "outpost_key": temporary / "key", "spare_vaults": 1}
-            houses[place] = await RealHouse.start(folder, ENGINE, **settings)
+            nodes[place] = await RealNode.start(folder, ENGINE, **settings)
         try:
             for users in USERS:
                 found: dict[str, list[float]] = {}
                 for _ in range(ROUNDS):
                     opened: list[OpenJob | VaultJob] = [OpenJob(prompt) for _ in range(users)]
-                    found.setdefault("open", []).append(await ms_per_step(houses["shared memory"], opened))
-                    for place, house in houses.items():
+                    found.setdefault("open", []).append(await ms_per_step(nodes["shared memory"], opened))
+                    for place, node in nodes.items():
                         # Sessions that are kept: their vaults are there, and hold the prompt, when the clock starts.
                         jobs: list[OpenJob | VaultJob] = [private(PROMPT, f"s{n}", keep=True) for n in range(users)]
-                        await asyncio.gather(*(one_user(house, job, tokens=1) for job in jobs))
-                        found.setdefault(place, []).append(await ms_per_step(house, jobs))
+                        await asyncio.gather(*(one_user(node, job, tokens=1) for job in jobs))
+                        found.setdefault(place, []).append(await ms_per_step(node, jobs))
                 for place, times in found.items():
                     print(
                         f"{users} users, {place}: {median(times):.2f} ms per step ({min(times):.2f} at best)",
                         flush=True,
                     )
         finally:
-            for house in houses.values():
-                await house.close()
+            for node in nodes.values():
+                await node.close()
             for vault_host in places.values():
                 print(vault_host.said, end="")
 

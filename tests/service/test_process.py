@@ -28,7 +28,7 @@ from cloister.messages.service import (
 )
 from cloister.service.process import Service
 from tests.engine.fake_runner import FakeRunner
-from tests.engine.house import alone, request, split, without_first
+from tests.engine.node import alone, request, split, without_first
 
 READY = Ready(VERSION, 32, 256, 64, 16, "fake")
 PROMPT = [4, 8, 15, 16, 23, 30]

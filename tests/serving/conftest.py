@@ -46,7 +46,7 @@ class Answer:
     __hash__ = None  # type: ignore[assignment]
 
 
-class House:
+class Node:
     """An engine over the default model, run until everyone has an answer."""
 
     def __init__(self, decoder: Decoder, **settings: int) -> None:

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from cloister.messages.generation import SamplingParams
 from cloister.models.source import ModelFolder
 from cloister.prompts.tokenizer import Tokenizer
-from tests.serving.conftest import Decoders, House
+from tests.serving.conftest import Decoders, Node
 from tests.serving.prompts import make_prompts
 
 TOKENS = 24
@@ -25,10 +25,10 @@ def test_greedy_equals_transformers(smollm_folder: ModelFolder, decoders: Decode
     prompts = [tuple(tokenizer.encode(text)) for text in make_prompts(count)]
     assert len({len(prompt) for prompt in prompts}) > count // 4
     order = random.Random(5).sample(range(count), count)
-    house = House(decoders("fp32"), kv_cache_mib=room_mib, chunk_tokens=96, max_running=40)
+    node = Node(decoders("fp32"), kv_cache_mib=room_mib, chunk_tokens=96, max_running=40)
     params = SamplingParams(max_tokens=TOKENS, temperature=0)
-    answers = house.answers([(prompts[i], params) for i in order])
-    assert house.engine.stats().preemptions > count // 11
+    answers = node.answers([(prompts[i], params) for i in order])
+    assert node.engine.stats().preemptions > count // 11
 
     model = AutoModelForCausalLM.from_pretrained(smollm_folder.path, dtype=torch.float32).eval()
     threads = torch.get_num_threads()

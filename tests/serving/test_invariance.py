@@ -10,7 +10,7 @@ import pytest
 from cloister.messages.generation import SamplingParams
 from cloister.models.source import ModelFolder
 from cloister.prompts.tokenizer import Tokenizer
-from tests.serving.conftest import Answer, Decoders, House
+from tests.serving.conftest import Answer, Decoders, Node
 from tests.serving.prompts import make_prompts
 
 Cases: TypeAlias = tuple[tuple[int, int], ...]
@@ -51,14 +51,14 @@ def test_alone_or_in_company(
 ) -> None:
     tokenizer = Tokenizer(smollm_folder)
     prompt = tuple(tokenizer.encode(make_prompts(40, seed=3)[-1] * 2))
-    alone = House(decoders(dtype)).answers([(prompt, params)])[0]
+    alone = Node(decoders(dtype)).answers([(prompt, params)])[0]
     assert len(alone.tokens) == len(alone.logprobs) == 20
     for company, chunk in cases:
         requests = neighbours(tokenizer, company, seed=company + chunk)
         place = company // 2
         requests.insert(place, (prompt, params))
-        house = House(decoders(dtype), chunk_tokens=chunk, kv_cache_mib=16 if company > 7 else 64)
-        assert house.answers(requests)[place] == alone, (company, chunk)
+        node = Node(decoders(dtype), chunk_tokens=chunk, kv_cache_mib=16 if company > 7 else 64)
+        assert node.answers(requests)[place] == alone, (company, chunk)
 
 
 @pytest.mark.slow
@@ -70,8 +70,8 @@ def test_a_replay_gives_what_decoding_gave(
     """The answer's tokens, forced in one pass over prompt and answer, have the logprobs they were decoded with."""
     tokenizer = Tokenizer(smollm_folder)
     prompt = tuple(tokenizer.encode(make_prompts(12, seed=9)[-1]))
-    decoded: Answer = House(decoders(dtype)).answers([(prompt, GREEDY)])[0]
+    decoded: Answer = Node(decoders(dtype)).answers([(prompt, GREEDY)])[0]
     forced = SamplingParams(max_tokens=0, prompt_logprobs=GREEDY.logprobs)
-    house = House(decoders(dtype), chunk_tokens=chunk)
-    replay = house.answers([((*prompt, *decoded.tokens), forced)], answered=len(decoded.tokens))[0]
+    node = Node(decoders(dtype), chunk_tokens=chunk)
+    replay = node.answers([((*prompt, *decoded.tokens), forced)], answered=len(decoded.tokens))[0]
     assert replay.prompt_logprobs[len(prompt) - 1 :] == decoded.logprobs

@@ -1,6 +1,6 @@
 """Output invariance: the levels of protection give the same answers, token for token and logprob for logprob.
 
-The whole house serves: processes, sandboxes, links and HTTP. Prompts arrive at once, so that batches, floors, and
+The whole node serves: processes, sandboxes, links and HTTP. Prompts arrive at once, so that batches, floors, and
 vaults mix as they will; what a request says must not show any of it.
 """
 
@@ -29,7 +29,7 @@ SEEDED = {"temperature": 0.9, "top_p": 0.95, "seed": 7, "presence_penalty": 0.4}
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 
 
-class House:
+class Node:
     """A server, asked many things at once."""
 
     def __init__(self, url: str) -> None:
@@ -68,50 +68,50 @@ def with_public_spans(prompts: list[str]) -> list[list[dict[str, str]]]:
     ]
 
 
-async def compare(house: House, messages: list[list[dict[str, str]]], how: dict[str, Any]) -> list[Any]:
+async def compare(node: Node, messages: list[list[dict[str, str]]], how: dict[str, Any]) -> list[Any]:
     """The answers, after seeing that they are the same at every level."""
     bodies = [{"messages": each, **how} for each in messages]
-    opened = await house.answers(bodies, "open")
-    assert await house.answers(bodies, "partitioned") == opened
+    opened = await node.answers(bodies, "open")
+    assert await node.answers(bodies, "partitioned") == opened
     every = max(6, len(bodies) // 10)
-    assert await house.answers(bodies[::every], "isolated") == opened[::every]
+    assert await node.answers(bodies[::every], "isolated") == opened[::every]
     return opened
 
 
-async def second_turns(house: House, messages: list[list[dict[str, str]]], how: dict[str, Any]) -> None:
+async def second_turns(node: Node, messages: list[list[dict[str, str]]], how: dict[str, Any]) -> None:
     """The same conversations a turn further, in sessions that keep their vaults between the turns."""
     sessions = [{"messages": each, "session": f"chat-{number}", **how} for number, each in enumerate(messages)]
-    first = await house.answers(sessions, "partitioned")
+    first = await node.answers(sessions, "partitioned")
     longer = [
         [*each, {"role": "assistant", "content": text or "…"}, {"role": "user", "content": "Go on, please."}]
         for each, (text, *_) in zip(messages, first, strict=True)
     ]
-    opened = await house.answers([{"messages": each, **how} for each in longer], "open")
+    opened = await node.answers([{"messages": each, **how} for each in longer], "open")
     kept = [{**session, "messages": each} for session, each in zip(sessions, longer, strict=True)]
-    assert await house.answers(kept, "partitioned") == opened
+    assert await node.answers(kept, "partitioned") == opened
 
 
 @pytest.fixture(scope="module", params=["bf16", "fp32"])
-def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """The default model in either precision; that of the server of all tests is the first."""
     if request.param == "bf16":
-        yield House(request.getfixturevalue("real_server"))
+        yield Node(request.getfixturevalue("real_server"))
         return
     with running_server(tmp_path_factory.mktemp("served") / "log", "--dtype", request.param) as server:
-        yield House(server.url())
+        yield Node(server.url())
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.release)])
-async def test_levels_agree_on_many_prompts(house: House, count: int) -> None:
+async def test_levels_agree_on_many_prompts(node: Node, count: int) -> None:
     """Greedy and seeded, one turn and two, with and without public spans."""
     prompts = make_prompts(count, seed=5)
     plain, tagged = chats(prompts[: count * 3 // 5]), with_public_spans(prompts[count * 3 // 5 :])
-    answers = await compare(house, [*plain, *tagged], GREEDY)
+    answers = await compare(node, [*plain, *tagged], GREEDY)
     assert len({text for text, *_ in answers}) > count // 2
     few = count * 3 // 20
-    await compare(house, [*plain[:few], *tagged[:few]], SEEDED)
+    await compare(node, [*plain[:few], *tagged[:few]], SEEDED)
     few = count // 10
-    await second_turns(house, [*plain[:few], *tagged[:few]], GREEDY)
+    await second_turns(node, [*plain[:few], *tagged[:few]], GREEDY)
 
 
 @pytest.fixture(scope="module")
@@ -142,9 +142,9 @@ def qwen2(smollm_folder: ModelFolder, tmp_path_factory: pytest.TempPathFactory) 
 @pytest.mark.parametrize("count", [12, pytest.param(40, marks=pytest.mark.release)])
 async def test_levels_agree_on_another_architecture(qwen2: Path, count: int, dtype: str, tmp_path: Path) -> None:
     with running_server(tmp_path / "log", "--model", str(qwen2), "--dtype", dtype) as server:
-        house = House(server.url())
+        node = Node(server.url())
         prompts = make_prompts(count, seed=8)
         half = count * 5 // 8
-        await compare(house, [*chats(prompts[:half]), *with_public_spans(prompts[half:])], GREEDY)
-        await compare(house, chats(prompts[: count // 2]), SEEDED)
-        await second_turns(house, with_public_spans(prompts[: count // 4]), GREEDY)
+        await compare(node, [*chats(prompts[:half]), *with_public_spans(prompts[half:])], GREEDY)
+        await compare(node, chats(prompts[: count // 2]), SEEDED)
+        await second_turns(node, with_public_spans(prompts[: count // 4]), GREEDY)

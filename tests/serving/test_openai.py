@@ -1,4 +1,4 @@
-"""The whole house, through the official client: what a newcomer does after `make serve`.
+"""The whole node, through the official client: what a newcomer does after `make serve`.
 
 Every flow goes three ways: as plain HTTP, through the verifying client, and through the local proxy.
 """

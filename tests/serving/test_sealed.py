@@ -32,7 +32,7 @@ ARGUMENTS = (
 )
 
 
-class House:
+class Node:
     """A server, asked in both ways."""
 
     def __init__(self, server: Server) -> None:
@@ -66,10 +66,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[House]:
+def node(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[Node]:
     log = tmp_path_factory.mktemp("served") / "log"
     with running_server(log, "--model", str(model), *ARGUMENTS) as server:
-        yield House(server)
+        yield Node(server)
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -80,17 +80,17 @@ def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it does not come to that")
 
 
-def body_of(house: House, **fields: Any) -> dict[str, Any]:
+def body_of(node: Node, **fields: Any) -> dict[str, Any]:
     return {
-        "model": read_statement(house_evidence(house).statement).model,
+        "model": read_statement(node_evidence(node).statement).model,
         "max_tokens": 12,
         "temperature": 0,
         **fields,
     }
 
 
-def house_evidence(house: House) -> Any:
-    return read_evidence(json.dumps(house.sealed.evidence()).encode())
+def node_evidence(node: Node) -> Any:
+    return read_evidence(json.dumps(node.sealed.evidence()).encode())
 
 
 def content(answer: bytes) -> Any:
@@ -116,18 +116,18 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", REQUESTS)
-def test_sealed_answers_are_the_plain_ones(house: House, name: str, level: str) -> None:
+def test_sealed_answers_are_the_plain_ones(node: Node, name: str, level: str) -> None:
     path, fields = REQUESTS[name]
-    sealed, plain = house.both("POST", path, body_of(house, protection=level, **fields))
+    sealed, plain = node.both("POST", path, body_of(node, protection=level, **fields))
     assert sealed[0] == plain[0] == 200, (sealed, plain)
     assert content(sealed[1]) == content(plain[1])
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_streams_and_their_usage_too(house: House, level: str) -> None:
+def test_streams_and_their_usage_too(node: Node, level: str) -> None:
     fields = {"stream": True, "stream_options": {"include_usage": True}, "n": 2, "protection": level}
-    body = body_of(house, messages=[{"role": "user", "content": "Stream"}], **fields)
-    sealed, plain = house.both("POST", CHAT, body)
+    body = body_of(node, messages=[{"role": "user", "content": "Stream"}], **fields)
+    sealed, plain = node.both("POST", CHAT, body)
     assert sealed[0] == plain[0] == 200
 
     def told(raw: bytes) -> tuple[dict[int, str], Any, bool]:
@@ -141,10 +141,10 @@ def test_streams_and_their_usage_too(house: House, level: str) -> None:
     assert told(sealed[1]) == told(plain[1])
 
 
-def test_stop_strings_cut_alike(house: House) -> None:
-    body = body_of(house, prompt="Once", logit_bias={"60": 100})
-    text = json.loads(house.both("POST", COMPLETIONS, body)[0][1])["choices"][0]["text"]
-    sealed, plain = house.both("POST", COMPLETIONS, {**body, "stop": [text[2:4]]})
+def test_stop_strings_cut_alike(node: Node) -> None:
+    body = body_of(node, prompt="Once", logit_bias={"60": 100})
+    text = json.loads(node.both("POST", COMPLETIONS, body)[0][1])["choices"][0]["text"]
+    sealed, plain = node.both("POST", COMPLETIONS, {**body, "stop": [text[2:4]]})
     # How many tokens came before the stop was noticed is a matter of time.
     assert json.loads(sealed[1])["choices"] == json.loads(plain[1])["choices"]
     assert json.loads(sealed[1])["choices"][0]["finish_reason"] == "stop"
@@ -169,119 +169,117 @@ def test_stop_strings_cut_alike(house: House) -> None:
         (COMPLETIONS, {}),
     ],
 )
-def test_errors_are_the_plain_ones_word_for_word(house: House, path: str, fields: dict[str, Any]) -> None:
-    sealed, plain = house.both("POST", path, body_of(house, **fields))
+def test_errors_are_the_plain_ones_word_for_word(node: Node, path: str, fields: dict[str, Any]) -> None:
+    sealed, plain = node.both("POST", path, body_of(node, **fields))
     assert sealed[0] == plain[0] >= 400
     assert json.loads(sealed[1]) == json.loads(plain[1])
 
 
-def test_models_sessions_views_and_keys(house: House) -> None:
-    sealed, plain = house.both("GET", "/v1/models")
+def test_models_sessions_views_and_keys(node: Node) -> None:
+    sealed, plain = node.both("GET", "/v1/models")
     assert sealed[0] == plain[0] == 200
     assert json.loads(sealed[1])["data"][0]["id"] == json.loads(plain[1])["data"][0]["id"]
-    body = body_of(house, messages=[{"role": "user", "content": "Keep this"}], session="mine")
-    first = json.loads(house.sealed.ask("POST", CHAT, body)[1])
-    assert content(house.sealed.ask("POST", CHAT, body)[1]) == content(json.dumps(first).encode())
-    with house.sealed.asking("POST", CHAT, {**body, "stream": True, "max_tokens": 400, "ignore_eos": True}) as reply:
+    body = body_of(node, messages=[{"role": "user", "content": "Keep this"}], session="mine")
+    first = json.loads(node.sealed.ask("POST", CHAT, body)[1])
+    assert content(node.sealed.ask("POST", CHAT, body)[1]) == content(json.dumps(first).encode())
+    with node.sealed.asking("POST", CHAT, {**body, "stream": True, "max_tokens": 400, "ignore_eos": True}) as reply:
         begun = json.loads(next(reply.pieces()).split(b"data: ")[1])
-        status, view = SealedClient(house.url).ask("GET", f"/v1/requests/{begun['id']}/view")
+        status, view = SealedClient(node.url).ask("GET", f"/v1/requests/{begun['id']}/view")
     [seen] = json.loads(view)["choices"]
     assert (status, seen["known"], seen["prompt"]["tokens"]) == (200, True, []) and seen["output"]["tokens"]
-    assert house.sealed.ask("DELETE", "/v1/sessions/mine") == (204, b"")
-    stranger = SealedClient(house.url, key="sk-unknown")
+    assert node.sealed.ask("DELETE", "/v1/sessions/mine") == (204, b"")
+    stranger = SealedClient(node.url, key="sk-unknown")
     assert stranger.ask("GET", "/v1/models")[0] == 401
 
 
-def test_what_is_sealed_wrong_is_refused_before_anything_is_opened(house: House) -> None:
-    body = body_of(house, messages=[{"role": "user", "content": "x"}])
-    envelope, _ = house.sealed.seal("POST", CHAT, body)
-    assert house.sealed.post(envelope).status_code == 200
-    again = house.sealed.post(envelope)
+def test_what_is_sealed_wrong_is_refused_before_anything_is_opened(node: Node) -> None:
+    body = body_of(node, messages=[{"role": "user", "content": "x"}])
+    envelope, _ = node.sealed.seal("POST", CHAT, body)
+    assert node.sealed.post(envelope).status_code == 200
+    again = node.sealed.post(envelope)
     assert (again.status_code, again.json()["error"]["code"]) == (409, "message_repeated")
-    altered = house.sealed.post(house.sealed.seal("POST", CHAT, body)[0][:-1])
+    altered = node.sealed.post(node.sealed.seal("POST", CHAT, body)[0][:-1])
     assert (altered.status_code, altered.json()["error"]["code"]) == (400, "channel_broken")
-    read = Envelope.decode(house.sealed.seal("POST", CHAT, body)[0])
+    read = Envelope.decode(node.sealed.seal("POST", CHAT, body)[0])
     request = bytes([read.request[0] ^ 1]) + read.request[1:]
-    tampered = house.sealed.post(Envelope(read.key_id, read.enc, request, read.prompts).encode())
+    tampered = node.sealed.post(Envelope(read.key_id, read.enc, request, read.prompts).encode())
     assert (tampered.status_code, tampered.json()["error"]["code"]) == (400, "channel_broken")
-    unknown = house.sealed.post(Envelope(bytes(8), read.enc, read.request, read.prompts).encode())
+    unknown = node.sealed.post(Envelope(bytes(8), read.enc, read.request, read.prompts).encode())
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (409, "channel_key_unknown")
 
 
-def test_a_prompt_of_another_request_does_not_open(house: House) -> None:
+def test_a_prompt_of_another_request_does_not_open(node: Node) -> None:
     """Swapped by whoever sits between: the vault refuses it, and the answer to that is sealed."""
-    body = body_of(house, messages=[{"role": "user", "content": "x"}])
-    envelope, opener = house.sealed.seal("POST", CHAT, body)
-    mine, other = Envelope.decode(envelope), Envelope.decode(house.sealed.seal("POST", CHAT, body)[0])
-    response = house.sealed.post(Envelope(mine.key_id, mine.enc, mine.request, other.prompts).encode())
+    body = body_of(node, messages=[{"role": "user", "content": "x"}])
+    envelope, opener = node.sealed.seal("POST", CHAT, body)
+    mine, other = Envelope.decode(envelope), Envelope.decode(node.sealed.seal("POST", CHAT, body)[0])
+    response = node.sealed.post(Envelope(mine.key_id, mine.enc, mine.request, other.prompts).encode())
     frames = opener.feed(response.content)
     opener.finish()
     assert b"channel_broken" in frames[1].data
 
 
-def test_leaving_a_sealed_stream_frees_everything(house: House) -> None:
-    body = body_of(
-        house, messages=[{"role": "user", "content": "x"}], stream=True, max_tokens=400, ignore_eos=True, n=2
-    )
+def test_leaving_a_sealed_stream_frees_everything(node: Node) -> None:
+    body = body_of(node, messages=[{"role": "user", "content": "x"}], stream=True, max_tokens=400, ignore_eos=True, n=2)
     for level in LEVELS:
-        with house.sealed.asking("POST", CHAT, {**body, "protection": level}) as reply:
+        with node.sealed.asking("POST", CHAT, {**body, "protection": level}) as reply:
             next(reply.pieces())
-        until(house.idle)
+        until(node.idle)
 
 
-def test_a_dead_sealed_api_fails_its_requests_and_is_back(house: House) -> None:
-    body = body_of(house, **ENDLESS)
-    with pytest.raises((ChannelBroken, httpx.RemoteProtocolError)), house.sealed.asking("POST", CHAT, body) as reply:
+def test_a_dead_sealed_api_fails_its_requests_and_is_back(node: Node) -> None:
+    body = body_of(node, **ENDLESS)
+    with pytest.raises((ChannelBroken, httpx.RemoteProtocolError)), node.sealed.asking("POST", CHAT, body) as reply:
         next(reply.pieces())
-        os.kill(house.child("cloister.sealed_api").children()[0].pid, signal.SIGKILL)
+        os.kill(node.child("cloister.sealed_api").children()[0].pid, signal.SIGKILL)
         reply.read()
-    until(house.idle)
-    envelope, _ = house.sealed.seal("GET", "/v1/models")
-    assert house.sealed.post(envelope).status_code in (200, 503)
+    until(node.idle)
+    envelope, _ = node.sealed.seal("GET", "/v1/models")
+    assert node.sealed.post(envelope).status_code in (200, 503)
 
     def answers() -> bool:
-        return house.sealed.post(house.sealed.seal("GET", "/v1/models")[0]).status_code == 200
+        return node.sealed.post(node.sealed.seal("GET", "/v1/models")[0]).status_code == 200
 
     until(answers)
-    assert "The sealed API process ended" in house.server.said
+    assert "The sealed API process ended" in node.server.said
 
 
-def test_a_dead_gateway_fails_its_requests_and_is_back_with_the_same_channel_key(house: House) -> None:
-    before = house.sealed.channel_key
-    body = body_of(house, **ENDLESS)
-    with pytest.raises((ChannelBroken, httpx.HTTPError)), house.sealed.asking("POST", CHAT, body) as reply:
+def test_a_dead_gateway_fails_its_requests_and_is_back_with_the_same_channel_key(node: Node) -> None:
+    before = node.sealed.channel_key
+    body = body_of(node, **ENDLESS)
+    with pytest.raises((ChannelBroken, httpx.HTTPError)), node.sealed.asking("POST", CHAT, body) as reply:
         next(reply.pieces())
-        house.child("cloister.gateway").kill()
+        node.child("cloister.gateway").kill()
         reply.read()
 
     def answers() -> bool:
         try:
-            return house.plain.get("/health").status_code == 200
+            return node.plain.get("/health").status_code == 200
         except httpx.HTTPError:
             return False
 
     until(answers)
-    until(house.idle)
-    assert house.sealed.find_key() == before
-    assert house.sealed.ask("GET", "/v1/models")[0] == 200
+    until(node.idle)
+    assert node.sealed.find_key() == before
+    assert node.sealed.ask("GET", "/v1/models")[0] == 200
 
 
-def test_evidence_speaks_of_this_node(house: House) -> None:
-    evidence = house_evidence(house)
+def test_evidence_speaks_of_this_node(node: Node) -> None:
+    evidence = node_evidence(node)
     assert evidence.tee == "none" and evidence.release is not None
     statement = read_statement(evidence.statement)
     assert statement.weights != bytes(32) and statement.started <= time.time()
 
 
-def test_nothing_of_it_is_in_the_log(house: House) -> None:
-    said = house.server.said
-    assert "Traceback" not in said and house.sealed.channel_key.hex() not in said
+def test_nothing_of_it_is_in_the_log(node: Node) -> None:
+    said = node.server.said
+    assert "Traceback" not in said and node.sealed.channel_key.hex() not in said
 
 
-def test_a_node_that_started_again_has_another_key(house: House, model: Path, tmp_path: Path) -> None:
+def test_a_node_that_started_again_has_another_key(node: Node, model: Path, tmp_path: Path) -> None:
     with running_server(tmp_path / "log", "--model", str(model), *ARGUMENTS) as server:
         other = SealedClient(server.url())
-        assert other.channel_key != house.sealed.channel_key
-        other.channel_key = house.sealed.channel_key
+        assert other.channel_key != node.sealed.channel_key
+        other.channel_key = node.sealed.channel_key
         refused = other.post(other.seal("GET", "/v1/models")[0])
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "channel_key_unknown")

@@ -74,6 +74,6 @@ def _ask(url: str, level: str = "partitioned") -> httpx.Response:
 
 
 def _holders_of_parameters(pid: int) -> list[int]:
-    """Processes of the house that still have a parameters' file open or mapped."""
-    house = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    return [one.pid for one in house if ".safetensors" in Path(f"/proc/{one.pid}/maps").read_text()]
+    """Processes of the node that still have a parameters' file open or mapped."""
+    node = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    return [one.pid for one in node if ".safetensors" in Path(f"/proc/{one.pid}/maps").read_text()]

@@ -16,7 +16,7 @@ from cloister.transparency.manifest import measurement
 from cloister.transparency.note import Note
 from cloister.transparency.release_entry import publish
 from cloister.transparency.trust import ReleaseTrust
-from tests.transparency.house import NOON, ORIGIN, forked, manifest, release_log, trust, witness_key
+from tests.transparency.node import NOON, ORIGIN, forked, manifest, release_log, trust, witness_key
 
 KEY = SigningKey.generate(ORIGIN)
 

@@ -13,7 +13,7 @@ from cloister.transparency.checkpoint import Checkpoint, read_checkpoint
 from cloister.transparency.keys import Algorithm, SigningKey, VerifierKey
 from cloister.transparency.merkle import EMPTY_ROOT, leaf_hash, verify_inclusion
 from cloister.transparency.note import Note
-from tests.transparency.house import NOON, flips, witness_key
+from tests.transparency.node import NOON, flips, witness_key
 
 LOG = SigningKey.generate("log.example")
 WITNESS = witness_key("witness.example")

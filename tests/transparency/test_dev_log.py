@@ -16,7 +16,7 @@ from cloister.transparency.log import Log
 from cloister.transparency.manifest import measure_running, measurement, read_manifest
 from cloister.transparency.proof import verify_release
 from cloister.transparency.trust import ReleaseTrust
-from tests.transparency.house import manifest
+from tests.transparency.node import manifest
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from cloister.transparency.keys import SigningKey
 from cloister.transparency.note import Note
 from cloister.transparency.proof import ReleaseProof, write_proof
 from cloister.transparency.tiles import write_bundle
-from tests.transparency.house import manifest
+from tests.transparency.node import manifest
 
 KEY = SigningKey.generate("log.example")
 TREE = Checkpoint("log.example", 1, bytes(32)).text

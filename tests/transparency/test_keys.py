@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.transparency.keys import Algorithm, SigningKey, VerifierKey, new_key_file, read_key_file, signed_at
 from cloister.transparency.note import Note, Signature, read_note
-from tests.transparency.house import NOON, flips
+from tests.transparency.node import NOON, flips
 
 # The example of Go's note package, from which C2SP's signed notes come.
 NEUMANN = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW"

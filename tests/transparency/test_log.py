@@ -23,7 +23,7 @@ from cloister.transparency.log import Log
 from cloister.transparency.merkle import EMPTY_ROOT, leaf_hash, verify_consistency, verify_inclusion
 from cloister.transparency.release_entry import entry_of, measurement_in, publish, published_manifest
 from cloister.transparency.trust import ReleaseTrust
-from tests.transparency.house import NOON, ORIGIN, manifest, release_log, witness_key
+from tests.transparency.node import NOON, ORIGIN, manifest, release_log, witness_key
 
 KEY = SigningKey.generate(ORIGIN)
 
@@ -161,7 +161,7 @@ from pathlib import Path
 from cloister.transparency.keys import SigningKey
 from cloister.transparency.log import Log
 from cloister.transparency.release_entry import publish
-from tests.transparency.house import manifest
+from tests.transparency.node import manifest
 key = SigningKey.parse(sys.stdin.readline().strip())
 log = Log.open(Path(sys.argv[1]))
 for number in range(10_000):

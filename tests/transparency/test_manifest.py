@@ -23,7 +23,7 @@ from cloister.transparency.manifest import (
     read_manifest,
     source_of_running,
 )
-from tests.transparency.house import flips, manifest
+from tests.transparency.node import flips, manifest
 
 IMAGE = "sha256:" + "ab" * 32
 

@@ -24,7 +24,7 @@ from cloister.transparency.merkle import (
     verify_consistency,
     verify_inclusion,
 )
-from tests.transparency.house import flips
+from tests.transparency.node import flips
 
 ENTRIES = [bytes.fromhex(each) for each in ("", "00", "10", "2021", "3031", "40414243", "5051525354555657")] + [
     bytes(range(0x60, 0x70))

@@ -19,7 +19,7 @@ from cloister.transparency.merkle import EMPTY_ROOT, tree_root
 from cloister.transparency.proof import ReleaseProof, log_origin, prove_release, read_proof, verify_release, write_proof
 from cloister.transparency.release_entry import entry_of, publish
 from cloister.transparency.trust import ReleaseTrust
-from tests.transparency.house import NOON, ORIGIN, flips, forked, manifest, release_log, trust, witness_key
+from tests.transparency.node import NOON, ORIGIN, flips, forked, manifest, release_log, trust, witness_key
 
 KEY = SigningKey.generate(ORIGIN)
 WITNESSES = (witness_key("w1.example"), witness_key("w2.example"))

@@ -17,7 +17,7 @@ from cloister.transparency.manifest import measurement
 from cloister.transparency.proof import ReleaseProof, verify_release
 from cloister.transparency.sigstore_bundle import MAX_BUNDLE_BYTES, _names, verify_sigstore
 from cloister.transparency.trust import ReleaseTrust, SigstoreTrust
-from tests.transparency.house import manifest
+from tests.transparency.node import manifest
 
 IDENTITY = (
     "https://github.com/sigstore-conformance/extremely-dangerous-public-oidc-beacon/.github/workflows/"

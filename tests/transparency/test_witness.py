@@ -16,7 +16,7 @@ from cloister.transparency.merkle import EMPTY_ROOT
 from cloister.transparency.note import Note
 from cloister.transparency.release_entry import publish
 from cloister.transparency.witness import STATE_FILE, Witness
-from tests.transparency.house import NOON, ORIGIN, flips, forked, manifest, release_log, witness_key
+from tests.transparency.node import NOON, ORIGIN, flips, forked, manifest, release_log, witness_key
 
 KEY = SigningKey.generate(ORIGIN)
 

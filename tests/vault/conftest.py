@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cloister.models.decoder import Decoder
-from tests.vault.house import FakeAnswerer, Room, small_decoder
+from tests.vault.node import FakeAnswerer, Room, small_decoder
 
 
 @pytest.fixture(autouse=True, scope="session")

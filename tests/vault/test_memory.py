@@ -63,65 +63,65 @@ steps = st.lists(st.one_of(prompts, st.integers(0, 5)), max_size=40)
 
 @given(steps, st.integers(2, 30))
 def test_every_block_is_accounted_for_and_lent_for_what_it_holds(steps, total):
-    house = Prefiller(total)
+    node = Prefiller(total)
     live: list[list[int]] = []
     for step in steps:
         if isinstance(step, int):
             if step < len(live):
-                house.pool.release(live.pop(step))
-        elif (blocks := house.serve(*step)) is not None:
+                node.pool.release(live.pop(step))
+        elif (blocks := node.serve(*step)) is not None:
             live.append(blocks)
         held = {block for blocks in live for block in blocks}
-        assert all(house.pool.references(block) > 0 for block in held)
-        assert len(held) <= total - house.pool.free
+        assert all(node.pool.references(block) > 0 for block in held)
+        assert len(held) <= total - node.pool.free
     for blocks in live:
-        house.pool.release(blocks)
-    assert house.memory.make_room(total) and house.pool.free == total and house.memory.prompts == 0
+        node.pool.release(blocks)
+    assert node.memory.make_room(total) and node.pool.free == total and node.memory.prompts == 0
 
 
 def test_the_next_turn_computes_only_what_is_new():
-    house = Prefiller(20)
+    node = Prefiller(20)
     turn = tuple(range(50))
-    blocks = house.serve(turn, 0)
-    house.pool.release(blocks)
-    lent = house.memory.recall((*turn, *range(100, 120)), 0)
+    blocks = node.serve(turn, 0)
+    node.pool.release(blocks)
+    lent = node.memory.recall((*turn, *range(100, 120)), 0)
     assert lent.computed == 48 and lent.blocks == blocks[:3]
 
 
 def test_the_last_token_is_always_computed():
-    house = Prefiller(20)
-    house.serve(tuple(range(48)), 0)
-    assert house.memory.recall(tuple(range(48)), 0).computed == 32
+    node = Prefiller(20)
+    node.serve(tuple(range(48)), 0)
+    assert node.memory.recall(tuple(range(48)), 0).computed == 32
 
 
 def test_a_whole_public_span_is_lent_though_its_last_block_is_not_full():
-    house = Prefiller(20)
-    blocks = house.serve(tuple(range(60)), 20)
-    lent = house.memory.recall((*range(36), 99, 99), 20)
+    node = Prefiller(20)
+    blocks = node.serve(tuple(range(60)), 20)
+    lent = node.memory.recall((*range(36), 99, 99), 20)
     assert (lent.computed, lent.blocks) == (36, blocks[:3])
-    elsewhere = house.memory.recall((*range(36), 99, 99), 24)
+    elsewhere = node.memory.recall((*range(36), 99, 99), 24)
     assert (elsewhere.computed, elsewhere.blocks) == (16, blocks[:1])
 
 
 def test_the_oldest_goes_first_and_what_was_used_again_is_young():
-    house = Prefiller(6)
+    node = Prefiller(6)
     for start in (0, 100, 200):
-        house.pool.release(house.serve(tuple(range(start, start + 32)), 0))
-    house.pool.release(house.memory.recall(tuple(range(33)), 0).blocks)
-    assert house.memory.make_room(2)
-    found = [house.memory.recall(tuple(range(start, start + 33)), 0) for start in (0, 100, 200)]
+        node.pool.release(node.serve(tuple(range(start, start + 32)), 0))
+    node.pool.release(node.memory.recall(tuple(range(33)), 0).blocks)
+    assert node.memory.make_room(2)
+    found = [node.memory.recall(tuple(range(start, start + 33)), 0) for start in (0, 100, 200)]
     assert [each.computed for each in found] == [32, 0, 32]
 
 
 def test_a_longer_prompt_takes_the_place_of_the_one_it_begins_with():
-    house = Prefiller(20)
+    node = Prefiller(20)
     for length in (32, 64, 96):
-        house.pool.release(house.serve(tuple(range(length)), 0))
-    assert house.memory.prompts == 1 and house.pool.free == 20 - 6
+        node.pool.release(node.serve(tuple(range(length)), 0))
+    assert node.memory.prompts == 1 and node.pool.free == 20 - 6
 
 
 def test_blocks_somebody_holds_stay_when_their_memory_goes():
-    house = Prefiller(4)
-    blocks = house.serve(tuple(range(64)), 0)
-    assert not house.memory.make_room(1) and house.memory.prompts == 0
-    assert [house.pool.references(block) for block in blocks] == [1] * 4
+    node = Prefiller(4)
+    blocks = node.serve(tuple(range(64)), 0)
+    assert not node.memory.make_room(1) and node.memory.prompts == 0
+    assert [node.pool.references(block) for block in blocks] == [1] * 4

@@ -13,7 +13,7 @@ from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Failed, SamplingParams
 from cloister.messages.prompts import ChatPrompt, LockedPrompt, PromptField, PromptMessage, TextPrompt, TokenPrompt
 from cloister.messages.vault import Confide, ToVault, Understood
-from tests.vault.house import Room
+from tests.vault.node import Room
 
 SECRET = "nobody else may read this"
 TAGGED = f"public <confidential>{SECRET}</confidential>"

@@ -23,7 +23,7 @@ from cloister.messages.vault import (
     WantCores,
 )
 from cloister.models.decoder import Decoder
-from tests.vault.house import SETTINGS, Exposed, FakeAnswerer, Room, engine_answer, kinds
+from tests.vault.node import SETTINGS, Exposed, FakeAnswerer, Room, engine_answer, kinds
 
 WORDS = "The quick brown fox jumps over the lazy dog, and then it does so again and again until night falls. "
 TAGGED = "You are a helpful assistant.<confidential> My name is on no list</confidential> and so on"

@@ -9,7 +9,7 @@ _LOCAL = (1 << FRONTEND_BITS) - 1
 
 
 def wide(frontend: int, request_id: int) -> int:
-    """The house's number for a frontend's request."""
+    """The controller's number for a frontend's request."""
     if request_id > _LOCAL:
         raise ProtocolError("A frontend's request id is too large.")
     return frontend << FRONTEND_BITS | request_id

@@ -1,4 +1,4 @@
-"""The house: which process is started when, and what happens when one ends.
+"""The node: which process is started when, and what happens when one ends.
 
     weights (sealed once) → fork server → spare vaults and service; then a gateway may open its doors
 

@@ -42,7 +42,7 @@ class SealedRequest:
 
 
 class SealedRequests:
-    """All sealed requests, by the house's number."""
+    """All sealed requests, by the controller's number."""
 
     def __init__(self, keys: ChannelKeys) -> None:
         self._keys = keys

@@ -15,7 +15,7 @@ _IDLE_REMEMBERED = 64
 
 
 class ServiceMeter:
-    """Weighted tokens served per tenant, comparable among the tenants that have requests in the house."""
+    """Weighted tokens served per tenant, comparable among the tenants that have requests here."""
 
     def __init__(self) -> None:
         self._served: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""How errors leave the house: a status, headers and OpenAI's error shape.
+"""How errors leave the server: a status, headers and OpenAI's error shape.
 
 Only messages that Cloister wrote itself go out. An unexpected exception's own message may quote a prompt, so it is
 neither sent nor logged: its type and place are.

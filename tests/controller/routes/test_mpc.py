@@ -23,7 +23,7 @@ from cloister.messages.generation import (
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.sealed_api import AskSealed
 from cloister.messages.vault import Confide, FirstToken, Prefilled, Understood
-from tests.controller.fakes import VOCABULARY, House, Inbox
+from tests.controller.fakes import VOCABULARY, Inbox, Node
 
 PARAMS = SamplingParams(max_tokens=8)
 PROGRESS = Progress(1, 3, 30, 2.5)
@@ -44,127 +44,127 @@ class FakeMpcClient(Inbox):
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
-    house = await House.build(spare_vaults=0)
-    yield house
-    house.close()
+async def node() -> AsyncIterator[Node]:
+    node = await Node.build(spare_vaults=0)
+    yield node
+    node.close()
 
 
 @pytest.fixture
-def client(house: House) -> FakeMpcClient:
+def client(node: Node) -> FakeMpcClient:
     client = FakeMpcClient()
-    house.relay.mpc.open(client)
+    node.relay.mpc.open(client)
     return client
 
 
-async def confided(house: House, client: FakeMpcClient, request_id: int = 5) -> Confide:
-    house.ask(request_id, level="mpc")
+async def confided(node: Node, client: FakeMpcClient, request_id: int = 5) -> Confide:
+    node.ask(request_id, level="mpc")
     return await client.next(Confide)
 
 
-async def test_a_request_goes_to_the_clerk_and_to_nobody_else(house: House, client: FakeMpcClient) -> None:
-    asked = await confided(house, client)
+async def test_a_request_goes_to_the_clerk_and_to_nobody_else(node: Node, client: FakeMpcClient) -> None:
+    asked = await confided(node, client)
     assert asked.prompt == b"prompt" and asked.level == "mpc"
-    house.relay.mpc.hear(Understood(asked.request_id, 3))
-    house.relay.mpc.hear(Tokens(asked.request_id, progress=PROGRESS))
-    house.relay.mpc.hear(Tokens(asked.request_id, (4,), finish="stop"))
-    assert await house.frontend.next(Accepted) == Accepted(5, 3)
-    assert await house.frontend.next(Tokens) == Tokens(5, progress=PROGRESS)
-    assert await house.frontend.next(Tokens) == Tokens(5, (4,), finish="stop")
-    assert not house.forkserver.vaults and not house.service.messages
-    assert not house.relay.requests.held_by("mpc")
-    house.send(AskStats())
-    stats = await house.frontend.next(Stats)
+    node.relay.mpc.hear(Understood(asked.request_id, 3))
+    node.relay.mpc.hear(Tokens(asked.request_id, progress=PROGRESS))
+    node.relay.mpc.hear(Tokens(asked.request_id, (4,), finish="stop"))
+    assert await node.frontend.next(Accepted) == Accepted(5, 3)
+    assert await node.frontend.next(Tokens) == Tokens(5, progress=PROGRESS)
+    assert await node.frontend.next(Tokens) == Tokens(5, (4,), finish="stop")
+    assert not node.forkserver.vaults and not node.service.messages
+    assert not node.relay.requests.held_by("mpc")
+    node.send(AskStats())
+    stats = await node.frontend.next(Stats)
     assert stats.prompt_tokens == 13 and stats.output_tokens == 21
 
 
 async def test_a_sealed_prompt_reaches_the_clerk_with_its_key() -> None:
     locked = LockedPrompt(b"sealed", bytearray(32), bytes(32), 0, "messages")
-    house = await House.build(lambda prompt: locked, spare_vaults=0)
+    node = await Node.build(lambda prompt: locked, spare_vaults=0)
     client = FakeMpcClient()
-    house.relay.mpc.open(client)
+    node.relay.mpc.open(client)
     ask = Ask(5, "ann", "mpc", "s", False, b"", PARAMS)
-    house.send(AskSealed(ask, SealedPrompt(1, 0, "messages")))
+    node.send(AskSealed(ask, SealedPrompt(1, 0, "messages")))
     assert (await client.next(Confide)).prompt is locked
-    house.close()
+    node.close()
 
 
-async def test_without_a_clerk_the_level_is_refused(house: House) -> None:
-    house.ask(5, level="mpc")
-    assert (await house.failure()).code == "protection_unavailable"
+async def test_without_a_clerk_the_level_is_refused(node: Node) -> None:
+    node.ask(5, level="mpc")
+    assert (await node.failure()).code == "protection_unavailable"
 
 
-async def test_a_clerk_that_is_not_up_says_when_to_come_back(house: House, client: FakeMpcClient) -> None:
+async def test_a_clerk_that_is_not_up_says_when_to_come_back(node: Node, client: FakeMpcClient) -> None:
     client.up = False
-    house.ask(5, level="mpc")
-    failure = await house.failure()
+    node.ask(5, level="mpc")
+    failure = await node.failure()
     assert (failure.code, failure.retry_after) == ("starting_up", 40)
-    assert not list(house.relay.requests)
+    assert not list(node.relay.requests)
 
 
-async def test_cancelled(house: House, client: FakeMpcClient) -> None:
-    asked = await confided(house, client)
-    house.send(Cancel(5))
+async def test_cancelled(node: Node, client: FakeMpcClient) -> None:
+    asked = await confided(node, client)
+    node.send(Cancel(5))
     assert (await client.next(Cancel)).request_id == asked.request_id
-    house.relay.mpc.hear(Understood(asked.request_id, 3))  # was on its way
-    assert not house.frontend.messages
+    node.relay.mpc.hear(Understood(asked.request_id, 3))  # was on its way
+    assert not node.frontend.messages
 
 
-async def test_a_front_that_goes_takes_its_requests_along(house: House, client: FakeMpcClient) -> None:
-    asked = await confided(house, client)
-    house.relay.remove_frontend(house.gateway)
+async def test_a_front_that_goes_takes_its_requests_along(node: Node, client: FakeMpcClient) -> None:
+    asked = await confided(node, client)
+    node.relay.remove_frontend(node.gateway)
     assert (await client.next(Cancel)).request_id == asked.request_id
-    assert not house.relay.requests.held_by("mpc")
+    assert not node.relay.requests.held_by("mpc")
 
 
-async def test_a_dead_clerk_fails_its_requests_and_no_others(house: House, client: FakeMpcClient) -> None:
+async def test_a_dead_clerk_fails_its_requests_and_no_others(node: Node, client: FakeMpcClient) -> None:
     for request_id in (1, 2):
-        await confided(house, client, request_id)
-    house.send(Submit(3, "ann", (1,), PARAMS))
-    house.relay.mpc.client_gone()
-    failures = [await house.failure(), await house.failure()]
+        await confided(node, client, request_id)
+    node.send(Submit(3, "ann", (1,), PARAMS))
+    node.relay.mpc.client_gone()
+    failures = [await node.failure(), await node.failure()]
     assert {(failure.request_id, failure.code) for failure in failures} == {(1, "vault_lost"), (2, "vault_lost")}
-    assert (await house.service.next(Submit)).prompt == (1,)
+    assert (await node.service.next(Submit)).prompt == (1,)
 
 
-async def test_a_dead_service_is_not_the_clerks_affair(house: House, client: FakeMpcClient) -> None:
-    asked = await confided(house, client)
-    house.relay.service_gone()
-    house.relay.mpc.hear(Understood(asked.request_id, 3))
-    assert isinstance(house.frontend.messages[0], Accepted)
+async def test_a_dead_service_is_not_the_clerks_affair(node: Node, client: FakeMpcClient) -> None:
+    asked = await confided(node, client)
+    node.relay.service_gone()
+    node.relay.mpc.hear(Understood(asked.request_id, 3))
+    assert isinstance(node.frontend.messages[0], Accepted)
 
 
 @pytest.mark.parametrize("accepted", [False, True])
-async def test_what_the_clerk_must_not_say(house: House, client: FakeMpcClient, accepted: bool) -> None:
-    asked = await confided(house, client)
+async def test_what_the_clerk_must_not_say(node: Node, client: FakeMpcClient, accepted: bool) -> None:
+    asked = await confided(node, client)
     if accepted:
-        house.relay.mpc.hear(Understood(asked.request_id, 3))
+        node.relay.mpc.hear(Understood(asked.request_id, 3))
         lies = [Understood(asked.request_id, 3), Tokens(asked.request_id, (VOCABULARY,))]
     else:
         lies = [Tokens(asked.request_id, (1,)), Prefilled(asked.request_id, (FirstToken(1, 0),), 8), Stats()]
     for lie in lies:
         with pytest.raises(ProtocolError):
-            house.relay.mpc.hear(lie)
+            node.relay.mpc.hear(lie)
 
 
-async def test_the_clerk_speaks_of_its_own_requests_only(house: House, client: FakeMpcClient) -> None:
-    house.send(Submit(3, "ann", (1,), PARAMS))
-    submitted = await house.service.next(Submit)
-    house.relay.mpc.hear(Failed(submitted.request_id, "internal_error", "no"))
-    house.relay.mpc.hear(Tokens(submitted.request_id, (1,)))
-    assert not house.frontend.messages
+async def test_the_clerk_speaks_of_its_own_requests_only(node: Node, client: FakeMpcClient) -> None:
+    node.send(Submit(3, "ann", (1,), PARAMS))
+    submitted = await node.service.next(Submit)
+    node.relay.mpc.hear(Failed(submitted.request_id, "internal_error", "no"))
+    node.relay.mpc.hear(Tokens(submitted.request_id, (1,)))
+    assert not node.frontend.messages
 
 
-async def test_only_the_clerk_tells_of_progress(house: House, client: FakeMpcClient) -> None:
-    house.send(Submit(3, "ann", (1,), PARAMS))
-    submitted = await house.service.next(Submit)
-    house.service.say(Tokens(submitted.request_id, (1,), progress=PROGRESS))
-    failure = await house.failure()
+async def test_only_the_clerk_tells_of_progress(node: Node, client: FakeMpcClient) -> None:
+    node.send(Submit(3, "ann", (1,), PARAMS))
+    submitted = await node.service.next(Submit)
+    node.service.say(Tokens(submitted.request_id, (1,), progress=PROGRESS))
+    failure = await node.failure()
     assert failure.code == "service_unavailable"
 
 
-async def test_a_request_id_that_is_under_way_is_out_of_turn(house: House, client: FakeMpcClient) -> None:
-    await confided(house, client)
+async def test_a_request_id_that_is_under_way_is_out_of_turn(node: Node, client: FakeMpcClient) -> None:
+    await confided(node, client)
     for message in (Ask(5, "ann", "isolated", "s", False, b"", PARAMS), Submit(5, "ann", (1,), PARAMS)):
         with pytest.raises(ProtocolError):
-            house.send(message)
+            node.send(message)

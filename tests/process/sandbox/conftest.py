@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tests.process.sandbox.house import User
+from tests.process.sandbox.node import User
 
 
 @pytest.fixture(params=["root", "someone"])

@@ -17,7 +17,7 @@ import tokenizers
 import torch
 
 from cloister.compute.cpu.native import NativeKernels
-from tests.process.sandbox.house import Setting, attempt_inside
+from tests.process.sandbox.node import Setting, attempt_inside
 
 torch.set_num_threads(1)
 

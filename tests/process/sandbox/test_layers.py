@@ -20,7 +20,7 @@ from cloister.errors import SandboxIncomplete
 from cloister.process.sandbox.kernel import PR_GET_NO_NEW_PRIVS, prctl, syscall
 from cloister.process.sandbox.layers import BEST_EFFORT, NAMESPACES, Layer, Report
 from tests.process.sandbox import attempts
-from tests.process.sandbox.house import DATA_BYTES, Inhabitants, Outcome, Setting, User, attempt_inside
+from tests.process.sandbox.node import DATA_BYTES, Inhabitants, Outcome, Setting, User, attempt_inside
 
 FILTERS = frozenset({Layer.SECCOMP, Layer.LANDLOCK})
 CANARY = "CLOISTER_CANARY"

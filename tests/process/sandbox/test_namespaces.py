@@ -13,7 +13,7 @@ import pytest
 
 from cloister.process.sandbox.namespaces import empty_root, enter_own, fresh_pid_namespace, leave_host
 from cloister.process.sandbox.trial import available_layers
-from tests.process.sandbox.house import Inhabitants, Setting, User, attempt_inside
+from tests.process.sandbox.node import Inhabitants, Setting, User, attempt_inside
 
 
 def in_forkserver(work: Callable[[], int]) -> int:

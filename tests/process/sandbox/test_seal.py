@@ -13,7 +13,7 @@ import pytest
 
 from cloister.process.sandbox.layers import BEST_EFFORT, Layer
 from tests.process.sandbox import attempts
-from tests.process.sandbox.house import DATA_BYTES, Outcome, Setting, User, attempt_inside
+from tests.process.sandbox.node import DATA_BYTES, Outcome, Setting, User, attempt_inside
 
 ENDS_THE_PROCESS = [
     attempts.open_internet_socket,
@@ -68,7 +68,7 @@ IS_REFUSED = [
 
 @contextmanager
 def kept_descriptor(attempt: Any) -> Iterator[int]:
-    """Something open for the attempts that need it; the house keeps it over the seal."""
+    """Something open for the attempts that need it; the node keeps it over the seal."""
     if attempt in (attempts.write_to_open_file, attempts.grow_open_file):
         with open(os.memfd_create("kept"), "wb") as file:
             yield file.fileno()

@@ -17,7 +17,7 @@ from cloister.process.endpoint import Endpoint
 ENGINE = EngineSettings(dtype="fp32", threads=1, kv_cache_mib=4, vault_kv_mib=4, chunk_tokens=64, link_deadline_ms=1000)
 
 
-class RealHouse:
+class RealNode:
     """`client` is what a gateway would have."""
 
     def __init__(self, controller: Controller, client: ControllerClient) -> None:
@@ -25,7 +25,7 @@ class RealHouse:
         self.client = client
 
     @classmethod
-    async def start(cls, folder: ModelFolder, engine: EngineSettings = ENGINE, **settings: Any) -> RealHouse:
+    async def start(cls, folder: ModelFolder, engine: EngineSettings = ENGINE, **settings: Any) -> RealNode:
         controller = Controller(folder, Settings(engine=engine, controller=ControllerSettings(**settings)))
         try:
             serving = await controller.start()

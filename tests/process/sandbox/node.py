@@ -29,7 +29,7 @@ DATA_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Setting:
-    """How the house is built. `leak` is made in the fork server before its root is emptied, for the attempt."""
+    """How the node is built. `leak` is made in the fork server before its root is emptied, for the attempt."""
 
     user: User = "someone"
     name: Literal["vault", "service"] = "vault"
