@@ -21,6 +21,8 @@ from cloister.link.mapping import Mapping
 from cloister.link.shape import NUMBER_AT, LinkShape
 
 SLOTS = 64
+_started: list[CpuAnswerer] = []
+"""Kept for the life of the process: their threads read memory that these objects own."""
 
 
 class CpuAnswerer(LinkAnswerer):
@@ -72,6 +74,7 @@ class CpuAnswerer(LinkAnswerer):
     def start(self) -> None:
         if self._library.cloister_answer(byref(self._struct)):
             raise SetupError("The vault cannot start the thread that answers its link.")
+        _started.append(self)
 
     def fileno(self) -> int:
         return self._event
