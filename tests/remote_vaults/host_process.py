@@ -62,10 +62,10 @@ class Wiretap:
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
-                near, _ = self._listener.accept()
-                far = self._target.connect(5)
-                self._lines += [near, far]
-                for source, sink in ((near, far), (far, near)):
+                server, _ = self._listener.accept()
+                host = self._target.connect(5)
+                self._lines += [server, host]
+                for source, sink in ((server, host), (host, server)):
                     threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
 
     def _carry(self, source: socket.socket, sink: socket.socket) -> None:
