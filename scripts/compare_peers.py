@@ -26,6 +26,7 @@ from typing import Annotated, Any
 
 import typer
 import uvloop
+from cloister.cli.failure import FriendlyGroup
 from rich.console import Console
 from rich.table import Table
 
@@ -33,9 +34,9 @@ from cloister.bench.address import ServerAddress
 from cloister.bench.comparison import Comparison, Side, compare
 from cloister.bench.load import Workload
 from cloister.bench.plot import plot_runs
-from cloister.bench.report import RunReport, write_json
+from cloister.bench.report import RunReport
 from cloister.bench.server_process import ServerProcess
-from cloister.cli.failure import FriendlyGroup
+from cloister.bench.suite.results import write_json
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import SetupError
 from cloister.models.source import find_model

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.bench.answer import Answer
-from cloister.bench.report import BenchReport, Percentiles, summarise, write_json
+from cloister.bench.report import BenchReport, Percentiles, summarise
+from cloister.bench.suite.results import write_json
 from cloister.errors import SetupError
 
 

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from cloister.gateway.protection import PROVIDER_SEES
+from cloister.levels import LEVELS
 
 PAGE = Path(__file__).parents[2] / "src" / "cloister" / "gateway" / "page"
-LEVELS = PROVIDER_SEES
 ANSWER_ID = "chatcmpl-stub"
 KEY = "stub-key"
 POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -100,8 +99,14 @@ def handler_of(stub: Stub) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             if self.path == "/api/page":
                 levels = [
-                    {"id": name, "enabled": name in stub.enabled, "provider_sees": sees}
-                    for name, sees in LEVELS.items()
+                    {
+                        "id": level.name,
+                        "enabled": level.name in stub.enabled,
+                        "provider_sees": level.provider_sees,
+                        "confides": level.confides,
+                        "slow": level.slow,
+                    }
+                    for level in LEVELS.values()
                 ]
                 told = {"model": "stub-model", "levels": levels, "default_level": stub.default}
                 self.send_json(200, {**told, "missing_layers": stub.missing_layers, "development_key": KEY})

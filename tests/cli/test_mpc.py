@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from cloister.cli import app
 from cloister.mpc.config import config_text
-from cloister.mpc.local import make_local
+from cloister.mpc.local_parties import make_local
 from tests.nursery.model import save_model
 from tests.served import Command
 
@@ -61,20 +61,20 @@ def test_parties_that_are_not_up_are_told_by_name(tmp_path: Path) -> None:
     assert not any(each["ready"] for each in parties) and "cannot be reached" in parties[1]["problem"]
 
 
-def test_a_local_trio_comes_up_serves_and_goes(tmp_path: Path) -> None:
+def test_local_parties_come_up_serve_and_go(tmp_path: Path) -> None:
     pytest.importorskip("spu", reason="SPU is not installed: pip install '.[mpc]'")
     save_model(tmp_path / "model")
     place = tmp_path / "mpc"
-    trio = Command(tmp_path / "log", "mpc", "up", "--folder", str(place), "--model", str(tmp_path / "model"))
+    local = Command(tmp_path / "log", "mpc", "up", "--folder", str(place), "--model", str(tmp_path / "model"))
     try:
-        assert trio.wait_for(r"(\d) parties \(aby3\) serve", 240) == "3"
+        assert local.wait_for(r"(\d) parties \(aby3\) serve", 240) == "3"
         result = runner.invoke(app, ["mpc", "status", "--config", str(place / "parties.toml")])
         assert result.exit_code == 0 and result.output.count("ready, ") == 3
         assert_dealt_once(place, tmp_path)
         assert_answers_through_a_proxy(place, tmp_path)
-        children = trio.children()
+        children = local.children()
     finally:
-        assert trio.stop() == 0
+        assert local.stop() == 0
     assert children and not any(child.is_running() for child in children)
 
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cloister.cli import app
-from cloister.link.network.secret import read_secret, write_secret
+from cloister.link.network.credentials import read_secret, write_secret
 
 
 def run(*arguments: str) -> tuple[int, str]:

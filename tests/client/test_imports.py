@@ -6,7 +6,7 @@ import sys
 import pytest
 
 MODULES = ["openai", "proxy", "verification", "sealed", "node", "provider", "message", "answer"]
-OURS = {"attest", "channel", "checks", "client", "errors", "files", "transparency"}
+OURS = {"attest", "channel", "checks", "client", "errors", "files", "levels", "transparency"}
 FORBIDDEN = {"torch", "transformers", "fastapi", "starlette", "uvicorn", "numpy", "prometheus_client"}
 
 

@@ -12,6 +12,9 @@ import msgspec
 
 from cloister.config import ControllerSettings
 from cloister.controller.relay import Relay
+from cloister.controller.requests import Requests
+from cloister.controller.routes.base import Asked, Node
+from cloister.controller.routes.mpc import MpcRoute
 from cloister.controller.service import Service
 from cloister.link.shape import LinkShape
 from cloister.messages.front import Ask, Serving
@@ -30,8 +33,9 @@ from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.service import AttachLink, Pause, Paused, Resume, ToSealedService
 from cloister.messages.vault import (
     Confide,
-    First,
+    FirstToken,
     FloorDone,
+    Prefilled,
     Release,
     TakeFloor,
     ToVault,
@@ -122,7 +126,9 @@ class FakeVault(Peer):
         asked = await self.next(Confide)
         self.say(Understood(asked.request_id, 40), WantFloor(40))
         await self.next(TakeFloor, skip=(Confide, Release, Cancel))
-        self.say(FloorDone(), First(asked.request_id, token, slot=3, origin=0, turn=0, max_tokens=8, **fields))
+        public = fields.pop("public", ())
+        first = FirstToken(token, slot=3, **fields)
+        self.say(FloorDone(), Prefilled(asked.request_id, (first,), max_tokens=8, public=public))
         return asked
 
 
@@ -142,6 +148,18 @@ class FakeNursery:
             assert len(descriptors) == 2
             self.vaults.append(FakeVault(theirs, self.vaults_are_ready))
         return Child(), ours
+
+
+class MpcOnly:
+    """The route of `mpc` by itself: what it tells goes to `tell`."""
+
+    def __init__(self, tell: Callable[[msgspec.Struct], None], vocabulary: int) -> None:
+        requests = Requests(tell, lambda: vocabulary, lambda request: None)
+        nobody: Any = None
+        self.route = MpcRoute(Node(requests, nobody, lambda: SERVING))
+
+    def ask(self, request_id: int, prompt: bytes, params: SamplingParams) -> None:
+        self.route.ask(Asked(Ask(request_id, "ann", "mpc", "s", False, b"", params), prompt))
 
 
 class House:

@@ -14,11 +14,9 @@ import pytest
 from cloister.config import MpcSettings
 from cloister.controller import clerk as clerk_module
 from cloister.controller.clerk import ClerkKeeper
-from cloister.controller.clerk_desk import ClerkDesk
 from cloister.messages.generation import Accepted, Failed, SamplingParams, Tokens
-from cloister.messages.vault import Confide
 from cloister.models.source import ModelFolder
-from tests.controller.fakes import Inbox
+from tests.controller.fakes import Inbox, MpcOnly
 
 STUB = "tests.controller.stub_clerk"
 PARAMS = SamplingParams(max_tokens=8)
@@ -27,13 +25,13 @@ PARAMS = SamplingParams(max_tokens=8)
 class Desk(Inbox):
     def __init__(self, name: str, path: Path, settings: MpcSettings) -> None:
         super().__init__()
-        self.desk = ClerkDesk(self.put, lambda: 100)
+        self.mpc = MpcOnly(self.put, 100)
         folder = ModelFolder(name, path, {"model_type": "llama"})
-        self.keeper = ClerkKeeper(folder, settings, self.desk, vocabulary=100, max_context=512)
-        self.desk.open(self.keeper)
+        self.keeper = ClerkKeeper(folder, settings, self.mpc.route, vocabulary=100, max_context=512)
+        self.mpc.route.open(self.keeper)
 
     def ask(self, request_id: int, prompt: bytes = b"answer") -> None:
-        self.desk.ask(Confide(request_id, "mpc", prompt, PARAMS))
+        self.mpc.ask(request_id, prompt, PARAMS)
 
     async def up(self, not_pid: int | None = None) -> int:
         async with asyncio.timeout(20):

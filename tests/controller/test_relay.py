@@ -19,9 +19,20 @@ from cloister.messages.generation import (
     Submit,
     TokenLogprob,
     Tokens,
+    label_spans,
 )
 from cloister.messages.service import AskView, DetachLink, Paused, View
-from cloister.messages.vault import Confide, First, LinkBroken, Release, TakeFloor, Understood, WantFloor
+from cloister.messages.vault import (
+    Confide,
+    FirstToken,
+    LinkBroken,
+    Prefilled,
+    Release,
+    TakeFloor,
+    Understood,
+    Verified,
+    WantFloor,
+)
 from tests.controller.fakes import VOCABULARY, House, Inbox
 
 PARAMS = SamplingParams(max_tokens=8)
@@ -34,7 +45,7 @@ async def settle() -> None:
 
 
 async def test_open_goes_to_the_service_and_back(house: House) -> None:
-    house.send(Submit(5, "ann", (1, 2, 3), PARAMS, public=2))
+    house.send(Submit(5, "ann", (1, 2, 3), PARAMS, label_spans(3, public=2)))
     submit = await house.service.next(Submit)
     assert submit.prompt == (1, 2, 3) and submit.public == 2 and submit.partition is None
     house.service.say(Accepted(submit.request_id), Tokens(submit.request_id, (4, 5), finish="stop"))
@@ -87,7 +98,9 @@ async def test_cancelled_in_the_vault(house: House) -> None:
     asked = await vault.next(Confide)
     house.send(Cancel(5))
     assert (await vault.next(Cancel)).request_id == asked.request_id
-    vault.say(Understood(asked.request_id, 3), First(asked.request_id, 1, 0, 0, 0, 8))  # was on its way already
+    vault.say(
+        Understood(asked.request_id, 3), Prefilled(asked.request_id, (FirstToken(1, 0),), 8)
+    )  # was on its way already
     assert (await vault.next(Release)).request_id == asked.request_id
     await settle()
     assert not house.front.messages and not house.service.messages
@@ -181,8 +194,8 @@ async def test_two_gateways_may_use_the_same_numbers(house: House) -> None:
     house.relay.from_front(number, Submit(1, "bob", (2,), PARAMS))
     first, second = await house.service.next(Submit), await house.service.next(Submit)
     assert first.request_id != second.request_id
-    house.service.say(Tokens(second.request_id, (9,), finish="stop"))
-    assert await other.next(Tokens) == Tokens(1, (9,), finish="stop")
+    house.service.say(Accepted(second.request_id), Tokens(second.request_id, (9,), finish="stop"))
+    assert await other.next(Tokens, skip=(Accepted,)) == Tokens(1, (9,), finish="stop")
     assert not house.front.messages
 
 
@@ -229,11 +242,13 @@ async def test_a_lying_vault_is_ended_and_touches_nobody_else(house: House, lie:
         case "foreign":
             liar.say(Understood(other.request_id, 3))
         case "first twice":
-            liar.say(First(mine.request_id, 1, 0, 0, 0, 8), First(mine.request_id, 1, 0, 0, 0, 8))
+            liar.say(
+                Prefilled(mine.request_id, (FirstToken(1, 0),), 8), Prefilled(mine.request_id, (FirstToken(1, 0),), 8)
+            )
         case "tokens":
             liar.say(Tokens(mine.request_id, (1,)))
         case "token":
-            liar.say(First(mine.request_id, VOCABULARY, 0, 0, 0, 8))
+            liar.say(Prefilled(mine.request_id, (FirstToken(VOCABULARY, 0),), 8))
         case "floor twice":
             liar.say(WantFloor(1), WantFloor(1))
         case "link":
@@ -269,9 +284,40 @@ async def test_a_lying_service_is_ended(house: House, lie: str) -> None:
 
 async def test_a_gateway_may_not_speak_of_links(house: House) -> None:
     with pytest.raises(ProtocolError):
-        house.send(Submit(1, "ann", (1,), PARAMS, partition=Partition(1, 0, 1)))
+        house.send(Submit(1, "ann", (1,), PARAMS, partitions=(Partition(1, 0, 1),)))
     with pytest.raises(ProtocolError):
         house.send(Cancel(1 << 40))
     house.send(Submit(1, "ann", (1,), PARAMS))
     with pytest.raises(ProtocolError):
         house.send(Submit(1, "ann", (1,), PARAMS))
+
+
+async def test_tokens_before_the_prompt_was_read_end_the_service(house: House) -> None:
+    house.send(Submit(1, "ann", (1,), PARAMS))
+    submitted = await house.service.next(Submit)
+    house.service.say(Tokens(submitted.request_id, (9,)))
+    assert (await house.failure()).code == "service_unavailable"
+
+
+async def test_a_second_sequence_is_not_the_users(house: House) -> None:
+    house.send(Submit(1, "ann", (1,), PARAMS))
+    submitted = await house.service.next(Submit)
+    house.service.say(Accepted(submitted.request_id), Tokens(submitted.request_id, (9,), sequence=1))
+    assert (await house.failure()).code == "service_unavailable"
+
+
+async def test_several_sequences_are_not_for_this_level(house: House) -> None:
+    house.ask(5)
+    vault = await house.vault(0)
+    asked = await vault.next(Confide)
+    vault.say(Understood(asked.request_id, 3), Prefilled(asked.request_id, (FirstToken(1, 0), FirstToken(2, 1)), 8))
+    assert (await house.failure()).code == "vault_lost"
+    await asyncio.wait_for(vault.gone.wait(), 5)
+
+
+async def test_a_vault_that_verifies_unasked_is_ended(house: House) -> None:
+    house.ask(5)
+    vault = await house.vault(0)
+    asked = await vault.next(Confide)
+    vault.say(Understood(asked.request_id, 3), Verified(asked.request_id, 0, 1))
+    assert (await house.failure()).code == "vault_lost"

@@ -12,9 +12,9 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from cloister.engine.runner import Piece, Runner, Wanted
-from cloister.kernels import batch
-from cloister.kernels.batch import Layout
+from cloister.compute import layout as compute_layout
+from cloister.compute.layout import Chunk, Layout, Wanted
+from cloister.engine.runner import Runner
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -38,7 +38,7 @@ def logits_of(state: np.ndarray, vocabulary: int) -> torch.Tensor:
 
 
 def expected_logits(tokens: Sequence[int], vocabulary: int) -> torch.Tensor:
-    """The logits of every row of a sequence, computed in one piece without a cache."""
+    """The logits of every row of a sequence, computed in one chunk without a cache."""
     return logits_of(np.cumsum(entries(tokens, 0)), vocabulary)
 
 
@@ -69,7 +69,7 @@ class FakeRunner(Runner):
         self.max_context = max_context
         self.relative = relative
         self.link_rows = link_rows
-        self.block_tokens = batch.BLOCK_TOKENS
+        self.block_tokens = compute_layout.BLOCK_TOKENS
         self.num_blocks = num_blocks
         self.tokens = np.full(num_blocks * self.block_tokens, -1, dtype=np.int64)
         self.rotations = np.full(num_blocks * self.block_tokens, -1, dtype=np.int64)
@@ -83,40 +83,40 @@ class FakeRunner(Runner):
         self.most_tokens = 0
         self.fail_next: Exception | None = None
 
-    def forward(self, pieces: Sequence[Piece]) -> torch.Tensor:
+    def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         if self.fail_next is not None:
             error, self.fail_next = self.fail_next, None
             raise error
         self._broken, self.break_next = self.break_next, {}
         states = [np.zeros(0, dtype=np.uint64)]
         link_rows: dict[int, int] = {}
-        for piece in pieces:
-            layout, end = piece.layout, piece.start + len(piece.tokens)
-            insist(len(piece.tokens) > 0, "an empty piece")
-            insist(len(piece.blocks) == layout.blocks(end), "blocks must cover the piece exactly")
-            slots = self._slots(piece, end)
+        for chunk in chunks:
+            layout, end = chunk.layout, chunk.start + len(chunk.tokens)
+            insist(len(chunk.tokens) > 0, "an empty chunk")
+            insist(len(chunk.blocks) == layout.blocks(end), "blocks must cover the chunk exactly")
+            slots = self._slots(chunk, end)
             rotations = rotations_of(layout, end)
-            self.tokens[slots[piece.start :]] = piece.tokens
-            self.rotations[slots[piece.start :]] = rotations[piece.start :]
+            self.tokens[slots[chunk.start :]] = chunk.tokens
+            self.rotations[slots[chunk.start :]] = rotations[chunk.start :]
             insist(bool((self.rotations[slots] == rotations).all()), "a position is not where it was written")
-            running = self._states(layout, self.tokens[slots])[piece.start :]
-            self.computed_tokens += len(piece.tokens)
+            running = self._states(layout, self.tokens[slots])[chunk.start :]
+            self.computed_tokens += len(chunk.tokens)
             if layout.remote:
-                rows = max(0, end - max(piece.start, layout.prompt))
+                rows = max(0, end - max(chunk.start, layout.prompt))
                 link_rows[layout.remote.link] = link_rows.get(layout.remote.link, 0) + rows
                 insist(layout.remote.link in self.attached, "a vault behind no link")
-            if piece.wanted is Wanted.ALL:
+            if chunk.wanted is Wanted.ALL:
                 states.append(running)
-            elif piece.wanted is Wanted.LAST:
+            elif chunk.wanted is Wanted.LAST:
                 states.append(running[-1:])
         logits = logits_of(np.concatenate(states), self.vocabulary)
         row = 0
-        for piece in pieces:
-            if piece.wanted is Wanted.LAST and piece.layout.remote and piece.layout.remote.link in self._broken:
+        for chunk in chunks:
+            if chunk.wanted is Wanted.LAST and chunk.layout.remote and chunk.layout.remote.link in self._broken:
                 logits[row] = float("nan")
-            row += len(piece.tokens) if piece.wanted is Wanted.ALL else piece.wanted is Wanted.LAST
+            row += len(chunk.tokens) if chunk.wanted is Wanted.ALL else chunk.wanted is Wanted.LAST
         self.most_rows = max(self.most_rows, len(logits))
-        self.most_tokens = max(self.most_tokens, sum(len(piece.tokens) for piece in pieces))
+        self.most_tokens = max(self.most_tokens, sum(len(chunk.tokens) for chunk in chunks))
         self.most_link_rows = max([self.most_link_rows, *link_rows.values()])
         return logits
 
@@ -132,10 +132,10 @@ class FakeRunner(Runner):
     def broken_links(self) -> dict[int, str]:
         return self._broken
 
-    def _slots(self, piece: Piece, end: int) -> np.ndarray:
+    def _slots(self, chunk: Chunk, end: int) -> np.ndarray:
         """The cache slot of each position: segment after segment, each from the start of a block."""
-        grid = np.asarray(piece.blocks)[:, None] * self.block_tokens + np.arange(self.block_tokens)
-        bounds = (0, piece.layout.public, piece.layout.prompt, end)
+        grid = np.asarray(chunk.blocks)[:, None] * self.block_tokens + np.arange(self.block_tokens)
+        bounds = (0, chunk.layout.public, chunk.layout.prompt, end)
         parts, block = [], 0
         for start, stop in pairwise(bounds):
             length = max(0, min(stop, end) - start)
@@ -154,10 +154,10 @@ class FakeRunner(Runner):
             insist(layout.public == layout.prompt and list(tokens[:held]) == prompt[:held], "another prompt's vault")
             private = entries(prompt[layout.public :], layout.public)
         length = layout.prompt + len(private)
-        known = layout.origin + layout.turn
+        known = layout.origin + layout.rotation
         unknown = self.relative and known == 0 and layout.public == 0
         insist(known == length or unknown, "the answer stands elsewhere")
-        insist((layout.origin if self.relative else layout.turn) == 0, "the answer is rotated otherwise")
+        insist((layout.origin if self.relative else layout.rotation) == 0, "the answer is rotated otherwise")
         public = np.cumsum(entries(tokens[:held], 0))
         all_of_it = np.cumsum(np.concatenate((entries(tokens[:held], 0), private, entries(tokens[held:], length))))
         return np.concatenate((public, all_of_it[held + len(private) :]))

@@ -18,6 +18,7 @@ from cloister.messages.generation import (
     Submit,
     TokenLogprob,
     Tokens,
+    label_spans,
 )
 from tests.engine.fake_runner import FakeRunner
 
@@ -95,7 +96,8 @@ def split(submit: Submit, runner: FakeRunner, *, public: int = 0, link: int = 0,
         submit,
         prompt=submit.prompt[:public],
         params=msgspec.structs.replace(params, max_tokens=left),
-        partition=Partition(link, slot, first, origin, turn),
+        spans=label_spans(public, public=public),
+        partitions=(Partition(link, slot, first, origin, turn),),
     )
 
 

@@ -1,14 +1,132 @@
+"""The random stream is uniform; and the draw against a plain reference that sorts, exactly."""
+
+from __future__ import annotations
+
+import random
 from collections import Counter
 
-from cloister.engine.draw import uniform
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cloister.engine import draw as module
+from cloister.engine.draw import Limits, draw_filtered, filters, uniform
+from cloister.engine.probabilities import integer
+from cloister.messages.generation import SamplingParams
+
+# Few distinct values: ties at the cut are the rule, not the exception.
+ROWS = st.lists(st.sampled_from([1.0, 0.9999999, 0.5, 0.3, 0.1, 1e-4, 1e-20, 0.0]), min_size=1, max_size=40)
 
 
-def test_a_draw_is_a_function_of_seed_and_index():
+def kept(values: list[float], params: SamplingParams) -> list[int]:
+    """Ids left by the filters, most likely first."""
+    values = torch.tensor(values).tolist()
+    weights = integer(torch.tensor(values)).tolist()
+    order = sorted(range(len(values)), key=lambda i: (-values[i], i))
+    order = order[: params.top_k or len(order)]
+    goal, mass, nucleus = params.top_p * float(sum(weights[i] for i in order)), 0, []
+    for i in order:
+        if nucleus and mass >= goal:
+            break
+        nucleus.append(i)
+        mass += weights[i]
+    least = torch.tensor(params.min_p, dtype=torch.float32).item()
+    return [i for i in nucleus if values[i] >= least]
+
+
+def drawn(values: list[float], params: SamplingParams, u: float) -> int:
+    weights = integer(torch.tensor(values)).tolist()
+    left = kept(values, params)
+    mark = u * sum(weights[i] for i in left)
+    for i in left:
+        mark -= weights[i]
+        if mark < 0:
+            return i
+    raise AssertionError
+
+
+def ours(values: list[float], params: SamplingParams, u: float) -> int:
+    probabilities = torch.tensor([values])
+    limits = Limits.of([params], len(values), probabilities.device)
+    return int(draw_filtered(probabilities, integer(probabilities), limits, torch.tensor([u], dtype=torch.float64)))
+
+
+@settings(deadline=None)
+@given(ROWS, st.integers(0, 45), st.floats(1e-9, 1.0), st.sampled_from([0.0, 0.1, 0.3, 1.0]), st.integers(0, 999))
+def test_the_draw_is_that_of_a_sort(values, k, p, min_p, u):
+    values = [1.0, *values]
+    params = SamplingParams(top_k=k, top_p=p, min_p=min_p)
+    assert ours(values, params, u / 1000) == drawn(values, params, u / 1000)
+
+
+@pytest.mark.parametrize("first", [(1, 2), (4, 16), (64, 1024)])
+def test_how_much_is_ranked_first_does_not_show(first, monkeypatch):
+    """Rows that need a few ranks, and rows that need nearly all of them."""
+    monkeypatch.setattr(module, "_RANKED_FIRST", first)
+    chance = random.Random(4)
+    for sharpness in (0.1, 2.0, 30.0):
+        values = [1.0] + [chance.random() ** sharpness for _ in range(255)]
+        for params in (
+            SamplingParams(top_p=0.95),
+            SamplingParams(top_k=3),
+            SamplingParams(top_k=100, top_p=0.9),
+            SamplingParams(min_p=0.2),
+            SamplingParams(top_k=200, min_p=0.01),
+            SamplingParams(top_p=0.999, min_p=1e-6),
+        ):
+            for u in (0.0, 0.3, 0.77, 0.999999):
+                assert ours(values, params, u) == drawn(values, params, u)
+
+
+@pytest.mark.parametrize(
+    ("params", "left"),
+    [
+        (SamplingParams(top_k=3), [1, 0, 3]),
+        (SamplingParams(top_p=0.8), [1, 0]),
+        (SamplingParams(top_p=0.81), [1, 0, 3]),
+        (SamplingParams(min_p=0.25), [1, 0, 3]),
+        (SamplingParams(top_k=2, top_p=0.6), [1]),
+    ],
+)
+def test_each_filter_leaves_what_it_should(params, left):
+    values = [0.6, 1.0, 0.15, 0.25]
+    assert kept(values, params) == left
+    assert [ours(values, params, u / 500) for u in range(500)] == [drawn(values, params, u / 500) for u in range(500)]
+    assert {ours(values, params, u / 500) for u in range(500)} == set(left)
+
+
+def test_equals_are_kept_from_the_lowest_id_on():
+    values = [0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0]
+    for params, left in (
+        (SamplingParams(top_p=0.5), {1, 3}),
+        (SamplingParams(top_p=0.51), {1, 3, 5}),
+        (SamplingParams(top_p=1e-9), {1}),
+        (SamplingParams(top_k=2), {1, 3}),
+    ):
+        assert {ours(values, params, u / 100) for u in range(100)} == left
+
+
+def test_only_filters_count_as_filters():
+    assert not filters(SamplingParams(temperature=0.5, seed=1))
+    assert all(map(filters, (SamplingParams(top_k=1), SamplingParams(top_p=0.9), SamplingParams(min_p=0.1))))
+
+
+def test_a_row_of_nan_harms_no_other():
+    good = torch.tensor([[1.0, 0.5, 0.2]])
+    both = torch.cat((torch.full_like(good, float("nan")), good))
+    params = SamplingParams(top_p=0.6)
+    u = torch.tensor([0.9, 0.9], dtype=torch.float64)
+    tokens = draw_filtered(both, integer(both), Limits.of([params] * 2, 3, both.device), u)
+    assert int(tokens[1]) == drawn([1.0, 0.5, 0.2], params, 0.9)
+
+
+def test_a_draw_is_a_function_of_seed_and_index() -> None:
     assert uniform(7, 3) == uniform(7, 3)
     assert len({uniform(seed, index) for seed in range(50) for index in range(50)}) == 2500
 
 
-def test_draws_are_uniform_along_indices_and_along_seeds():
+def test_draws_are_uniform_along_indices_and_along_seeds() -> None:
     for draws in ([uniform(1, i) for i in range(20_000)], [uniform(s, 0) for s in range(20_000)]):
         assert all(0 <= u < 1 for u in draws)
         cells = Counter(int(u * 20) for u in draws)
@@ -16,7 +134,7 @@ def test_draws_are_uniform_along_indices_and_along_seeds():
         assert chi_square < 43.8  # 19 degrees of freedom, p = 0.001
 
 
-def test_neighbouring_seeds_and_indices_are_uncorrelated():
+def test_neighbouring_seeds_and_indices_are_uncorrelated() -> None:
     pairs = [(uniform(s, 0), uniform(s + 1, 0)) for s in range(5000)]
     pairs += [(uniform(s, 1), uniform(s + 1, 0)) for s in range(5000)]
     correlation = sum((a - 0.5) * (b - 0.5) for a, b in pairs) / len(pairs) * 12

@@ -206,8 +206,8 @@ def test_a_failing_step_fails_its_batch_and_no_more(error, code, caplog):
 
 def test_rows_that_do_not_match_fail_the_batch():
     class ShortRunner(FakeRunner):
-        def forward(self, pieces):
-            return super().forward(pieces)[:-1]
+        def forward(self, chunks):
+            return super().forward(chunks)[:-1]
 
     engine = make_engine(ShortRunner())
     engine.submit(request(1, [1, 2]))

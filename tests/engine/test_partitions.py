@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cloister.errors import ProtocolError, VaultLost, error_from_code
-from cloister.messages.generation import Accepted, Failed, Submit, Tokens
+from cloister.messages.generation import Accepted, Failed, Span, Submit, Tokens, label_spans
 from cloister.messages.service import View
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.house import Answer, alone, answers_to, drain, make_engine, request, split, without_first
@@ -95,7 +95,7 @@ def crowd(count: int, runner: FakeRunner, links: int, seed: int = 0) -> tuple[li
             requests.append(split(submit, runner, public=public, link=number % links, slot=number))
             expected[number] = without_first(whole)
         else:
-            requests.append(msgspec.structs.replace(submit, public=public))
+            requests.append(msgspec.structs.replace(submit, spans=label_spans(len(submit.prompt), public=public)))
             expected[number] = whole
     return requests, expected
 
@@ -209,11 +209,13 @@ def test_the_error_of_a_lost_vault_is_one_to_try_again_after():
     [
         ({"params": {"repetition_penalty": 1.1}}, "repetition_penalty"),
         ({"params": {"prompt_logprobs": 0}}, "prompt_logprobs"),
-        ({"partition": {"first": 32}}, "first token"),
-        ({"partition": {"origin": 256}}, "266 tokens"),
-        ({"partition": {"turn": 300}}, "300 tokens"),
-        ({"public": 3}, "public"),
-        ({"partition": {"link": 8}}, "ended"),
+        ({"partitions": {"first": 32}}, "first token"),
+        ({"partitions": {"origin": 256}}, "266 tokens"),
+        ({"partitions": {"turn": 300}}, "300 tokens"),
+        ({"spans": (Span("public", 3),)}, "public"),
+        ({"spans": label_spans(4, public=3)}, "public"),
+        ({"spans": (Span("public", 2), Span("public", 2))}, "public"),
+        ({"partitions": {"link": 8}}, "ended"),
     ],
     ids=str,
 )
@@ -222,7 +224,11 @@ def test_what_cannot_be_partitioned_is_refused_at_once(change, word):
     engine = engine_with_links(runner)
     parted = split(request(1, PROMPT), runner, public=4)
     fields = {
-        name: msgspec.structs.replace(getattr(parted, name), **to) if isinstance(to, dict) else to
+        name: (msgspec.structs.replace(parted.partitions[0], **to),)
+        if name == "partitions"
+        else msgspec.structs.replace(getattr(parted, name), **to)
+        if isinstance(to, dict)
+        else to
         for name, to in change.items()
     }
     refused = engine.submit(msgspec.structs.replace(parted, **fields))
@@ -233,7 +239,7 @@ def test_what_cannot_be_partitioned_is_refused_at_once(change, word):
 
 def test_an_empty_prompt_needs_a_vault_and_a_public_span_a_prompt():
     engine = make_engine()
-    for submit in (request(1, []), msgspec.structs.replace(request(2, [1, 2]), public=3)):
+    for submit in (request(1, []), msgspec.structs.replace(request(2, [1, 2]), spans=(Span("public", 3),))):
         refused = engine.submit(submit)
         assert isinstance(refused, Failed) and refused.code == "invalid_request"
 
@@ -269,7 +275,9 @@ def test_only_whole_blocks_of_the_first_segment_are_reused():
     engine = make_engine(runner, cache)
     engine.attach_link(0, 1, 2)
     long = [*range(20)]
-    answers_to(engine, [msgspec.structs.replace(request(1, long, max_tokens=12), public=10)])
+    answers_to(
+        engine, [msgspec.structs.replace(request(1, long, max_tokens=12), spans=label_spans(len(long), public=10))]
+    )
     assert {len(tokens) for _, tokens in cache.kept} == {4, 8}  # nothing private, nothing generated
     parted = split(request(2, long, max_tokens=12), runner, public=10)
     before = runner.computed_tokens
@@ -287,3 +295,11 @@ def test_a_partition_offers_its_public_span_as_soon_as_it_is_computed():
     engine.submit(split(request(1, PROMPT, max_tokens=12), runner, public=8))
     engine.step()
     assert {len(tokens) for _, tokens in cache.kept} == {4, 8}
+
+
+def test_several_sequences_of_one_request_are_refused_here():
+    runner = FakeRunner(num_blocks=100)
+    engine = engine_with_links(runner)
+    parted = split(request(1, PROMPT), runner, public=4)
+    refused = engine.submit(msgspec.structs.replace(parted, partitions=parted.partitions * 2))
+    assert isinstance(refused, Failed) and "one sequence" in refused.message

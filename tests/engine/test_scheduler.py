@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from cloister.compute.layout import Layout
 from cloister.engine.engine import _most_positions
-from cloister.kernels.batch import Layout
-from cloister.messages.generation import Accepted, Failed
+from cloister.messages.generation import Accepted, Failed, label_spans
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.house import Answer, alone, make_engine, request, split, without_first
 from tests.engine.shared_blocks import SharedBlocks
@@ -191,7 +191,7 @@ class EngineMachine(RuleBasedStateMachine):
             sent = split(submit, self.runner, public=public, link=link, slot=self.number)
             self.partitions[self.number] = link
         else:
-            sent = msgspec.structs.replace(submit, public=public)
+            sent = msgspec.structs.replace(submit, spans=label_spans(len(submit.prompt), public=public))
         answer = self.engine.submit(sent)
         if isinstance(answer, Accepted):
             self.requests[self.number] = submit

@@ -9,8 +9,8 @@ import pytest
 
 from cloister.backend.base import VaultJob
 from cloister.errors import StartingUp
-from cloister.gateway.front import MPC_DEFAULT_TOKENS
-from cloister.gateway.progress import comment
+from cloister.gateway.reply import comment
+from cloister.levels import LEVELS as EVERY_LEVEL
 from cloister.messages.generation import Progress, Tokens
 from tests.gateway.fakes import LEVELS, FakeBackend, chat_body, completion_body
 
@@ -41,10 +41,10 @@ def level() -> str:
 async def test_served_like_any_level(http: httpx.AsyncClient, backend: FakeBackend) -> None:
     response = await http.post(CHAT, json=chat_body())
     assert response.headers["X-Cloister-Protection"] == "mpc"
-    assert response.json()["choices"][0]["message"]["content"] == backend.answer[:MPC_DEFAULT_TOKENS]
+    assert response.json()["choices"][0]["message"]["content"] == backend.answer[: EVERY_LEVEL["mpc"].default_tokens]
     submitted = backend.submitted[0]
     assert isinstance(submitted.job, VaultJob) and submitted.job.level == "mpc"
-    assert submitted.params.max_tokens == MPC_DEFAULT_TOKENS and submitted.params.mpc_reveal == "token"
+    assert submitted.params.max_tokens == EVERY_LEVEL["mpc"].default_tokens and submitted.params.mpc_reveal == "token"
 
 
 async def test_a_limit_of_ones_own_counts(http: httpx.AsyncClient, backend: FakeBackend) -> None:

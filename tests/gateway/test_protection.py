@@ -11,7 +11,8 @@ from cloister.backend.base import OpenJob, VaultJob
 from cloister.config import GatewaySettings
 from cloister.errors import InvalidRequest, LevelUnavailable
 from cloister.gateway.app import create_app
-from cloister.gateway.protection import PROVIDER_SEES, Levels
+from cloister.gateway.protection import Levels
+from cloister.levels import LEVELS as EVERY_LEVEL
 from cloister.messages.prompts import ChatPrompt, TextPrompt, TokenPrompt, Turn, read_prompt
 from tests.gateway.fakes import KEY, LEVELS, MODEL, ByteTokenizer, FakeBackend, chat_body, completion_body
 
@@ -81,7 +82,7 @@ async def test_a_server_without_vaults_serves_open_only_to_who_asks_for_it() -> 
 
 def test_without_partitioned_the_default_is_stronger_never_weaker() -> None:
     levels = Levels(("open", "isolated"))
-    assert levels.choose(None, None) == "isolated"
+    assert levels.choose(None, None).name == "isolated"
     with pytest.raises(LevelUnavailable, match="It offers: open, isolated"):
         levels.choose("partitioned", None)
     with pytest.raises(InvalidRequest):
@@ -89,7 +90,7 @@ def test_without_partitioned_the_default_is_stronger_never_weaker() -> None:
 
 
 def test_the_table_is_honest_about_what_partitioned_shows() -> None:
-    sees = PROVIDER_SEES["partitioned"]
+    sees = EVERY_LEVEL["partitioned"].provider_sees
     assert "answer's tokens" in sees and "attention" in sees
 
 

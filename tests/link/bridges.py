@@ -1,4 +1,4 @@
-"""A near and a far bridge as real processes, connected over loopback; the test plays controller, outpost and vault."""
+"""A server and a vault bridge as real processes, connected over loopback; the test plays everybody else."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from typing import Any
 
 from cloister.link.memory import LinkMemory, create_link
 from cloister.link.network.address import Address, address_of, without_delay
+from cloister.link.network.credentials import credentials_from
+from cloister.link.network.handshake import request_for
 from cloister.link.shape import LinkShape
-from cloister.messages.bridge import Admitted, Cross, FromFar, Hail, Lend, Receive
+from cloister.messages.bridge import Accept, Admitted, Connect, FromVaultBridge, UseVault
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.generation import VERSION
+from cloister.process.hardening import WIPE_FREED_MEMORY
 
 SECRET = bytes(range(32))
 MODEL = bytes(32)
@@ -53,54 +55,53 @@ def start(module: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
     ours, theirs = socket.socketpair()
     with theirs:
         command = [sys.executable, "-m", f"cloister.link.network.{module}", str(theirs.fileno())]
-        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, env={**os.environ, **WIPE_FREED_MEMORY}
+        )
     return process, ours
 
 
-def hail_of(shape: LinkShape, model: bytes = MODEL) -> Hail:
-    return Hail(VERSION, model, shape.heads, shape.dim, shape.layers, shape.capacity)
-
-
 class Bridges:
-    """`link` is the one whose questions come out at `far_link`. `connect` may put something of its own in between."""
+    """`link` is the one whose questions come out at `vault_link`. `between` may put something of its own in between."""
 
     def __init__(
         self,
         shape: LinkShape,
         *,
-        near_model: bytes = MODEL,
-        near_secret: bytes = SECRET,
+        server_model: bytes = MODEL,
+        server_secret: bytes = SECRET,
         between: Callable[[Address], Address] | None = None,
     ) -> None:
-        self.link, self.far_link = create_link(shape), create_link(shape)
+        self.link, self.vault_link = create_link(shape), create_link(shape)
         listener = Address("127.0.0.1", 0).listen()
         address = address_of(listener)
         if between is not None:
             address = between(address)
-        self.near, controller = start("near")
-        self.far, outpost = start("far")
+        self.server_bridge, controller = start("server_bridge")
+        self.vault_bridge, host = start("vault_bridge")
         self.controller = End(controller, object)
-        self.outpost = End(outpost, FromFar)
-        order = Cross(str(address), near_secret, hail_of(shape, near_model))
+        self.host = End(host, FromVaultBridge)
+        order = Connect(str(address), credentials_from(server_secret, "server"), request_for(server_model, shape))
         self.controller.send(order, descriptors=self.link.vault_descriptors)
         with listener:
             connection, _ = listener.accept()
         with without_delay(connection):
-            self.outpost.send(Receive(SECRET, hail_of(shape)), descriptors=(connection.fileno(),))
+            accept = Accept(credentials_from(SECRET, "vault_host"), request_for(MODEL, shape))
+            self.host.send(accept, descriptors=(connection.fileno(),))
 
     def lend(self) -> socket.socket:
-        """What an outpost does once the far bridge vouches for the peer; our end of the vault's control socket."""
-        assert isinstance(self.outpost.hear(), Admitted)
+        """What a vault host does once the vault bridge vouches for the peer; our end of the vault's control socket."""
+        assert isinstance(self.host.hear(), Admitted)
         ours, theirs = socket.socketpair()
         with theirs:
-            self.outpost.send(Lend(), descriptors=(*self.far_link.service_descriptors, theirs.fileno()))
+            self.host.send(UseVault(), descriptors=(*self.vault_link.service_descriptors, theirs.fileno()))
         ours.settimeout(PATIENCE_S)
         return ours
 
     def ended(self) -> tuple[str, str]:
         """Wait until both processes are gone; what each said."""
         said = []
-        for process in (self.near, self.far):
+        for process in (self.server_bridge, self.vault_bridge):
             process.wait(PATIENCE_S)
             assert process.stderr is not None
             said.append(process.stderr.read().decode())
@@ -110,14 +111,14 @@ class Bridges:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in (self.near, self.far):
+        for process in (self.server_bridge, self.vault_bridge):
             process.kill()
             process.wait()
             assert process.stderr is not None
             process.stderr.close()
         self.controller.socket.close()
-        self.outpost.socket.close()
-        for link in (self.link, self.far_link):
+        self.host.socket.close()
+        for link in (self.link, self.vault_link):
             link.close()
 
 

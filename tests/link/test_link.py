@@ -8,12 +8,12 @@ import signal
 import pytest
 import torch
 
+from cloister.compute.cpu.asking import CpuAsker
+from cloister.compute.cpu.build import find_compiler
+from cloister.compute.cpu.native import NativeKernels
+from cloister.compute.host_cache import HostCache
+from cloister.compute.layout import Chunk, Layout, Remote
 from cloister.errors import ProtocolError
-from cloister.kernels.batch import Layout, Remote, Run
-from cloister.kernels.build import find_compiler
-from cloister.kernels.cache import KVCache
-from cloister.kernels.native import NativeKernels
-from cloister.link.asking import Asker
 from cloister.link.mapping import Mapping
 from cloister.link.memory import LinkMemory, create_link
 from cloister.link.shape import NUMBER_AT, ROWS_AT, LinkShape
@@ -31,7 +31,7 @@ PATIENCE_MS = 5000
 def decoder_of(name: str, dtype: str) -> Decoder:
     decoder = random_decoder(CONFIGS[name], NativeKernels(DTYPES[dtype], threads=1))
     # The hooked decoder learns its layers' scales with its first step.
-    hidden_of(decoder, KVCache(decoder.cache_shape, 1, decoder.kernels.dtype), [Run([1], 0, [0])])
+    hidden_of(decoder, HostCache(decoder.cache_shape, 1, decoder.kernels.dtype), [Chunk([1], 0, [0])])
     return decoder
 
 
@@ -50,16 +50,16 @@ class Answer:
         self, decoder: Decoder, prompt: list[int], public: int, remote: Remote | None, first_block: int
     ) -> None:
         length = len(prompt)
-        origin, turn = (0, length) if decoder.relative else (length, 0)
+        origin, rotation = (0, length) if decoder.relative else (length, 0)
         self.known = prompt if remote is None else prompt[:public]
-        self.layout = Layout(len(self.known), public, origin, turn, remote)
+        self.layout = Layout(len(self.known), public, origin, rotation, remote)
         self.blocks = list(range(first_block, first_block + 12))
 
-    def prompt_run(self) -> list[Run]:
-        return [Run(self.known, 0, self.blocks, self.layout)] if self.known else []
+    def prompt_run(self) -> list[Chunk]:
+        return [Chunk(self.known, 0, self.blocks, self.layout)] if self.known else []
 
-    def run(self, tokens: list[int], index: int) -> Run:
-        return Run(tokens, len(self.known) + index, self.blocks, self.layout)
+    def run(self, tokens: list[int], index: int) -> Chunk:
+        return Chunk(tokens, len(self.known) + index, self.blocks, self.layout)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -70,22 +70,21 @@ def test_a_partitioned_answer_is_the_open_one(name: str, dtype: str) -> None:
     prompts = [(tokens_of(1, 5), 0), (tokens_of(2, 41), 0), (tokens_of(3, 37), 18), (tokens_of(4, 33), 32)]
     answers = tokens_of(9, 24)
     link = link_of(decoder)
-    caches = [KVCache(decoder.cache_shape, BLOCKS, decoder.kernels.dtype) for _ in range(2)]
+    caches = [HostCache(decoder.cache_shape, BLOCKS, decoder.kernels.dtype) for _ in range(2)]
     opened = [Answer(decoder, *prompt, None, 12 * i) for i, prompt in enumerate(prompts)]
     parted = [Answer(decoder, *prompt, Remote(7, i), 12 * i) for i, prompt in enumerate(prompts)]
     with vault_of(decoder, link, prompts):
-        asker = Asker(link.shape, PATIENCE_MS)
+        asker = CpuAsker(link.shape, PATIENCE_MS)
         asker.attach(7, *link.service_descriptors)
-        decoder.kernels.asks = asker
         for group, cache in ((opened, caches[0]), (parted, caches[1])):
             for answer in group:
-                if runs := answer.prompt_run():
-                    hidden_of(decoder, cache, runs)
+                if chunks := answer.prompt_run():
+                    hidden_of(decoder, cache, chunks)
         index = 0
         for count in (1, 1, 1, 8, 1, 7):  # one token each, as in decoding; several, as after a preemption
             step = answers[index : index + count]
             whole, part = (
-                hidden_of(decoder, cache, [answer.run(step, index) for answer in group])
+                hidden_of(decoder, cache, [answer.run(step, index) for answer in group], asker)
                 for group, cache in ((opened, caches[0]), (parted, caches[1]))
             )
             assert asker.broken() == {}
@@ -95,22 +94,21 @@ def test_a_partitioned_answer_is_the_open_one(name: str, dtype: str) -> None:
 
 
 def test_the_service_need_not_know_how_long_the_prompt_is() -> None:
-    """Without a public span neither position nor turn depends on it: what the service is told is the same."""
+    """Without a public span neither position nor rotation depends on it: what the service is told is the same."""
     decoder = decoder_of("llama", "fp32")
     layouts = {Answer(decoder, tokens_of(1, n), 0, Remote(0, 0), 0).layout.origin for n in (3, 50)}
     assert layouts == {0}
     told = []
     for length in (3, 50):
         with vault_of(decoder, link := link_of(decoder), [(tokens_of(1, length), 0)]):
-            asker = Asker(link.shape, PATIENCE_MS)
+            asker = CpuAsker(link.shape, PATIENCE_MS)
             asker.attach(0, *link.service_descriptors)
-            decoder.kernels.asks = asker
-            # A service that is told turn 0 computes the same: only the vault turns.
+            # A service that is told rotation 0 computes the same: only the vault rotates.
             layout = Layout(0, 0, 0, 0, Remote(0, 0))
-            cache = KVCache(decoder.cache_shape, 4, decoder.kernels.dtype)
-            told.append(hidden_of(decoder, cache, [Run([5], 0, [0], layout)]))
+            cache = HostCache(decoder.cache_shape, 4, decoder.kernels.dtype)
+            told.append(hidden_of(decoder, cache, [Chunk([5], 0, [0], layout)], asker))
             full = Answer(decoder, tokens_of(1, length), 0, None, 0)
-            alone = KVCache(decoder.cache_shape, BLOCKS, decoder.kernels.dtype)
+            alone = HostCache(decoder.cache_shape, BLOCKS, decoder.kernels.dtype)
             hidden_of(decoder, alone, full.prompt_run())
             assert torch.equal(told[-1], hidden_of(decoder, alone, [full.run([5], 0)]))
         link.close()
@@ -122,23 +120,22 @@ class Bench:
 
     def __init__(self, decoder: Decoder, links: list[LinkMemory], patience_ms: int = PATIENCE_MS) -> None:
         self.decoder = decoder
-        self.asker = Asker(links[0].shape, patience_ms)
+        self.asker = CpuAsker(links[0].shape, patience_ms)
         for number, link in enumerate(links):
             self.asker.attach(number, *link.service_descriptors)
-        decoder.kernels.asks = self.asker
-        self.caches = [KVCache(decoder.cache_shape, 8, decoder.kernels.dtype) for _ in links]
+        self.caches = [HostCache(decoder.cache_shape, 8, decoder.kernels.dtype) for _ in links]
         self.index = [0 for _ in links]
 
     def step(self, *numbers: int, slot: int = 0) -> torch.Tensor:
         """One token for each of the given vaults' answers, in one batch over one cache."""
         cache = self.caches[0]
-        runs = [
-            Run([3], self.index[n], [2 * n, 2 * n + 1], Layout(0, 0, 0, 0, Remote(n, slot if n == 0 else 0)))
+        chunks = [
+            Chunk([3], self.index[n], [2 * n, 2 * n + 1], Layout(0, 0, 0, 0, Remote(n, slot if n == 0 else 0)))
             for n in numbers
         ]
         for n in numbers:
             self.index[n] += 1
-        return hidden_of(self.decoder, cache, runs)
+        return hidden_of(self.decoder, cache, chunks, self.asker)
 
 
 @pytest.fixture
@@ -241,10 +238,10 @@ def test_a_link_made_for_another_model_is_refused(llama: Decoder) -> None:
     link = link_of(llama)
     other = LinkShape(link.shape.heads, link.shape.dim, link.shape.layers + 1, link.shape.capacity)
     with pytest.raises(ProtocolError):
-        Asker(other, PATIENCE_MS).attach(0, *link.service_descriptors)
+        CpuAsker(other, PATIENCE_MS).attach(0, *link.service_descriptors)
     shorter = LinkShape(link.shape.heads, link.shape.dim, link.shape.layers, link.shape.capacity - 1)
     with pytest.raises(ProtocolError):
-        Asker(shorter, PATIENCE_MS).attach(0, *link.service_descriptors)
+        CpuAsker(shorter, PATIENCE_MS).attach(0, *link.service_descriptors)
 
 
 def test_each_side_can_write_its_own_piece_only(llama: Decoder) -> None:

@@ -7,19 +7,20 @@ import signal
 import socket
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 import torch
 
+from cloister.compute.cpu.asking import CpuAsker
+from cloister.compute.cpu.build import find_compiler
+from cloister.compute.host_cache import HostCache
+from cloister.compute.layout import Chunk, Layout, Remote
 from cloister.errors import ProtocolError
-from cloister.kernels.batch import Layout, Remote, Run
-from cloister.kernels.build import find_compiler
-from cloister.kernels.cache import KVCache
-from cloister.link.asking import Asker
 from cloister.link.mapping import Mapping
 from cloister.link.memory import create_link
-from cloister.link.network.records import ANSWER, HEAD, answer_row_bytes
-from cloister.link.network.sides import VaultSide, after
+from cloister.link.network.address import Address, address_of
+from cloister.link.network.records import ANSWER, HEAD, VaultEnd, after, answer_row_bytes
 from cloister.link.shape import NUMBER_AT, LinkShape
 from cloister.messages.generation import VERSION, Cancel, SamplingParams
 from cloister.messages.vault import (
@@ -34,7 +35,7 @@ from cloister.messages.vault import (
     WantFloor,
 )
 from cloister.models.decoder import Decoder
-from tests.link.bridges import SECRET, Bridges, End, close_when_gone, may_read_memory, memory_of, wait_until
+from tests.link.bridges import Bridges, End, close_when_gone, may_read_memory, memory_of, wait_until
 from tests.link.misbehaviour import wake
 from tests.link.test_link import Answer, decoder_of, tokens_of
 from tests.link.vault_stand_in import BLOCKS, hidden_of, vault_of
@@ -55,22 +56,21 @@ def test_an_answer_partitioned_over_the_network_is_the_open_one(dtype: str) -> N
     decoder = decoder_of("llama", dtype)
     prompts = [(tokens_of(1, 5), 0), (tokens_of(2, 41), 0), (tokens_of(3, 37), 18)]
     answers = tokens_of(9, 19)
-    with Bridges(shape_of(decoder)) as bridges, vault_of(decoder, bridges.far_link, prompts), bridges.lend():
-        asker = Asker(bridges.link.shape, PATIENCE_MS)
+    with Bridges(shape_of(decoder)) as bridges, vault_of(decoder, bridges.vault_link, prompts), bridges.lend():
+        asker = CpuAsker(bridges.link.shape, PATIENCE_MS)
         asker.attach(7, *bridges.link.service_descriptors)
-        decoder.kernels.asks = asker
-        caches = [KVCache(decoder.cache_shape, BLOCKS, decoder.kernels.dtype) for _ in range(2)]
+        caches = [HostCache(decoder.cache_shape, BLOCKS, decoder.kernels.dtype) for _ in range(2)]
         opened = [Answer(decoder, *prompt, None, 12 * i) for i, prompt in enumerate(prompts)]
         parted = [Answer(decoder, *prompt, Remote(7, i), 12 * i) for i, prompt in enumerate(prompts)]
         for group, cache in ((opened, caches[0]), (parted, caches[1])):
             for answer in group:
-                if runs := answer.prompt_run():
-                    hidden_of(decoder, cache, runs)
+                if chunks := answer.prompt_run():
+                    hidden_of(decoder, cache, chunks)
         index = 0
         for count in (1, 1, 1, 8, 1, 7):
             step = answers[index : index + count]
             whole, part = (
-                hidden_of(decoder, cache, [answer.run(step, index) for answer in group])
+                hidden_of(decoder, cache, [answer.run(step, index) for answer in group], asker)
                 for group, cache in ((opened, caches[0]), (parted, caches[1]))
             )
             assert asker.broken() == {}
@@ -80,27 +80,26 @@ def test_an_answer_partitioned_over_the_network_is_the_open_one(dtype: str) -> N
 
 def verdict_of(decoder: Decoder, bridges: Bridges, patience_ms: int = PATIENCE_MS, slot: int = 0) -> str:
     """Ask until the link breaks; how it broke."""
-    asker = Asker(bridges.link.shape, patience_ms)
+    asker = CpuAsker(bridges.link.shape, patience_ms)
     asker.attach(0, *bridges.link.service_descriptors)
-    decoder.kernels.asks = asker
-    cache = KVCache(decoder.cache_shape, 8, decoder.kernels.dtype)
+    cache = HostCache(decoder.cache_shape, 8, decoder.kernels.dtype)
     for index in range(100):
-        hidden_of(decoder, cache, [Run([3], index, list(range(8)), Layout(0, 0, 0, 0, Remote(0, slot)))])
+        hidden_of(decoder, cache, [Chunk([3], index, list(range(8)), Layout(0, 0, 0, 0, Remote(0, slot)))], asker)
         if broken := asker.broken():
             return broken[0]
         time.sleep(0.02)
     raise AssertionError("the link never broke")
 
 
-@pytest.mark.parametrize("killed", ["near", "far"])
+@pytest.mark.parametrize("killed", ["server_bridge", "vault_bridge"])
 def test_when_one_side_dies_the_other_ends_at_once_and_the_vault_is_lost(killed: str) -> None:
     decoder = decoder_of("llama", "fp32")
     with (
         Bridges(shape_of(decoder)) as bridges,
-        vault_of(decoder, bridges.far_link, [(tokens_of(1, 20), 0)]),
+        vault_of(decoder, bridges.vault_link, [(tokens_of(1, 20), 0)]),
         bridges.lend(),
     ):
-        watch = threading.Thread(target=close_when_gone, args=(bridges.near, bridges.link), daemon=True)
+        watch = threading.Thread(target=close_when_gone, args=(bridges.server_bridge, bridges.link), daemon=True)
         watch.start()
         threading.Timer(0.3, getattr(bridges, killed).kill).start()
         assert verdict_of(decoder, bridges) == "vault_lost"
@@ -111,21 +110,21 @@ def test_a_silent_vault_is_late_and_its_bridge_ends_with_the_connection() -> Non
     decoder = decoder_of("llama", "fp32")
     with (
         Bridges(shape_of(decoder)) as bridges,
-        vault_of(decoder, bridges.far_link, [(tokens_of(1, 20), 0)]) as pid,
+        vault_of(decoder, bridges.vault_link, [(tokens_of(1, 20), 0)]) as pid,
         bridges.lend(),
     ):
         os.kill(pid, signal.SIGSTOP)
         assert verdict_of(decoder, bridges, patience_ms=200) == "vault_timeout"
-        assert bridges.far.poll() is None
-        bridges.near.kill()  # as the controller does with a vault that was late
-        bridges.far.wait(10)
+        assert bridges.vault_bridge.poll() is None
+        bridges.server_bridge.kill()  # as the controller does with a vault that was late
+        bridges.vault_bridge.wait(10)
 
 
 def test_a_question_the_vault_must_not_answer_is_refused_across_the_network() -> None:
     decoder = decoder_of("llama", "fp32")
     with (
         Bridges(shape_of(decoder)) as bridges,
-        vault_of(decoder, bridges.far_link, [(tokens_of(1, 20), 0)]),
+        vault_of(decoder, bridges.vault_link, [(tokens_of(1, 20), 0)]),
         bridges.lend(),
     ):
         assert verdict_of(decoder, bridges, slot=1) == "link_malformed"
@@ -134,7 +133,7 @@ def test_a_question_the_vault_must_not_answer_is_refused_across_the_network() ->
 # ---- the conversation beside the link
 
 
-def test_the_conversation_passes_and_the_floor_stays_with_the_outpost() -> None:
+def test_the_conversation_passes_and_the_floor_stays_with_the_vault_host() -> None:
     with Bridges(SMALL) as bridges:
         vault = End(bridges.lend(), ToVault)
         controller = End(bridges.controller.socket, FromVault)
@@ -145,11 +144,11 @@ def test_the_conversation_passes_and_the_floor_stays_with_the_outpost() -> None:
         assert vault.hear() == confided and vault.hear() == Release(9)
         vault.send(Understood(1, 5), WantFloor(40))
         assert controller.hear() == Understood(1, 5)
-        assert bridges.outpost.hear() == WantFloor(40)
-        bridges.outpost.send(TakeFloor(1))
+        assert bridges.host.hear() == WantFloor(40)
+        bridges.host.send(TakeFloor(1))
         assert vault.hear() == TakeFloor(1)
         vault.send(FloorDone(), Understood(2, 6))
-        assert bridges.outpost.hear() == FloorDone()
+        assert bridges.host.hear() == FloorDone()
         assert controller.hear() == Understood(2, 6), "the controller never hears of the floor"
         controller.send(Cancel(1))
         assert vault.hear() == Cancel(1)
@@ -163,22 +162,22 @@ def test_the_floor_cannot_be_given_from_afar() -> None:
         assert vault.recv(1) == b""
 
 
-@pytest.mark.parametrize("who", ["controller", "vault", "outpost"])
+@pytest.mark.parametrize("who", ["controller", "vault", "host"])
 def test_who_hangs_up_ends_both_bridges_in_good_order(who: str) -> None:
     with Bridges(SMALL) as bridges:
         vault = bridges.lend()
-        ends = {"controller": bridges.controller.socket, "vault": vault, "outpost": bridges.outpost.socket}
-        wait_until(lambda: sealed(bridges.near.pid) and sealed(bridges.far.pid))
+        ends = {"controller": bridges.controller.socket, "vault": vault, "host": bridges.host.socket}
+        wait_until(lambda: sealed(bridges.server_bridge.pid) and sealed(bridges.vault_bridge.pid))
         ends[who].shutdown(socket.SHUT_RDWR)
         assert bridges.ended() == ("", ""), "an orderly end is no error"
 
 
 def test_a_closed_link_ends_both_bridges() -> None:
     with Bridges(SMALL) as bridges, bridges.lend():
-        wait_until(lambda: sealed(bridges.near.pid))
+        wait_until(lambda: sealed(bridges.server_bridge.pid))
         bridges.link.close_down()
-        bridges.near.wait(20)
-        bridges.far.wait(20)
+        bridges.server_bridge.wait(20)
+        bridges.vault_bridge.wait(20)
 
 
 def sealed(pid: int) -> bool:
@@ -188,7 +187,7 @@ def sealed(pid: int) -> bool:
 
 def test_the_bridges_seal_themselves() -> None:
     with Bridges(SMALL) as bridges, bridges.lend():
-        for process in (bridges.near, bridges.far):
+        for process in (bridges.server_bridge, bridges.vault_bridge):
             wait_until(lambda pid=process.pid: sealed(pid))  # type: ignore[misc]
             with open(f"/proc/{process.pid}/status") as file:
                 status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
@@ -196,19 +195,60 @@ def test_the_bridges_seal_themselves() -> None:
             assert int(status["Threads"]) == 3
 
 
+class AlteringLine:
+    """Carries a connection, and flips a bit of what the server sends next once it is told to."""
+
+    def __init__(self) -> None:
+        self.alters = False
+
+    def before(self, target: Address) -> Address:
+        listener = Address("127.0.0.1", 0).listen()
+        threading.Thread(target=self._accept, args=(listener, target), daemon=True).start()
+        return address_of(listener)
+
+    def _accept(self, listener: socket.socket, target: Address) -> None:
+        with listener:
+            server, _ = listener.accept()
+        host = target.connect(5)
+        threading.Thread(target=self._carry, args=(host, server), daemon=True).start()
+        self._carry(server, host, alterable=True)
+
+    def _carry(self, source: socket.socket, sink: socket.socket, *, alterable: bool = False) -> None:
+        with suppress(OSError):
+            while data := bytearray(source.recv(1 << 16)):
+                data[-1] ^= alterable and self.alters
+                sink.sendall(data)
+        with suppress(OSError):
+            sink.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_record_altered_on_the_way_ends_both_sealed_bridges() -> None:
+    line = AlteringLine()
+    with Bridges(SMALL, between=line.before) as bridges:
+        vault = End(bridges.lend(), ToVault)
+        bridges.controller.send(Cancel(1))
+        assert vault.hear() == Cancel(1)
+        wait_until(lambda: sealed(bridges.server_bridge.pid) and sealed(bridges.vault_bridge.pid))
+        line.alters = True
+        bridges.controller.send(Cancel(2))
+        server, host = bridges.ended()
+        assert "altered" in host and "connection" in server
+        assert vault.hear() is None
+
+
 # ---- who is let in
 
 
 def test_a_server_with_another_key_gets_no_vault() -> None:
-    with Bridges(SMALL, near_secret=bytes(32)) as bridges:
-        assert bridges.outpost.hear() is None, "nobody was admitted"
-        near, far = bridges.ended()
-        assert "does not know the key" in near and far
+    with Bridges(SMALL, server_secret=bytes(32)) as bridges:
+        assert bridges.host.hear() is None, "nobody was admitted"
+        server, vault = bridges.ended()
+        assert "does not know the key" in server and "link" in vault
 
 
 def test_a_server_with_another_model_is_told_why() -> None:
-    with Bridges(SMALL, near_model=b"\1" * 32) as bridges:
-        assert bridges.outpost.hear() is None
+    with Bridges(SMALL, server_model=b"\1" * 32) as bridges:
+        assert bridges.host.hear() is None
         assert "serves another model" in bridges.ended()[0]
 
 
@@ -216,27 +256,29 @@ def test_a_server_with_another_model_is_told_why() -> None:
 
 
 @pytest.mark.skipif(not may_read_memory(), reason="only root may read the memory of a process that forbids it")
-def test_a_prompt_that_passed_is_not_in_the_near_bridges_memory() -> None:
+def test_a_prompt_that_passed_is_in_neither_bridges_memory() -> None:
     """While it passes it must be; what is promised is that it does not stay."""
     with Bridges(SMALL) as bridges:
         vault = End(bridges.lend(), ToVault)
-        assert len(SECRET) == 32 and memory_of(bridges.near.pid), "this test can read memory"
+        for process in (bridges.server_bridge, bridges.vault_bridge):
+            assert memory_of(process.pid), "this test can read memory"
         for _ in range(2):
             bridges.controller.send(Confide(1, "partitioned", CANARY * 3000, SamplingParams()))
             assert CANARY in vault.hear().prompt
         time.sleep(0.1)
-        assert CANARY not in memory_of(bridges.near.pid)
+        for process in (bridges.server_bridge, bridges.vault_bridge):
+            assert CANARY not in memory_of(process.pid)
 
 
-# ---- the near side's rules
+# ---- the server bridge's rules
 
 
 class LocalLink:
-    """Both pieces of a link under the test's hands, and a near side that reads them."""
+    """Both pieces of a link under the test's hands, and a vault's end that reads them."""
 
     def __init__(self) -> None:
         self.link = create_link(SMALL)
-        self.side = VaultSide(SMALL, *self.link.vault_descriptors)
+        self.end = VaultEnd(SMALL, *self.link.vault_descriptors)
         self.question = Mapping(self.link.service_descriptors[0], SMALL.question_bytes, writable=True)
         self.answer = Mapping(self.link.service_descriptors[1], SMALL.answer_bytes, writable=False)
 
@@ -251,7 +293,7 @@ def test_a_malformed_question_is_not_sent(bad: dict[str, int]) -> None:
     local = LocalLink()
     local.ask(**bad)
     with pytest.raises(ProtocolError):
-        local.side.next_question()
+        local.end.next_question()
 
 
 @pytest.mark.parametrize(
@@ -261,13 +303,13 @@ def test_a_malformed_question_is_not_sent(bad: dict[str, int]) -> None:
 def test_an_answer_that_fits_no_question_is_not_left(number: int, status: int, rows: int, size: int) -> None:
     local = LocalLink()
     local.ask()
-    assert local.side.next_question() is not None
+    assert local.end.next_question() is not None
     record = HEAD.pack(ANSWER, number, status, rows) + b"\1" * (size * answer_row_bytes(SMALL))
     with pytest.raises(ProtocolError):
-        local.side.leave_answer(memoryview(record))
+        local.end.leave_answer(memoryview(record))
     assert local.answer.word(NUMBER_AT).value == 0
     with pytest.raises(ProtocolError):  # nor is it believed the second time
-        local.side.leave_answer(memoryview(HEAD.pack(ANSWER, 1, 0, 1) + bytes(answer_row_bytes(SMALL))))
+        local.end.leave_answer(memoryview(HEAD.pack(ANSWER, 1, 0, 1) + bytes(answer_row_bytes(SMALL))))
 
 
 def test_numbers_begin_again_where_those_of_the_link_do() -> None:

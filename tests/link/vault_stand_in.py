@@ -9,9 +9,11 @@ from contextlib import contextmanager
 
 import torch
 
-from cloister.kernels.batch import Layout, Run, lay_out
-from cloister.kernels.cache import KVCache
-from cloister.link.answering import Answerer
+from cloister.compute.base import LinkAsker
+from cloister.compute.cpu.answering import CpuAnswerer
+from cloister.compute.cpu.native import NativeKernels
+from cloister.compute.host_cache import HostCache
+from cloister.compute.layout import Chunk, Layout, lay_out
 from cloister.link.memory import LinkMemory
 from cloister.models.decoder import Decoder
 
@@ -49,20 +51,22 @@ def vault_of(
         os.waitpid(pid, 0)
 
 
-def _serve(decoder: Decoder, link: LinkMemory, prompts: list[tuple[list[int], int]]) -> Answerer:
-    cache = KVCache(decoder.cache_shape, BLOCKS, decoder.kernels.dtype)
-    answerer = Answerer(decoder, cache, link.shape, *link.vault_descriptors)
+def _serve(decoder: Decoder, link: LinkMemory, prompts: list[tuple[list[int], int]]) -> CpuAnswerer:
+    cache = HostCache(decoder.cache_shape, BLOCKS, decoder.kernels.dtype)
+    kernels = decoder.kernels
+    assert isinstance(kernels, NativeKernels)
+    answerer = CpuAnswerer(kernels.library, decoder, cache, link.shape, *link.vault_descriptors)
     free = list(range(BLOCKS))
     for slot, (tokens, public) in enumerate(prompts):
         layout = Layout(prompt=len(tokens), public=public)
         blocks = [free.pop() for _ in range(layout.blocks(len(tokens)))]
-        decoder.hidden(lay_out([Run(tokens, 0, blocks, layout)], decoder.queries_per_kv_head), cache)
+        decoder.hidden(lay_out([Chunk(tokens, 0, blocks, layout)], decoder.queries_per_kv_head), cache)
         private = blocks[layout.blocks(public) :]
-        turn = len(tokens) if decoder.relative else 0
-        answerer.expose(slot, private, start=public, end=len(tokens), turn=turn)
+        rotation = len(tokens) if decoder.relative else 0
+        answerer.expose(slot, private, start=public, end=len(tokens), rotation=rotation)
     answerer.start()
     return answerer
 
 
-def hidden_of(decoder: Decoder, cache: KVCache, runs: list[Run]) -> torch.Tensor:
-    return decoder.hidden(lay_out(runs, decoder.queries_per_kv_head), cache).clone()
+def hidden_of(decoder: Decoder, cache: HostCache, chunks: list[Chunk], asker: LinkAsker | None = None) -> torch.Tensor:
+    return decoder.hidden(lay_out(chunks, decoder.queries_per_kv_head), cache, asker).clone()

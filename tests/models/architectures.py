@@ -20,7 +20,10 @@ from transformers import (
     Qwen3Config,
 )
 
-from cloister.kernels.base import Kernels
+from cloister.compute.base import Device, Kernels
+from cloister.compute.cpu.device import CpuDevice
+from cloister.compute.cpu.native import NativeKernels
+from cloister.compute.reference import ReferenceDevice, ReferenceKernels
 from cloister.models import fused
 from cloister.models.decoder import Decoder
 from cloister.models.fused import FusedDecoder
@@ -72,7 +75,15 @@ def save_random_model(folder: Path, config: PretrainedConfig) -> Any:
     return model
 
 
+def device_of(kernels: Kernels) -> Device:
+    """The device these kernels belong to."""
+    if isinstance(kernels, NativeKernels):
+        return CpuDevice(kernels)
+    assert isinstance(kernels, ReferenceKernels)
+    return ReferenceDevice(kernels)
+
+
 def random_decoder(config: PretrainedConfig, kernels: Kernels) -> Decoder:
     """A random model on these kernels."""
     kind = FusedDecoder if fused.suits(config) else HookedDecoder
-    return kind(config, RawParts(random_model(config).state_dict(), kernels), kernels, 512)
+    return kind(config, RawParts(random_model(config).state_dict(), kernels), device_of(kernels), 512)

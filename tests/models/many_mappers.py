@@ -13,8 +13,8 @@ from time import perf_counter
 
 import torch
 
+from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
-from cloister.kernels.choose import choose_kernels
 from cloister.models.load import load_decoder
 from cloister.models.sealed import SealedParts
 from cloister.models.source import ModelFolder
@@ -36,12 +36,12 @@ def totals(pid: int, file: str) -> dict[str, int]:
 def main(fd: int, path: Path, children: int) -> None:
     torch.set_num_threads(1)
     folder = ModelFolder("test", path, json.loads((path / "config.json").read_bytes()))
-    kernels = choose_kernels(EngineSettings(threads=1))
-    load_decoder(folder, SealedParts(fd, kernels), kernels)  # imports what decoders need
+    device = choose_device(EngineSettings(threads=1))
+    load_decoder(folder, SealedParts(fd, device.kernels), device)  # imports what decoders need
     threads, before = len(os.listdir("/proc/self/task")), totals(os.getpid(), "smaps_rollup")["Anonymous"]
     started = perf_counter()
-    parts = SealedParts(fd, kernels)
-    decoder = load_decoder(folder, parts, kernels)
+    parts = SealedParts(fd, device.kernels)
+    decoder = load_decoder(folder, parts, device)
     seconds = perf_counter() - started
     grown = totals(os.getpid(), "smaps_rollup")["Anonymous"] - before
     os.close(fd)

@@ -8,20 +8,20 @@ import pytest
 import torch
 from transformers import LlamaConfig, PretrainedConfig
 
-from cloister.config import EngineSettings
-from cloister.engine.model_runner import ModelRunner
-from cloister.engine.runner import Piece, Wanted
+from cloister.compute.base import Kernels
+from cloister.compute.cpu.build import find_compiler
+from cloister.compute.cpu.native import NativeKernels
+from cloister.compute.layer import Packed
+from cloister.compute.layout import Chunk, Wanted
+from cloister.compute.reference import ReferenceKernels
+from cloister.engine.model_runner import ModelRunner, reserve_cache
 from cloister.errors import ModelCorrupt, ModelUnsupported
-from cloister.kernels.base import Kernels, Packed
-from cloister.kernels.build import find_compiler
-from cloister.kernels.native import NativeKernels
-from cloister.kernels.reference import ReferenceKernels
 from cloister.models import fused
 from cloister.models.decoder import Decoder
 from cloister.models.fused import FusedDecoder
 from cloister.models.hooked import HookedDecoder
 from cloister.models.parts import RawParts
-from tests.models.architectures import CONFIGS, GPT2, GROUPED, VOCABULARY, random_model
+from tests.models.architectures import CONFIGS, GPT2, GROUPED, VOCABULARY, device_of, random_model
 
 DecoderKind = type[FusedDecoder] | type[HookedDecoder]
 
@@ -44,7 +44,7 @@ def decoders(config: PretrainedConfig) -> list[DecoderKind]:
 
 def built(kind: DecoderKind, config: PretrainedConfig, weights: Mapping[str, torch.Tensor]) -> Decoder:
     kernels = ReferenceKernels(torch.float32)
-    return kind(config, RawParts(weights, kernels), kernels, 512)
+    return kind(config, RawParts(weights, kernels), device_of(kernels), 512)
 
 
 def kernels_under_test(dtype: torch.dtype) -> list[Kernels]:
@@ -55,22 +55,22 @@ def kernels_under_test(dtype: torch.dtype) -> list[Kernels]:
 
 
 def whole(decoder: Decoder, tokens: list[int]) -> torch.Tensor:
-    runner = ModelRunner(decoder, EngineSettings(kv_cache_mib=4))
-    return runner.forward([Piece(tokens, 0, [3, 1, 4, 0, 7], Wanted.ALL)])
+    runner = ModelRunner(decoder, reserve_cache(decoder, 4))
+    return runner.forward([Chunk(tokens, 0, [3, 1, 4, 0, 7], wanted=Wanted.ALL)])
 
 
 def in_company(decoder: Decoder, tokens: list[int], chunks: tuple[int, ...], seed: int) -> torch.Tensor:
     """The same tokens in chunks, each step between other sequences of random lengths."""
-    runner = ModelRunner(decoder, EngineSettings(kv_cache_mib=4))
+    runner = ModelRunner(decoder, reserve_cache(decoder, 4))
     draw = torch.Generator().manual_seed(seed)
     done, rows = 0, []
     for size in chunks:
         counts = torch.randint(1, 9, (int(torch.randint(0, 8, (1,), generator=draw)),), generator=draw).tolist()
         others = [
-            Piece(torch.randint(0, VOCABULARY, (n,), generator=draw).tolist(), 0, [10 + i], Wanted.ALL)
+            Chunk(torch.randint(0, VOCABULARY, (n,), generator=draw).tolist(), 0, [10 + i], wanted=Wanted.ALL)
             for i, n in enumerate(counts)
         ]
-        mine = Piece(tokens[done : done + size], done, [2, 5, 6, 8, 9], Wanted.ALL)
+        mine = Chunk(tokens[done : done + size], done, [2, 5, 6, 8, 9], wanted=Wanted.ALL)
         rows.append(runner.forward([*others, mine, *others])[sum(counts) : sum(counts) + size])
         done += size
     return torch.cat(rows)
@@ -87,7 +87,7 @@ def test_equals_transformers_and_leaves_no_trace(name: str, dtype: torch.dtype) 
         expected = model(tokens[None]).logits[0]
     for kernels in kernels_under_test(dtype):
         for kind in decoders(config):
-            decoder = kind(config, RawParts(weights, kernels), kernels, 512)
+            decoder = kind(config, RawParts(weights, kernels), device_of(kernels), 512)
             logits = whole(decoder, tokens.tolist())
             tolerance = 1e-4 if dtype == torch.float32 else 0.5
             assert (logits - expected).abs().max() < tolerance, (kind, kernels.name)
@@ -121,7 +121,7 @@ def test_the_invariance_check_can_fail() -> None:
     config = CONFIGS["llama"]
     tokens = list(range(TOKENS))
     kernels = NoisyNeighbours(torch.float32)
-    decoder = FusedDecoder(config, RawParts(random_model(config).state_dict(), kernels), kernels, 512)
+    decoder = FusedDecoder(config, RawParts(random_model(config).state_dict(), kernels), device_of(kernels), 512)
     assert not torch.equal(in_company(decoder, tokens, (7, 16, 1, 30, 1, 15), 3), whole(decoder, tokens))
 
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from cloister.compute.layer import interleave_gate
+from cloister.compute.reference import ReferenceKernels
 from cloister.errors import ModelCorrupt
-from cloister.kernels.base import interleave_gate
-from cloister.kernels.reference import ReferenceKernels
 from cloister.models.parts import RawParts
 
 WEIGHTS = {

@@ -18,14 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PretrainedConfig
 
-from cloister.config import EngineSettings
-from cloister.engine.model_runner import ModelRunner
-from cloister.engine.runner import Piece, Wanted
+from cloister.compute.base import Kernels
+from cloister.compute.cpu.build import find_compiler
+from cloister.compute.cpu.native import NativeKernels
+from cloister.compute.layout import Chunk, Wanted
+from cloister.compute.reference import ReferenceKernels
+from cloister.engine.model_runner import ModelRunner, reserve_cache
 from cloister.errors import ModelCorrupt, SetupError
-from cloister.kernels.base import Kernels
-from cloister.kernels.build import find_compiler
-from cloister.kernels.native import NativeKernels
-from cloister.kernels.reference import ReferenceKernels
 from cloister.models import fused
 from cloister.models.decoder import Decoder
 from cloister.models.fused import FusedDecoder
@@ -33,7 +32,7 @@ from cloister.models.hooked import HookedDecoder
 from cloister.models.memory_file import create_memory_file, seal
 from cloister.models.parts import RawParts
 from cloister.models.sealed import HEADER, MAGIC, VERSION, PartsWriter, SealedParts
-from tests.models.architectures import CONFIGS, VOCABULARY, random_model
+from tests.models.architectures import CONFIGS, VOCABULARY, device_of, random_model
 
 Kind = type[FusedDecoder] | type[HookedDecoder]
 REFERENCE = ReferenceKernels(torch.float32)
@@ -50,7 +49,7 @@ def one_torch_thread() -> Iterator[None]:
 def packed_bytes(kind: Kind, config: PretrainedConfig, weights: dict[str, torch.Tensor], kernels: Kernels) -> bytes:
     fd = create_memory_file("packed")
     writer = PartsWriter(RawParts(weights, kernels), kernels, fd)
-    kind(config, writer, kernels, 512)
+    kind(config, writer, device_of(kernels), 512)
     content = os.pread(fd, writer.finish(), 0)
     os.close(fd)
     return content
@@ -76,8 +75,8 @@ def hidden_and_logits(decoder: Decoder) -> tuple[torch.Tensor, torch.Tensor]:
 
     decoder.logits = logits  # type: ignore[method-assign]
     tokens = torch.randint(0, VOCABULARY, (40,), generator=torch.Generator().manual_seed(2)).tolist()
-    runner = ModelRunner(decoder, EngineSettings(kv_cache_mib=4))
-    result = runner.forward([Piece(tokens, 0, [3, 1, 4], Wanted.ALL)]).clone()
+    runner = ModelRunner(decoder, reserve_cache(decoder, 4))
+    result = runner.forward([Chunk(tokens, 0, [3, 1, 4], wanted=Wanted.ALL)]).clone()
     return torch.cat(hidden), result
 
 
@@ -91,9 +90,9 @@ def test_a_decoder_on_sealed_parts_is_the_same_to_the_last_bit(name: str, tied: 
     for kernels in (*native, ReferenceKernels(dtype)):
         kinds: list[Kind] = [FusedDecoder, HookedDecoder] if fused.suits(config) else [HookedDecoder]
         for kind in kinds:
-            expected = hidden_and_logits(kind(config, RawParts(weights, kernels), kernels, 512))
+            expected = hidden_and_logits(kind(config, RawParts(weights, kernels), device_of(kernels), 512))
             parts = opened(packed_bytes(kind, config, weights, kernels), kernels)
-            found = hidden_and_logits(kind(config, parts, kernels, 512))
+            found = hidden_and_logits(kind(config, parts, device_of(kernels), 512))
             assert all(map(torch.equal, found, expected)), (kind, kernels.name)
             assert parts.leftover() == set()
 
@@ -113,8 +112,8 @@ def test_int8_weights_keep_their_scales() -> None:
     config, weights = CONFIGS["qwen2"], dict(random_model(CONFIGS["qwen2"]).state_dict())
     parts = opened(packed_bytes(FusedDecoder, config, weights, kernels), kernels)
     assert parts.joined("lm_head").scale is not None
-    expected = hidden_and_logits(FusedDecoder(config, RawParts(weights, kernels), kernels, 512))
-    assert all(map(torch.equal, hidden_and_logits(FusedDecoder(config, parts, kernels, 512)), expected))
+    expected = hidden_and_logits(FusedDecoder(config, RawParts(weights, kernels), device_of(kernels), 512))
+    assert all(map(torch.equal, hidden_and_logits(FusedDecoder(config, parts, device_of(kernels), 512)), expected))
 
 
 @pytest.fixture(scope="module")
@@ -267,7 +266,7 @@ def test_a_write_through_a_view_ends_the_process(content: bytes) -> None:
     seal(fd)
     script = (
         "import sys, torch\n"
-        "from cloister.kernels.reference import ReferenceKernels\n"
+        "from cloister.compute.reference import ReferenceKernels\n"
         "from cloister.models.sealed import SealedParts\n"
         "norm = SealedParts(int(sys.argv[1]), ReferenceKernels(torch.float32)).tensor('model.norm.weight')\n"
         "print(float(norm.sum()), flush=True)\n"

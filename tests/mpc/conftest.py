@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.mpc.trio import Trio
+    from tests.mpc.local import LocalParties
 
 
 @pytest.fixture(scope="session")
-def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trio]:
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalParties]:
     """Three parties with a small model, each its own process. What a test breaks, the parties mend by themselves."""
     pytest.importorskip("spu", reason="SPU is not installed: pip install '.[mpc]'")
-    from tests.mpc.trio import Trio
+    from tests.mpc.local import LocalParties
 
-    parties = Trio(tmp_path_factory.mktemp("trio"))
+    parties = LocalParties(tmp_path_factory.mktemp("local"))
     try:
         asyncio.run(parties.deal())
         yield parties

@@ -10,8 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import CloisterError, SetupError, Unauthorized
-from cloister.mpc.certificates import Credentials, Role, client_tls, fingerprint, require, role_of, server_tls
-from cloister.mpc.local import Keys, make_keys
+from cloister.mpc.certificates import (
+    Credentials,
+    Keys,
+    Role,
+    client_tls,
+    fingerprint,
+    make_keys,
+    require,
+    role_of,
+    server_tls,
+)
 
 
 @pytest.fixture(scope="module")

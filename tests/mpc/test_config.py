@@ -7,7 +7,7 @@ import pytest
 
 from cloister.errors import SetupError
 from cloister.mpc.config import INSECURE_BEAVER, Limits, config_text, read_config, refuse_insecure
-from cloister.mpc.local import make_local
+from cloister.mpc.local_parties import make_local
 
 
 @pytest.mark.parametrize(("protocol", "count"), [("aby3", 3), ("cheetah", 2), ("semi2k", 2)])
@@ -85,8 +85,9 @@ def test_the_engine_never_traces_and_gets_the_setting_asked_for(tmp_path: Path) 
     pytest.importorskip("spu", reason="SPU is not installed: pip install '.[mpc]'")
     from spu import libspu
 
-    from cloister.mpc.wire import spu_config
+    from cloister.mpc.shares import runtime_config
 
-    made = spu_config(make_local(tmp_path, "semi2k"))
+    config = make_local(tmp_path, "semi2k")
+    made = runtime_config(config.protocol, config.beaver)
     assert made.beaver_type == libspu.RuntimeConfig.BeaverType.MultiParty
     assert not (made.enable_pphlo_trace or made.enable_action_trace or made.enable_runtime_snapshot)

@@ -17,12 +17,13 @@ pytest.importorskip("spu", reason="SPU is not installed: pip install '.[mpc]'")
 
 from spu import libspu
 
-from cloister.mpc import wire
-from cloister.mpc.generation import Generation
-from cloister.mpc.programs import Outline, programs_for
-from cloister.mpc.sharing import Dealer, one_hots
-from cloister.mpc.threads import Trio
-from tests.mpc.trio import PLAN, SHAPE, weights
+from cloister.mpc import shares
+from cloister.mpc.model.generation import Generation
+from cloister.mpc.model.inputs import one_hots
+from cloister.mpc.model.programs import Outline, programs_for
+from cloister.mpc.shares import Dealer
+from tests.mpc.local import PLAN, SHAPE, weights
+from tests.mpc.thread_parties import ThreadParties
 
 Ring = NDArray[np.uint64]
 SIGMAS = 8.0
@@ -56,26 +57,26 @@ def held() -> Iterator[list[dict[str, bytes]]]:
     """Per party: every secret variable of a generation, after its prefill and after a step."""
     programs = programs_for(SHAPE, Outline(TOKENS, 4, PLAN, answer="logits"))
     captured: list[dict[str, bytes]] = [{} for _ in range(3)]
-    with Trio() as trio:
-        generations = [Generation(party.runtime, programs, trio.dealer, name="g") for party in trio.parties]
+    with ThreadParties() as threads:
+        generations = [Generation(party.runtime, programs, threads.dealer, name="g") for party in threads.parties]
 
         def capture(when: str) -> None:
             names = generations[0]._variables | {"g/coarse", "g/fine"}
-            for party in trio.parties:
+            for party in threads.parties:
                 for name in sorted(names):
                     share = party.runtime.get_var(name)
                     meta = libspu.ValueMeta()
                     meta.ParseFromString(share.meta)
                     if meta.visibility == libspu.Visibility.VIS_SECRET:
                         assert meta.storage_type == "aby3.AShr<FM64>", name
-                        captured[party.rank][f"{when} {name}"] = wire.content_of(share)
+                        captured[party.rank][f"{when} {name}"] = shares.content_of(share)
 
-        trio.put_all(dict(weights().named()))
-        trio.put_all(one_hots(SHAPE, PROMPT, TOKENS), "g/")
-        trio.each(lambda party: generations[party.rank].prefill())
+        threads.put_all(dict(weights().named()))
+        threads.put_all(one_hots(SHAPE, PROMPT, TOKENS), "g/")
+        threads.each(lambda party: generations[party.rank].prefill())
         capture("prefill")
-        trio.put_all(one_hots(SHAPE, (7,), 1), "g/")
-        trio.each(lambda party: generations[party.rank].step(0))
+        threads.put_all(one_hots(SHAPE, (7,), 1), "g/")
+        threads.each(lambda party: generations[party.rank].step(0))
         capture("step")
     yield captured
 
@@ -110,7 +111,7 @@ def test_the_same_secret_dealt_twice_has_nothing_in_common() -> None:
     secret = one_hots(SHAPE, PROMPT, TOKENS)["fine"]
     one, two = (dealer.deal(secret) for _ in range(2))
     for rank in range(3):
-        for a, b in zip(halves(wire.content_of(one[rank])), halves(wire.content_of(two[rank])), strict=True):
+        for a, b in zip(halves(shares.content_of(one[rank])), halves(shares.content_of(two[rank])), strict=True):
             assert far_from_uniform(a - b) < SIGMAS
 
 
@@ -118,7 +119,7 @@ def test_the_same_secret_dealt_twice_has_nothing_in_common() -> None:
 def test_additive_shares_of_two_are_noise_too(protocol: str) -> None:
     secret = one_hots(SHAPE, PROMPT, TOKENS)["fine"]
     for share in Dealer(protocol).deal(secret):  # type: ignore[arg-type]
-        assert far_from_uniform(np.frombuffer(wire.content_of(share), np.uint64)) < SIGMAS
+        assert far_from_uniform(np.frombuffer(shares.content_of(share), np.uint64)) < SIGMAS
 
 
 @pytest.mark.parametrize("name", ["fine", "coarse"])

@@ -11,21 +11,21 @@ from pathlib import Path
 
 import pytest
 
+from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
-from cloister.engine.model_runner import ModelRunner
-from cloister.kernels.choose import choose_kernels
+from cloister.engine.model_runner import ModelRunner, reserve_cache
 from cloister.messages.frames import encode_frame
-from cloister.messages.generation import VERSION, Failed, Partition, Ready, SamplingParams, Submit, Tokens
+from cloister.messages.generation import VERSION, Failed, Partition, Ready, SamplingParams, Submit, Tokens, label_spans
 from cloister.messages.lifecycle import StartFailed
 from cloister.messages.nursery import Preloaded, Spawn
 from cloister.messages.prompts import TextPrompt, write_prompt
 from cloister.messages.service import AttachLink
 from cloister.messages.vault import (
     Confide,
-    First,
     FloorDone,
     LinkBroken,
+    Prefilled,
     Release,
     TakeFloor,
     Understood,
@@ -47,12 +47,16 @@ TAGGED = "You are a helpful assistant, and patient. <confidential>What is said h
 def unprotected(tiny: ModelFolder) -> Iterator[Engine]:
     """An engine without any vault, on the same model."""
     settings = SETTINGS.model_copy(update={"threads": 1})
-    yield Engine(ModelRunner(load_from_files(tiny, choose_kernels(settings)), settings), settings)
+    decoder = load_from_files(tiny, choose_device(settings))
+    yield Engine(ModelRunner(decoder, reserve_cache(decoder, settings.kv_cache_mib)), settings)
 
 
 def expected(engine: Engine, tiny: ModelFolder, text: str, params: SamplingParams) -> list[int]:
     prompt = PromptReading(Tokenizer(tiny), 301, 512).read(TextPrompt(text))
-    assert not isinstance(engine.submit(Submit(1, "t", prompt.tokens, params, public=prompt.public)), Failed)
+    assert not isinstance(
+        engine.submit(Submit(1, "t", prompt.tokens, params, label_spans(len(prompt.tokens), public=prompt.public))),
+        Failed,
+    )
     tokens: list[int] = []
     while engine.has_work:
         for message in engine.step():
@@ -67,10 +71,10 @@ def ready_vault(controller: Controller) -> Child:
     return vault
 
 
-def first_of(vault: Child, text: str, params: SamplingParams, number: int = 1) -> First:
+def first_of(vault: Child, text: str, params: SamplingParams, number: int = 1) -> Prefilled:
     vault.line.send(Confide(number, "partitioned", write_prompt(TextPrompt(text)), params))
     assert isinstance(vault.line.hear(), Understood)
-    while not isinstance(message := vault.line.hear(), First):
+    while not isinstance(message := vault.line.hear(), Prefilled):
         if isinstance(message, WantFloor):
             vault.line.send(TakeFloor(1))
     assert vault.line.hear() == FloorDone()
@@ -104,7 +108,7 @@ def test_vaults_choose_the_first_token_an_unprotected_engine_would(controller, u
     vaults = [ready_vault(controller) for _ in range(3)]
     for number, vault in enumerate(vaults):
         text = f"{number}: {TEXT}"
-        assert first_of(vault, text, SAMPLED).token == expected(unprotected, tiny, text, SAMPLED)[0]
+        assert first_of(vault, text, SAMPLED).sequences[0].token == expected(unprotected, tiny, text, SAMPLED)[0]
 
 
 def test_an_isolated_answer_is_the_unprotected_one(controller, unprotected, tiny):
@@ -122,9 +126,19 @@ def test_service_and_vault_together_give_the_unprotected_answer_turn_after_turn(
     service.line.send(AttachLink(4), descriptors=vault.link.service_descriptors)
     for number in range(3):
         first = first_of(vault, text, SAMPLED, number)
-        partition = Partition(4, first.slot, first.token, first.origin, first.turn)
-        service.line.send(Submit(number, "t", first.public, SAMPLED, public=len(first.public), partition=partition))
-        assert [first.token, *answer_of(service.line, number)] == expected(unprotected, tiny, text, SAMPLED)
+        [begun] = first.sequences
+        partition = Partition(4, begun.slot, begun.token, begun.origin, begun.turn)
+        service.line.send(
+            Submit(
+                number,
+                "t",
+                first.public,
+                SAMPLED,
+                label_spans(len(first.public), public=len(first.public)),
+                (partition,),
+            )
+        )
+        assert [begun.token, *answer_of(service.line, number)] == expected(unprotected, tiny, text, SAMPLED)
         vault.line.send(Release(number))
         text += " And then?"
     service.kill()
@@ -136,7 +150,7 @@ def test_a_killed_child_is_noticed_and_costs_the_others_nothing(controller, unpr
     assert not victim.ended(0)
     victim.kill()
     assert victim.ended() and victim.line.hear() is None
-    assert first_of(witness, TEXT, SAMPLED).token == expected(unprotected, tiny, TEXT, SAMPLED)[0]
+    assert first_of(witness, TEXT, SAMPLED).sequences[0].token == expected(unprotected, tiny, TEXT, SAMPLED)[0]
     assert ready_vault(controller)
 
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
-from cloister.engine.model_runner import ModelRunner
-from cloister.kernels.choose import choose_kernels
-from cloister.messages.generation import Failed, SamplingParams, Submit, TokenLogprob
+from cloister.engine.model_runner import ModelRunner, reserve_cache
+from cloister.messages.generation import Failed, SamplingParams, Submit, TokenLogprob, label_spans
 from cloister.models.decoder import Decoder
 from cloister.models.load import load_from_files
 from cloister.models.source import ModelFolder
@@ -24,8 +24,8 @@ def decoders(smollm_folder: ModelFolder) -> Decoders:
 
     def decoder(dtype: str) -> Decoder:
         if dtype not in loaded:
-            kernels = choose_kernels(EngineSettings(dtype=dtype))  # type: ignore[arg-type]
-            loaded[dtype] = load_from_files(smollm_folder, kernels)
+            device = choose_device(EngineSettings(dtype=dtype))  # type: ignore[arg-type]
+            loaded[dtype] = load_from_files(smollm_folder, device)
         return loaded[dtype]
 
     torch.set_num_threads(1)
@@ -51,12 +51,14 @@ class House:
 
     def __init__(self, decoder: Decoder, **settings: int) -> None:
         chosen = EngineSettings(**settings)  # type: ignore[arg-type]
-        self.engine = Engine(ModelRunner(decoder, chosen), chosen)
+        self.engine = Engine(ModelRunner(decoder, reserve_cache(decoder, chosen.kv_cache_mib)), chosen)
 
     def answers(self, requests: list[tuple[tuple[int, ...], SamplingParams]], answered: int = 0) -> list[Answer]:
         given = [Answer() for _ in requests]
         for number, (prompt, params) in enumerate(requests):
-            verdict = self.engine.submit(Submit(number, f"tenant-{number % 3}", prompt, params, answered=answered))
+            verdict = self.engine.submit(
+                Submit(number, f"tenant-{number % 3}", prompt, params, label_spans(len(prompt), answer=answered))
+            )
             assert not isinstance(verdict, Failed), verdict.message
         while self.engine.has_work:
             for message in self.engine.step():

@@ -53,7 +53,7 @@ def test_the_official_client_streams_a_correct_answer_from_three_parties(
     plain = client.chat.completions.create(**asked, extra_body={"protection": "open"}).choices[0].message.content
 
     stream = when_up(client, asked)
-    parties = [one for one in server.children() if "cloister.mpc.engine" in " ".join(one.cmdline())]
+    parties = [one for one in server.children() if "cloister.mpc.party.engine" in " ".join(one.cmdline())]
     assert len({one.pid for one in parties}) == 3  # each its own process
     chunks = list(stream)
     pieces = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices and chunk.choices[0].delta.content]

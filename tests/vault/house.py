@@ -4,34 +4,37 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import torch
+from msgspec import structs
 
+from cloister.compute.base import KVCache, LinkAnswerer, LinkAsker
+from cloister.compute.choose import choose_device
+from cloister.compute.layout import Batch
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
-from cloister.engine.model_runner import ModelRunner
-from cloister.kernels.batch import Batch
-from cloister.kernels.cache import KVCache
-from cloister.kernels.choose import choose_kernels
-from cloister.messages.generation import Cancel, Failed, SamplingParams, Submit, TokenLogprob, Tokens
+from cloister.engine.model_runner import ModelRunner, reserve_cache
+from cloister.levels import VaultLevel
+from cloister.messages.generation import Cancel, Failed, SamplingParams, Submit, TokenLogprob, Tokens, label_spans
 from cloister.messages.prompts import LockedPrompt, Prompt, TextPrompt, write_prompt
-from cloister.messages.vault import Confide, First, FloorDone, Release, TakeFloor, VaultLevel, WantFloor
+from cloister.messages.vault import Confide, FloorDone, Prefilled, Release, TakeFloor, WantFloor
 from cloister.models.decoder import Decoder
 from cloister.models.fused import FusedDecoder
 from cloister.models.parts import RawParts
 from cloister.prompts.reading import PromptReading
-from cloister.vault.vault import Vault, VaultRunner
+from cloister.vault.vault import Vault
 from tests.models.architectures import CONFIGS, VOCABULARY, random_model
 
 SETTINGS = EngineSettings(dtype="fp32", threads=1, kv_cache_mib=2, vault_kv_mib=2, chunk_tokens=32)
 
 
 def small_decoder(name: str, settings: EngineSettings = SETTINGS) -> Decoder:
-    kernels = choose_kernels(settings)
+    device = choose_device(settings)
     config = CONFIGS[name]
-    return FusedDecoder(config, RawParts(dict(random_model(config).state_dict()), kernels), kernels, 512)
+    return FusedDecoder(config, RawParts(dict(random_model(config).state_dict()), device.kernels), device, 512)
 
 
 class CountingDecoder(Decoder):
@@ -44,12 +47,12 @@ class CountingDecoder(Decoder):
         self.rows = 0
         self.fail_next: Exception | None = None
 
-    def hidden(self, batch: Batch, cache: KVCache) -> torch.Tensor:
+    def hidden(self, batch: Batch, cache: KVCache, asker: LinkAsker | None = None) -> torch.Tensor:
         if (error := self.fail_next) is not None:
             self.fail_next = None
             raise error
         self.rows += batch.rows
-        return self._inner.hidden(batch, cache)
+        return self._inner.hidden(batch, cache, asker)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._inner.logits(hidden)
@@ -84,10 +87,10 @@ class Exposed:
     blocks: tuple[int, ...]
     start: int
     end: int
-    turn: int
+    rotation: int
 
 
-class FakeAnswerer:
+class FakeAnswerer(LinkAnswerer):
     """Notes what is exposed; nobody asks it anything."""
 
     def __init__(self, slots: int = 1024) -> None:
@@ -96,12 +99,15 @@ class FakeAnswerer:
         self.code = ""
         self._ended, self._end = os.pipe()
 
+    def start(self) -> None:
+        return None
+
     def free_slot(self) -> int | None:
         return next((slot for slot in range(self.slots) if slot not in self.exposed), None)
 
-    def expose(self, slot: int, blocks: Any, *, start: int, end: int, turn: int) -> None:
+    def expose(self, slot: int, blocks: Any, *, start: int, end: int, rotation: int) -> None:
         assert slot not in self.exposed and 0 <= slot < self.slots
-        self.exposed[slot] = Exposed(tuple(blocks), start, end, turn)
+        self.exposed[slot] = Exposed(tuple(blocks), start, end, rotation)
 
     def withdraw(self, slot: int) -> None:
         del self.exposed[slot]
@@ -130,7 +136,7 @@ class Room:
     ) -> None:
         self.answerer = answerer or FakeAnswerer()
         self.decoder = CountingDecoder(decoder)
-        self.runner = VaultRunner(self.decoder, settings)
+        self.runner = ModelRunner(self.decoder, reserve_cache(self.decoder, settings.vault_kv_mib))
         reading = PromptReading(ByteTokenizer(), decoder.vocabulary, decoder.max_context)
         self.vault = Vault(self.decoder, reading, settings, self.runner, self.answerer)
         self.memory = self.vault.memory
@@ -162,9 +168,11 @@ class Room:
         while self.wants_floor:
             self.say(TakeFloor(1))
 
-    def first(self, number: int) -> First:
-        [found] = [m for m in self.said if isinstance(m, First) and m.request_id == number]
-        return found
+    def first(self, number: int) -> SimpleNamespace:
+        """All that was said when a prompt of one sequence was prefilled."""
+        [found] = [m for m in self.said if isinstance(m, Prefilled) and m.request_id == number]
+        [sequence] = found.sequences
+        return SimpleNamespace(**structs.asdict(sequence), max_tokens=found.max_tokens, public=found.public)
 
     def answer(self, number: int) -> list[int]:
         return [token for m in self.said if isinstance(m, Tokens) and m.request_id == number for token in m.tokens]
@@ -185,9 +193,11 @@ def engine_answer(
 ) -> tuple[list[int], list[TokenLogprob]]:
     """What an engine outside any vault says to the same prompt, everything in one chunk."""
     settings = SETTINGS.model_copy(update={"chunk_tokens": 512})
-    engine = Engine(ModelRunner(decoder, settings), settings)
+    engine = Engine(ModelRunner(decoder, reserve_cache(decoder, settings.kv_cache_mib)), settings)
     sampling = SamplingParams(**{"temperature": 0.0, "max_tokens": 8, **params})
-    assert not isinstance(engine.submit(Submit(1, "t", prompt, sampling, public=public)), Failed)
+    assert not isinstance(
+        engine.submit(Submit(1, "t", prompt, sampling, label_spans(len(prompt), public=public))), Failed
+    )
     tokens: list[int] = []
     logprobs: list[TokenLogprob] = []
     while engine.has_work:

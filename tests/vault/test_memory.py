@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloister.compute.layout import BLOCK_TOKENS, Layout
 from cloister.engine.blocks import BlockPool
-from cloister.kernels.batch import BLOCK_TOKENS, Layout
 from cloister.vault.memory import SessionMemory
 
 Content = tuple[tuple[int, ...], bool]

@@ -13,10 +13,10 @@ from cloister.messages.generation import VERSION, Failed, SamplingParams, Tokens
 from cloister.messages.prompts import ChatPrompt, TextPrompt, TokenPrompt, Turn, write_prompt
 from cloister.messages.vault import (
     Confide,
-    First,
     FloorDone,
     FromVault,
     LinkBroken,
+    Prefilled,
     TakeFloor,
     Understood,
     VaultReady,
@@ -98,9 +98,9 @@ def test_only_the_private_span_is_exposed(room: Room, answerer: FakeAnswerer):
     length = len(TAGGED) - len("<confidential></confidential>")
     [(slot, exposed)] = answerer.exposed.items()
     assert first.slot == slot
-    assert exposed == Exposed(exposed.blocks, public, length, exposed.turn)
-    assert len(exposed.blocks) == -(-(length - public) // 16) and first.origin + exposed.turn == length
-    assert first.turn == exposed.turn
+    assert exposed == Exposed(exposed.blocks, public, length, exposed.rotation)
+    assert len(exposed.blocks) == -(-(length - public) // 16) and first.origin + exposed.rotation == length
+    assert first.turn == exposed.rotation
 
 
 def test_the_length_of_a_prompt_that_is_all_private_is_not_told(room: Room, answerer: FakeAnswerer):
@@ -111,7 +111,7 @@ def test_the_length_of_a_prompt_that_is_all_private_is_not_told(room: Room, answ
         room.serve()
         firsts.append(room.first(number))
     assert {(first.origin, first.turn, first.public) for first in firsts} == {(0, 0, ())}
-    assert [exposed.turn for exposed in answerer.exposed.values()] == [len(WORDS), 40]
+    assert [exposed.rotation for exposed in answerer.exposed.values()] == [len(WORDS), 40]
 
 
 def test_the_next_turn_computes_only_what_is_new_and_says_the_same(decoder: Decoder, answerer: FakeAnswerer):
@@ -210,8 +210,8 @@ def test_the_floor_is_asked_for_once_and_given_back(room: Room):
     chunks = -(-len(WORDS) // SETTINGS.chunk_tokens)
     assert talk == [
         *([["FloorDone", "WantFloor"]] * (chunks - 1)),
-        ["First", "FloorDone", "WantFloor"],
-        ["First", "FloorDone"],
+        ["Prefilled", "FloorDone", "WantFloor"],
+        ["Prefilled", "FloorDone"],
     ]
 
 
@@ -344,7 +344,7 @@ def test_a_prompt_waits_for_a_slot(llama: Decoder):
     for number in range(3):
         room.confide(number, WORDS)
     room.serve()
-    assert kinds(room.said).count("First") == 2
+    assert kinds(room.said).count("Prefilled") == 2
     room.release(0)
     room.serve()
     assert room.first(2).slot == room.first(0).slot
@@ -420,7 +420,10 @@ def test_a_whole_request_over_the_wire_until_the_controller_hangs_up(llama: Deco
     assert wire.hear() == WantFloor(30)
     wire.send(TakeFloor(1))
     first = wire.hear()
-    assert isinstance(first, First) and first.token == engine_answer(llama, tuple(WORDS[:30].encode()))[0][0]
+    assert (
+        isinstance(first, Prefilled)
+        and first.sequences[0].token == engine_answer(llama, tuple(WORDS[:30].encode()))[0][0]
+    )
     assert wire.hear() == FloorDone()
     wire.ours.close()
     wire.thread.join(30)

@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
+from cloister.levels import ConfidedLevel
 from cloister.messages.front import Serving
 from cloister.messages.generation import SamplingParams, Stats, Tokens
 from cloister.messages.prompts import SealedPrompt
 from cloister.messages.service import View
-from cloister.messages.vault import VaultLevel
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class VaultJob:
     random one, without `keep`.
     """
 
-    level: VaultLevel
+    level: ConfidedLevel
     session: str
     keep: bool
     prompt: bytes | SealedPrompt = field(repr=False)

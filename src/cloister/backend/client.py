@@ -32,6 +32,7 @@ from cloister.messages.generation import (
     Stats,
     Submit,
     Tokens,
+    label_spans,
 )
 from cloister.messages.parlour import AskSealed
 from cloister.messages.prompts import SealedPrompt
@@ -84,7 +85,7 @@ class ControllerClient(Backend):
     async def generate(self, tenant: str, job: OpenJob | VaultJob, params: SamplingParams) -> TokenStream:
         request_id = next(self._ids)
         if isinstance(job, OpenJob):
-            self.send(Submit(request_id, tenant, job.prompt, params, job.public))
+            self.send(Submit(request_id, tenant, job.prompt, params, label_spans(len(job.prompt), public=job.public)))
         else:
             self.send(_asking(request_id, tenant, job, params))
         events = Mailbox(self.beat_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,15 +13,15 @@ import typer
 from cloister.bench.prompts import Endpoint
 from cloister.cli.bench_mpc import bench_mpc
 from cloister.cli.bench_spd import bench_spd
+from cloister.cli.bench_suite import progress_bars, show_tables
 from cloister.cli.options import DEFAULT_KEY, DEFAULT_URL, ApiKey, Url, numbers
 from cloister.errors import ServiceUnavailable, SetupError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from cloister.bench.address import ServerAddress
     from cloister.bench.load import Workload
     from cloister.bench.report import BenchReport, Percentiles, RunReport
+    from cloister.bench.suite.tables import Table
 
 bench = typer.Typer(no_args_is_help=True, help="Measure servers: ours, or any that speaks OpenAI's API.")
 bench.command("spd")(bench_spd)
@@ -73,11 +74,10 @@ def bench_serve(
       cloister bench serve --url http://127.0.0.1:9000 --endpoint chat
     """
     import uvloop
-    from rich.console import Console
 
     from cloister.bench.address import ServerAddress
     from cloister.bench.load import Workload
-    from cloister.bench.report import write_json
+    from cloister.bench.suite.results import write_json
 
     load = Workload(
         endpoint=endpoint,
@@ -96,7 +96,7 @@ def bench_serve(
     if printed:
         typer.echo(json.dumps(report.as_json(), indent=2))
     else:
-        Console().print(_table(report))
+        show_tables([_table(report)])
     if json_file and not printed:
         write_json(report.as_json(), json_file)
     if plot_file:
@@ -110,18 +110,13 @@ def bench_serve(
 async def _measure_all(
     address: ServerAddress, api_key: str, model: str | None, load: Workload, users: list[int]
 ) -> BenchReport:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from cloister.bench.load import first_model, measure
     from cloister.bench.report import BenchReport
 
     listed = await first_model(address, api_key)
     model = model or listed
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     runs = []
-    # One refresh a second: drawing must not take the cores from the server measured.
-    with Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=1) as progress:
+    with progress_bars() as progress:
         for count in users:
             total = count * (load.warmup + load.requests_per_user)
             task = progress.add_task(f"{count} user{'s' if count > 1 else ''}", total=total)
@@ -148,21 +143,21 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def _table(report: BenchReport) -> Table:
-    from rich.table import Table
+    from cloister.bench.suite.tables import Table
 
-    table = Table(
-        title=f"{report.model} at {report.url}" + (f", {report.protection}" if report.protection else ""),
-        caption=f"{report.input_tokens} tokens in, {report.output_tokens} out; latencies in ms, p50 / p95 / p99",
-    )
-    for column in ("users", "output tokens/s", "first token", "between tokens", "errors"):
-        table.add_column(column, justify="right", no_wrap=True)
+    rows = []
     for run in report.runs:
         errors = f"{run.errors} ({_kinds([run])})" if run.errors else "0"
-        if run.short_answers:
-            errors += f", {run.short_answers} short answers"
+        errors += f", {run.short_answers} short answers" if run.short_answers else ""
         rate = f"{run.output_tokens_per_s:.1f}"
-        table.add_row(str(run.users), rate, _three(run.ttft_ms), _three(run.itl_ms), errors)
-    return table
+        rows.append([str(run.users), rate, _three(run.ttft_ms), _three(run.itl_ms), errors])
+    return Table(
+        f"{report.model} at {report.url}" + (f", {report.protection}" if report.protection else ""),
+        ("users", "output tokens/s", "first token", "between tokens", "errors"),
+        rows,
+        labels=0,
+        caption=f"{report.input_tokens} tokens in, {report.output_tokens} out; latencies in ms, p50 / p95 / p99",
+    )
 
 
 def _three(latency: Percentiles) -> str:
@@ -173,8 +168,5 @@ def _three(latency: Percentiles) -> str:
 
 
 def _kinds(runs: list[RunReport]) -> str:
-    totals: dict[str, int] = {}
-    for run in runs:
-        for kind, count in run.errors_by_kind.items():
-            totals[kind] = totals.get(kind, 0) + count
+    totals = sum((Counter(run.errors_by_kind) for run in runs), Counter[str]())
     return ", ".join(f"{count} × {kind}" for kind, count in totals.items())

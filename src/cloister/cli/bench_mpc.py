@@ -2,38 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.bench_view import Bars, number_table, progress_bars
+from cloister.cli.bench_suite import Bars, JsonFile, PlotDir, known_names, measure_suite, raise_if_failed
 from cloister.cli.options import numbers
-from cloister.errors import ServiceUnavailable, SetupError
+from cloister.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rich.table import Table
-
-    from cloister.bench.mpc.plan import Part
     from cloister.bench.mpc.quality import QualityRow
-
-PARTS = "lengths,composition,ablation,gathering,hierarchies,sharing,necessity,two_party,quality"
-COSTS = ("megabytes", "messages", "seconds", "lan_seconds", "wan_seconds")
-HEADS = ("MB", "messages", "s here", "s on a LAN", "s on a WAN")
 
 
 def bench_mpc(
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--json", metavar="FILE", help='Write the numbers here, part by part; "-" prints them.'),
-    ] = None,
-    plot_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Draw the figures here, one PNG for each.")
-    ] = None,
+    json_file: JsonFile = None,
+    plot_dir: PlotDir = None,
     report_file: Annotated[
         Path | None, typer.Option("--report", metavar="FILE", help="Write all tables here, as Markdown.")
     ] = None,
@@ -75,36 +62,27 @@ def bench_mpc(
 
       cloister bench mpc --lengths 1024 --methods full,mpcache --parts lengths
     """
-    from rich.console import Console
-
     _need_spu()
-    from cloister.bench.mpc.figures import draw_figures
-    from cloister.bench.mpc.plan import FULL, QUICK
-    from cloister.bench.mpc.report import write_report
+    from cloister.bench.mpc.figures import FIGURES
+    from cloister.bench.mpc.plan import FULL, PARTS, QUICK
     from cloister.bench.mpc.results import Results
     from cloister.bench.mpc.run import Bench
-    from cloister.bench.report import write_json
+    from cloister.bench.mpc.tables import tables, write_report
+    from cloister.bench.mpc.variants import VARIANTS
     from cloister.models.source import find_model
-    from cloister.mpc.calibration import prepare
+    from cloister.mpc.provider.calibration import prepare
 
     basis = QUICK if quick else FULL
     plan = replace(
         basis,
         lengths=_lengths(lengths) if lengths else basis.lengths,
-        ways=_ways(methods) if methods else basis.ways,
+        ways=known_names(methods, "method", tuple(VARIANTS)) if methods else basis.ways,
         repeats=repeats or basis.repeats,
         seconds=seconds or basis.seconds,
     )
-    wanted = _parts(parts) if parts else set(plan.parts)
+    wanted = set(known_names(parts, "part", PARTS) if parts else plan.parts)
     folder = find_model(model)
     results = Results(plan, folder.name)
-    printed = json_file == Path("-")
-
-    def save() -> None:
-        if json_file and not printed:
-            write_json(results.document(), json_file)
-
-    save()  # a file that cannot be written should not cost half an hour
 
     def quality(progress: Callable[[str], None]) -> list[QualityRow]:
         from cloister.bench.mpc.quality import run_quality
@@ -118,23 +96,14 @@ def bench_mpc(
             progress=progress,
         )
 
-    with progress_bars() as progress:
+    def measure(bars: Bars, save: Callable[[], None]) -> None:
         shape, _ = prepare(folder)
-        Bench(results, shape, Bars(progress), save, quality=quality).run(wanted)
-    document = results.document()
-    if printed:
-        typer.echo(json.dumps(document, indent=2))
-    else:
-        for table in _tables(document):
-            if table.row_count:
-                Console().print(table)
-    if plot_dir:
-        draw_figures(document, plot_dir)
+        Bench(results, shape, bars, save, quality=quality).run(wanted)
+
+    document = measure_suite(results, measure, json_file, plot_dir, tables, FIGURES)
     if report_file:
         write_report(document, report_file)
-    if results.failed:
-        reasons = "; ".join(f"{one['part']}: {one['reason']}" for one in results.failed)
-        raise ServiceUnavailable(f"Not all was measured ({reasons}).", hint="What was measured is kept.")
+    raise_if_failed(results)
     if results.left_out:
         typer.echo(f"Left out for lack of time: {', '.join(results.left_out)}. Give it more with --seconds.", err=True)
 
@@ -151,57 +120,3 @@ def _lengths(text: str) -> tuple[int, ...]:
     if any(length % 16 or length < 64 for length in chosen):
         raise SetupError("Sequences are measured at multiples of 16 tokens, from 64 on.", hint="Try 256,1024.")
     return chosen
-
-
-def _ways(text: str) -> tuple[str, ...]:
-    from cloister.bench.mpc.ways import WAYS
-
-    return _known(text, "method", tuple(WAYS))
-
-
-def _parts(text: str) -> set[Part]:
-    return cast("set[Part]", set(_known(text, "part", tuple(PARTS.split(",")))))
-
-
-def _known(text: str, what: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    chosen = tuple(each.strip() for each in text.split(","))
-    if unknown := set(chosen) - set(names):
-        raise SetupError(f"There is no {what} {sorted(unknown)[0]!r}.", hint=f"There are: {', '.join(names)}.")
-    return chosen
-
-
-def _tables(document: dict[str, Any]) -> list[Table]:
-    kinds = (
-        ("A token's cost", "runs", ("protocol", "seq", "method")),
-        ("Step by step (Figure 11)", "ablation", ("step",)),
-        ("Gathering (Table 2)", "gathering", ("way",)),
-        ("Hierarchies (Table 6)", "hierarchies", ("levels",)),
-        ("Layers with one selection (Figure 12)", "shared_layers", ("method", "layers")),
-        ("With and without a cache (Table 8)", "necessity", ("seq", "cache")),
-    )
-    tables = [_cost_table(title, document[key], labels) for title, key, labels in kinds]
-    return [*tables, _quality_table(document), _targets_table(document)]
-
-
-def _cost_table(title: str, rows: list[dict[str, Any]], labels: tuple[str, ...]) -> Table:
-    table = number_table(title, (*labels, *HEADS), len(labels))
-    for row in rows:
-        table.add_row(*(str(row[label]) for label in labels), *(f"{row[cost]:.4g}" for cost in COSTS))
-    return table
-
-
-def _quality_table(document: dict[str, Any]) -> Table:
-    table = number_table("Quality in plaintext", ("task", "method", "budget", "score"), 2)
-    for row in document["quality"]:
-        table.add_row(row["task"], row["method"], f"{row['budget']:g}", f"{row['score']:.4g}")
-    return table
-
-
-def _targets_table(document: dict[str, Any]) -> Table:
-    table = number_table("Targets", ("", "at least", "measured", ""))
-    for target in document["targets"]:
-        if target["measured"] is not None:
-            met = "" if target["met"] is None else "[green]met[/]" if target["met"] else "[red]missed[/]"
-            least = "-" if target["target"] is None else f"{target['target']:g}"
-            table.add_row(target["name"], least, f"{target['measured']:.3g}", met)
-    return table

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.bench.spd.plan import FULL, PARTS, QUICK, Part
-from cloister.cli.bench_view import Bars, number_table, progress_bars
+from cloister.bench.spd.plan import FULL, PARTS, QUICK
+from cloister.cli.bench_suite import Bars, JsonFile, PlotDir, known_names, measure_suite, raise_if_failed
 from cloister.cli.options import numbers
-from cloister.errors import ServiceUnavailable, SetupError
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from collections.abc import Callable
 
 
 def bench_spd(
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--json", metavar="FILE", help='Write the numbers here, part by part; "-" prints them.'),
-    ] = None,
-    plot_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Draw the figures here, one PNG for each.")
-    ] = None,
+    json_file: JsonFile = None,
+    plot_dir: PlotDir = None,
     quick: Annotated[bool, typer.Option("--quick", help="Two minutes instead of nine: less, and once each.")] = False,
     model: Annotated[
         str | None, typer.Option(help="Model to measure, as for `serve`.", show_default="SmolLM2-135M-Instruct")
@@ -74,12 +66,11 @@ def bench_spd(
       cloister bench spd --users 1,8 --parts users,breakdown --rounds 5
     """
     import uvloop
-    from rich.console import Console
 
-    from cloister.bench.report import write_json
-    from cloister.bench.spd.figures import draw_figures
+    from cloister.bench.spd.figures import FIGURES
     from cloister.bench.spd.results import Results
     from cloister.bench.spd.run import Bench
+    from cloister.bench.spd.tables import tables
     from cloister.models.source import find_model
 
     basis = QUICK if quick else FULL
@@ -93,74 +84,14 @@ def bench_spd(
         seconds=seconds or basis.seconds,
         seed=seed,
     )
-    wanted = _parts(parts)
+    wanted = set(known_names(parts, "part", PARTS))
     folder = find_model(model)
     larger = find_model(larger_model) if larger_model else None
     results = Results(plan, folder.name, quick)
-    printed = json_file == Path("-")
 
-    def save() -> None:
-        if json_file and not printed:
-            write_json(results.document(), json_file)
-
-    save()  # a file that cannot be written should not cost ten minutes
-    with progress_bars() as progress:
-        bench = Bench(results, folder, Bars(progress), save, larger=larger, arguments=serve_arg or ())
+    def measure(bars: Bars, save: Callable[[], None]) -> None:
+        bench = Bench(results, folder, bars, save, larger=larger, arguments=serve_arg or ())
         uvloop.run(bench.run(wanted))
-    document = results.document()
-    if printed:
-        typer.echo(json.dumps(document, indent=2))
-    else:
-        for table in (*_runs_tables(document), _breakdown_table(document), _targets_table(document)):
-            if table.row_count:
-                Console().print(table)
-    if plot_dir:
-        draw_figures(document, plot_dir)
-    if results.failed:
-        reasons = "; ".join(f"{one['part']}: {one['reason']}" for one in results.failed)
-        raise ServiceUnavailable(f"Not all was measured ({reasons}).", hint="What was measured is kept.")
 
-
-def _parts(text: str) -> set[Part]:
-    chosen = {each.strip() for each in text.split(",")}
-    if unknown := chosen - set(PARTS):
-        raise SetupError(f"There is no part {sorted(unknown)[0]!r}.", hint=f"There are: {', '.join(PARTS)}.")
-    return cast(set[Part], chosen)
-
-
-def _runs_tables(document: dict[str, Any]) -> list[Table]:
-    """One for each model. A load is users × tokens in/tokens out."""
-    tables: dict[str, Table] = {}
-    columns = ("load", "level", "tokens/s", "of open's", "answer, ms", "first token, ms")
-    for run in document["runs"]:
-        table = tables.setdefault(run["model"], number_table(run["model"], columns))
-        load = f"{run['users']} × {run['input_tokens']}/{run['output_tokens']}"
-        ratio = "-" if run["ratio_to_open"] is None else f"{run['ratio_to_open']:.3f}"
-        told = (_number(run["tokens_per_s"]), ratio, _number(run["answer_ms"]), _number(run["ttft_ms"]))
-        table.add_row(load, run["level"], *told)
-    return list(tables.values())
-
-
-def _breakdown_table(document: dict[str, Any]) -> Table:
-    breakdown = document["breakdown"]
-    table = number_table("A step of the service at partitioned, ms", ("", *(f"{users} users" for users in breakdown)))
-    names = next(iter(breakdown.values()))["phases_ms"] if breakdown else ()
-    for name in names:
-        table.add_row(name.replace("_", " "), *(f"{each['phases_ms'][name]:.3f}" for each in breakdown.values()))
-    if breakdown:
-        table.add_row("whole step", *(f"{each['step_ms']:.3f}" for each in breakdown.values()))
-    return table
-
-
-def _targets_table(document: dict[str, Any]) -> Table:
-    table = number_table("Targets", ("", "target", "measured", ""))
-    for target in document["targets"]:
-        sign = "≥" if target["bound"] == "at least" else "≤"
-        unknown = target["measured"] is None
-        met = "-" if unknown else "[green]met[/]" if target["met"] else "[red]missed[/]"
-        table.add_row(target["name"], f"{sign} {target['target']:g}", _number(target["measured"]), met)
-    return table
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    measure_suite(results, measure, json_file, plot_dir, tables, FIGURES)
+    raise_if_failed(results)

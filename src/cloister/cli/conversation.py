@@ -20,6 +20,7 @@ from cloister.client.address import NodeAddress
 from cloister.client.node import VerifiedNode
 from cloister.client.sealed import SealedTransport
 from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, SetupError, Unauthorized
+from cloister.levels import OPEN
 
 LEVEL_HEADER, SESSION_HEADER = "X-Cloister-Protection", "X-Cloister-Session"
 NOT_OPENAI_HINT = "Give the address of an OpenAI-compatible server, such as one started with `cloister serve`."
@@ -145,7 +146,7 @@ class Conversation:
 
     def _check_level(self, response: httpx2.Response) -> None:
         """A server that does not say it served at the level asked for has ignored the wish."""
-        if self._protection in (None, "open") or response.headers.get(LEVEL_HEADER) == self._protection:
+        if self._protection in (None, OPEN) or response.headers.get(LEVEL_HEADER) == self._protection:
             return
         raise SetupError(
             f"{self._address} did not serve at the level of protection asked for.",

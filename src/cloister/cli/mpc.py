@@ -7,24 +7,27 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cloister.cli.mpc_deal import deal
-from cloister.cli.mpc_proxy import proxy
-from cloister.config import cache_folder
+from cloister.config import GatewaySettings, MpcSettings, cache_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from cloister.models.source import ModelFolder
     from cloister.mpc.config import PartiesConfig
 
 mpc = typer.Typer(no_args_is_help=True, help="Generation on secret shares: parties, their keys, their state.")
-mpc.command("proxy")(proxy)
-mpc.command("deal")(deal)
+
+_MPC = MpcSettings()
+_PATIENCE_S = 60.0
+_REQUEST_S = 3600.0
+"""On shares a token takes seconds, and over a slow network minutes."""
 
 ConfigFile = Annotated[Path, typer.Option("--config", metavar="FILE", help="The parties' settings; the same for all.")]
 ProtocolChoice = Annotated[
     Literal["aby3", "cheetah", "semi2k"],
     typer.Option(help="aby3: three parties; cheetah, semi2k: two."),
 ]
+ModelChoice = Annotated[str | None, typer.Option(help="Folder, GGUF file or hub id.", show_default="the default model")]
 AllowInsecure = Annotated[
     bool,
     typer.Option(
@@ -48,10 +51,9 @@ def keys(
 
       cloister mpc keys keys --parties 3 --client clerk
     """
-    from cloister.mpc.certificates import Role, fingerprint
-    from cloister.mpc.local import make_keys
+    from cloister.mpc.certificates import DEFAULT_CLIENT, Role, fingerprint, make_keys
 
-    made = make_keys(folder, parties, tuple(client or ["clerk"]))
+    made = make_keys(folder, parties, tuple(client or [DEFAULT_CLIENT]))
     for rank in range(parties):
         certificate = made.of(Role("party", str(rank))).certificate
         typer.echo(f"{certificate}: fingerprint {fingerprint(certificate)}")
@@ -77,7 +79,7 @@ def party(
     _warn(refuse_insecure(settings, allow_insecure_beaver=allow_insecure_beaver))
     if rank >= len(settings.party):
         raise SetupError(f"There is no party {rank}: {settings.protocol} has {len(settings.party)}.")
-    from cloister.mpc.process import become_party
+    from cloister.mpc.party.process import become_party
 
     become_party(config, rank, allow_insecure_beaver=allow_insecure_beaver)
 
@@ -87,9 +89,7 @@ def up(
     folder: Annotated[
         Path | None, typer.Option(help="Keys, settings and shelves.", show_default="cache folder/mpc/PROTOCOL")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Folder, GGUF file or hub id.", show_default="the default model")
-    ] = None,
+    model: ModelChoice = None,
     protocol: ProtocolChoice = "aby3",
     beaver: Annotated[
         Literal["multi_party", "trusted_first_party"], typer.Option(help="Who makes semi2k's randomness.")
@@ -109,7 +109,7 @@ def up(
     from rich.console import Console
 
     from cloister.mpc.config import refuse_insecure
-    from cloister.mpc.local import make_local
+    from cloister.mpc.local_parties import make_local
 
     console = Console(stderr=True, highlight=False)
     place = folder or cache_folder() / "mpc" / protocol
@@ -122,16 +122,19 @@ def up(
 def _keep_up(settings: PartiesConfig, place: Path, model: str | None, console: Console, insecure: bool) -> None:
     import asyncio
     import signal
+    from contextlib import closing
 
     from cloister.models.source import find_model
-    from cloister.mpc.local import CONFIG_FILE, KEYS, Keys, Supervisor
-    from cloister.mpc.serve_weights import serve_weights
+    from cloister.mpc.certificates import Keys
+    from cloister.mpc.local_parties import CONFIG_FILE, KEYS, Supervisor
+    from cloister.mpc.provider.dealing import serve_weights
 
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell that starts us in the background has SIGINT ignored
         signal.signal(number, signal.default_int_handler)
     with console.status("Looking for the model…"):
         found = find_model(model)
-    with Supervisor(place / CONFIG_FILE, len(settings.party), allow_insecure_beaver=insecure):
+    parties = Supervisor(place / CONFIG_FILE, len(settings.party), allow_insecure_beaver=insecure)
+    with closing(parties):
         try:
             asyncio.run(serve_weights(settings, Keys(place / KEYS).provider, found, console))
             console.print(
@@ -142,6 +145,45 @@ def _keep_up(settings: PartiesConfig, place: Path, model: str | None, console: C
             signal.pause()
         except KeyboardInterrupt:
             console.print("Stopping…")
+
+
+@mpc.command("deal")
+def deal(
+    config: ConfigFile,
+    model: ModelChoice = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The provider's key; its certificate lies beside it.", show_default="keys/provider.key"
+        ),
+    ] = None,
+) -> None:
+    """Deal a model's weights to the parties as secret shares. What they hold already is not dealt again.
+
+    No party learns the weights; two that put their shares together have them. Each keeps about 16 bytes per weight.
+
+    Example:
+
+      cloister mpc deal --config parties.toml --model ./my-model
+    """
+    import asyncio
+
+    from rich.console import Console
+
+    from cloister.errors import SetupError
+    from cloister.models.source import find_model
+    from cloister.mpc.certificates import Credentials
+    from cloister.mpc.config import read_config
+    from cloister.mpc.provider.dealing import serve_weights
+
+    settings = read_config(config)
+    own = key or config.parent / "keys" / "provider.key"
+    if not own.is_file():
+        raise SetupError(f"There is no provider's key {own}.", hint="`cloister mpc keys` makes one; --key names it.")
+    console = Console(stderr=True, highlight=False)
+    found = find_model(model)
+    asyncio.run(serve_weights(settings, Credentials.beside(own), found, console))
+    console.print(f"{len(settings.party)} parties serve {found.name}.", soft_wrap=True)
 
 
 @mpc.command("status")
@@ -162,13 +204,13 @@ def status(
 
     import msgspec
 
-    from cloister.mpc.certificates import Credentials
+    from cloister.mpc.certificates import DEFAULT_CLIENT_KEY, Credentials
+    from cloister.mpc.client.parties import ask_all
     from cloister.mpc.config import read_config
-    from cloister.mpc.inquiry import ask_all
 
     settings = read_config(config)
-    own = key or config.parent / "keys" / "client-clerk.key"
-    found = asyncio.run(ask_all(settings, Credentials(own.with_suffix(".crt"), own)))
+    own = Credentials.beside(key or config.parent / DEFAULT_CLIENT_KEY)
+    found = asyncio.run(ask_all(settings, own))
     if json:
         typer.echo(msgspec.json.encode({"parties": found}))
     else:
@@ -178,6 +220,85 @@ def status(
             typer.echo(f"party {each.rank} ({each.address}): {state}{facts}")
     if not all(each.ready for each in found):
         raise typer.Exit(1)
+
+
+@mpc.command("proxy")
+def proxy(
+    parties: Annotated[Path, typer.Option(metavar="FILE", help="parties.toml: who and where the parties are.")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="The model dealt to them: its folder, of which only config and tokenizer are read.",
+            show_default="SmolLM2-135M-Instruct",
+        ),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Our client key; its certificate lies beside it.", show_default="keys/client-clerk.key"
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen on 127.0.0.1; 0: any free port.")] = 8002,
+    context: Annotated[int, typer.Option(min=32, help="Longest prompt plus answer, in tokens.")] = _MPC.max_context,
+    drafts: Annotated[
+        int,
+        typer.Option(min=0, max=15, help="Tokens guessed ahead and verified in one pass; the parties see how many."),
+    ] = 3,
+) -> None:
+    """Give programs on this machine an OpenAI endpoint whose prompts leave it as secret shares alone.
+
+    The parties compute the answer's tokens on shares and this process puts them together: no party, and nobody who
+    runs fewer than two of them, learns the prompt or the answer. See docs/mpc.md for what they do learn.
+
+    Examples:
+
+      cloister mpc proxy --parties parties.toml
+
+      OPENAI_BASE_URL=http://127.0.0.1:8002/v1 OPENAI_API_KEY=cloister-dev my-program
+
+      cloister chat --url http://127.0.0.1:8002 --insecure-plaintext    # plain HTTP, but only to this machine
+    """
+    import asyncio
+
+    from cloister.models.source import find_model
+    from cloister.process.hardening import forbid_core_dumps
+
+    forbid_core_dumps()
+    settings = GatewaySettings(port=port, request_timeout_s=_REQUEST_S)
+    asyncio.run(_serve_proxy(find_model(model), parties, key, settings, context, drafts))
+
+
+async def _serve_proxy(
+    folder: ModelFolder, file: Path, key: Path | None, settings: GatewaySettings, context: int, drafts: int
+) -> None:
+    from time import time
+
+    from cloister.gateway.app import create_app
+    from cloister.gateway.server import serve
+    from cloister.mpc.client.backend import ClientBackend
+    from cloister.mpc.client.client import make_client
+    from cloister.mpc.client.passes import ModelAtParties
+    from cloister.prompts.tokenizer import Tokenizer
+
+    typer.secho("Waiting for the parties…", dim=True, err=True)
+    parties = await ModelAtParties.reach(file, _PATIENCE_S, key)
+    backend = ClientBackend(
+        lambda say: make_client(parties, folder, say, max_context=context, draft_tokens=drafts),
+        parties.vocabulary,
+        context,
+    )
+    app = create_app(backend, Tokenizer(folder), folder.name, settings, int(time()))
+
+    def ready(url: str) -> None:
+        typer.echo(f"Model     {folder.name}, on shares")
+        typer.echo(f"API       {url}/v1")
+        typer.echo("Ctrl-C ends it.")
+
+    try:
+        await serve(app, settings, ready)
+    finally:
+        await backend.close()
+        await parties.close()
 
 
 def _warn(warning: str | None) -> None:

@@ -196,14 +196,14 @@ def _become_controller(settings: Settings) -> NoReturn:
     from cloister.attest.tsm import find_attester
     from cloister.controller.mpc_offer import check_mpc
     from cloister.controller.release import find_release
-    from cloister.controller.remote import check_outpost
+    from cloister.controller.remote import check_remote_vaults
     from cloister.gateway.keys import load_keys
     from cloister.models.source import find_model
     from cloister.process.entry import become
 
     with Console(stderr=True, highlight=False).status("Starting…"):
         load_keys(settings.gateway)  # a wrong keys file should not cost the time to load a model
-        check_outpost(settings.controller)
+        check_remote_vaults(settings.controller)
         find_attester(settings.controller.attester)
         find_release(settings.controller.release)
         folder = _sealed_model(settings) or find_model(settings.model)

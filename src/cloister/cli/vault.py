@@ -11,7 +11,7 @@ import typer
 from cloister.config import Dtype, EngineSettings, KernelChoice, OutpostSettings, WeightFormat
 
 vault = typer.Typer(no_args_is_help=True, help="Vaults on another machine, and the key to them.")
-key = typer.Typer(no_args_is_help=True, help="The key that a server and its outpost share.")
+key = typer.Typer(no_args_is_help=True, help="The key that a server and its vault host share.")
 vault.add_typer(key, name="key")
 
 _ENGINE = EngineSettings()
@@ -26,7 +26,7 @@ def new(file: Annotated[Path, typer.Argument(help="Where to write it; must not e
 
       cloister vault key new outpost.key
     """
-    from cloister.link.network.secret import write_secret
+    from cloister.link.network.credentials import write_secret
 
     write_secret(file)
     typer.echo(f"Key written to {file}. Copy it to the other machine over a channel you trust.", err=True)
@@ -56,7 +56,7 @@ def serve(
         bool, typer.Option("--allow-degraded-sandbox", help="Serve although this kernel lacks a layer of the sandbox.")
     ] = False,
 ) -> None:
-    """Keep vaults on this machine for a server elsewhere: an outpost.
+    """Keep vaults on this machine for a server elsewhere: a vault host.
 
     Examples:
 
@@ -81,16 +81,16 @@ def serve(
             vault_kv_mib=vault_kv_mib,
         ),
     )
-    _become_outpost(settings, model)
+    _become_vault_host(settings, model)
 
 
-def _become_outpost(settings: OutpostSettings, model: str | None) -> NoReturn:
-    """Find the model, which may take heavy imports; then replace this program by the outpost, as `serve` does."""
+def _become_vault_host(settings: OutpostSettings, model: str | None) -> NoReturn:
+    """Find the model, which may take heavy imports; then replace this program by the vault host, as `serve` does."""
     begun = monotonic()
     from rich.console import Console
 
     from cloister.link.network.address import Address
-    from cloister.link.network.secret import read_secret
+    from cloister.link.network.credentials import read_secret
     from cloister.models.source import find_model
     from cloister.process.entry import become
 
@@ -99,4 +99,4 @@ def _become_outpost(settings: OutpostSettings, model: str | None) -> NoReturn:
     with Console(stderr=True, highlight=False).status("Starting…"):
         folder = find_model(model)
     settings = settings.model_copy(update={"key_file": settings.key_file.absolute()})
-    become("cloister.outpost", settings, folder.name, folder.path, begun)
+    become("cloister.remote_vaults", settings, folder.name, folder.path, begun)

@@ -17,6 +17,7 @@ from cloister.channel.keys import address_to, key_id
 from cloister.channel.sealing import seal_prompt, seal_request
 from cloister.channel.stream import StreamOpener
 from cloister.errors import ChannelBroken, InvalidRequest
+from cloister.levels import OPEN
 
 ENDPOINT = "/v1/sealed"
 OUTER_HEADERS = (("Content-Type", CONTENT_TYPE), ("Accept", CONTENT_TYPE))
@@ -24,7 +25,6 @@ OUTER_HEADERS = (("Content-Type", CONTENT_TYPE), ("Accept", CONTENT_TYPE))
 
 PROMPT_FIELDS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
 LEVEL_HEADER = "x-cloister-protection"
-OPEN = '"open"'
 
 # RFC 9110 §7.6.1, and what describes the user's machine rather than the request.
 HOP_BY_HOP = frozenset(
@@ -105,7 +105,7 @@ def _is_open(fields: _Fields, headers: Headers) -> bool:
     asked = [f'"{value}"' for name, value in headers if name.lower() == LEVEL_HEADER]
     if "protection" in fields and (in_body := bytes(fields["protection"]).decode("utf-8", "replace")) != "null":
         asked.append(in_body)
-    return bool(asked) and all(each == OPEN for each in asked)
+    return bool(asked) and all(each == f'"{OPEN}"' for each in asked)
 
 
 def _prompts(value: bytes) -> tuple[bytes, ...]:

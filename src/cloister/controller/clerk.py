@@ -20,8 +20,8 @@ from time import monotonic
 import msgspec
 
 from cloister.config import MpcSettings, cache_folder
-from cloister.controller.clerk_desk import ClerkDesk
 from cloister.controller.mpc_offer import require_memory
+from cloister.controller.routes.mpc import MpcRoute
 from cloister.controller.shares_folder import SharesFolder
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable, StartingUp, error_from_code
 from cloister.messages.clerk import ClerkReady, FromClerk, StartClerk, StartTrio, ToldByTrio, TrioReady
@@ -35,7 +35,7 @@ from cloister.process.hardening import WIPE_FREED_MEMORY
 
 log = logging.getLogger(__name__)
 
-CLERK, TRIO = "cloister.mpc.clerk_process", "cloister.mpc.clerk_trio"
+CLERK, TRIO = "cloister.mpc.client.process", "cloister.mpc.local_parties"
 SECONDS_BETWEEN_STARTS = (0.5, 2.0, 10.0, 30.0)
 SECONDS_FOR_PARTIES_TO_END = 30.0
 ABOUT_SECONDS_TO_START = 90
@@ -100,7 +100,7 @@ class ClerkKeeper:
     """`desk` gets what the clerk says of requests. `start` begins; otherwise the first request does."""
 
     def __init__(
-        self, folder: ModelFolder, settings: MpcSettings, desk: ClerkDesk, *, vocabulary: int, max_context: int
+        self, folder: ModelFolder, settings: MpcSettings, desk: MpcRoute, *, vocabulary: int, max_context: int
     ) -> None:
         self._folder = folder
         self._settings = settings

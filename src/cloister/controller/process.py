@@ -13,7 +13,6 @@ import itertools
 import logging
 from contextlib import suppress
 from time import time
-from typing import Literal
 
 from cloister.attest.evidence import Statement
 from cloister.attest.tsm import find_attester
@@ -25,12 +24,13 @@ from cloister.controller.mpc_offer import check_mpc
 from cloister.controller.nursery import Nursery
 from cloister.controller.relay import Relay
 from cloister.controller.release import find_release
-from cloister.controller.remote import reach_outpost
+from cloister.controller.remote import reach_remote_vaults
 from cloister.controller.secure import SecureDesk
 from cloister.controller.service import Service
 from cloister.controller.weights import SealedWeights, seal_weights
 from cloister.errors import CloisterError, ServiceUnavailable
-from cloister.link.network.hail import digest_of
+from cloister.levels import Needs, served
+from cloister.link.network.handshake import digest_of
 from cloister.link.shape import LinkShape
 from cloister.messages.front import Serving
 from cloister.messages.generation import VERSION, Ready
@@ -86,14 +86,9 @@ class Controller:
             ready.kv_blocks,
             ready.block_tokens,
             ready.kernels,
-            levels=self._levels(facts.partitionable),
+            levels=served(*[Needs.LINKS] * facts.partitionable, *[Needs.PARTIES] * bool(self._mpc)),
             missing_layers=facts.missing,
         )
-
-    def _levels(self, partitionable: bool) -> tuple[Literal["open", "partitioned", "isolated", "mpc"], ...]:
-        if partitionable:
-            return ("open", "partitioned", "isolated", "mpc") if self._mpc else ("open", "partitioned", "isolated")
-        return ("open", "isolated", "mpc") if self._mpc else ("open", "isolated")
 
     @property
     def service_pid(self) -> int | None:
@@ -174,7 +169,7 @@ class Controller:
         try:
             facts = await nursery.preload(self._folder.name, self._folder.path, self._settings, self._weights.fd)
             shape = LinkShape(facts.heads, facts.dim, facts.layers)
-            remote = await reach_outpost(self._settings.controller, self._weights.fd, shape)
+            remote = await reach_remote_vaults(self._settings.controller, self._weights.fd, shape)
         except BaseException:
             self._nursery = None
             await nursery.close()

@@ -6,6 +6,7 @@ from rich.console import Console
 
 from cloister.attest.attester import Tee
 from cloister.config import DEVELOPMENT_KEY, Settings
+from cloister.levels import MPC
 from cloister.messages.front import Serving
 
 
@@ -24,7 +25,7 @@ def say_ready(
             f"[yellow]The sandbox lacks {', '.join(serving.missing_layers)} on this machine.[/]\n",
             soft_wrap=True,
         )
-    if "mpc" in serving.levels:
+    if MPC in serving.levels:
         console.print(f"{_about_mpc(settings)}\n", soft_wrap=True)
     if settings.gateway.keys_file is None:
         console.print(

@@ -7,22 +7,19 @@ from __future__ import annotations
 
 from cloister.engine.sequence import behind, layout_of
 from cloister.errors import InvalidRequest, PromptTooLong
-from cloister.messages.generation import Partition, SamplingParams, Submit
+from cloister.messages.generation import Partition, Submit
 
 
 def check(request: Submit, *, vocabulary: int, max_context: int, relative: bool) -> None:
     """Raise InvalidRequest if this cannot be served."""
-    params, length = request.params, len(request.prompt)
+    params = request.params
     if request.partition is not None:
         _check_partition(request, request.partition, vocabulary)
     elif not request.prompt:
         raise InvalidRequest("The prompt is empty.", param="prompt", hint="Send at least one token.")
     if request.prompt and (max(request.prompt) >= vocabulary or min(request.prompt) < 0):
         raise InvalidRequest(f"The prompt has token ids outside the vocabulary of {vocabulary}.", param="prompt")
-    if request.public > length:
-        raise InvalidRequest("The public span is longer than the prompt.", param="public")
-    if request.answered and (request.partition is not None or request.public + request.answered >= length):
-        raise InvalidRequest("A replayed answer needs a prompt before it.", param="answered")
+    _check_spans(request)
     if params.logit_bias and max(params.logit_bias) >= vocabulary:
         raise InvalidRequest(f"logit_bias has ids outside the vocabulary of {vocabulary}.", param="logit_bias")
     before = behind(layout_of(request, relative))
@@ -35,21 +32,25 @@ def check(request: Submit, *, vocabulary: int, max_context: int, relative: bool)
         )
 
 
+def _check_spans(request: Submit) -> None:
+    """One public span, one private one, one answer, in this order: what the layout of one sequence can say."""
+    labels = [span.label for span in request.spans]
+    if labels != [label for label in ("public", "private", "answer") if label in labels]:
+        raise InvalidRequest("Spans come as public, private, answer, each at most once.", param="spans")
+    if request.spans and sum(span.tokens for span in request.spans) != len(request.prompt):
+        raise InvalidRequest("The spans do not cover the prompt.", param="spans")
+    if request.answered and (request.partition is not None or "private" not in labels):
+        raise InvalidRequest("A replayed answer needs a prompt before it.", param="spans")
+
+
 def _check_partition(request: Submit, partition: Partition, vocabulary: int) -> None:
+    if len(request.partitions) > 1:
+        raise InvalidRequest("A request has one sequence here.", param="partitions")
     if partition.first >= vocabulary:
-        raise InvalidRequest(f"The first token is outside the vocabulary of {vocabulary}.", param="partition")
+        raise InvalidRequest(f"The first token is outside the vocabulary of {vocabulary}.", param="partitions")
     if request.public not in (0, len(request.prompt)):
-        raise InvalidRequest("With a partition the whole prompt given is public.", param="public")
-    _refuse_what_needs_the_prompt(request.params)
-
-
-def _refuse_what_needs_the_prompt(params: SamplingParams) -> None:
-    needs = {
-        "repetition_penalty": params.repetition_penalty != 1.0,
-        "prompt_logprobs": params.prompt_logprobs is not None,
-    }
-    for name, wanted in needs.items():
-        if wanted:
-            raise InvalidRequest(
-                f"{name} needs the whole prompt, which stays in its vault.", param=name, hint=f"Leave {name} out."
-            )
+        raise InvalidRequest("With a partition the whole prompt given is public.", param="spans")
+    for name in {"repetition_penalty", "prompt_logprobs"} & request.params.wished:
+        raise InvalidRequest(
+            f"{name} needs the whole prompt, which stays in its vault.", param=name, hint=f"Leave {name} out."
+        )

@@ -13,15 +13,16 @@ from typing import get_args
 
 import torch
 
+from cloister.compute.layout import Wanted
 from cloister.config import EngineSettings
 from cloister.engine.admission import check
-from cloister.engine.batch import Work
 from cloister.engine.blocks import BlockPool
 from cloister.engine.prefix import NoReuse, PrefixCache
-from cloister.engine.runner import Runner, Wanted
+from cloister.engine.runner import Runner
 from cloister.engine.sampler import Forced, Sampled, Sampler
 from cloister.engine.scheduler import Scheduler
 from cloister.engine.sequence import Sequence
+from cloister.engine.work import Work
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, QueueFull, ServiceUnavailable, VaultLost
 from cloister.messages.generation import Accepted, Failed, Phase, Stats, Submit, TokenLogprob, Tokens
 from cloister.messages.service import View
@@ -98,7 +99,7 @@ class Engine:
             return messages + self._fail_stuck()
         self._steps += 1
         try:
-            logits = self._runner.forward([work.piece for work in batch])
+            logits = self._runner.forward([work.chunk for work in batch])
             broken = self._runner.broken_links()
             sampled = self._sample(batch, logits, broken)
         except Exception as error:
@@ -187,8 +188,8 @@ class Engine:
         forced: list[Forced] = []
         row = 0
         for work in batch:
-            if work.piece.wanted is Wanted.ALL:
-                sequence, start = work.sequence, work.piece.start
+            if work.chunk.wanted is Wanted.ALL:
+                sequence, start = work.sequence, work.chunk.start
                 targets = sequence.tokens[start + 1 : min(work.end + 1, sequence.prompt_length)]
                 forced.append(Forced(row, targets, sequence.params.prompt_logprobs or 0))
             row += work.rows
@@ -208,7 +209,7 @@ class Engine:
         for work in batch:
             sequence = work.sequence
             self._scheduler.computed(work)
-            if work.piece.wanted is Wanted.ALL:
+            if work.chunk.wanted is Wanted.ALL:
                 sequence.prompt_logprobs += next(forced)
             if work.samples:
                 token, logprob = next(chosen)

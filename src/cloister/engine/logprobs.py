@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from cloister.engine.ranking import best
-from cloister.engine.weights import SCALE, group_size, integer, relative
+from cloister.engine.probabilities import SCALE, best, group_size, integer, relative
 from cloister.messages.generation import TokenLogprob
 
 

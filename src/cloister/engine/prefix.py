@@ -30,7 +30,7 @@ class PrefixCache(ABC):
     def offer(self, tenant: str, tokens: Sequence[int], blocks: Sequence[int]) -> None:
         """These full blocks hold the keys and values of exactly these tokens; retain what is worth keeping.
 
-        They are of a prompt's first segment alone (kernels.batch.Layout): its keys and values are a function of its
+        They are of a prompt's first segment alone (compute.layout.Layout): its keys and values are a function of its
         tokens. What was offered when it was computed is offered again when its sequence leaves.
         """
 

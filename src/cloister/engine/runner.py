@@ -1,48 +1,23 @@
-"""What the engine asks of whatever computes the model: one forward pass over pieces of sequences.
+"""What the engine asks of whatever computes the model: one forward pass over chunks of sequences.
 
-A runner knows weights, kernels, the storage of the KV cache and the links to vaults. It knows nothing of requests,
-tenants or sampling.
+A runner knows weights, a device, the storage of the KV cache and the links to vaults. It knows nothing of requests,
+tenants or sampling, and `forward` waits for nothing but its own computation and the vaults.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
 
 import torch
 
+from cloister.compute.layer import DrawRows
+from cloister.compute.layout import Chunk
 from cloister.errors import SetupError
-from cloister.kernels.base import DrawRows
-from cloister.kernels.batch import WHOLE, Layout
-
-
-class Wanted(Enum):
-    """The rows of a piece whose logits are wanted."""
-
-    NONE = "none"
-    LAST = "last"
-    ALL = "all"
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Piece:
-    """Consecutive tokens of one sequence, to be computed in one step: a prefill chunk, or one decoded token.
-
-    `blocks` covers positions 0 .. start+len(tokens)-1 in order, as the layout spreads them over blocks; positions
-    before `start` are in the cache already. A piece may span segments.
-    """
-
-    tokens: Sequence[int]
-    start: int
-    blocks: Sequence[int]
-    wanted: Wanted
-    layout: Layout = WHOLE
 
 
 class Runner(ABC):
-    """Runs the model over one batch. Each row's result is bit for bit independent of the other rows and pieces."""
+    """Runs the model over one batch. Each row's result is bit for bit independent of the other rows and chunks."""
 
     vocabulary: int
     max_context: int
@@ -52,15 +27,15 @@ class Runner(ABC):
     heads: int
     dim: int
     relative: bool = False
-    """Whether only the distance of positions matters, so that an answer may be rotated from 0 on (kernels.batch)."""
+    """Whether only the distance of positions matters, so that an answer may be rotated from 0 on (compute.layout)."""
     link_rows: int = 128
     """Rows one link carries at a time, at most."""
     draw_rows: DrawRows | None = None
     """The kernels' own way to draw a token from each row of logits, where they have one."""
 
     @abstractmethod
-    def forward(self, pieces: Sequence[Piece]) -> torch.Tensor:
-        """Write the pieces' keys and values into the cache; return fp32 logits of the wanted rows, in order."""
+    def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
+        """Write the chunks' keys and values into the cache; return fp32 logits of the wanted rows, in order."""
 
     def attach(self, link: int, question: int, answer: int) -> None:
         """Map the memory of a link, by its descriptors, which stay the caller's to close."""
@@ -79,5 +54,5 @@ class Runner(ABC):
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Time spent so far in each phase of the layers (kernels.base.PHASES), where it is measured."""
+        """Time spent so far in each phase of the layers (compute.base.PHASES), where it is measured."""
         return {}

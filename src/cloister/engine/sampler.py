@@ -16,13 +16,12 @@ from dataclasses import dataclass
 
 import torch
 
+from cloister.compute.layer import DrawRows, Draws
 from cloister.engine import logprobs
-from cloister.engine.draw import draw, uniform
-from cloister.engine.filters import Limits, draw_filtered, filters
+from cloister.engine.draw import Limits, draw, draw_filtered, filters, uniform
 from cloister.engine.penalties import Adjustments, adjusts
+from cloister.engine.probabilities import argmax, group_size, integer, padded, relative
 from cloister.engine.sequence import Sequence
-from cloister.engine.weights import argmax, group_size, integer, padded, relative
-from cloister.kernels.base import DrawRows, Draws
 from cloister.messages.generation import TokenLogprob
 
 GREEDY_BELOW = 1e-5

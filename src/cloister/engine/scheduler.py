@@ -18,15 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from cloister.compute.layout import Chunk, Wanted
 from cloister.config import EngineSettings
-from cloister.engine.batch import Work
 from cloister.engine.blocks import BlockPool
 from cloister.engine.fairness import ServiceMeter
-from cloister.engine.link_rows import LinkRows, within_links
 from cloister.engine.prefix import PrefixCache
-from cloister.engine.runner import Piece, Wanted
 from cloister.engine.sequence import Sequence
 from cloister.engine.waiting import WaitingRoom
+from cloister.engine.work import LinkRows, Work, within_links
 
 MAX_FORCED_ROWS = 64
 """Rows of logits one step may give to forced passes: the buffer of logits stays small."""
@@ -82,7 +81,7 @@ class Scheduler:
         sequence = work.sequence
         sequence.computed = work.end
         sequence.asked_rows += work.asked_rows
-        if work.piece.start < _first_segment(sequence) <= work.end:
+        if work.chunk.start < _first_segment(sequence) <= work.end:
             self._offer(sequence)
 
     def _turn_to_decode(self) -> list[Sequence]:
@@ -166,7 +165,7 @@ class Scheduler:
         self._charge(sequence, end, samples)
         sequence.last_step = self._step
         blocks = sequence.blocks if whole else sequence.blocks[: sequence.layout.blocks(end)]
-        return Work(sequence, Piece(sequence.tokens[start:end], start, blocks, wanted, sequence.layout), samples)
+        return Work(sequence, Chunk(sequence.tokens[start:end], start, blocks, sequence.layout, wanted), samples)
 
     def _charge(self, sequence: Sequence, end: int, samples: bool) -> None:
         """Charge each prompt token once: neither recomputing it nor finding it cached makes a difference to turns."""

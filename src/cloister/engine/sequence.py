@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cloister.compute.layout import Layout, Remote
 from cloister.engine.penalties import Adjustments
-from cloister.kernels.batch import Layout, Remote
 from cloister.messages.generation import FinishReason, SamplingParams, Submit, TokenLogprob
 
 
@@ -104,13 +104,13 @@ def layout_of(request: Submit, relative: bool) -> Layout:
     length, partition = len(request.prompt), request.partition
     if partition is not None:
         remote = Remote(partition.link, partition.slot)
-        return Layout(prompt=length, public=length, origin=partition.origin, turn=partition.turn, remote=remote)
+        return Layout(prompt=length, public=length, origin=partition.origin, rotation=partition.turn, remote=remote)
     prompt = length - request.answered
     if relative:
-        return Layout(prompt=prompt, public=request.public, turn=prompt)
+        return Layout(prompt=prompt, public=request.public, rotation=prompt)
     return Layout(prompt=prompt, public=request.public, origin=prompt)
 
 
 def behind(layout: Layout) -> int:
-    """Tokens before the answer, as far as this process knows: origin and turn lead there, or say nothing."""
-    return max(layout.prompt, layout.origin + layout.turn)
+    """Tokens before the answer, as far as this process knows: origin and rotation lead there, or say nothing."""
+    return max(layout.prompt, layout.origin + layout.rotation)

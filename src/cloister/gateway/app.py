@@ -13,8 +13,6 @@ from cloister.backend.base import Backend, Carrier
 from cloister.config import GatewaySettings
 from cloister.errors import CloisterError
 from cloister.gateway import chat, completions, models, operations, sealed, sessions, views
-from cloister.gateway.chat_reply import ChatCompletion
-from cloister.gateway.completion_reply import Completion
 from cloister.gateway.errors import ErrorReply, handle_cloister_error, handle_http_error
 from cloister.gateway.front import Front
 from cloister.gateway.guard import Guard
@@ -66,7 +64,7 @@ def create_api(
         model,
         levels.offered,
         sent=(
-            *(ErrorReply, ChatCompletion, Completion, models.Model, models.ModelList),
+            *(ErrorReply, chat.ChatCompletion, completions.Completion, models.Model, models.ModelList),
             *(views.RequestView, operations.Health, PageInfo),
         ),
         received=(ChatRequest, CompletionRequest),

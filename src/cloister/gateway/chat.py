@@ -1,18 +1,105 @@
-"""POST /v1/chat/completions."""
+"""POST /v1/chat/completions, and the shape of its answers."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from typing import Literal
 
+import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from cloister.gateway.chat_reply import ChatReply
+from cloister.gateway.choice import Delta, Finish, ScoredToken
 from cloister.gateway.front import AskedBy, front_of
 from cloister.gateway.generation import Order
 from cloister.gateway.openapi import generation_docs
+from cloister.gateway.reply import Reply, Usage, comment, encode, finite
 from cloister.gateway.sampling import choice_seed, sampling_params
 from cloister.gateway.schema import CHAT
+
+
+class TopLogprob(msgspec.Struct):
+    token: str
+    bytes: list[int]
+    logprob: float
+
+
+class ChatTokenLogprob(msgspec.Struct):
+    token: str
+    bytes: list[int]
+    logprob: float
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    content: list[ChatTokenLogprob]
+    refusal: None = None
+
+
+class AssistantMessage(msgspec.Struct):
+    content: str
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct):
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Finish
+
+
+class ChatCompletion(msgspec.Struct):
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    object: Literal["chat.completion"] = "chat.completion"
+
+
+class ChatReply(Reply):
+    id_prefix = "chatcmpl"
+    chunk_object = "chat.completion.chunk"
+
+    def whole(self, deltas: Sequence[Delta], usage: Usage) -> bytes:
+        choices = [
+            ChatChoice(index, AssistantMessage(delta.text), self._logprobs(delta.scores), delta.finish or "stop")
+            for index, delta in enumerate(deltas)
+        ]
+        return encode(ChatCompletion(self.id, self.created, self.model, choices, usage))
+
+    def opening(self, index: int) -> bytes:
+        return self.event(index, b'"delta":{"role":"assistant","content":""}', b"null", b"null")
+
+    def events(self, index: int, delta: Delta) -> bytes:
+        events = b"" if delta.progress is None else comment(delta.progress)
+        if delta.text or delta.scores:
+            scores = b"null" if delta.scores is None else encode(self._logprobs(delta.scores))
+            events += self.event(index, b'"delta":{"content":%b}' % encode(delta.text), scores, b"null")
+        if delta.finish is not None:
+            events += self.event(index, b'"delta":{}', b"null", encode(delta.finish))
+        return events
+
+    def _logprobs(self, scores: list[ScoredToken] | None) -> ChatLogprobs | None:
+        if scores is None:
+            return None
+        return ChatLogprobs(
+            [
+                ChatTokenLogprob(
+                    self.label(scored.token),
+                    list(self.tokenizer.token_bytes(scored.token)),
+                    finite(scored.logprob or 0.0),
+                    [
+                        TopLogprob(self.label(token), list(self.tokenizer.token_bytes(token)), finite(logprob))
+                        for token, logprob in scored.top
+                    ],
+                )
+                for scored in scores
+            ]
+        )
+
 
 # An answer without a limit of its own may take the rest of the context, but not hold blocks for ever.
 DEFAULT_TOKENS = 1024

@@ -3,23 +3,92 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from typing import Literal
 
+import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from cloister.backend.base import OpenJob
 from cloister.errors import InvalidRequest
-from cloister.gateway.choice import Echo
-from cloister.gateway.completion_reply import CompletionReply
+from cloister.gateway.choice import Delta, Echo, Finish, ScoredToken
 from cloister.gateway.front import AskedBy, front_of
 from cloister.gateway.generation import Order
 from cloister.gateway.limits import MAX_CHOICES
 from cloister.gateway.openapi import generation_docs
+from cloister.gateway.reply import Reply, Usage, comment, encode, finite
 from cloister.gateway.sampling import choice_seed, sampling_params
 from cloister.gateway.schema import COMPLETION
 from cloister.gateway.text import Tokenizer
 from cloister.messages.prompts import Prompt, SealedPrompt, TextPrompt
 from cloister.prompts.confidential import parse_confidential
+
+
+class CompletionLogprobs(msgspec.Struct):
+    """Parallel lists, one entry per token; offsets count characters of this choice's `text`."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(msgspec.Struct):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Finish
+
+
+class Completion(msgspec.Struct):
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage
+    object: Literal["text_completion"] = "text_completion"
+
+
+class CompletionReply(Reply):
+    id_prefix = "cmpl"
+    chunk_object = "text_completion"
+
+    def whole(self, deltas: Sequence[Delta], usage: Usage) -> bytes:
+        choices = [
+            CompletionChoice(index, delta.text, self._logprobs(delta.scores), delta.finish or "stop")
+            for index, delta in enumerate(deltas)
+        ]
+        return encode(Completion(self.id, self.created, self.model, choices, usage))
+
+    def opening(self, index: int) -> bytes:
+        return b""
+
+    def events(self, index: int, delta: Delta) -> bytes:
+        events = b"" if delta.progress is None else comment(delta.progress)
+        if not (delta.text or delta.scores or delta.finish):
+            return events
+        scores = b"null" if delta.scores is None else encode(self._logprobs(delta.scores))
+        return events + self.event(index, b'"text":%b' % encode(delta.text), scores, encode(delta.finish))
+
+    def _logprobs(self, scores: list[ScoredToken] | None) -> CompletionLogprobs | None:
+        if scores is None:
+            return None
+        return CompletionLogprobs(
+            [self.label(scored.token) for scored in scores],
+            [None if scored.logprob is None else finite(scored.logprob) for scored in scores],
+            [self._top(scored) for scored in scores],
+            [scored.offset for scored in scores],
+        )
+
+    def _top(self, scored: ScoredToken) -> dict[str, float] | None:
+        """The alternatives and, even if it is not among the best, the token itself."""
+        if scored.logprob is None:
+            return None
+        top = {self.label(token): finite(logprob) for token, logprob in scored.top}
+        top.setdefault(self.label(scored.token), finite(scored.logprob))
+        return top
+
 
 # OpenAI's own default.
 DEFAULT_TOKENS = 16

@@ -22,8 +22,7 @@ from cloister.gateway.keys import Caller, KeyRing
 from cloister.gateway.limits import answer_tokens, read_body
 from cloister.gateway.metrics import Metrics
 from cloister.gateway.prompts import PromptReader, for_vault
-from cloister.gateway.protection import MPC, OPEN, Levels
-from cloister.gateway.refusals import refuse_what_needs_the_prompt
+from cloister.gateway.protection import Levels
 from cloister.gateway.reply import Reply
 from cloister.gateway.schema import Forms, GenerationRequest
 from cloister.gateway.sealed_request import prompts_of, sealed_request_of
@@ -31,13 +30,11 @@ from cloister.gateway.session import Session, choose_session
 from cloister.gateway.stops import StopStrings
 from cloister.gateway.text import Tokenizer
 from cloister.gateway.watched import WatchedAnswer, WatchedAnswers
+from cloister.levels import LEVELS, ConfidedLevel, Level
 from cloister.messages.prompts import Prompt, SealedPrompt
-from cloister.messages.vault import VaultLevel
 from cloister.prompts.json_prompt import invalid_from
 
 Body = TypeVar("Body", bound=GenerationRequest)
-MPC_DEFAULT_TOKENS = 16
-"""Where a token takes seconds, an answer without a limit of its own is a short one."""
 bearer = HTTPBearer(auto_error=False, description="An API key of this server.")
 
 
@@ -57,7 +54,7 @@ class Terms:
 
     caller: Caller
     deadline: float
-    level: str
+    level: Level
     session: Session
     prompts: Sequence[Prompt | SealedPrompt] = field(repr=False)
 
@@ -65,7 +62,7 @@ class Terms:
     def headers(self) -> dict[str, str]:
         """What an answer says of the terms it was made under."""
         named = {session.HEADER: self.session.name} if self.session.keep else {}
-        return {protection.HEADER: self.level, **named}
+        return {protection.HEADER: self.level.name, **named}
 
 
 @dataclass(frozen=True)
@@ -95,25 +92,25 @@ class Front:
         if body.model != self.model:
             raise ModelNotFound("The model asked for is not served here.", hint=f"This server has {self.model!r}.")
         level = self.levels.choose(body.protection, asked.protection)
-        refuse_what_needs_the_prompt(body, level)
+        level.refuse(body.wished, logits=body.mpc_reveal == "logits")
         prompts = prompts_of(body.prompts, forms.field, level, sealed)
         session = choose_session(body.session, asked.session)
         return body, Terms(asked.caller, asked.deadline, level, session, prompts)
 
     async def job(self, prompt: Prompt | SealedPrompt, terms: Terms) -> OpenJob | VaultJob:
-        """The prompt as the backend wants it: read at `open`, unread at every other level."""
-        if terms.level == OPEN and not isinstance(prompt, SealedPrompt):
+        """The prompt as the backend wants it: read here where the level has this process read it, unread otherwise."""
+        if not terms.level.confides and not isinstance(prompt, SealedPrompt):
             read = await self.prompts.read(prompt)
             return OpenJob(read.tokens, read.public)
-        level = cast(VaultLevel, terms.level)
+        level = cast(ConfidedLevel, terms.level.name)
         unread = prompt if isinstance(prompt, SealedPrompt) else for_vault(prompt)
         return VaultJob(level, terms.session.name, terms.session.keep, unread, terms.caller.trust_group)
 
     def answer_tokens(self, job: OpenJob | VaultJob, asked: int | None, default: int) -> int:
         """How many tokens the answer to this job may have, as far as that is known here."""
         prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else None
-        if isinstance(job, VaultJob) and job.level == MPC:
-            default = min(default, MPC_DEFAULT_TOKENS)
+        if isinstance(job, VaultJob) and (short := LEVELS[job.level].default_tokens) is not None:
+            default = min(default, short)
         return answer_tokens(prompt_tokens, asked, default, self.backend.ready.max_context)
 
     def answer(self, terms: Terms, body: GenerationRequest, orders: Sequence[Order], reply: Reply) -> Answer:
@@ -123,7 +120,7 @@ class Front:
             Choice(index, order.params, self.tokenizer, stops, prompt=order.prompt, echo=order.echo)
             for index, order in enumerate(orders)
         ]
-        watched = WatchedAnswer(reply.id, terms.caller.tenant, terms.level)
+        watched = WatchedAnswer(reply.id, terms.caller.tenant, terms.level.name)
         jobs = [order.job for order in orders]
         generation = Generation(self.backend, watched, choices, jobs, self.watched, self.metrics)
         if body.stream:

@@ -11,14 +11,14 @@ from starlette.responses import Response
 from cloister.errors import ModelNotFound
 from cloister.gateway.front import AskedBy, Front, front_of
 from cloister.gateway.openapi import replies
-from cloister.gateway.protection import Level
+from cloister.gateway.protection import LevelInfo
 
 
 class Model(msgspec.Struct):
     id: str
     created: int
     max_model_len: int
-    protection: tuple[Level, ...]
+    protection: tuple[LevelInfo, ...]
     missing_layers: tuple[str, ...]
     object: Literal["model"] = "model"
     owned_by: str = "cloister"

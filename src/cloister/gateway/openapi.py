@@ -15,7 +15,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from cloister.gateway import session
-from cloister.gateway.protection import HEADER, PROVIDER_SEES
+from cloister.gateway.protection import HEADER
+from cloister.levels import LEVELS
 
 _REF = "#/components/schemas/{}"
 _ERRORS = {
@@ -60,7 +61,7 @@ def generation_docs(body: str, reply: str) -> dict[str, Any]:
             "in": "header",
             "required": False,
             "description": "The level of protection; like `protection` in the body",
-            "schema": {"type": "string", "enum": list(PROVIDER_SEES)},
+            "schema": {"type": "string", "enum": list(LEVELS)},
         },
         {
             "name": session.HEADER,

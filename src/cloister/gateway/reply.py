@@ -13,6 +13,7 @@ import msgspec
 
 from cloister.gateway.choice import Delta
 from cloister.gateway.text import Tokenizer
+from cloister.messages.generation import Progress
 
 encode = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
@@ -31,6 +32,14 @@ def usage_of(prompt_tokens: int, output_tokens: int) -> Usage:
 def finite(logprob: float) -> float:
     """JSON has no infinity; OpenAI writes -9999.0 for a token that cannot come."""
     return max(logprob, -9999.0)
+
+
+def comment(progress: Progress) -> bytes:
+    """How far a slow answer is, as a comment among the events: a line that begins with a colon, which readers of events
+    skip (HTML standard, §9.2.6). Counts and a pace; nothing of what is computed."""
+    pace = progress.seconds_per_token
+    estimate = "" if pace is None else f", about {pace:.2g} s per token"
+    return f": token {progress.token}, layer {progress.layer} of {progress.layers}{estimate}\n\n".encode()
 
 
 class Reply(ABC):

@@ -12,18 +12,39 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, field_validator, model_validator
 
 from cloister.gateway.limits import MAX_CHOICES
-from cloister.gateway.prompt_field import Prompt
-from cloister.gateway.protection import PROVIDER_SEES
 from cloister.gateway.session import PATTERN
+from cloister.levels import LEVELS, OPEN, PARTITIONED
 from cloister.messages.prompts import Prompt as GivenPrompt
 from cloister.messages.prompts import PromptField
-from cloister.prompts.json_prompt import EMPTY, Given, Messages, chat_prompt, plain_prompt
+from cloister.prompts.json_prompt import EMPTY, Given, Messages, OnePrompt, chat_prompt, one_prompt, plain_prompt
 
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
+
+_TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, "minItems": 1}
+_STRINGS = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "maxItems": MAX_CHOICES}
+_LISTS = {"type": "array", "items": _TOKENS, "minItems": 1, "maxItems": MAX_CHOICES}
+_SCHEMA = {"anyOf": [{"type": "string", "minLength": 1}, _STRINGS, _TOKENS, _LISTS]}
+
+
+def _prompts(value: Any) -> tuple[OnePrompt, ...]:
+    """The prompts of a plain completion, one or more, none of them empty: a string, token ids, or a list of either.
+
+    Checked by hand: a union of the four would report every element of a long wrong list four times.
+    """
+    if isinstance(value, list) and value and type(value[0]) is not int:
+        if len(value) > MAX_CHOICES:
+            raise ValueError(f"At most {MAX_CHOICES} prompts are supported in one request")
+        if not all(type(each) is type(value[0]) for each in value):
+            raise ValueError("Prompts must be all strings or all lists of token ids")
+        return tuple(one_prompt(each) for each in value)
+    return (one_prompt(value),)
+
+
+PlainPrompts = Annotated[Any, AfterValidator(_prompts), WithJsonSchema(_SCHEMA)]
 
 
 class StreamOptions(Given):
@@ -69,8 +90,8 @@ class GenerationRequest(Given):
     ignore_eos: bool | None = Field(default=None, description="go on past the model's own end tokens")
     protection: str | None = Field(
         default=None,
-        description="a level of protection: what the provider may see; default 'partitioned'",
-        json_schema_extra={"enum": [*PROVIDER_SEES, None]},
+        description=f"a level of protection: what the provider may see; default {PARTITIONED!r}",
+        json_schema_extra={"enum": [*LEVELS, None]},
     )
     session: str | None = Field(
         default=None,
@@ -88,13 +109,25 @@ class GenerationRequest(Given):
     @classmethod
     def _no_prompt_logprobs(cls, value: Any) -> Any:
         if value is not None:
-            raise ValueError("A prompt is scored by /v1/completions with echo and logprobs, at the level 'open'")
+            raise ValueError(f"A prompt is scored by /v1/completions with echo and logprobs, at the level {OPEN!r}")
         return value
 
     @property
     def prompts(self) -> Sequence[GivenPrompt] | SealedCount:
         """What is to be continued, or how many sealed prompts are."""
         raise NotImplementedError
+
+    @property
+    def wished(self) -> set[str]:
+        """The fields that ask for what not every level serves (levels.Refusal)."""
+        wishes = {
+            "top_p": self.top_p not in (None, 1),
+            "top_k": self.top_k not in (None, 0, -1),
+            "min_p": self.min_p not in (None, 0),
+            "repetition_penalty": self.repetition_penalty not in (None, 1),
+            "mpc_reveal": self.mpc_reveal is not None,
+        }
+        return {name for name, wished in wishes.items() if wished}
 
     @property
     def stop_strings(self) -> list[str]:
@@ -120,6 +153,10 @@ class ChatOptions(GenerationRequest):
     response_format: ResponseFormat | None = None
     tools: list[Any] | None = Field(default=None, json_schema_extra=EMPTY)
     functions: list[Any] | None = Field(default=None, json_schema_extra=EMPTY)
+
+    @property
+    def wished(self) -> set[str]:
+        return super().wished | ({"logprobs"} if self.logprobs else set())
 
     @field_validator("tools", "functions")
     @classmethod
@@ -174,6 +211,11 @@ class CompletionOptions(GenerationRequest):
     suffix: str | None = None
     best_of: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
 
+    @property
+    def wished(self) -> set[str]:
+        wishes = {"echo": self.echo, "max_tokens": self.max_tokens == 0, "logprobs": self.logprobs is not None}
+        return super().wished | {name for name, wished in wishes.items() if wished}
+
     @field_validator("suffix")
     @classmethod
     def _no_suffix(cls, value: str | None) -> str | None:
@@ -191,7 +233,7 @@ class CompletionOptions(GenerationRequest):
 class CompletionRequest(CompletionOptions):
     """The body of POST /v1/completions."""
 
-    prompt: Prompt
+    prompt: PlainPrompts
 
     @property
     def prompts(self) -> Sequence[GivenPrompt]:

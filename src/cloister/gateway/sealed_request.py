@@ -12,8 +12,8 @@ import msgspec
 from starlette.requests import Request
 
 from cloister.errors import InvalidRequest
-from cloister.gateway.protection import OPEN
 from cloister.gateway.schema import SealedCount
+from cloister.levels import OPEN, Level
 from cloister.messages.prompts import Prompt, PromptField, SealedPrompt
 
 SCOPE = "cloister.sealed"
@@ -45,22 +45,22 @@ def sealed_request_of(request: Request) -> SealedRequest | None:
 
 
 def prompts_of(
-    given: Sequence[Prompt] | SealedCount, field: PromptField, level: str, sealed: SealedRequest | None
+    given: Sequence[Prompt] | SealedCount, field: PromptField, level: Level, sealed: SealedRequest | None
 ) -> Sequence[Prompt | SealedPrompt]:
     """The prompts, or the names of those that are sealed; InvalidRequest where they should be the other."""
     if not isinstance(given, SealedCount):
-        if sealed is not None and level != OPEN:
+        if sealed is not None and level.confides:
             raise InvalidRequest(
                 f"{field}: In a sealed request a prompt is sealed by itself, for its vault alone.",
                 param=field,
-                hint="Use a Cloister client, or ask for the level 'open'.",
+                hint=f"Use a Cloister client, or ask for the level {OPEN!r}.",
             )
         return given
     if sealed is None or given.sealed != sealed.prompts:
         raise InvalidRequest(f"{field}: The number of sealed prompts is not the one that came.", param=field)
-    if level == OPEN:
+    if not level.confides:
         raise InvalidRequest(
-            f"{field}: At the level 'open' the prompt is read outside vaults and must not be sealed by itself.",
+            f"{field}: At the level {level.name!r} the prompt is read outside vaults and must not be sealed by itself.",
             param=field,
         )
     return tuple(SealedPrompt(sealed.number, index, field) for index in range(given.sealed))

@@ -14,7 +14,7 @@ from starlette.types import Scope
 from cloister.config import DEVELOPMENT_KEY
 from cloister.gateway.front import front_of
 from cloister.gateway.openapi import replies
-from cloister.gateway.protection import Level
+from cloister.gateway.protection import LevelInfo
 
 FOLDER = Path(__file__).parent / "page"
 HEADERS = {
@@ -37,7 +37,7 @@ class PageInfo(msgspec.Struct):
     """
 
     model: str
-    levels: tuple[Level, ...]
+    levels: tuple[LevelInfo, ...]
     default_level: str | None
     missing_layers: tuple[str, ...]
     development_key: str | None

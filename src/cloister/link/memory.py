@@ -17,7 +17,7 @@ _FIXED_SIZE = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Direction:
     """One direction of a link."""
 
     writable: int
@@ -36,12 +36,12 @@ class Piece:
 
 
 class LinkMemory:
-    """A link's two pieces. The service gets `service_descriptors`, the vault `vault_descriptors`."""
+    """A link's two directions. The service gets `service_descriptors`, the vault `vault_descriptors`."""
 
     def __init__(self, shape: LinkShape) -> None:
         self.shape = shape
-        self._question = _piece("cloister-question", shape, shape.question_bytes)
-        self._answer = _piece("cloister-answer", shape, shape.answer_bytes)
+        self._question = _direction("cloister-question", shape, shape.question_bytes)
+        self._answer = _direction("cloister-answer", shape, shape.answer_bytes)
         self._open = True
 
     @property
@@ -72,11 +72,11 @@ def create_link(shape: LinkShape) -> LinkMemory:
     return LinkMemory(shape)
 
 
-def _piece(name: str, shape: LinkShape, size: int) -> Piece:
+def _direction(name: str, shape: LinkShape, size: int) -> Direction:
     writable = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(writable, size)
     os.pwrite(writable, shape.head(), 0)
     # Of fixed size: whoever shrank it would kill the other side at its next access.
     fcntl.fcntl(writable, fcntl.F_ADD_SEALS, _FIXED_SIZE)
     readonly = os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC)
-    return Piece(writable, readonly, Mapping(writable, size, writable=True))
+    return Direction(writable, readonly, Mapping(writable, size, writable=True))

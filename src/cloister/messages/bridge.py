@@ -1,27 +1,37 @@
-"""What the bridges of a network link are told, and what they say to each other first. No prompt is in any of it."""
+"""What the bridges of a network link are told, and what they say to each other first. No prompt is in any of it.
+
+The server bridge runs beside the service, the vault bridge beside the vault (link.network).
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from cloister.messages.vault import FloorDone, TakeFloor, WantFloor
 
-Secret = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Role = Literal["server", "vault_host"]
+"""The server connects, the vault host listens."""
+
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Count = Annotated[int, Meta(ge=1, le=2**20)]
+Encoded = Annotated[bytes, Meta(min_length=1, max_length=4096)]
 
 
-class _Silent:
-    """Its repr says nothing of its fields: a key is among them."""
+class Credentials(Struct, frozen=True, forbid_unknown_fields=True):
+    """A role's private key and certificate (PEM), and the other role's certificate (DER): the only one accepted."""
+
+    role: Role
+    own: Encoded
+    peer: Encoded
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(…)"
+        return "Credentials(…)"
 
 
-class Hail(Struct, frozen=True, tag="hail", forbid_unknown_fields=True):
-    """Near bridge → far bridge, first on the secure channel: what both sides must agree on for answers to be right."""
+class VaultRequest(Struct, frozen=True, tag="vault_request", forbid_unknown_fields=True):
+    """Server bridge → vault bridge, first: what both sides must agree on for answers to be right."""
 
     version: int
     model: Digest
@@ -31,42 +41,42 @@ class Hail(Struct, frozen=True, tag="hail", forbid_unknown_fields=True):
     capacity: Count
 
 
-class Welcome(Struct, frozen=True, tag="welcome", forbid_unknown_fields=True):
-    """Far bridge → near bridge: a vault is yours."""
+class VaultGranted(Struct, frozen=True, tag="vault_granted", forbid_unknown_fields=True):
+    """Vault bridge → server bridge: a vault is yours."""
 
 
-class Unwelcome(Struct, frozen=True, tag="unwelcome", forbid_unknown_fields=True):
-    """Far bridge → near bridge, before it hangs up: why there is no vault for you."""
+class VaultRefused(Struct, frozen=True, tag="vault_refused", forbid_unknown_fields=True):
+    """Vault bridge → server bridge, before it hangs up: why there is no vault for you."""
 
     message: Annotated[str, Meta(max_length=1024)]
 
 
-class Cross(_Silent, Struct, frozen=True, tag="cross", forbid_unknown_fields=True):
-    """Controller → near bridge, with the vault's two descriptors of a link. What follows on the socket is the vault's
+class Connect(Struct, frozen=True, tag="connect", forbid_unknown_fields=True):
+    """Controller → server bridge, with the vault's two descriptors of a link. What follows on the socket is the vault's
     own conversation with the controller, carried through unread."""
 
     address: Annotated[str, Meta(min_length=1, max_length=1024)]
-    secret: Secret
-    hail: Hail
+    credentials: Credentials
+    request: VaultRequest
     allow_degraded: bool = False
 
 
-class Receive(_Silent, Struct, frozen=True, tag="receive", forbid_unknown_fields=True):
-    """Outpost → far bridge, with a connection: find out who it is. `hail` is what the peer must say."""
+class Accept(Struct, frozen=True, tag="accept", forbid_unknown_fields=True):
+    """Vault host → vault bridge, with a connection: find out who it is. `request` is what the peer must ask for."""
 
-    secret: Secret
-    hail: Hail
+    credentials: Credentials
+    request: VaultRequest
     allow_degraded: bool = False
 
 
 class Admitted(Struct, frozen=True, tag="admitted", forbid_unknown_fields=True):
-    """Far bridge → outpost: it knows the secret and wants what we have. Fork a vault."""
+    """Vault bridge → vault host: the peer knows the key and wants what we have. Fork a vault."""
 
 
-class Lend(Struct, frozen=True, tag="lend", forbid_unknown_fields=True):
-    """Outpost → far bridge, with the service's two descriptors of a link and the control socket of a fresh vault."""
+class UseVault(Struct, frozen=True, tag="use_vault", forbid_unknown_fields=True):
+    """Vault host → vault bridge, with the service's two descriptors of a link and the control socket of a new vault."""
 
 
-ToNear = Cross
-ToFar = Receive | Lend | TakeFloor
-FromFar = Admitted | WantFloor | FloorDone
+ToServerBridge = Connect
+ToVaultBridge = Accept | UseVault | TakeFloor
+FromVaultBridge = Admitted | WantFloor | FloorDone

@@ -5,10 +5,11 @@ Of a request that came sealed the gateway knows its bytes and their number, noth
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from cloister.levels import ConfidedLevel, ServedLevel
 from cloister.messages.generation import (
     Accepted,
     AskStats,
@@ -25,14 +26,13 @@ from cloister.messages.generation import (
 from cloister.messages.lifecycle import Path, StartFailed
 from cloister.messages.prompts import PromptBytes
 from cloister.messages.service import AskView, View
-from cloister.messages.vault import VaultLevel
 
 MAX_SEALED_BYTES = 15 * 1024 * 1024
 MAX_PART_BYTES = 1 << 18
 
 
 class Ask(_Discreet, Struct, frozen=True, tag="ask", forbid_unknown_fields=True):
-    """Gateway → controller: serve this prompt in a vault. (At `open` the gateway sends Submit, tokens and all.)
+    """Gateway → controller: serve this prompt in a vault. (A front that may read it sends Submit, tokens and all.)
 
     Requests of one tenant with one `session` share a vault. With `keep` it outlives its requests until it is idle for
     too long or EndSession comes; without, it ends with the last of them. `group` puts tenants that trust each other
@@ -41,7 +41,7 @@ class Ask(_Discreet, Struct, frozen=True, tag="ask", forbid_unknown_fields=True)
 
     request_id: RequestId
     tenant: Name
-    level: VaultLevel
+    level: ConfidedLevel
     session: Name
     keep: bool
     prompt: PromptBytes
@@ -126,7 +126,7 @@ class Serving(Struct, frozen=True, tag="serving", forbid_unknown_fields=True):
     kv_blocks: int
     block_tokens: int
     kernels: str
-    levels: tuple[Literal["open", "partitioned", "isolated", "mpc"], ...]
+    levels: tuple[ServedLevel, ...]
     missing_layers: tuple[str, ...] = ()
 
 

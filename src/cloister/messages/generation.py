@@ -9,11 +9,15 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-VERSION = 2
+VERSION = 3
+MAX_SEQUENCES = 256
+MAX_SPANS = 1024
 
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 RequestId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+SequenceNumber = Annotated[int, Meta(ge=0, lt=MAX_SEQUENCES)]
+SpanLabel = Literal["public", "private", "answer"]
 FinishReason = Literal["stop", "length", "cancelled"]
 Revealed = Literal["token", "logits"]
 Phase = Literal["query", "key_value", "output_attention", "waiting", "merge", "rest", "step"]
@@ -25,7 +29,7 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
     `logprobs` is how many alternatives to report beside the chosen token (0: the chosen one only; None: no report).
     `prompt_logprobs` likewise for the prompt's own tokens: a forced pass over given tokens.
     `seed` fixes the random stream: the draw for output token t depends on (seed, t) and on nothing else.
-    `mpc_reveal` is for the level `mpc`: what of each step is opened to whoever holds the prompt, and to nobody else.
+    `mpc_reveal`, on shares alone, says what of each step is opened to whoever holds the prompt, and to nobody else.
     """
 
     max_tokens: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 16
@@ -45,6 +49,21 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
     stop_tokens: Annotated[tuple[TokenId, ...], Meta(max_length=256)] = ()
     mpc_reveal: Revealed = "token"
 
+    @property
+    def wished(self) -> set[str]:
+        """The fields that ask for more than the likeliest tokens or a plain draw; levels may refuse some of them."""
+        wishes = {
+            "max_tokens": self.max_tokens == 0,
+            "top_p": self.top_p < 1,
+            "top_k": self.top_k > 0,
+            "min_p": self.min_p > 0,
+            "repetition_penalty": self.repetition_penalty != 1,
+            "logprobs": self.logprobs is not None,
+            "prompt_logprobs": self.prompt_logprobs is not None,
+            "mpc_reveal": self.mpc_reveal != "token",
+        }
+        return {name for name, wished in wishes.items() if wished}
+
 
 class _Discreet:
     """Shows which request a message is of, never what it says: a message may be printed by a failing line of code."""
@@ -55,10 +74,31 @@ class _Discreet:
         return f"{type(self).__name__}(request_id={self.request_id})"
 
 
-class Partition(Struct, frozen=True, forbid_unknown_fields=True):
-    """The private span of a prompt is in a vault: on which link, in which slot, and where the answer stands.
+class Span(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """So many consecutive tokens under one label.
 
-    `first` is the answer's first token, which the vault chose. `origin` and `turn`: see kernels.batch.Layout.
+    public: whoever decodes may hold them. private: only the prompt's holder may. answer: tokens of an answer, given
+    again, that are computed exactly as decoding computed them.
+    """
+
+    label: SpanLabel
+    tokens: Annotated[int, Meta(ge=1, le=1_048_576)]
+
+
+def label_spans(length: int, *, public: int = 0, answer: int = 0) -> tuple[Span, ...]:
+    """The spans of a prompt that begins with public tokens and ends with an answer's; what is between is private."""
+    parts: tuple[tuple[SpanLabel, int], ...] = (
+        ("public", public),
+        ("private", length - public - answer),
+        ("answer", answer),
+    )
+    return tuple(Span(label, tokens) for label, tokens in parts if tokens)
+
+
+class Partition(Struct, frozen=True, forbid_unknown_fields=True):
+    """A sequence whose prompt's private span is in a vault: on which link, in which slot, and where the answer stands.
+
+    `first` is the answer's first token, which the vault chose. `origin` and `turn`: see compute.layout.Layout.
     """
 
     link: Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -71,18 +111,33 @@ class Partition(Struct, frozen=True, forbid_unknown_fields=True):
 class Submit(_Discreet, Struct, frozen=True, tag="submit", forbid_unknown_fields=True):
     """Front → service: generate from these tokens. `tenant` is for fairness and, later, for cache visibility.
 
-    The first `public` tokens are a segment of their own, and so are the last `answered` ones: a replay of an answer
-    (with `prompt_logprobs`) computes exactly what decoding it computed. With a `partition` the prompt holds its public
-    tokens alone, and may be empty: the rest is in a vault.
+    `spans` labels the prompt's tokens, in order and without gaps; none means that all are private. Each label is a
+    segment of its own. A replay of an answer (with `prompt_logprobs`) computes exactly what decoding it computed.
+    `partitions` has an entry for each sequence whose private span is in a vault; the prompt then holds its public
+    tokens alone, and may be empty. Each of them is decoded as a sequence of its own (Tokens.sequence).
     """
 
     request_id: RequestId
     tenant: Name
     prompt: Annotated[tuple[TokenId, ...], Meta(max_length=1_048_576)]
     params: SamplingParams
-    public: Annotated[int, Meta(ge=0)] = 0
-    partition: Partition | None = None
-    answered: Annotated[int, Meta(ge=0)] = 0
+    spans: Annotated[tuple[Span, ...], Meta(max_length=MAX_SPANS)] = ()
+    partitions: Annotated[tuple[Partition, ...], Meta(max_length=MAX_SEQUENCES)] = ()
+
+    @property
+    def public(self) -> int:
+        """How many tokens are public, at the prompt's beginning."""
+        return self.spans[0].tokens if self.spans and self.spans[0].label == "public" else 0
+
+    @property
+    def answered(self) -> int:
+        """How many tokens are an answer's, at the prompt's end."""
+        return self.spans[-1].tokens if self.spans and self.spans[-1].label == "answer" else 0
+
+    @property
+    def partition(self) -> Partition | None:
+        """The one partition of a request with one sequence."""
+        return self.partitions[0] if self.partitions else None
 
 
 class Cancel(Struct, frozen=True, tag="cancel", forbid_unknown_fields=True):
@@ -137,7 +192,8 @@ class Tokens(_Discreet, Struct, frozen=True, tag="tokens", forbid_unknown_fields
     """Service → front: new tokens of one request, in order. `finish` is set on the last message, which may be empty.
 
     A stop token is part of `tokens` (the front hides it). `prompt_logprobs` comes once, before or with the first
-    token: one entry for each prompt token after the first (which nothing predicts). `progress` comes at `mpc` alone.
+    token: one entry for each prompt token after the first (which nothing predicts). `progress` comes at slow levels.
+    `sequence` says which of the request's sequences they belong to, where it has several; 0 is the user's own.
     """
 
     request_id: RequestId
@@ -146,6 +202,7 @@ class Tokens(_Discreet, Struct, frozen=True, tag="tokens", forbid_unknown_fields
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
     finish: FinishReason | None = None
     progress: Progress | None = None
+    sequence: SequenceNumber = 0
 
 
 class Failed(Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
@@ -165,7 +222,7 @@ class Stats(Struct, frozen=True, tag="stats", forbid_unknown_fields=True):
     """Service → front: totals over all tenants; nothing in it tells one tenant of another's cache hits.
 
     The controller adds what vaults counted, and says with `up` whether there is a service at all. `seconds` is the time
-    spent so far in each phase of the service's layers (kernels.base.PHASES) and in its steps as a whole. How long a
+    spent so far in each phase of the service's layers (compute.base.PHASES) and in its steps as a whole. How long a
     vault takes: from the order to fork one until it is sealed (`vault_ready_ms`), and from a session's beginning until
     its vault is sealed, which is nothing where a spare one was waiting (`vault_wait_ms`); each of the last one made.
     """

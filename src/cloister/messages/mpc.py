@@ -1,8 +1,8 @@
-"""What is said around a computation on shares: dealers to parties, parties among themselves, a party to its engine.
+"""What is said around a computation on shares: dealers to parties, parties among themselves, a party to its workers.
 
-Nobody sends code, and nobody names what to fetch: a party compiles its own programs from `Terms`, and sends the
-results of a run, and nothing else, to the connection that opened the session. A share travels as its size and bytes;
-what kind of share it is follows from the party's own settings.
+Nobody sends code, and nobody names what to fetch: a party compiles its own programs from `GenerationSpec`, and sends
+the results of a run, and nothing else, to the connection that opened the session. A share travels as its size and
+bytes; what kind of share it is follows from the party's own settings.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-VERSION = 1
+from cloister.errors import CloisterError
+
+VERSION = 2
 CHUNK_BYTES = 1 << 20
 
 Token16 = Annotated[bytes, Meta(min_length=16, max_length=16)]
@@ -27,6 +29,12 @@ Text = Annotated[str, Meta(max_length=1024)]
 Json = Annotated[bytes, Meta(max_length=65536)]
 Chunk = Annotated[bytes, Meta(min_length=1, max_length=CHUNK_BYTES)]
 
+Answer = Literal["token", "sampled", "logits"]
+"""What a client gets of a pass: the likeliest token's number, a sampled one's, or all logits (for it alone)."""
+
+Bundle = Literal["lean", "tuned", "naive"]
+"""How non-linear functions are computed (functions.bundle)."""
+
 
 class _Quiet:
     """Never shows its bytes: a message may be printed by a failing line of code."""
@@ -35,14 +43,14 @@ class _Quiet:
         return f"{type(self).__name__}(…)"
 
 
-class Terms(Struct, frozen=True, forbid_unknown_fields=True):
+class GenerationSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """What is public of a generation, all of it: every party compiles its programs from this and from its own code."""
 
     prompt_tokens: Annotated[int, Meta(ge=1, le=2**20)]  # a bucket
     new_tokens: Annotated[int, Meta(ge=1, le=2**20)]
     cache: Json = b"{}"  # cache.plan.CachePlan
-    functions: Literal["lean", "tuned", "naive"] = "lean"
-    answer: Literal["token", "sampled", "logits"] = "token"
+    functions: Bundle = "lean"
+    answer: Answer = "token"
 
 
 class ShareHead(Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,10 +89,10 @@ class AskStatus(Struct, frozen=True, tag="ask_status", forbid_unknown_fields=Tru
 
 
 class Open(Struct, frozen=True, tag="open", forbid_unknown_fields=True):
-    """Client → party: a generation under these terms. The same `session` for every party, drawn at random."""
+    """Client → party: a generation to this spec. The same `session` for every party, drawn at random."""
 
     session: Token16
-    terms: Terms
+    spec: GenerationSpec
 
 
 class Opened(Struct, frozen=True, tag="opened", forbid_unknown_fields=True):
@@ -157,24 +165,28 @@ class Refused(Struct, frozen=True, tag="refused", forbid_unknown_fields=True):
     hint: Text = ""
     session: Token16 | None = None
 
+    @classmethod
+    def of(cls, reason: CloisterError, session: bytes | None = None) -> Refused:
+        return cls(reason.code, reason.message, reason.hint or "", session)
+
 
 # Provider ↔ party.
 
 
 class Weight(Struct, frozen=True, tag="weight", forbid_unknown_fields=True):
-    """One matrix on a party's shelf. `tag` says which matrix it is to its provider alone (a keyed digest), `dealing`
-    which splitting into shares: shares of two dealings do not fit together."""
+    """One matrix that a party has a share of. `tag` says which matrix it is to its provider alone (a keyed digest),
+    `dealing` which splitting into shares: shares of two dealings do not fit together."""
 
     head: ShareHead
     tag: Digest
     dealing: Token16
 
 
-class AskShelf(Struct, frozen=True, tag="ask_shelf", forbid_unknown_fields=True):
+class AskWeights(Struct, frozen=True, tag="ask_weights", forbid_unknown_fields=True):
     """Provider → party: what do you have?"""
 
 
-class Shelf(Struct, frozen=True, tag="shelf", forbid_unknown_fields=True):
+class HeldWeights(Struct, frozen=True, tag="held_weights", forbid_unknown_fields=True):
     """Party → provider: this."""
 
     weights: Annotated[tuple[Weight, ...], Meta(max_length=65536)]
@@ -187,7 +199,7 @@ class WeightPiece(_Quiet, Struct, frozen=True, tag="weight_piece", forbid_unknow
 
 
 class Stored(Struct, frozen=True, tag="stored", forbid_unknown_fields=True):
-    """Party → provider: this weight is on the shelf, whole."""
+    """Party → provider: this weight is stored, whole."""
 
     name: Variable
 
@@ -229,10 +241,10 @@ class Prepare(Struct, frozen=True, tag="prepare", forbid_unknown_fields=True):
     key: Token16
 
 
-class Stocked(Struct, frozen=True, tag="stocked", forbid_unknown_fields=True):
-    """Follower → leader: its shelf is complete; `shelf` digests the model and which dealings it holds."""
+class WeightsReady(Struct, frozen=True, tag="weights_ready", forbid_unknown_fields=True):
+    """Follower → leader: it holds all weights; `digest` is of the model and of which dealings it holds."""
 
-    shelf: Digest
+    digest: Digest
 
 
 class Prepared(Struct, frozen=True, tag="prepared", forbid_unknown_fields=True):
@@ -267,7 +279,7 @@ class Broken(Struct, frozen=True, tag="broken", forbid_unknown_fields=True):
 
 
 class Ready(Struct, frozen=True, tag="ready", forbid_unknown_fields=True):
-    """Follower → leader: this run could begin here. `digest` is of terms, heads and order: all must have the same."""
+    """Follower → leader: this run could begin here. `digest` is of spec, heads and order: all must have the same."""
 
     session: Token16
     number: Number
@@ -303,16 +315,8 @@ class Listening(Struct, frozen=True, tag="listening", forbid_unknown_fields=True
     """Engine or tunnel → party: it may be connected to."""
 
 
-class Connect(Struct, frozen=True, tag="connect", forbid_unknown_fields=True):
-    """Party → engine: the other engines are up."""
-
-
-class Connected(Struct, frozen=True, tag="connected", forbid_unknown_fields=True):
-    """Engine → party: linked with all."""
-
-
 class Load(Struct, frozen=True, tag="load", forbid_unknown_fields=True):
-    """Party → engine: take these files' shares as the model's weights."""
+    """Party → engine: the others are up; link with them, and take these files' shares as the model's weights."""
 
     shape: Json
     folder: Text
@@ -320,11 +324,11 @@ class Load(Struct, frozen=True, tag="load", forbid_unknown_fields=True):
 
 
 class Loaded(Struct, frozen=True, tag="loaded", forbid_unknown_fields=True):
-    """Engine → party: they are in memory."""
+    """Engine → party: linked with all, weights in memory."""
 
 
 class Established(Struct, frozen=True, tag="established", forbid_unknown_fields=True):
-    """Party → tunnel: all lines are laid; from now on the end of one is the end of the tunnel."""
+    """Party → tunnel: all connections are made; from now on the end of one is the end of the tunnel."""
 
 
 class StartTunnel(Struct, frozen=True, tag="start_tunnel", forbid_unknown_fields=True):
@@ -336,12 +340,12 @@ class StartTunnel(Struct, frozen=True, tag="start_tunnel", forbid_unknown_fields
     key: Token16
 
 
-FromDealer = Hello | AskStatus | Open | Put | Piece | Run | Close | AskShelf | Weight | WeightPiece | Complete
-ToDealer = Welcome | Opened | Progress | Result | Piece | Done | Refused | Shelf | Stored | Serving
-FromFollower = PartyHello | Beat | Stocked | Prepared | Joined | Broken | Ready
+FromDealer = Hello | AskStatus | Open | Put | Piece | Run | Close | AskWeights | Weight | WeightPiece | Complete
+ToDealer = Welcome | Opened | Progress | Result | Piece | Done | Refused | HeldWeights | Stored | Serving
+FromFollower = PartyHello | Beat | WeightsReady | Prepared | Joined | Broken | Ready
 ToFollower = PartyHello | Beat | Prepare | Join | Begin | Broken | Turn | Withdraw | Refused
 FromVisitor = FromDealer | FromFollower
-ToEngine = StartEngine | Connect | Load | Open | Put | Piece | Run | Close
-FromEngine = Listening | Connected | Loaded | Opened | Progress | Result | Piece | Done | Refused
+ToEngine = StartEngine | Load | Open | Put | Piece | Run | Close
+FromEngine = Listening | Loaded | Opened | Progress | Result | Piece | Done | Refused
 ToTunnel = StartTunnel | Established
 FromTunnel = Listening

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from cloister.levels import ConfidedLevel
 from cloister.messages.generation import (
+    MAX_SEQUENCES,
     Cancel,
     Failed,
     FinishReason,
     RequestId,
     SamplingParams,
+    SequenceNumber,
     TokenId,
     TokenLogprob,
     Tokens,
     _Discreet,
 )
-from cloister.messages.prompts import LockedPrompt, PromptBytes
-
-VaultLevel = Literal["partitioned", "isolated", "mpc"]
-"""Levels at which a prompt is confided to a process of its own. At `mpc` that is the clerk (messages.clerk)."""
+from cloister.messages.prompts import LockedPrompt, PromptBytes, _Silent
 
 
 class Confide(_Discreet, Struct, frozen=True, tag="confide", forbid_unknown_fields=True):
-    """Controller → vault: serve this prompt. At `partitioned` up to the first token, at `isolated` to the end."""
+    """Controller → vault: serve this prompt, as far as its level has a vault do it (levels.Decodes)."""
 
     request_id: RequestId
-    level: VaultLevel
+    level: ConfidedLevel
     prompt: PromptBytes | LockedPrompt
     params: SamplingParams
 
@@ -67,23 +67,47 @@ class FloorDone(Struct, frozen=True, tag="floor_done", forbid_unknown_fields=Tru
     """Vault → controller: that piece of work is done."""
 
 
-class First(_Discreet, Struct, frozen=True, tag="first", forbid_unknown_fields=True):
-    """Vault → controller: the prompt is prefilled and this is the answer's first token (Petridish §4, step 2).
+class FirstToken(_Silent, Struct, frozen=True, forbid_unknown_fields=True):
+    """Where one sequence's answer begins: its first token, and the slot that names its private span on the link.
+
+    `origin` and `turn` say where the answer stands: see compute.layout.Layout.
+    """
+
+    token: TokenId
+    slot: Annotated[int, Meta(ge=0, le=1023)]
+    origin: Annotated[int, Meta(ge=0)] = 0
+    turn: Annotated[int, Meta(ge=0)] = 0
+    logprob: TokenLogprob | None = None
+    finish: FinishReason | None = None
+
+
+class Prefilled(_Discreet, Struct, frozen=True, tag="prefilled", forbid_unknown_fields=True):
+    """Vault → controller: the prompt is prefilled (Petridish §4, step 2), as one sequence or as several.
 
     `public` are the tokens of the leading public span, whose keys and values the service holds itself; empty where
-    nothing is public. `slot` names the private span on the link. `origin` and `turn` say where the answer stands: see
-    kernels.batch.Layout. `max_tokens` is what is left to generate in all, the first token included.
+    nothing is public. `max_tokens` is what is left to generate in all, the first token included.
     """
 
     request_id: RequestId
-    token: TokenId
-    slot: Annotated[int, Meta(ge=0, le=1023)]
-    origin: Annotated[int, Meta(ge=0)]
-    turn: Annotated[int, Meta(ge=0)]
+    sequences: Annotated[tuple[FirstToken, ...], Meta(min_length=1, max_length=MAX_SEQUENCES)]
     max_tokens: Annotated[int, Meta(ge=1)]
     public: tuple[TokenId, ...] = ()
-    logprob: TokenLogprob | None = None
-    finish: FinishReason | None = None
+
+
+class Verify(_Discreet, Struct, frozen=True, tag="verify", forbid_unknown_fields=True):
+    """Controller → vault: are these the next tokens of that sequence's answer? They are held back until it says so."""
+
+    request_id: RequestId
+    sequence: SequenceNumber
+    tokens: Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=65536)]
+
+
+class Verified(_Discreet, Struct, frozen=True, tag="verified", forbid_unknown_fields=True):
+    """Vault → controller: so many of the tokens to be verified are the answer's own; fewer than all is a lie found."""
+
+    request_id: RequestId
+    sequence: SequenceNumber
+    tokens: Annotated[int, Meta(ge=0, le=65536)]
 
 
 class LinkBroken(Struct, frozen=True, tag="link_broken", forbid_unknown_fields=True):
@@ -92,5 +116,5 @@ class LinkBroken(Struct, frozen=True, tag="link_broken", forbid_unknown_fields=T
     code: Annotated[str, Meta(max_length=64)]
 
 
-ToVault = Confide | Release | Cancel | TakeFloor
-FromVault = VaultReady | Understood | WantFloor | FloorDone | First | Tokens | Failed | LinkBroken
+ToVault = Confide | Release | Cancel | TakeFloor | Verify
+FromVault = VaultReady | Understood | WantFloor | FloorDone | Prefilled | Verified | Tokens | Failed | LinkBroken

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig
 
+from cloister.compute.base import CacheShape, Device, KVCache, LinkAsker
+from cloister.compute.layer import Gate, Layer, LayerShape, Packed
+from cloister.compute.layout import Batch
 from cloister.errors import ModelCorrupt
-from cloister.kernels.base import Gate, Kernels, Layer, LayerShape, Packed
-from cloister.kernels.batch import Batch
-from cloister.kernels.cache import CacheShape, KVCache
 from cloister.models.decoder import Decoder
 from cloister.models.parts import Parts
 from cloister.models.rotary import Rotary
@@ -36,8 +36,8 @@ class FusedDecoder(Decoder):
 
     relative = True
 
-    def __init__(self, config: PretrainedConfig, parts: Parts, kernels: Kernels, max_context: int) -> None:
-        self.kernels = kernels
+    def __init__(self, config: PretrainedConfig, parts: Parts, device: Device, max_context: int) -> None:
+        self.device = device
         self.max_context = max_context
         self.vocabulary = int(config.vocab_size)
         self._rotary = Rotary(config, _head_dim(config), max_context)
@@ -55,14 +55,14 @@ class FusedDecoder(Decoder):
         self.scales = [layer.shape.scale for layer in self._layers]
         self.windows = [layer.shape.window for layer in self._layers]
 
-    def hidden(self, batch: Batch, cache: KVCache) -> torch.Tensor:
-        kernels, angles = self.kernels, self._rotary.at(batch.positions, batch.turns)
+    def hidden(self, batch: Batch, cache: KVCache, asker: LinkAsker | None = None) -> torch.Tensor:
+        kernels, angles = self.kernels, self._rotary.at(batch.positions, batch.rotations)
         x = kernels.embed(self._embedding, batch.tokens)
-        kernels.run_layers(self._layers, x, angles, batch, cache)
+        kernels.run_layers(self._layers, x, angles, batch, cache, asker)
         return x
 
-    def turn(self, distance: int) -> tuple[torch.Tensor, torch.Tensor]:
-        cosine, sine = self._rotary.turn(torch.tensor([distance]))
+    def rotation(self, distance: int) -> tuple[torch.Tensor, torch.Tensor]:
+        cosine, sine = self._rotary.rotation(torch.tensor([distance]))
         return cosine[0], sine[0]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

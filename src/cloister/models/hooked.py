@@ -18,10 +18,10 @@ from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, PretrainedConfig
 from transformers.initialization import no_init_weights
 
+from cloister.compute.base import CacheShape, Device, Kernels, KVCache, LinkAsker
+from cloister.compute.layer import Packed
+from cloister.compute.layout import Batch
 from cloister.errors import ModelUnsupported
-from cloister.kernels.base import Kernels, Packed
-from cloister.kernels.batch import Batch
-from cloister.kernels.cache import CacheShape, KVCache
 from cloister.models.decoder import Decoder
 from cloister.models.parts import Parts, misshapen
 from cloister.models.rotary import check_rotary
@@ -45,16 +45,16 @@ class PackedLinear(nn.Module):
 class HookedDecoder(Decoder):
     """A transformers model whose attention and products are ours."""
 
-    def __init__(self, config: PretrainedConfig, parts: Parts, kernels: Kernels, max_context: int) -> None:
+    def __init__(self, config: PretrainedConfig, parts: Parts, device: Device, max_context: int) -> None:
         check_rotary(config)
-        self.kernels = kernels
+        self.device = device
         self.max_context = max_context
         self.vocabulary = int(config.vocab_size)
-        self._step: tuple[Batch, KVCache] | None = None
+        self._step: tuple[Batch, KVCache, LinkAsker | None] | None = None
         hook = f"cloister-{id(self)}"
         AttentionInterface.register(hook, self._attend)
         AttentionMaskInterface.register(hook, lambda *_, **__: None)
-        self._model = _assembled(copy.deepcopy(config), parts, kernels)
+        self._model = _assembled(copy.deepcopy(config), parts, device.kernels)
         self._model.set_attn_implementation(hook)
         self._head = self._model.get_output_embeddings()
         heads = int(config.num_attention_heads)
@@ -66,8 +66,8 @@ class HookedDecoder(Decoder):
         self.scales, self.windows = [0.0] * self.cache_shape.layers, [0] * self.cache_shape.layers
 
     @torch.inference_mode()
-    def hidden(self, batch: Batch, cache: KVCache) -> torch.Tensor:
-        self._step = (batch, cache)
+    def hidden(self, batch: Batch, cache: KVCache, asker: LinkAsker | None = None) -> torch.Tensor:
+        self._step = (batch, cache, asker)
         spare = torch.zeros(1, dtype=torch.int64)
         tokens, positions = torch.cat((batch.tokens, spare)), torch.cat((batch.positions.long(), spare))
         try:
@@ -97,13 +97,14 @@ class HookedDecoder(Decoder):
         for name in UNSUPPORTED_ATTENTION:
             if others.get(name) is not None:
                 raise ModelUnsupported(f"Attention with '{name}' is not supported yet.")
-        batch, cache = self._step
+        batch, cache, asker = self._step
         layer = int(module.layer_idx)  # type: ignore[arg-type]
         q, k, v = (tensor[0].transpose(0, 1)[: batch.rows] for tensor in (query, key, value))
         self.kernels.store(k, v, layer, batch, cache)
         scale = q.shape[-1] ** -0.5 if scaling is None else scaling
-        self.scales[layer], self.windows[layer] = scale, sliding_window or 0
-        attended = self.kernels.attention(q.contiguous(), layer, batch, cache, scale, sliding_window or 0)
+        window = sliding_window or 0
+        self.scales[layer], self.windows[layer] = scale, window
+        attended = self.kernels.attention(q.contiguous(), layer, batch, cache, scale, window, asker=asker)
         spare = attended.new_zeros(1, attended.shape[1])
         return torch.cat((attended, spare)).view(1, batch.rows + 1, q.shape[1], -1), None
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from transformers import AutoConfig
 
+from cloister.compute.base import Device
 from cloister.errors import ModelUnsupported
-from cloister.kernels.base import Kernels
 from cloister.models import fused
 from cloister.models.decoder import Decoder
 from cloister.models.fused import FusedDecoder
@@ -17,8 +17,8 @@ from cloister.models.source import ModelFolder
 from cloister.models.weights import open_weights
 
 
-def load_decoder(folder: ModelFolder, parts: Parts, kernels: Kernels, max_context: int = 0) -> Decoder:
-    """The folder's model on these kernels; `max_context` 0 means what the model allows."""
+def load_decoder(folder: ModelFolder, parts: Parts, device: Device, max_context: int = 0) -> Decoder:
+    """The folder's model on this device; `max_context` 0 means what the model allows."""
     try:
         config = AutoConfig.from_pretrained(folder.path, trust_remote_code=False)
     except (ValueError, KeyError, OSError) as wrong:
@@ -27,12 +27,12 @@ def load_decoder(folder: ModelFolder, parts: Parts, kernels: Kernels, max_contex
     longest = int(getattr(config, "max_position_embeddings", 0) or 2048)
     context = min(max_context, longest) if max_context else longest
     if fused.suits(config):
-        return FusedDecoder(config, parts, kernels, context)
+        return FusedDecoder(config, parts, device, context)
     from cloister.models.hooked import HookedDecoder  # imports the whole of transformers' modelling: seconds
 
-    return HookedDecoder(config, parts, kernels, context)
+    return HookedDecoder(config, parts, device, context)
 
 
-def load_from_files(folder: ModelFolder, kernels: Kernels, max_context: int = 0) -> Decoder:
+def load_from_files(folder: ModelFolder, device: Device, max_context: int = 0) -> Decoder:
     """The same with parts packed here and now, in this process's own memory."""
-    return load_decoder(folder, RawParts(open_weights(folder), kernels), kernels, max_context)
+    return load_decoder(folder, RawParts(open_weights(folder), device.kernels), device, max_context)

@@ -23,7 +23,7 @@ def pack_weights(start: Start, fd: int) -> int:
     if start.version != VERSION:
         raise ProtocolError("The packer was started by a controller of another version.")
     # Loading torch and transformers takes seconds: who only imports this module does not pay for it.
-    from cloister.kernels.choose import choose_kernels
+    from cloister.compute.choose import choose_device
     from cloister.models.load import load_decoder
     from cloister.models.parts import RawParts
     from cloister.models.sealed import PartsWriter
@@ -31,10 +31,10 @@ def pack_weights(start: Start, fd: int) -> int:
     from cloister.models.weights import open_weights
 
     settings = EngineSettings.model_validate_json(start.settings)
-    kernels = choose_kernels(settings)
+    device = choose_device(settings)
     folder = open_folder(Path(start.path), start.name)
-    writer = PartsWriter(RawParts(open_weights(folder), kernels), kernels, fd)
-    load_decoder(folder, writer, kernels, settings.max_context)
+    writer = PartsWriter(RawParts(open_weights(folder), device.kernels), device.kernels, fd)
+    load_decoder(folder, writer, device, settings.max_context)
     return writer.finish()
 
 

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from cloister.compute.base import Kernels
+from cloister.compute.layer import Gate, Packed, interleave_gate
 from cloister.errors import ModelCorrupt
-from cloister.kernels.base import Gate, Kernels, Packed, interleave_gate
 
 
 class Parts(ABC):

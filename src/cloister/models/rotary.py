@@ -9,8 +9,8 @@ import torch
 from transformers import PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from cloister.compute.layer import Angles
 from cloister.errors import ModelUnsupported
-from cloister.kernels.base import Angles
 
 LENGTH_DEPENDENT = ("dynamic", "longrope")
 
@@ -41,22 +41,22 @@ class Rotary:
         both_halves = torch.cat((angles, angles), dim=-1)
         cosine, sine = both_halves.cos(), both_halves.sin()
         self._cosine, self._sine = cosine * scaling, sine * scaling
-        # A turn goes on from a position that was scaled already.
-        self._turn_cosine, self._turn_sine = (cosine, sine) if scaling != 1.0 else (self._cosine, self._sine)
+        # Rotating further goes on from a position that was scaled already.
+        self._rotation_cosine, self._rotation_sine = (cosine, sine) if scaling != 1.0 else (self._cosine, self._sine)
 
     @property
     def width(self) -> int:
-        """How many of a head's dimensions turn."""
+        """How many of a head's dimensions are rotated."""
         return self._cosine.shape[1]
 
-    def at(self, positions: torch.Tensor, turns: torch.Tensor) -> Angles:
-        """The angles of the rows' positions and of the strips' turns."""
-        turned = self.turn(turns)
-        return Angles(self._cosine[positions], self._sine[positions], *turned)
+    def at(self, positions: torch.Tensor, rotations: torch.Tensor) -> Angles:
+        """The angles of the rows' positions and of the spans' rotations."""
+        further = self.rotation(rotations)
+        return Angles(self._cosine[positions], self._sine[positions], *further)
 
-    def turn(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def rotation(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines that carry a rotated vector so many positions further."""
-        return self._turn_cosine[positions], self._turn_sine[positions]
+        return self._rotation_cosine[positions], self._rotation_sine[positions]
 
 
 def _default_frequencies(theta: float, dim: int) -> torch.Tensor:

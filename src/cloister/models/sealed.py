@@ -21,8 +21,9 @@ import msgspec
 import torch
 from msgspec import Meta
 
+from cloister.compute.base import Kernels
+from cloister.compute.layer import Gate, Packed
 from cloister.errors import ModelCorrupt, SetupError
-from cloister.kernels.base import Gate, Kernels, Packed
 from cloister.models.memory_file import check_sealed
 from cloister.models.parts import Parts, lacking
 

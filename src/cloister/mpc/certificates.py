@@ -25,6 +25,10 @@ from cloister.errors import SetupError, Unauthorized
 _URI = re.compile(r"cloister-mpc:(?:(party)/([0-2])|(provider)|(client)/([A-Za-z0-9._-]{1,64}))")
 _DAYS = 825
 
+DEFAULT_CLIENT = "clerk"
+DEFAULT_CLIENT_KEY = f"keys/client-{DEFAULT_CLIENT}.key"
+"""Beside the parties' settings. The name is on disk wherever keys were made: it stays."""
+
 
 @dataclass(frozen=True, slots=True)
 class Role:
@@ -59,6 +63,11 @@ class Credentials:
 
     certificate: Path
     key: Path
+
+    @classmethod
+    def beside(cls, key: Path) -> Credentials:
+        """A key's certificate lies beside it."""
+        return cls(key.with_suffix(".crt"), key)
 
 
 class Authority:
@@ -101,6 +110,35 @@ class Authority:
             .sign(self._key, hashes.SHA256())
         )
         return _write(folder, role.file_name, key, certificate)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """A folder of keys, as `make_keys` writes it."""
+
+    folder: Path
+
+    def of(self, role: Role) -> Credentials:
+        return Credentials.beside(self.folder / f"{role.file_name}.key")
+
+    @property
+    def provider(self) -> Credentials:
+        return self.of(Role("provider"))
+
+    def client(self, name: str = DEFAULT_CLIENT) -> Credentials:
+        return self.of(Role("client", name))
+
+
+def make_keys(folder: Path, parties: int, clients: tuple[str, ...] = (DEFAULT_CLIENT,)) -> Keys:
+    """An authority and a certificate for every role, in a folder that must not have any yet."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    authority = Authority.create(folder)
+    roles = [Role("party", str(rank)) for rank in range(parties)]
+    for role in (*roles, Role("provider"), *(Role("client", name) for name in clients)):
+        if Role.parse(role.uri) != role:
+            raise SetupError(f"{role.name!r} is no name for a client.", hint="Letters, digits, '.', '_' and '-'.")
+        authority.issue(folder, role)
+    return Keys(folder)
 
 
 def fingerprint(certificate: Path) -> str:

@@ -6,6 +6,7 @@ Paths in it are relative to the file. A party needs its own private key only; no
 from __future__ import annotations
 
 import hashlib
+import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,7 +14,7 @@ import msgspec
 
 from cloister.errors import SetupError
 from cloister.link.network.address import Address
-from cloister.messages.mpc import VERSION
+from cloister.messages.mpc import VERSION, ShareHead
 
 Protocol = Literal["aby3", "cheetah", "semi2k"]
 Beaver = Literal["multi_party", "trusted_first_party"]
@@ -79,7 +80,7 @@ def read_config(file: Path) -> PartiesConfig:
         raw = msgspec.toml.decode(file.read_bytes())
     except OSError as reason:
         raise SetupError(
-            f"{file} cannot be read: {reason.strerror}.", hint="`cloister mpc up` makes one for a local trio."
+            f"{file} cannot be read: {reason.strerror}.", hint="`cloister mpc up` makes one for local parties."
         ) from None
     except msgspec.DecodeError as reason:
         raise SetupError(f"{file} is not TOML: {reason}.") from None
@@ -139,3 +140,12 @@ def config_text(config: PartiesConfig) -> str:
 
 def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+_BYTES: dict[Protocol, int] = {"aby3": 16, "cheetah": 8, "semi2k": 8}
+"""Per secret: ring elements of 64 bits, two of the three for each party of ABY3's replicated sharing."""
+
+
+def share_bytes(head: ShareHead, protocol: Protocol) -> int:
+    """One party's share of an arithmetic secret."""
+    return math.prod(head.dims) * _BYTES[protocol]

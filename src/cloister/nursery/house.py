@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
+from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
 from cloister.errors import ProtocolError
-from cloister.kernels.choose import choose_kernels
 from cloister.messages.generation import VERSION
 from cloister.messages.nursery import Preload
 from cloister.models.decoder import Decoder
@@ -45,9 +45,9 @@ def furnish(preload: Preload, weights: int) -> House:
     torch.set_num_threads(1)
     settings = EngineSettings.model_validate_json(preload.settings)
     # One thread is the caller's own. A child starts its team after the fork, which threads would not survive.
-    kernels = choose_kernels(settings.model_copy(update={"threads": 1}))
+    device = choose_device(settings.model_copy(update={"threads": 1}))
     folder = open_folder(Path(preload.path), preload.name)
-    decoder = load_decoder(folder, SealedParts(weights, kernels), kernels, settings.max_context)
+    decoder = load_decoder(folder, SealedParts(weights, device.kernels), device, settings.max_context)
     tokenizer = Tokenizer(folder)
     tokenizer.warm()
     return House(settings, decoder, PromptReading(tokenizer, decoder.vocabulary, decoder.max_context))

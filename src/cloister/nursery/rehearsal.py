@@ -9,6 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from cloister.channel.sealing import seal_prompt
+from cloister.engine.model_runner import ModelRunner, reserve_cache
+from cloister.levels import ISOLATED, PARTITIONED, VaultLevel
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Cancel, Failed, SamplingParams
 from cloister.messages.prompts import (
@@ -27,12 +29,11 @@ from cloister.messages.vault import (
     Release,
     TakeFloor,
     ToVault,
-    VaultLevel,
     WantFloor,
 )
 from cloister.nursery.house import House
 from cloister.vault.process import Unasked
-from cloister.vault.vault import Vault, VaultRunner
+from cloister.vault.vault import Vault
 
 PROMPTS: tuple[Prompt, ...] = (
     TokenPrompt((0,)),
@@ -59,9 +60,9 @@ WAYS = (
 def rehearse(house: House) -> None:
     """Play all prompts in all ways at both levels through a vault without a link."""
     stage = _Stage()
-    runner = VaultRunner(house.decoder, house.settings)
+    runner = ModelRunner(house.decoder, reserve_cache(house.decoder, house.settings.vault_kv_mib))
     vault = Vault(house.decoder, house.reading, house.settings, runner, stage)
-    levels: tuple[VaultLevel, ...] = ("partitioned", "isolated")
+    levels: tuple[VaultLevel, ...] = (PARTITIONED, ISOLATED)
     number = 0
     for level in levels:
         for prompt in PROMPTS:
@@ -108,7 +109,7 @@ class _Stage(Unasked):
     def free_slot(self) -> int | None:
         return 0 if not self._taken else None
 
-    def expose(self, slot: int, blocks: object, *, start: int, end: int, turn: int) -> None:
+    def expose(self, slot: int, blocks: object, *, start: int, end: int, rotation: int) -> None:
         self._taken.add(slot)
 
     def withdraw(self, slot: int) -> None:

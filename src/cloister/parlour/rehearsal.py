@@ -20,6 +20,7 @@ from cloister.errors import ChannelBroken, QueueFull
 from cloister.gateway.app import create_api
 from cloister.gateway.keys import load_keys
 from cloister.gateway.text import Tokenizer
+from cloister.levels import OPEN, Needs, served
 from cloister.messages.front import Serving
 from cloister.messages.generation import VERSION, SamplingParams, Stats, TokenLogprob, Tokens
 from cloister.messages.parlour import Serve
@@ -34,7 +35,7 @@ SPOKEN: list[dict[str, Any]] = [{"role": "user", "content": "a <confidential>b</
 
 async def rehearse(tokenizer: Tokenizer, model: str, settings: GatewaySettings) -> None:
     """Play all requests, the good and the bad."""
-    serving = Serving(VERSION, tokenizer.vocabulary, 1024, 1, 16, "none", levels=("open", "partitioned", "isolated"))
+    serving = Serving(VERSION, tokenizer.vocabulary, 1024, 1, 16, "none", levels=served(Needs.LINKS))
     local = settings.model_copy(update={"keys_file": None, "host": "127.0.0.1"})
     app = create_api(_Understudy(serving), tokenizer, model, local, 0, load_keys(local))
     for request in _requests(model, serving):
@@ -59,7 +60,7 @@ def _requests(model: str, serving: Serving) -> list[InnerRequest]:
     key = ("authorization", f"Bearer {DEVELOPMENT_KEY}")
     asked: list[tuple[str, Any]] = []
     for level in serving.levels:
-        is_open = level == "open"
+        is_open = level == OPEN
         for more in ({}, {"stream": True, "stream_options": {"include_usage": True}}):
             common = {"model": model, "protection": level, "max_tokens": 2, "stop": ["zz"], "seed": 1, **more}
             chat = {"messages": SPOKEN if is_open else SEALED, "logprobs": True, "top_logprobs": 2}

@@ -14,28 +14,21 @@ import torch
 
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
-from cloister.engine.model_runner import ModelRunner
+from cloister.engine.model_runner import ModelRunner, reserve_cache
 from cloister.errors import ProtocolError
-from cloister.kernels.native import NativeKernels
-from cloister.link.asking import Asker
-from cloister.link.shape import LinkShape
 from cloister.messages.frames import encode_frame
 from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Submit
 from cloister.messages.service import AskView, AttachLink, DetachLink, Pause, Paused, Resume
 from cloister.models.decoder import Decoder
 from cloister.service.inbox import Inbox, ToService
 
-RECEIVE_BYTES = 1 << 20
-
 
 def prepare(decoder: Decoder, settings: EngineSettings) -> Service:
     """A service over a loaded decoder: its KV cache is reserved here, before the process is sealed."""
     torch.set_num_threads(1)  # the kernels have a team of their own; two teams would fight for the cores
-    asker = None
-    if isinstance(decoder.kernels, NativeKernels):
-        shape = LinkShape(heads=decoder.heads, dim=decoder.cache_shape.dim, layers=decoder.cache_shape.layers)
-        asker = Asker(shape, settings.link_deadline_ms)
-    runner = ModelRunner(decoder, settings, asker)
+    refused = decoder.device.partition_refusal(decoder)
+    asker = None if refused else decoder.device.asker(decoder, settings.link_deadline_ms)
+    runner = ModelRunner(decoder, reserve_cache(decoder, settings.kv_cache_mib), asker)
     engine = Engine(runner, settings)
     ready = Ready(
         version=VERSION,

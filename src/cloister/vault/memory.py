@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from cloister.compute.layout import BLOCK_TOKENS, Layout
 from cloister.engine.blocks import BlockPool
 from cloister.engine.prefix import PrefixCache
-from cloister.kernels.batch import BLOCK_TOKENS, Layout
 
 Tokens = npt.NDArray[np.int64]
 
@@ -109,7 +109,7 @@ def _reusable(past: _Past, wanted: Tokens, public: int) -> int:
     """How many positions of the past prompt may be used again.
 
     Where the two are split into segments alike, all whole blocks of what they have in common. Where they are not, only
-    those of both first segments: a later segment's keys are rounded by the split (kernels.batch.Layout).
+    those of both first segments: a later segment's keys are rounded by the split (compute.layout.Layout).
     """
     common = _common(past.tokens, wanted)
     if past.public == public:

@@ -6,46 +6,30 @@ From then on the service decodes and asks this vault, layer by layer, for the at
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Rows
-from typing import Protocol
+import torch
 
+from cloister.compute.base import LinkAnswerer
+from cloister.compute.layout import BLOCK_TOKENS, Chunk, Wanted
 from cloister.config import EngineSettings
+from cloister.engine.runner import Runner
+from cloister.engine.sampler import Sampler
 from cloister.engine.sequence import Sequence
 from cloister.errors import PromptTooLong, QueueFull
-from cloister.kernels.batch import BLOCK_TOKENS
 from cloister.messages.generation import Submit
-from cloister.messages.vault import First
-from cloister.models.decoder import Decoder
+from cloister.messages.vault import FirstToken, Prefilled
 from cloister.vault.memory import SessionMemory
-from cloister.vault.prefill import Prefill
-
-
-class Exposing(Protocol):
-    """What is asked of the link's answering side."""
-
-    def free_slot(self) -> int | None:
-        """A slot nothing is exposed in, or None."""
-
-    def expose(self, slot: int, blocks: Rows[int], *, start: int, end: int, turn: int) -> None:
-        """Answer for positions start..end-1 of a prompt of `end` tokens, which these blocks hold."""
-
-    def withdraw(self, slot: int) -> None:
-        """Answer for this slot no more."""
 
 
 class Partitioned:
     """First come, first served: one prompt at a time, a chunk at a time."""
 
-    def __init__(
-        self, prefill: Prefill, memory: SessionMemory, answerer: Exposing, decoder: Decoder, settings: EngineSettings
-    ) -> None:
-        self._prefill = prefill
+    def __init__(self, runner: Runner, settings: EngineSettings, memory: SessionMemory, answerer: LinkAnswerer) -> None:
+        self._runner = runner
+        self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
         self._memory = memory
         self._answerer = answerer
         self._chunk = settings.chunk_tokens
         self._most_waiting = settings.max_waiting_per_tenant
-        self._context = decoder.max_context
-        self._relative = decoder.relative
         self._waiting: dict[int, Sequence] = {}
         self._exposed: dict[int, tuple[Sequence, int]] = {}
 
@@ -54,7 +38,7 @@ class Partitioned:
 
     def add(self, request: Submit) -> None:
         """Queue a prompt, or raise why it cannot be served."""
-        sequence = Sequence.of(request, arrival=0, max_context=self._context, relative=self._relative)
+        sequence = Sequence.of(request, arrival=0, max_context=self._runner.max_context, relative=self._runner.relative)
         total = self._memory.pool.total
         if sequence.layout.blocks(sequence.prompt_length) > total:
             raise PromptTooLong(
@@ -88,30 +72,44 @@ class Partitioned:
         request_id = self.next_request
         return 0 if request_id is None else min(self._chunk, self._waiting[request_id].remaining)
 
-    def work(self, request_id: int) -> First | None:
+    def work(self, request_id: int) -> Prefilled | None:
         """Compute one chunk of this prompt; with its last, the answer's first token."""
         sequence = self._waiting[request_id]
-        hidden = self._prefill.compute(sequence, self._chunk)
+        logits = self._prefill(sequence)
         if sequence.computed < sequence.prompt_length:
             return None
         prompt, layout = tuple(sequence.tokens), sequence.layout
-        logprob = self._prefill.choose_first(sequence, hidden)
+        sampled = self._sampler.sample(logits, [sequence], [0])
+        sequence.append(sampled.tokens[0])
         self._memory.keep(prompt, layout.public, sequence.blocks)
         slot = self._expose(sequence)
         if sequence.finish is not None:
             self.drop(request_id)
-        return First(
-            request_id=request_id,
+        first = FirstToken(
             token=sequence.tokens[-1],
             slot=slot,
             origin=layout.origin,
-            # Who holds nothing of the prompt has no use for the turn, which tells the prompt's length.
-            turn=layout.turn if layout.public else 0,
-            max_tokens=sequence.limit - sequence.prompt_length,
-            public=prompt[: layout.public],
-            logprob=logprob,
+            # Who holds nothing of the prompt has no use for the rotation, which tells the prompt's length.
+            turn=layout.rotation if layout.public else 0,
+            logprob=sampled.logprobs[0],
             finish=sequence.finish,
         )
+        left = sequence.limit - sequence.prompt_length
+        return Prefilled(request_id, (first,), max_tokens=left, public=prompt[: layout.public])
+
+    def _prefill(self, sequence: Sequence) -> torch.Tensor:
+        """Compute the prompt's next chunk; with the last, the logits of the answer's first token.
+
+        It is the engine's own runner: rows do not depend on their company, so the first token is the one the engine
+        would choose.
+        """
+        start, layout = sequence.computed, sequence.layout
+        end = min(start + self._chunk, sequence.prompt_length)
+        wanted = Wanted.LAST if end == sequence.prompt_length else Wanted.NONE
+        blocks = sequence.blocks[: layout.blocks(end)]
+        logits = self._runner.forward([Chunk(sequence.tokens[start:end], start, blocks, layout, wanted)])
+        sequence.computed = end
+        return logits
 
     def _has_blocks(self, sequence: Sequence) -> bool:
         """Whether the prompt has its blocks, lent and own: all at once, so that nobody waits half computed."""
@@ -132,7 +130,7 @@ class Partitioned:
         layout, slot = sequence.layout, self._answerer.free_slot()
         assert slot is not None, "one was free when the prompt's turn came, and only this takes any"
         private = sequence.blocks[layout.blocks(layout.public) :]
-        self._answerer.expose(slot, private, start=layout.public, end=layout.prompt, turn=layout.turn)
+        self._answerer.expose(slot, private, start=layout.public, end=layout.prompt, rotation=layout.rotation)
         del self._waiting[sequence.request_id]
         self._exposed[sequence.request_id] = (sequence, slot)
         return slot

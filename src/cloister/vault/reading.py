@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from cloister.errors import InvalidRequest, LevelUnavailable, PromptTooLong
-from cloister.messages.generation import SamplingParams, Submit
-from cloister.messages.vault import Confide, VaultLevel
+from cloister.levels import LEVELS
+from cloister.messages.generation import SamplingParams, Submit, label_spans
+from cloister.messages.vault import Confide
 from cloister.models.decoder import Decoder
 from cloister.prompts.reading import PromptReading
 from cloister.vault.opened import opened
@@ -18,7 +21,7 @@ TENANT = "vault"
 class Reader:
     """Reads what is confided to this vault."""
 
-    def __init__(self, reading: PromptReading, decoder: Decoder, levels: tuple[VaultLevel, ...]) -> None:
+    def __init__(self, reading: PromptReading, decoder: Decoder, levels: Collection[str]) -> None:
         self._reading = reading
         self._vocabulary = decoder.vocabulary
         self._max_context = decoder.max_context
@@ -38,22 +41,13 @@ class Reader:
                 hint="Shorten the prompt.",
             )
         params = msgspec.structs.replace(params, max_tokens=left)
-        return Submit(confided.request_id, TENANT, prompt.tokens, params, public=prompt.public)
+        return Submit(confided.request_id, TENANT, prompt.tokens, params, label_spans(length, public=prompt.public))
 
-    def _check(self, params: SamplingParams, level: VaultLevel) -> None:
+    def _check(self, params: SamplingParams, level: str) -> None:
         """Refuse what needs the whole prompt where it must not be, and what names no token."""
         if level not in self._levels:
             raise LevelUnavailable(f"This model is not served at '{level}' here.", param="protection")
-        if params.max_tokens < 1:
-            raise InvalidRequest("At least one token must be asked for.", param="max_tokens")
-        if params.prompt_logprobs is not None:
-            raise InvalidRequest(f"The prompt's logprobs are not told at '{level}'.", param="logprobs")
-        if level == "partitioned" and params.repetition_penalty != 1.0:
-            raise InvalidRequest(
-                "A repetition penalty needs the prompt where the answer is generated.",
-                param="repetition_penalty",
-                hint="Use presence_penalty or frequency_penalty, or the level 'isolated'.",
-            )
+        LEVELS[level].refuse(params.wished)
         if params.logit_bias and max(params.logit_bias) >= self._vocabulary:
             raise InvalidRequest(
                 f"logit_bias has ids outside the vocabulary of {self._vocabulary}.", param="logit_bias"

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import select
 import socket
-from typing import Protocol
+from collections.abc import Iterable
 
 import msgspec
 
+from cloister.compute.base import LinkAnswerer
 from cloister.config import EngineSettings
-from cloister.engine.model_runner import ModelRunner
+from cloister.engine.runner import Runner
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, QueueFull
-from cloister.kernels.cache import KVCache
+from cloister.levels import ISOLATED, LEVELS, PARTITIONED, Decodes, VaultLevel
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION, Cancel, Failed
 from cloister.messages.vault import (
@@ -26,44 +27,20 @@ from cloister.messages.vault import (
     TakeFloor,
     ToVault,
     Understood,
-    VaultLevel,
     VaultReady,
+    Verify,
     WantFloor,
 )
 from cloister.models.decoder import Decoder
 from cloister.prompts.reading import PromptReading
 from cloister.vault.isolated import Isolated
 from cloister.vault.memory import SessionMemory
-from cloister.vault.partitioned import Exposing, Partitioned
-from cloister.vault.prefill import Prefill
+from cloister.vault.partitioned import Partitioned
 from cloister.vault.reading import Reader
 
 RECEIVE_BYTES = 1 << 20
 
-FromController = Confide | Release | Cancel | TakeFloor
-
-
-class Answering(Exposing, Protocol):
-    """The link's answering side, with its loop running."""
-
-    def fileno(self) -> int:
-        """Readable once the loop has ended."""
-
-    @property
-    def verdict(self) -> str:
-        """Why it ended: empty if the link was closed."""
-
-
-class VaultRunner(ModelRunner):
-    """The vault's own runner: its cache is also what the link answers from."""
-
-    def __init__(self, decoder: Decoder, settings: EngineSettings) -> None:
-        super().__init__(decoder, settings.model_copy(update={"kv_cache_mib": settings.vault_kv_mib}))
-
-    @property
-    def cache(self) -> KVCache:
-        """Keys and values of all blocks: reserved when the runner is made, touched when written."""
-        return self._cache
+FromController = Confide | Release | Cancel | TakeFloor | Verify
 
 
 class Vault:
@@ -74,17 +51,16 @@ class Vault:
         decoder: Decoder,
         reading: PromptReading,
         settings: EngineSettings,
-        runner: VaultRunner,
-        answerer: Answering,
-        levels: tuple[VaultLevel, ...] = ("partitioned", "isolated"),
+        runner: Runner,
+        answerer: LinkAnswerer,
+        levels: tuple[VaultLevel, ...] = (PARTITIONED, ISOLATED),
     ) -> None:
         self._answerer = answerer
         self._kernels = decoder.kernels
         self._reader = Reader(reading, decoder, levels)
         self.memory = SessionMemory()
         self._isolated = Isolated(runner, settings, self.memory)
-        prefill = Prefill(decoder, runner.cache)
-        self._partitioned = Partitioned(prefill, self.memory, answerer, decoder, settings)
+        self._partitioned = Partitioned(runner, settings, self.memory, answerer)
         self._wants_floor = False
 
     @property
@@ -110,7 +86,7 @@ class Vault:
             if replies := self.hear(frames.feed(data)):
                 control.sendall(encode_frame(tuple(replies)))
 
-    def hear(self, messages: list[FromController]) -> list[msgspec.Struct]:
+    def hear(self, messages: Iterable[FromController]) -> list[msgspec.Struct]:
         """Do what the messages ask; what to say in reply, and that the floor is wanted if it is."""
         replies = [reply for message in messages for reply in self._do(message)]
         return replies + self._ask_for_floor()
@@ -129,6 +105,8 @@ class Vault:
                 self._wants_floor = False
                 self._kernels.use_cores(cores)
                 return [*self._work(), FloorDone()]
+            case Verify():
+                raise ProtocolError("This vault verifies no tokens.")
 
     def _take(self, confided: Confide) -> Understood | Failed:
         request_id = confided.request_id
@@ -136,7 +114,8 @@ class Vault:
             raise ProtocolError("A request of this id is under way.")
         try:
             request = self._reader.read(confided)
-            (self._partitioned if confided.level == "partitioned" else self._isolated).add(request)
+            alone = LEVELS[confided.level].decodes is Decodes.VAULT
+            (self._isolated if alone else self._partitioned).add(request)
         except MemoryError:
             raise
         except Exception as error:

@@ -6,8 +6,7 @@ from typing import Any
 
 from cloister.bench.mpc.cost import Cost, Tally
 from cloister.bench.mpc.plan import Plan
-from cloister.bench.mpc.results import Results
-from cloister.bench.mpc.rows import cost_row
+from cloister.bench.mpc.results import Results, cost_row
 
 
 def cost(megabytes: float = 1.0, messages: int = 100, seconds: float = 1.0, parties: int = 3) -> Cost:

@@ -1,7 +1,8 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.bench.mpc.cost import Cost, Tally, total, typical
+from cloister.bench.mpc.cost import LAN, WAN, Cost, Tally, total, typical
 
 counts = st.integers(0, 2**40)
 tallies = st.builds(
@@ -40,3 +41,13 @@ def test_repeats_have_the_middle_time_and_the_mean_counts() -> None:
     ]
     assert typical(repeats).whole == Tally(2.0, (20, 8), (1, 3), 1, (2.0, 1.0))
     assert typical(repeats).operators["dot"].times == 2
+
+
+def test_bandwidth_of_the_busiest_and_latency_of_each_message_are_added() -> None:
+    tally = Tally(seconds=2.0, sent=(377_000_000, 1), messages=(100, 90))
+    assert LAN.seconds(tally) == pytest.approx(2.0 + 1.0 + 0.03)
+    assert WAN.seconds(tally) == pytest.approx(2.0 + 9.425 + 4.0)
+
+
+def test_what_sends_nothing_takes_what_was_measured() -> None:
+    assert LAN.seconds(Tally(seconds=1.5)) == WAN.seconds(Tally(seconds=1.5)) == 1.5

@@ -11,10 +11,10 @@ pytest.importorskip("spu", reason="generation on shares needs the extra [mpc]")
 from cloister.bench.mpc.cost import total
 from cloister.bench.mpc.meter import Meter
 from cloister.bench.mpc.parties import Parties
-from cloister.bench.mpc.ways import WAYS, Way
-from cloister.mpc import layer
+from cloister.bench.mpc.variants import VARIANTS, Variant
 from cloister.mpc.cache.plan import CachePlan
-from cloister.mpc.shape import ModelShape
+from cloister.mpc.model import decoder
+from cloister.mpc.model.shape import ModelShape
 
 TINY = ModelShape(
     layers=4,
@@ -43,7 +43,7 @@ def meter() -> Iterator[Meter]:
 
 
 def test_composed_kinds_of_layers_make_the_whole_step(meter: Meter) -> None:
-    step = meter.step(WAYS["mpcache_paper"], 512)
+    step = meter.step(VARIANTS["mpcache_paper"], 512)
     assert {part.name.rsplit("_", 1)[0]: part.times for part in step.parts} == {
         "embed": 1,
         "step_leading": 3,  # the first two alone, then one for two
@@ -51,7 +51,7 @@ def test_composed_kinds_of_layers_make_the_whole_step(meter: Meter) -> None:
         "rescale": 1,
         "head_1": 1,
     }
-    whole = total(meter.whole_step(WAYS["mpcache_paper"], 512)).whole
+    whole = total(meter.whole_step(VARIANTS["mpcache_paper"], 512)).whole
     # top-k goes by random pivots, so not to the byte
     assert step.cost.whole.bytes == pytest.approx(whole.bytes, rel=0.1)
     assert step.cost.whole.most_messages == pytest.approx(whole.most_messages, rel=0.1)
@@ -59,20 +59,20 @@ def test_composed_kinds_of_layers_make_the_whole_step(meter: Meter) -> None:
 
 
 def test_selecting_ahead_is_one_program_more_and_fewer_messages(meter: Meter) -> None:
-    way = Way("ahead", CachePlan(selection="ahead"), "lean")
-    ahead, paper, full = meter.steps([way, WAYS["mpcache_paper"], WAYS["full"]], 512)
+    variant = Variant("ahead", CachePlan(selection="ahead"), "lean")
+    ahead, paper, full = meter.steps([variant, VARIANTS["mpcache_paper"], VARIANTS["full"]], 512)
     assert [part.name for part in ahead.parts].count("select_1") == 1
     assert ahead.cost.whole.most_messages < paper.cost.whole.most_messages
     assert ahead.cost.whole.bytes < full.cost.whole.bytes
-    (layers,) = meter.steps([WAYS["full"]], 512, layers_only=True)
+    (layers,) = meter.steps([VARIANTS["full"]], 512, layers_only=True)
     assert layers.parts == tuple(part for part in full.parts if part.name.startswith(("step", "rescale")))
 
 
 def test_without_a_cache_blocks_are_extrapolated_exactly(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layer, "BLOCK", 16)
-    step = meter.step(WAYS["none"], 48)
-    assert step.extrapolated and not meter.step(WAYS["none"], 32).extrapolated
-    kinds = meter._programs(WAYS["none"], 48)
+    monkeypatch.setattr(decoder, "BLOCK", 16)
+    step = meter.step(VARIANTS["none"], 48)
+    assert step.extrapolated and not meter.step(VARIANTS["none"], 32).extrapolated
+    kinds = meter._programs(VARIANTS["none"], 48)
     (measured,) = meter.parties.run([meter._executable(kinds.prompt(True))])
     (composed,) = (part.cost for part in step.parts if part.name.startswith("prompt"))
     assert composed.whole.bytes == pytest.approx(measured.whole.bytes, rel=0.1)

@@ -5,13 +5,14 @@ import pytest
 
 pytest.importorskip("jax", reason="quality runs need the extra [mpc]")
 
+from cloister.bench.mpc.baselines.plan import BaselinePlan
 from cloister.bench.mpc.quality import _greedy, judge
 from cloister.bench.mpc.quality_reading import Reader, read_prompt
 from cloister.bench.mpc.quality_tasks import Sample, Task
 from cloister.mpc.cache.plan import CachePlan
 from cloister.mpc.functions.bundle import NAIVE
-from cloister.mpc.twin import PlainModel
-from tests.mpc.tiny import some_tokens, tiny_model
+from cloister.mpc.model.plain import PlainModel
+from tests.mpc.model.tiny import some_tokens, tiny_model
 
 PROMPT, NEW = 64, 6
 SMALL = {
@@ -27,9 +28,9 @@ SMALL = {
 PLANS = {
     "mpcache": CachePlan(**SMALL),
     "mpcache ahead, pairs sharing": CachePlan(**SMALL, selection="ahead", shared_layers=2),
-    "h2o": CachePlan(method="h2o", at_least=0, budget=0.5, ranking="top_k"),
-    "tova": CachePlan(method="tova", at_least=0, budget=0.5, ranking="top_k"),
-    "snapkv": CachePlan(method="snapkv", at_least=0, budget=0.5),
+    "h2o": BaselinePlan(method="h2o", at_least=0, budget=0.5, ranking="top_k"),
+    "tova": BaselinePlan(method="tova", at_least=0, budget=0.5, ranking="top_k"),
+    "snapkv": BaselinePlan(method="snapkv", at_least=0, budget=0.5),
 }
 
 

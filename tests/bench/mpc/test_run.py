@@ -13,14 +13,14 @@ pytest.importorskip("spu", reason="generation on shares needs the extra [mpc]")
 
 from cloister.bench.mpc import run as module
 from cloister.bench.mpc.cost import Cost
-from cloister.bench.mpc.figures import draw_figures
+from cloister.bench.mpc.figures import FIGURES
 from cloister.bench.mpc.meter import Part, Step
 from cloister.bench.mpc.plan import FULL, PARTS
 from cloister.bench.mpc.quality import QualityRow
 from cloister.bench.mpc.results import Results
-from cloister.bench.mpc.run import Bench
-from cloister.bench.mpc.shapes import GPT2
-from cloister.bench.mpc.ways import WAYS, Way
+from cloister.bench.mpc.run import GPT2, Bench
+from cloister.bench.mpc.variants import VARIANTS, Variant
+from cloister.bench.suite.figures import draw_figures
 from cloister.errors import PartyLost
 from tests.bench.mpc.fakes import cost
 
@@ -45,17 +45,17 @@ class FakeMeter:
     def __init__(self, parties: FakeParties, shape: object, *, repeats: int, new_tokens: int) -> None:
         self.parties, self.shape = parties, shape
 
-    def step(self, way: Way, seq: int) -> Step:
-        read = seq / 10 if way.plan.method == "mpcache" else seq
-        layers = 30 - way.plan.shared_layers
+    def step(self, variant: Variant, seq: int) -> Step:
+        read = seq / 10 if variant.plan.method == "mpcache" else seq
+        layers = 30 - variant.plan.shared_layers
         return Step((Part("step_leading_1", layers, cost(read / 100, seq // 16, parties=self.parties.count)),))
 
-    def steps(self, ways: Sequence[Way], seq: int, *, layers_only: bool = False) -> list[Step]:
+    def steps(self, variants: Sequence[Variant], seq: int, *, layers_only: bool = False) -> list[Step]:
         assert layers_only == (self.parties.count == 2)
-        return [self.step(way, seq) for way in ways]
+        return [self.step(variant, seq) for variant in variants]
 
-    def whole_step(self, way: Way, seq: int) -> list[Cost]:
-        return [part.cost for part in self.step(way, seq).parts for _ in range(part.times)]
+    def whole_step(self, variant: Variant, seq: int) -> list[Cost]:
+        return [part.cost for part in self.step(variant, seq).parts for _ in range(part.times)]
 
 
 class Told:
@@ -92,7 +92,7 @@ def test_every_part_is_in_the_document(tmp_path: Path) -> None:
     document, told = measured()
     assert set(told.parts) == set(PARTS) and document["failed"] == [] == document["left_out"]
     costs = {(run["method"], run["protocol"], run["seq"]) for run in document["runs"]}
-    assert costs >= {(name, "aby3", seq) for name in WAYS for seq in (256, 512, 1024, 2048)}
+    assert costs >= {(name, "aby3", seq) for name in VARIANTS for seq in (256, 512, 1024, 2048)}
     assert ("mpcache", "cheetah", 1024) in costs
     assert document["ablation"][0]["step"].startswith("full cache")
     assert len(document["hierarchies"]) == 8 and len(document["gathering"]) == 3
@@ -104,11 +104,11 @@ def test_every_part_is_in_the_document(tmp_path: Path) -> None:
         "quality"
     ]
     assert [row["met"] for row in document["targets"] if row["name"].startswith("quality")] == [True, True]
-    assert len(draw_figures(document, tmp_path)) == 5
+    assert len(draw_figures(document, tmp_path, FIGURES)) == 5
 
 
 def test_a_part_that_fails_is_noted_and_the_next_has_new_parties(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lose(meter: FakeMeter, way: Way, seq: int) -> list[Cost]:
+    def lose(meter: FakeMeter, variant: Variant, seq: int) -> list[Cost]:
         raise PartyLost("A party ended.")
 
     monkeypatch.setattr(FakeMeter, "whole_step", lose)

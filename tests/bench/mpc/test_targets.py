@@ -1,7 +1,6 @@
 import pytest
 
-from cloister.bench.mpc.rows import find
-from cloister.bench.mpc.targets import targets_of
+from cloister.bench.suite.results import find
 from tests.bench.mpc.fakes import cost, results
 
 
@@ -21,7 +20,7 @@ def test_what_falls_short_is_missed_and_what_is_not_measured_is_not_met() -> Non
     found.runs = [run for run in found.runs if run["seq"] == 1024 and run["method"] != "mpcache"]
     found.add_run("mpcache", "aby3", 1024, cost(megabytes=100.0, messages=12_000, seconds=9.0))
     verdicts = [
-        row for row in targets_of(found.document()) if row["baseline"] == "full" and row["seq"] and row["target"]
+        row for row in found.document()["targets"] if row["baseline"] == "full" and row["seq"] and row["target"]
     ]
     assert [row["met"] for row in verdicts] == [False] * 6
     assert [row["measured"] is None for row in verdicts] == [False] * 3 + [True] * 3

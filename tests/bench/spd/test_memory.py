@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cloister.bench.spd import memory
 from cloister.bench.spd.memory import descendants, kv_bytes, memory_of, proportional_of_mapping, total
-from cloister.kernels.batch import BLOCK_TOKENS as KERNELS_BLOCK_TOKENS
+from cloister.compute.layout import BLOCK_TOKENS as KERNELS_BLOCK_TOKENS
 
 TWO_GENERATIONS = """
 import subprocess, sys

@@ -2,11 +2,10 @@ import json
 
 import pytest
 
-from cloister.bench.spd.plan import Point
 from cloister.bench.spd.results import OTHER, STEPS, Results, breakdown_entry
-from cloister.bench.spd.rounds import Measured
 from cloister.bench.spd.targets import TARGETS
-from cloister.kernels.base import PHASES
+from cloister.bench.suite.rounds import Measured, Point
+from cloister.compute.base import PHASES
 from tests.bench.spd.fakes import PLAN, document, results, run
 
 

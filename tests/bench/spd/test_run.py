@@ -12,12 +12,14 @@ import pytest
 
 from cloister.bench.answer import Answer, BrokenAnswer
 from cloister.bench.report import RunReport
-from cloister.bench.spd.figures import draw_figures
-from cloister.bench.spd.house import Counters
-from cloister.bench.spd.plan import LEVELS, PARTS, Plan, Point
+from cloister.bench.spd.deployment import Counters
+from cloister.bench.spd.figures import FIGURES
+from cloister.bench.spd.plan import LEVELS, PARTS, Plan
 from cloister.bench.spd.random_model import LlamaShape, write_random_model
 from cloister.bench.spd.results import Results
 from cloister.bench.spd.run import Bench
+from cloister.bench.suite.figures import draw_figures
+from cloister.bench.suite.rounds import Point
 from cloister.errors import ServiceUnavailable
 from cloister.models.source import ModelFolder
 from tests.bench.spd.fakes import run
@@ -52,6 +54,8 @@ class Told:
     def advance(self, what: str) -> None:
         self.parts[self.part][0] += 1
 
+    def say(self, what: str) -> None: ...
+
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory, smollm_folder: ModelFolder) -> ModelFolder:
@@ -78,7 +82,7 @@ async def test_everything_is_measured_and_nothing_is_left_behind(tiny: ModelFold
     assert document["vaults"]["with_spare_ms"] is not None
     _check_memory(document["memory"])
     assert len(saved) == len(PARTS) and saved[0]["runs"] and not saved[0]["ttft"]
-    assert len(draw_figures(document, tmp_path)) == 4
+    assert len(draw_figures(document, tmp_path, FIGURES)) == 4
     left = set(psutil.Process().children(recursive=True)) - others
     assert not any("cloister" in " ".join(process.cmdline()) for process in left)
 
@@ -94,7 +98,7 @@ def _check_memory(memory: dict[str, object]) -> None:
     assert isinstance(private, float) and isinstance(together, float) and 1 < private < together
 
 
-class BrokenHouse:
+class BrokenServer:
     """A server that answers short prompts only, and then not at all."""
 
     def __init__(self, folder: ModelFolder) -> None:
@@ -114,12 +118,12 @@ class BrokenHouse:
 
 async def test_parts_that_fail_are_noted_and_the_rest_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @asynccontextmanager
-    async def open_broken(folder: ModelFolder, scratch: Path, arguments: Sequence[str]) -> AsyncIterator[BrokenHouse]:
+    async def open_broken(folder: ModelFolder, scratch: Path, arguments: Sequence[str]) -> AsyncIterator[BrokenServer]:
         if "--max-vaults" in arguments:
             raise ServiceUnavailable("It does not start.", hint="why")
-        yield BrokenHouse(folder)
+        yield BrokenServer(folder)
 
-    monkeypatch.setattr("cloister.bench.spd.run.open_house", open_broken)
+    monkeypatch.setattr("cloister.bench.spd.run.deploy", open_broken)
     folder = ModelFolder("m", tmp_path, {})
     results, saved = Results(SMALL, folder.name), []
     bench = Bench(results, folder, Told(), lambda: saved.append(len(results.failed)), larger=folder)
@@ -135,17 +139,17 @@ async def test_parts_that_fail_are_noted_and_the_rest_is_kept(tmp_path: Path, mo
 async def test_what_nobody_foresaw_still_leaves_what_was_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Buggy(BrokenHouse):
+    class Buggy(BrokenServer):
         async def measure(self, point: Point, seed: int) -> RunReport:
             if point.level == "isolated":
                 raise ZeroDivisionError
             return run(point.users, 10.0)
 
     @asynccontextmanager
-    async def open_buggy(folder: ModelFolder, scratch: Path, arguments: Sequence[str]) -> AsyncIterator[BrokenHouse]:
+    async def open_buggy(folder: ModelFolder, scratch: Path, arguments: Sequence[str]) -> AsyncIterator[BrokenServer]:
         yield Buggy(folder)
 
-    monkeypatch.setattr("cloister.bench.spd.run.open_house", open_buggy)
+    monkeypatch.setattr("cloister.bench.spd.run.deploy", open_buggy)
     folder, saved = ModelFolder("m", tmp_path, {}), []
     results = Results(SMALL, folder.name)
     with pytest.raises(ZeroDivisionError):

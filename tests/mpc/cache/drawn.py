@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import settings
 from numpy.typing import NDArray
 
+from cloister.bench.mpc.baselines.plan import BaselinePlan
 from cloister.mpc.cache.base import Cache, Method, PromptLayer, Shuffles
-from cloister.mpc.cache.plan import CachePlan, make_method
+from cloister.mpc.cache.plan import CachePlan
 from cloister.mpc.functions.bundle import NAIVE
 
 few = settings(max_examples=8, deadline=None)
@@ -18,9 +19,16 @@ SOFTMAX = NAIVE.softmax
 NO_OFFSET = np.zeros((1, 1, 1), np.float32)
 
 
-def plan(**settings: object) -> CachePlan:
+def plan_of(method: str, **settings: object) -> CachePlan:
+    """A plan of any method, served or not."""
+    kind = CachePlan if method in ("mpcache", "full") else BaselinePlan
+    return kind(method=method, **settings)  # type: ignore[arg-type]
+
+
+def plan(method: str = "mpcache", **settings: object) -> CachePlan:
     """A plan for the small prompts of tests: no floor under its budget."""
-    return CachePlan(
+    return plan_of(
+        method,
         **{
             "at_least": 0,
             "pinned_first": 4,
@@ -29,8 +37,8 @@ def plan(**settings: object) -> CachePlan:
             "window": 0.2,
             "ratios": (),
             **settings,
-        }
-    )  # type: ignore[arg-type]
+        },
+    )
 
 
 def floats(draw: np.random.Generator, *shape: int) -> Floats:
@@ -64,7 +72,7 @@ def drawn_shuffles(seed: int, groups: int, sizes: tuple[int, ...]) -> Shuffles:
 def built(chosen: CachePlan, prompt: PromptLayer, new_tokens: int = 3, seed: int = 0) -> tuple[Method, Cache]:
     """The plan's method and its cache of the prompt."""
     groups, tokens = prompt.keys.shape[:2]
-    method = make_method(chosen, tokens, new_tokens)
+    method = chosen.make_method(tokens, new_tokens)
     shuffles = drawn_shuffles(seed, groups, method.evict_shuffles)
     eviction = method.evict(windowed(prompt, method.window), SOFTMAX, NO_OFFSET, shuffles)
     return method, method.build(windowed(prompt, method.window), eviction)

@@ -7,8 +7,17 @@ import pytest
 
 from cloister.mpc.cache import slots
 from cloister.mpc.cache.base import Cache, Method, PromptLayer
-from cloister.mpc.cache.plan import CachePlan
-from tests.mpc.cache.drawn import NO_OFFSET, SOFTMAX, attention, built, drawn_prompt, drawn_shuffles, floats, plan
+from tests.mpc.cache.drawn import (
+    NO_OFFSET,
+    SOFTMAX,
+    attention,
+    built,
+    drawn_prompt,
+    drawn_shuffles,
+    floats,
+    plan,
+    plan_of,
+)
 
 TOKENS, NEW = 48, 4
 PLANS = {
@@ -49,7 +58,7 @@ def tokens_kept(prompt: PromptLayer, cache: Cache, group: int) -> list[int]:
 def test_a_budget_of_everything_is_the_full_cache(name: str) -> None:
     prompt = drawn_prompt(1, TOKENS)
     new = generated(2, 1)
-    everything, cache = built(CachePlan(method=PLANS[name].method, budget=1.0), prompt, NEW)
+    everything, cache = built(plan_of(name, budget=1.0), prompt, NEW)
     out, _ = step(everything, cache, 0, *new)
     for head in range(4):
         group = head // 2

@@ -18,11 +18,11 @@ from cloister.mpc.cache import slots
 from cloister.mpc.cache.base import Method, PromptLayer, Shuffles
 from cloister.mpc.cache.headwise import LARGEST_WIDTH, headwise
 from cloister.mpc.cache.mpcache import MPCache
-from cloister.mpc.cache.plan import CachePlan, make_method
+from cloister.mpc.cache.plan import CachePlan
 from cloister.mpc.cache.ranking import best_rows, in_order
 from cloister.mpc.functions.reveal import tracing_for_shares
-from cloister.mpc.threads import Trio
 from tests.mpc.cache.drawn import NO_OFFSET, SOFTMAX, drawn_prompt, drawn_shuffles, floats, plan, windowed
+from tests.mpc.thread_parties import ThreadParties as Trio
 
 TOKENS = 32
 
@@ -132,7 +132,7 @@ PLANS = {
 @pytest.mark.parametrize("name", PLANS)
 def test_a_step_on_shares_keeps_chooses_and_answers_as_on_plain_numbers(trio: Trio, name: str) -> None:
     chosen: CachePlan = PLANS[name]
-    method = make_method(chosen, TOKENS, 2)
+    method = chosen.make_method(TOKENS, 2)
     draw = np.random.default_rng(5)
     values = floats(draw, 2, 1, 9)
     values[..., -1] = 1

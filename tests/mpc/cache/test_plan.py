@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.mpc.cache.plan import CachePlan, PlanError, make_method
+from cloister.bench.mpc.baselines.plan import BaselineName
+from cloister.mpc.cache.plan import CachePlan, PlanError, leader
 from cloister.mpc.cache.sizes import sizes_of
+from tests.mpc.cache.drawn import plan_of
 
 WRONG: list[dict[str, object]] = [
     {"budget": 0.0},
@@ -38,9 +42,16 @@ def test_plans_survive_the_wire() -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=CachePlan) == plan
 
 
+@pytest.mark.parametrize("method", get_args(BaselineName))
+def test_a_party_refuses_the_methods_that_only_the_bench_knows(method: str) -> None:
+    sent = msgspec.json.encode(plan_of(method))
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(sent, type=CachePlan)
+
+
 @pytest.mark.parametrize("method", ["mpcache", "longcache", "infllm", "h2o", "snapkv", "tova", "streaming"])
 def test_a_short_prompt_is_read_whole(method: str) -> None:
-    assert type(make_method(CachePlan(method=method), 64, 8)).__name__ == "FullCache"  # type: ignore[arg-type]
+    assert type(plan_of(method).make_method(64, 8)).__name__ == "FullCache"
 
 
 @given(
@@ -78,3 +89,19 @@ def test_sizes_fit_together_and_the_budget_is_kept(
     for size, offered, count in zip(clusters, sizes.candidates, sizes.counts, strict=True):
         assert 1 <= count <= offered
         assert count * size >= sizes.counts[-1] * clusters[-1]
+
+
+def test_pairs_share_but_for_the_first_two_layers() -> None:
+    assert [leader(layer, CachePlan(shared_layers=2)) for layer in range(8)] == [0, 1, 2, 2, 4, 4, 6, 6]
+
+
+@given(layer=st.integers(0, 60), shared=st.integers(1, 8))
+def test_a_leader_comes_before_whom_it_leads_and_leads_itself(layer: int, shared: int) -> None:
+    plan = CachePlan(shared_layers=shared)
+    found = leader(layer, plan)
+    assert leader(found, plan) == found and layer - shared < found <= layer
+
+
+def test_no_other_method_shares() -> None:
+    assert leader(7, plan_of("snapkv", shared_layers=2)) == 7
+    assert leader(7, plan_of("full", shared_layers=2)) == 7

@@ -10,7 +10,7 @@ pytest.importorskip("jax", reason="JAX is not installed: pip install '.[mpc]'")
 
 import jax
 
-from cloister.mpc.functions.gelu import EDGE, gelu
+from cloister.mpc.functions.activations import GELU_EDGE, gelu
 
 SHAPES = st.sampled_from([(5,), (2, 3), (1, 2, 3)])  # few: JAX compiles for each
 
@@ -34,5 +34,5 @@ def test_close_everywhere_and_closer_near_zero() -> None:
 
 
 def test_tails_are_exact() -> None:
-    x = np.array([-1000, -EDGE - 0.01, EDGE + 0.01, 1000], np.float32)
+    x = np.array([-1000, -GELU_EDGE - 0.01, GELU_EDGE + 0.01, 1000], np.float32)
     assert np.asarray(gelu(x)).tolist() == [0, 0, x[2], 1000]

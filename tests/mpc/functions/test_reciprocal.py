@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("jax", reason="JAX is not installed: pip install '.[mpc]'")
 
-from cloister.mpc.functions.reciprocal import HIGHEST, LOWEST, divide_by_last
+from cloister.mpc.functions.softmax import HIGHEST, LOWEST, divide_by_last
 
 
 @settings(max_examples=15, deadline=None)

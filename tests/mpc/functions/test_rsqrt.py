@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("jax", reason="JAX is not installed: pip install '.[mpc]'")
 
-from cloister.mpc.functions.rsqrt import HIGHEST, LOWEST, rsqrt
+from cloister.mpc.functions.lookup import HIGHEST, LOWEST, rsqrt
 
 
 @settings(max_examples=15, deadline=None)

@@ -10,7 +10,7 @@ pytest.importorskip("jax", reason="JAX is not installed: pip install '.[mpc]'")
 
 import jax
 
-from cloister.mpc.functions.silu import CALM_WITHIN, EDGE, ordered_silu, silu, times
+from cloister.mpc.functions.activations import CALM_WITHIN, EDGE, ordered_silu, silu, times
 
 SHAPES = st.sampled_from([(5,), (2, 3), (1, 2, 3)])  # few: JAX compiles for each
 

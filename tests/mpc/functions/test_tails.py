@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hn
 
 pytest.importorskip("jax", reason="JAX is not installed: pip install '.[mpc]'")
 
-from cloister.mpc.functions.tails import with_tails
+from cloister.mpc.functions.activations import with_tails
 
 SHAPES = st.sampled_from([(5,), (2, 3), (1, 2, 3)])  # few: JAX compiles for each
 

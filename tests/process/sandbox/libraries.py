@@ -16,7 +16,7 @@ import numpy
 import tokenizers
 import torch
 
-from cloister.kernels.native import NativeKernels
+from cloister.compute.cpu.native import NativeKernels
 from tests.process.sandbox.house import Setting, attempt_inside
 
 torch.set_num_threads(1)

@@ -1,4 +1,13 @@
-"""What running something on shares costs: seconds, bytes and messages, in all and for each operator. Only adds up."""
+"""What running something on shares costs: seconds, bytes and messages, in all and for each operator; and how long it
+would take over slower networks than the loopback it was measured on:
+
+    seconds on a network = seconds measured + bytes of the busiest party / bandwidth + messages of one party x latency
+
+Parties have a connection each, so bytes count by party. Every message is waited for: SPU's protocols are rounds of one
+message each way, and no two rounds overlap. Latency is what one message takes to arrive (half of a ping). Computing and
+sending do not overlap either. All three make the model an upper bound for one generation alone; the loopback's own time
+stays in the seconds measured.
+"""
 
 from __future__ import annotations
 
@@ -59,6 +68,22 @@ class Tally:
     def most_cpu(self) -> float:
         """Seconds of processor time of the party that computes most."""
         return max(self.cpu, default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What connects each party to the others."""
+
+    bytes_per_second: float
+    latency_seconds: float
+
+    def seconds(self, tally: Tally) -> float:
+        """What `tally` would take over this network."""
+        return tally.seconds + tally.most_bytes / self.bytes_per_second + tally.most_messages * self.latency_seconds
+
+
+LAN = Network(377e6, 0.3e-3)  # both as in the paper's own setting (§5.1: Rathee et al., 2020)
+WAN = Network(40e6, 40e-3)
 
 
 @dataclass(frozen=True, slots=True)

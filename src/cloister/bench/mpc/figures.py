@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cloister.bench.mpc.rows import Row
-from cloister.errors import SetupError
+from cloister.bench.suite.figures import Draw, panels, stacked_bars, titled
+from cloister.bench.suite.results import Document, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Document = dict[str, Any]
 COLORS = {
     "none": "black",
     "full_naive": "tab:gray",
@@ -36,27 +33,13 @@ MEASURES = {
 }
 
 
-def draw_figures(document: Document, folder: Path) -> list[Path]:
-    """One PNG for each figure there are numbers for; the files written."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    drawn = [(name, draw(document)) for name, draw in FIGURES.items()]
-    paths = []
-    for name, figure in drawn:
-        if figure is not None:
-            _save(figure, folder / f"{name}.png")
-            paths.append(folder / f"{name}.png")
-    return paths
-
-
 def draw_lengths(document: Document) -> Figure | None:
     """Figure 10: what a token costs against the length of its sequence."""
     runs = [run for run in document["runs"] if run["protocol"] == "aby3"]
     if not runs:
         return None
-    figure, panels = _panels(2, 2)
-    for panel, (key, title) in zip(panels, MEASURES.items(), strict=True):
+    figure, axes = panels(2, 2)
+    for panel, (key, title) in zip(axes, MEASURES.items(), strict=True):
         for method in dict.fromkeys(run["method"] for run in runs):
             mine = sorted((run["seq"], run[key]) for run in runs if run["method"] == method)
             wide = 2.5 if method.startswith("mpcache") else 1.2
@@ -66,8 +49,8 @@ def draw_lengths(document: Document) -> Figure | None:
         panel.set_xticks(lengths, [str(length) for length in lengths])
         panel.minorticks_off()
         panel.grid(alpha=0.3)
-    panels[1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return _titled(figure, document, "a token's cost, 3 parties")
+    axes[1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return titled(figure, document, "a token's cost, 3 parties")
 
 
 def draw_ablation(document: Document) -> Figure | None:
@@ -75,13 +58,13 @@ def draw_ablation(document: Document) -> Figure | None:
     rows = document["ablation"]
     if not rows:
         return None
-    figure, panels = _panels(1, 3)
+    figure, axes = panels(1, 3)
     names = [row["step"] for row in rows]
-    for panel, key in zip(panels, ("megabytes", "messages", "lan_cpu_seconds"), strict=True):
+    for panel, key in zip(axes, ("megabytes", "messages", "lan_cpu_seconds"), strict=True):
         _bars_across(panel, names, [row[key] for row in rows], MEASURES[key])
-    for panel in panels[1:]:
+    for panel in axes[1:]:
         panel.set_yticklabels([])
-    return _titled(figure, document, f"step by step, T = {rows[0]['seq']}")
+    return titled(figure, document, f"step by step, T = {rows[0]['seq']}")
 
 
 def draw_sharing(document: Document) -> Figure | None:
@@ -89,15 +72,15 @@ def draw_sharing(document: Document) -> Figure | None:
     rows = document["shared_layers"]
     if not rows:
         return None
-    figure, panels = _panels(1, 3)
-    for panel, key in zip(panels, ("megabytes", "messages", "lan_cpu_seconds"), strict=True):
+    figure, axes = panels(1, 3)
+    for panel, key in zip(axes, ("megabytes", "messages", "lan_cpu_seconds"), strict=True):
         for method in dict.fromkeys(row["method"] for row in rows):
             mine = [(row["layers"], row[key]) for row in rows if row["method"] == method]
             panel.plot(*zip(*mine, strict=True), marker="o", color=COLORS.get(method), label=method)
         panel.set(title=MEASURES[key], xlabel="layers with one selection", ylim=(0, None))
         panel.grid(alpha=0.3)
-    panels[0].legend()
-    return _titled(figure, document, "index sharing between layers")
+    axes[0].legend()
+    return titled(figure, document, "index sharing between layers")
 
 
 def draw_two_party(document: Document) -> Figure | None:
@@ -105,11 +88,11 @@ def draw_two_party(document: Document) -> Figure | None:
     rows = [run for run in document["runs"] if run["protocol"] == "cheetah"]
     if not rows:
         return None
-    figure, panels = _panels(1, 2)
+    figure, axes = panels(1, 2)
     names = [row["method"] for row in rows]
-    for panel, key in zip(panels, ("megabytes", "lan_cpu_seconds"), strict=True):
+    for panel, key in zip(axes, ("megabytes", "lan_cpu_seconds"), strict=True):
         _bars_across(panel, names, [row[key] for row in rows], MEASURES[key])
-    return _titled(figure, document, f"2 parties (Cheetah), T = {rows[0]['seq']}")
+    return titled(figure, document, f"2 parties (Cheetah), T = {rows[0]['seq']}")
 
 
 def draw_operators(document: Document) -> Figure | None:
@@ -117,28 +100,21 @@ def draw_operators(document: Document) -> Figure | None:
     rows = [row for row in document["operators"] if row["program"] == "step"]
     if not rows:
         return None
-    figure, panels = _panels(1, 2)
+    figure, axes = panels(1, 2)
     methods = list(dict.fromkeys(row["method"] for row in rows))
-    for panel, key in zip(panels, ("megabytes", "messages"), strict=True):
+    for panel, key in zip(axes, ("megabytes", "messages"), strict=True):
         _stacked(panel, rows, methods, key)
-    panels[1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return _titled(figure, document, f"a token's operators, T = {rows[0]['seq']}")
+    axes[1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return titled(figure, document, f"a token's operators, T = {rows[0]['seq']}")
 
 
-FIGURES: dict[str, Callable[[Document], Figure | None]] = {
+FIGURES: dict[str, Draw] = {
     "mpc-lengths": draw_lengths,
     "mpc-ablation": draw_ablation,
     "mpc-sharing": draw_sharing,
     "mpc-two-party": draw_two_party,
     "mpc-operators": draw_operators,
 }
-
-
-def _panels(rows: int, columns: int) -> tuple[Figure, tuple[Axes, ...]]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.2 * columns + 2.0, 3.2 * rows + 0.8), layout="constrained")
-    return figure, tuple(figure.add_subplot(rows, columns, number + 1) for number in range(rows * columns))
 
 
 def _bars_across(panel: Axes, names: list[str], values: list[float], title: str) -> None:
@@ -154,24 +130,9 @@ def _bars_across(panel: Axes, names: list[str], values: list[float], title: str)
 
 
 def _stacked(panel: Axes, rows: list[Row], methods: list[str], key: str) -> None:
-    left = [0.0] * len(methods)
-    for operator in dict.fromkeys(row["operator"] for row in rows):
-        found = {row["method"]: row[key] for row in rows if row["operator"] == operator}
-        widths = [found.get(method, 0.0) for method in methods]
-        panel.barh(methods, widths, left=left, label=operator)
-        left = [start + width for start, width in zip(left, widths, strict=True)]
+    operators = dict.fromkeys(row["operator"] for row in rows)
+    found = {(row["operator"], row["method"]): row[key] for row in rows}
+    parts = {operator: [found.get((operator, method), 0.0) for method in methods] for operator in operators}
+    stacked_bars(panel, methods, parts)
     panel.set(title=MEASURES[key])
     panel.grid(alpha=0.3, axis="x")
-
-
-def _titled(figure: Figure, document: Document, what: str) -> Figure:
-    figure.suptitle(f"{document['model']}: {what}")
-    return figure
-
-
-def _save(figure: Figure, path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=110)
-    except OSError as wrong:
-        raise SetupError(f"{path} cannot be written: {wrong.strerror}.", hint="Choose another --plot-dir.") from None

@@ -17,7 +17,7 @@ from cloister.bench.mpc.signature import inputs_of
 if TYPE_CHECKING:
     from jax import Array
 
-    from cloister.mpc.shape import ModelShape
+    from cloister.mpc.model.shape import ModelShape
 
 CLUSTERS = 64
 SHARE = 4

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from cloister.bench.mpc.cost import Cost, total, typical
 from cloister.bench.mpc.parties import Parties
 from cloister.bench.mpc.signature import inputs_of
-from cloister.bench.mpc.ways import Way
+from cloister.bench.mpc.variants import Variant
 from cloister.mpc.cache.plan import CachePlan
 
 if TYPE_CHECKING:
-    from cloister.mpc.programs import Program, Programs
-    from cloister.mpc.shape import ModelShape
+    from cloister.mpc.model.programs import Program, Programs
+    from cloister.mpc.model.shape import ModelShape
 
 LONG = 20.0  # seconds; what takes as long is not repeated
 LUCKY = 5  # runs of a program that ranks by random pivots: its bytes differ by a third from run to run
@@ -50,7 +50,7 @@ class Step:
 
 
 class Meter:
-    """Measures on the given parties. A program met again, in whichever way, is not measured again."""
+    """Measures on the given parties. A program met again, in whichever variant, is not measured again."""
 
     def __init__(self, parties: Parties, shape: ModelShape, *, repeats: int, new_tokens: int) -> None:
         self.parties = parties
@@ -59,22 +59,22 @@ class Meter:
         self._new_tokens = new_tokens
         self._known: dict[bytes, Cost] = {}
 
-    def step(self, way: Way, seq: int) -> Step:
+    def step(self, variant: Variant, seq: int) -> Step:
         """A token generated after `seq` others (a multiple of 16)."""
-        return self.steps([way], seq)[0]
+        return self.steps([variant], seq)[0]
 
-    def steps(self, ways: Sequence[Way], seq: int, *, layers_only: bool = False) -> list[Step]:
-        """The same for several ways, their programs run in turn, round by round: a slow minute hits all of them."""
-        planned = [self._planned(way, seq) for way in ways]
+    def steps(self, variants: Sequence[Variant], seq: int, *, layers_only: bool = False) -> list[Step]:
+        """The same for several variants, their programs run in turn, round by round: a slow minute hits all of them."""
+        planned = [self._planned(variant, seq) for variant in variants]
         if layers_only:
             planned = [[[one for one in counted if not _is_outside(one[0])] for counted in each] for each in planned]
         self._measure([program for each in planned for counted in each for program, _ in counted])
         return [self._composed(each, seq) for each in planned]
 
-    def whole_step(self, way: Way, seq: int) -> list[Cost]:
+    def whole_step(self, variant: Variant, seq: int) -> list[Cost]:
         """All programs of a step one after another, as in serving: what composing is checked against."""
         order: list[Program] = []
-        for program, times in programs_of(self._programs(way, seq)):
+        for program, times in programs_of(self._programs(variant, seq)):
             order += [program] * times
         return self.parties.run([self._executable(program) for program in order])
 
@@ -88,35 +88,35 @@ class Meter:
                     found[key] += self.parties.run([self._executable(program)])
         self._known |= {key: typical(costs) for key, costs in found.items()}
 
-    def _planned(self, way: Way, seq: int) -> list[list[Counted]]:
+    def _planned(self, variant: Variant, seq: int) -> list[list[Counted]]:
         """What a step runs and how often: with a cache one list, without one those of one block and of two."""
-        if way.plan.method != "none":
-            return [list(programs_of(self._programs(way, seq)))]
-        from cloister.mpc.layer import BLOCK
+        if variant.name != "none":
+            return [list(programs_of(self._programs(variant, seq)))]
+        from cloister.mpc.model.decoder import BLOCK
 
         lengths = [min(seq, BLOCK)] + [2 * BLOCK] * (seq > BLOCK)
-        return [list(_recomputing(self._programs(way, -(-length // 16) * 16))) for length in lengths]
+        return [list(_recomputing(self._programs(variant, -(-length // 16) * 16))) for length in lengths]
 
     def _composed(self, planned: list[list[Counted]], seq: int) -> Step:
-        from cloister.mpc import layer
+        from cloister.mpc.model import decoder
 
         costs = [
             tuple(Part(program.name, times, self._known[_key(program)]) for program, times in counted)
             for counted in planned
         ]
-        blocks = seq // layer.BLOCK
+        blocks = seq // decoder.BLOCK
         if len(costs) == 1 or blocks == 2:
             return Step(costs[-1])
         (embed, one, _), (_, two, head) = costs
         prompt = Part(one.name, one.times, _extrapolated(one.cost, two.cost, blocks))
         return Step((embed, prompt, head), extrapolated=True)
 
-    def _programs(self, way: Way, seq: int) -> Programs:
-        from cloister.mpc.programs import Outline, Programs
+    def _programs(self, variant: Variant, seq: int) -> Programs:
+        from cloister.mpc.model.programs import Outline, Programs
 
-        # On which functions a cache is computed is the way's affair, so that equal plans give equal programs.
-        plan = CachePlan(method="full") if way.plan.method in ("full_naive", "none") else way.plan
-        return Programs(self.shape, Outline(seq, self._new_tokens, plan, way.functions))
+        # On which functions a cache is computed is the variant's affair, so that equal plans give equal programs.
+        plan = CachePlan(method="full") if variant.plan.method in ("full_naive", "none") else variant.plan
+        return Programs(self.shape, Outline(seq, self._new_tokens, plan, variant.functions))
 
     def _executable(self, program: Program) -> Any:
         from spu import libspu

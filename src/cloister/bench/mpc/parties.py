@@ -1,7 +1,6 @@
 """Two or three parties as processes over TCP on this machine, to measure programs on: each program's Cost.
 
-Inputs are dealt by this process, which is client and provider in one. For random numbers only: shares pass through
-files of a private folder that is gone afterwards.
+Inputs are dealt by this process, which is client and provider in one. For random numbers only.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -18,12 +18,24 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cloister.bench.mpc.cost import Cost
-from cloister.bench.mpc.orders import Answer, Done, Drop, Failed, Join, Keep, Order, ProtocolName, Run, ShareFile, Show
+from cloister.bench.mpc.party import (
+    PARTIES,
+    Done,
+    Drop,
+    Failed,
+    Join,
+    Keep,
+    ProtocolName,
+    Reply,
+    Request,
+    Run,
+    Share,
+    Show,
+    settings_of,
+)
 from cloister.bench.mpc.profile_log import count_profiles, merge, read_profiles
-from cloister.bench.mpc.protocol import PARTIES, settings_of
 from cloister.bench.mpc.signature import Input
 from cloister.errors import PartyLost
-from cloister.messages.frames import FrameReader, encode_frame
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,11 +51,9 @@ class Parties:
         self.protocol = protocol
         self.count = PARTIES[protocol]
         self._folder = TemporaryDirectory(prefix="cloister-bench-mpc-")
-        self._files = 0
         self._held: set[str] = set()
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._controls: list[socket.socket] = []
-        self._readers: list[FrameReader[Answer]] = [FrameReader(Answer) for _ in range(self.count)]
+        self._controls: list[Connection] = []
 
     def __enter__(self) -> Parties:
         from spu import Io
@@ -74,12 +84,7 @@ class Parties:
 
         visibility = libspu.Visibility.VIS_PUBLIC if public else libspu.Visibility.VIS_SECRET
         shares = self._io.make_shares(np.array(numbers, order="C"), visibility, -1)
-        files = [self._file() for _ in shares]
-        for file, share in zip(files, shares, strict=True):
-            file.write_bytes(msgspec.msgpack.encode(ShareFile(share.meta, list(share.share_chunks))))
-        self._ask([Keep(name, str(file)) for file in files])
-        for file in files:
-            file.unlink()
+        self._ask([Keep(name, Share.of(share)) for share in shares])
 
     def hold(self, kind: Input) -> str:
         """The name of random numbers of this type, dealt when first asked for."""
@@ -91,25 +96,17 @@ class Parties:
 
     def run(self, executables: Sequence[Any]) -> list[Cost]:
         """What each costs, run one after another without a word in between."""
-        files = [self._file() for _ in executables]
-        for file, executable in zip(files, executables, strict=True):
-            file.write_bytes(executable.SerializeToString())
         begins = [log.stat().st_size for log in self._logs]
-        answers = self._ask([Run(tuple(map(str, files)))] * self.count)
-        for file in files:
-            file.unlink()
-        logs = [_read_log(log, begin, len(files)) for log, begin in zip(self._logs, begins, strict=True)]
+        run = Run(tuple(executable.SerializeToString() for executable in executables))
+        replies = self._ask([run] * self.count)
+        logs = [_read_log(log, begin, len(executables)) for log, begin in zip(self._logs, begins, strict=True)]
         profiles = zip(*map(read_profiles, logs), strict=True)
-        worked = zip(*(answer.cpu_seconds for answer in answers), strict=True)
+        worked = zip(*(reply.cpu_seconds for reply in replies), strict=True)
         return [merge(each, cpu) for each, cpu in zip(profiles, worked, strict=True)]
 
     def open(self, name: str) -> np.ndarray[Any, Any]:
         """A value put together again from all shares."""
-        files = [self._file() for _ in range(self.count)]
-        self._ask([Show(name, str(file)) for file in files])
-        shares = [_share_of(msgspec.msgpack.decode(file.read_bytes(), type=ShareFile)) for file in files]
-        for file in files:
-            file.unlink()
+        shares = [reply.share.for_spu() for reply in self._ask([Show(name)] * self.count) if reply.share]
         numbers: np.ndarray[Any, Any] = self._io.reconstruct(shares)
         return numbers
 
@@ -122,39 +119,32 @@ class Parties:
     def _logs(self) -> list[Path]:
         return [Path(self._folder.name) / f"party-{rank}.log" for rank in range(self.count)]
 
-    def _file(self) -> Path:
-        self._files += 1
-        return Path(self._folder.name) / str(self._files)
-
     def _start(self, rank: int) -> None:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "cloister.bench.mpc.party", str(theirs.fileno())]
         with theirs, self._logs[rank].open("wb") as log:
-            self._controls.append(ours)
+            self._controls.append(Connection(ours.detach()))
             self._processes.append(
                 subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(theirs.fileno(),))
             )
 
-    def _ask(self, orders: Sequence[Order], seconds: float | None = None) -> list[Done]:
+    def _ask(self, requests: Sequence[Request], seconds: float | None = None) -> list[Done]:
         try:
-            for control, order in zip(self._controls, orders, strict=True):
-                control.settimeout(seconds)
-                control.sendall(encode_frame((order,)))
-            answers = [self._hear(rank) for rank in range(self.count)]
-        except TimeoutError:
-            raise PartyLost("A party does not answer.", hint="Is the machine overloaded?") from None
-        except ConnectionError:
+            for control, request in zip(self._controls, requests, strict=True):
+                control.send_bytes(msgspec.msgpack.encode(request))
+            replies = [self._reply(control, seconds) for control in self._controls]
+        except (EOFError, ConnectionError):
             raise PartyLost("A party ended.", hint="Memory may have run out: measure shorter sequences.") from None
-        for rank, answer in enumerate(answers):
-            if isinstance(answer, Failed):
-                raise PartyLost(f"Party {rank} failed: {' '.join(answer.reason.split())[:300]}")
-        return [answer for answer in answers if isinstance(answer, Done)]
+        for rank, reply in enumerate(replies):
+            if isinstance(reply, Failed):
+                raise PartyLost(f"Party {rank} failed: {' '.join(reply.reason.split())[:300]}")
+        return [reply for reply in replies if isinstance(reply, Done)]
 
-    def _hear(self, rank: int) -> Answer:
-        while data := self._controls[rank].recv(65536):
-            for answer in self._readers[rank].feed(data):
-                return answer
-        raise ConnectionResetError
+    def _reply(self, control: Connection, seconds: float | None) -> Reply:
+        if not control.poll(seconds):
+            raise PartyLost("A party does not answer.", hint="Is the machine overloaded?")
+        reply: Reply = msgspec.msgpack.decode(control.recv_bytes(), type=Reply)
+        return reply
 
 
 def _read_log(log: Path, begin: int, runs: int) -> str:
@@ -166,14 +156,6 @@ def _read_log(log: Path, begin: int, runs: int) -> str:
         if count_profiles(text) >= runs or time.monotonic() > deadline:
             return text
         time.sleep(0.005)
-
-
-def _share_of(found: ShareFile) -> Any:
-    from spu import libspu
-
-    share = libspu.Share()
-    share.meta, share.share_chunks = found.meta, found.chunks
-    return share
 
 
 def _free_addresses(count: int) -> tuple[str, ...]:

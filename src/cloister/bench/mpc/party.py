@@ -1,75 +1,142 @@
-"""A party that is measured (`python -m cloister.bench.mpc.party FD`): holds shares and runs what it is told.
+"""A party that is measured (`python -m cloister.bench.mpc.party FD`), and what it is asked: it holds shares and runs
+what it is told.
 
-It trusts the bench that started it and is not for serving: it takes executables, and its lines are not encrypted. Its
-log (standard output) is where SPU's profiler writes.
+It trusts the bench that started it and is not for serving: it takes executables, and its connections are not
+encrypted. Its log (standard output) is where SPU's profiler writes.
 """
 
 from __future__ import annotations
 
-import socket
 import sys
 from itertools import pairwise
-from pathlib import Path
+from multiprocessing.connection import Connection
 from time import process_time
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta, Struct
 
-from cloister.bench.mpc.orders import Answer, Done, Drop, Failed, Join, Keep, Order, Run, ShareFile, Show
-from cloister.bench.mpc.protocol import settings_of
-from cloister.messages.frames import FrameReader, encode_frame
 from cloister.process.hardening import die_with_parent
 
 PATIENCE_MS = 20 * 60 * 1000
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+ProtocolName = Literal["aby3", "cheetah"]
+PARTIES: dict[ProtocolName, int] = {"aby3": 3, "cheetah": 2}
+
+
+class Share(Struct, frozen=True, forbid_unknown_fields=True):
+    """One party's share of an array, as SPU writes it."""
+
+    meta: bytes
+    chunks: list[bytes]
+
+    @classmethod
+    def of(cls, share: Any) -> Share:
+        return cls(share.meta, list(share.share_chunks))
+
+    def for_spu(self) -> Any:
+        from spu import libspu
+
+        share = libspu.Share()
+        share.meta, share.share_chunks = self.meta, self.chunks
+        return share
+
+
+class Join(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """First: which party this is, and where all of them listen."""
+
+    rank: Annotated[int, Meta(ge=0, le=2)]
+    addresses: Annotated[tuple[Name, ...], Meta(min_length=2, max_length=3)]
+    protocol: ProtocolName
+
+
+class Keep(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Hold the share under a name."""
+
+    name: Name
+    share: Share
+
+
+class Run(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Run these executables, one after another; the log says what each cost."""
+
+    executables: Annotated[tuple[bytes, ...], Meta(max_length=4096)]
+
+
+class Show(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Tell the share held under a name."""
+
+    name: Name
+
+
+class Drop(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Forget these."""
+
+    names: Annotated[tuple[Name, ...], Meta(max_length=4096)]
+
+
+class Done(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """It was done. For runs: the processor's time that each took; for what was to be shown, the share."""
+
+    cpu_seconds: Annotated[tuple[float, ...], Meta(max_length=4096)] = ()
+    share: Share | None = None
+
+
+class Failed(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """It was not; SPU's words, which speak of shapes and connections only."""
+
+    reason: Annotated[str, Meta(max_length=2000)]
+
+
+Request = Join | Keep | Run | Show | Drop
+Reply = Done | Failed
+
+
+def settings_of(protocol: ProtocolName, *, profile: bool = False) -> Any:
+    """The numbers' format as in serving; with `profile` every run writes what each operator cost."""
+    from cloister.mpc.shares import runtime_config
+
+    settings = runtime_config(protocol)
+    settings.enable_pphlo_profile = profile
+    return settings
 
 
 class Party:
     """Serves one bench until it hangs up."""
 
-    def __init__(self, control: socket.socket) -> None:
-        self._control = control
+    def __init__(self) -> None:
         self._link: Any = None
         self._runtime: Any = None
 
-    def serve(self) -> None:
-        reader: FrameReader[Order] = FrameReader(Order)
-        while data := self._control.recv(65536):
-            for order in reader.feed(data):
-                self._control.sendall(encode_frame((self._answer(order),)))
-
-    def _answer(self, order: Order) -> Answer:
+    def reply(self, request: Request) -> Reply:
         try:
-            return Done(tuple(self._obey(order) or ()))
+            match request:
+                case Join():
+                    self._join(request)
+                case Keep(name, share):
+                    self._runtime.set_var(name, share.for_spu())
+                case Run(executables):
+                    return Done(cpu_seconds=self._run(executables))
+                case Show(name):
+                    return Done(share=Share.of(self._runtime.get_var(name)))
+                case Drop(names):
+                    for name in names:
+                        self._runtime.del_var(name)
+            return Done()
         except (RuntimeError, LookupError, ValueError) as wrong:  # how libspu's own exceptions arrive
             return Failed(str(wrong)[:2000] or type(wrong).__name__)
-
-    def _obey(self, order: Order) -> list[float] | None:
-        match order:
-            case Join():
-                self._join(order)
-            case Keep(name, file):
-                self._runtime.set_var(name, _read_share(Path(file)))
-            case Run(files):
-                return self._run([Path(file).read_bytes() for file in files])
-            case Show(name, file):
-                share = self._runtime.get_var(name)
-                Path(file).write_bytes(msgspec.msgpack.encode(ShareFile(share.meta, list(share.share_chunks))))
-            case Drop(names):
-                for name in names:
-                    self._runtime.del_var(name)
-        return None
 
     def _join(self, order: Join) -> None:
         from spu import Runtime, libspu
 
-        lines = libspu.link.Desc()
-        lines.recv_timeout_ms = lines.http_timeout_ms = PATIENCE_MS
+        links = libspu.link.Desc()
+        links.recv_timeout_ms = links.http_timeout_ms = PATIENCE_MS
         for rank, address in enumerate(order.addresses):
-            lines.add_party(f"party-{rank}", address)
-        self._link = libspu.link.create_brpc(lines, order.rank)
+            links.add_party(f"party-{rank}", address)
+        self._link = libspu.link.create_brpc(links, order.rank)
         self._runtime = Runtime(self._link, settings_of(order.protocol, profile=True))
 
-    def _run(self, programs: list[bytes]) -> list[float]:
+    def _run(self, programs: tuple[bytes, ...]) -> tuple[float, ...]:
         from spu import libspu
 
         executables = [libspu.Executable() for _ in programs]
@@ -80,23 +147,20 @@ class Party:
         for executable in executables:
             self._runtime.run(executable)
             times.append(process_time())
-        return [end - begin for begin, end in pairwise(times)]
-
-
-def _read_share(file: Path) -> Any:
-    from spu import libspu
-
-    found = msgspec.msgpack.decode(file.read_bytes(), type=ShareFile)
-    share = libspu.Share()
-    share.meta, share.share_chunks = found.meta, found.chunks
-    return share
+        return tuple(end - begin for begin, end in pairwise(times))
 
 
 def main() -> None:
-    """The bench's socket is named on the command line."""
+    """The bench's end of the connection is named on the command line."""
     die_with_parent()
-    with socket.socket(fileno=int(sys.argv[1])) as control:
-        Party(control).serve()
+    party = Party()
+    with Connection(int(sys.argv[1])) as control:
+        while True:
+            try:
+                request = msgspec.msgpack.decode(control.recv_bytes(), type=Request)
+            except EOFError:
+                return
+            control.send_bytes(msgspec.msgpack.encode(party.reply(request)))
 
 
 if __name__ == "__main__":

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias, get_args
 
-from cloister.bench.mpc.ways import WAYS
-from cloister.mpc.cache.plan import MethodName
+from cloister.bench.mpc.baselines.plan import BaselineName
+from cloister.bench.mpc.variants import VARIANTS
 
 Part = Literal[
-    "lengths", "ablation", "gathering", "hierarchies", "sharing", "necessity", "two_party", "composition", "quality"
+    "lengths", "composition", "ablation", "gathering", "hierarchies", "sharing", "necessity", "two_party", "quality"
 ]
-PARTS: tuple[Part, ...] = (
-    "lengths",
-    "composition",
-    "ablation",
-    "gathering",
-    "hierarchies",
-    "sharing",
-    "necessity",
-    "two_party",
-    "quality",
-)
+PARTS: tuple[Part, ...] = get_args(Part)
+QualityMethod: TypeAlias = Literal["mpcache"] | BaselineName
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +23,7 @@ class Plan:
     """
 
     lengths: tuple[int, ...] = (256, 512, 1024, 2048)
-    ways: tuple[str, ...] = tuple(WAYS)
+    ways: tuple[str, ...] = tuple(VARIANTS)
     repeats: int = 3
     ablation_seq: int = 1024
     gathering_seq: int = 1024
@@ -47,7 +38,15 @@ class Plan:
     seconds: float = 30 * 60.0
     quality_samples: int = 4
     quality_budgets: tuple[float, ...] = (0.05, 0.1, 0.2)
-    quality_methods: tuple[MethodName, ...] = ("mpcache", "longcache", "infllm", "snapkv", "h2o", "tova", "streaming")
+    quality_methods: tuple[QualityMethod, ...] = (
+        "mpcache",
+        "longcache",
+        "infllm",
+        "snapkv",
+        "h2o",
+        "tova",
+        "streaming",
+    )
     quick: bool = False
 
 

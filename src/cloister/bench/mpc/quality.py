@@ -12,6 +12,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from cloister.bench.mpc.baselines.plan import BaselinePlan
+from cloister.bench.mpc.plan import FULL, QualityMethod
 from cloister.bench.mpc.quality_reading import Reader, ReadPrompt, read_prompt
 from cloister.bench.mpc.quality_tasks import (
     CONTINUATION_TOKENS,
@@ -22,19 +24,14 @@ from cloister.bench.mpc.quality_tasks import (
     tasks_of,
 )
 from cloister.models.source import open_folder
-from cloister.mpc.cache.plan import RECOMMENDED, CachePlan, MethodName
+from cloister.mpc.cache.plan import RECOMMENDED, CachePlan
 from cloister.mpc.functions.bundle import NAIVE
-from cloister.mpc.shape import shape_of
-from cloister.mpc.twin import PlainModel
-from cloister.mpc.weights import read_weights
+from cloister.mpc.model.plain import PlainModel
+from cloister.mpc.model.shape import shape_of
+from cloister.mpc.model.weights import read_weights
 from cloister.prompts.tokenizer import Tokenizer
 
 ANSWER_TOKENS = 16
-BUDGETS = (0.05, 0.1, 0.2)
-METHODS: tuple[MethodName, ...] = ("mpcache", "longcache", "infllm", "snapkv", "h2o", "tova", "streaming")
-STATIC: tuple[MethodName, ...] = ("snapkv", "h2o", "tova", "streaming")
-
-
 Decode = Callable[[Sequence[int]], str]
 
 
@@ -53,8 +50,8 @@ def run_quality(
     shared: Path | None,
     *,
     samples: int = 8,
-    budgets: Sequence[float] = BUDGETS,
-    methods: Sequence[MethodName] = METHODS,
+    budgets: Sequence[float] = FULL.quality_budgets,
+    methods: Sequence[QualityMethod] = FULL.quality_methods,
     progress: Callable[[str], None] = lambda what: None,
 ) -> list[QualityRow]:
     """Every method at every budget on every task. Without the shared folder, on generated texts."""
@@ -66,13 +63,13 @@ def run_quality(
     return judge(model, tokenizer.decode, tasks_of(shared, tokenizer.encode, samples), plans, progress)
 
 
-def plan_for(method: MethodName, budget: float) -> CachePlan:
+def plan_for(method: QualityMethod, budget: float) -> CachePlan:
     """The method as it is compared: its budget kept to the token, however short."""
     if method == "mpcache":
         return replace(RECOMMENDED, budget=budget, at_least=0)
     # Baselines rank single tokens, many at once: on plain numbers top-k finds the same ones sooner.
     pinned = RECOMMENDED.pinned_first
-    return CachePlan(method=method, budget=budget, at_least=0, pinned_first=pinned, ranking="top_k", gather="keys")
+    return BaselinePlan(method=method, budget=budget, at_least=0, pinned_first=pinned, ranking="top_k", gather="keys")
 
 
 def judge(

@@ -17,15 +17,14 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from cloister.mpc import layer
 from cloister.mpc.cache import slots
 from cloister.mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles
-from cloister.mpc.cache.plan import CachePlan, make_method
-from cloister.mpc.cache.sharing import leader
-from cloister.mpc.layer import Angles
-from cloister.mpc.sharing import permutations
-from cloister.mpc.twin import PlainModel
-from cloister.mpc.weights import LayerWeights
+from cloister.mpc.cache.plan import CachePlan, leader
+from cloister.mpc.model import decoder
+from cloister.mpc.model.decoder import Angles
+from cloister.mpc.model.inputs import permutations
+from cloister.mpc.model.plain import PlainModel
+from cloister.mpc.model.weights import LayerWeights
 
 FORGETFUL = ("h2o", "tova")
 """Methods whose cache changes from token to token: their continuation is read one by one within each layer."""
@@ -57,7 +56,7 @@ class Reader:
         self._model = model
         self._plan = plan
         self._columns = columns
-        self.method = make_method(plan, prompt_tokens, columns)
+        self.method = plan.make_method(prompt_tokens, columns)
         self._evict = jax.jit(self._run_evict)
         self._build = jax.jit(self.method.build)
         self._layer = jax.jit(self._run_layer, static_argnames="leading")
@@ -99,7 +98,7 @@ class Reader:
         choice: Choice | None, shuffles: Shuffles, *, leading: bool,
     ) -> tuple[Array, Choice | None]:  # fmt: skip
         shape, functions = self._model.shape, self._model.functions
-        new = layer.new_columns(shape, functions, epsilon, hidden, weights, angles)
+        new = decoder.new_columns(shape, functions, epsilon, hidden, weights, angles)
         cache = slots.write(cache, self.method.first_free, new.keys, new.values)
         if leading:
             before = jnp.concatenate([last_query, new.queries[:, :-1]], axis=1)
@@ -108,7 +107,7 @@ class Reader:
         seen = slots.seen(cache.pinned_keys.shape[1], self.method.first_free, self._columns)
         out = self._attend(new.queries, cache, choice, weights.offset, seen)
         present = jnp.ones((1, self._columns), hidden.dtype)
-        return layer.finish(shape, functions, hidden, out, weights, present, epsilon), choice
+        return decoder.finish(shape, functions, hidden, out, weights, present, epsilon), choice
 
     def _attend(self, queries: Array, cache: Cache, choice: Choice | None, offset: Array, seen: Array) -> Array:
         attend = partial(self.method.attend, softmax=self._model.functions.softmax, offset=offset)

@@ -1,26 +1,58 @@
-"""What was measured, as one document. Knows the numbers' meaning; measures, prints and draws nothing."""
+"""What was measured, as the rows of one document. Knows the numbers' meaning; measures, prints and draws nothing.
+
+Megabytes are 10⁶ bytes, sent by all parties together; messages are one party's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cloister.bench.mpc.cost import Cost
+from cloister.bench.mpc.cost import LAN, WAN, Cost, Tally
 from cloister.bench.mpc.plan import Plan
-from cloister.bench.mpc.rows import Row, cost_row, operator_rows
-from cloister.bench.mpc.targets import targets_of
+from cloister.bench.mpc.targets import TARGETS
+from cloister.bench.suite import results
+from cloister.bench.suite.results import Document, Row
 
 if TYPE_CHECKING:
     from cloister.bench.mpc.quality import QualityRow
 
+NUMBERS = (
+    *("runs", "quality", "ablation", "operators", "gathering", "hierarchies", "shared_layers"),
+    *("necessity", "composition"),
+)
 
-@dataclass(slots=True)
-class Results:
-    """Grows as measurements end. `document` may be asked for at any time."""
+
+def cost_row(tally: Tally) -> Row:
+    """What every measurement reports."""
+    return {
+        "seconds": round(tally.seconds, 4),
+        "megabytes": round(tally.bytes / 1e6, 4),
+        "messages": tally.most_messages,
+        "lan_seconds": round(LAN.seconds(tally), 4),
+        "wan_seconds": round(WAN.seconds(tally), 4),
+        "busiest_megabytes": round(tally.most_bytes / 1e6, 4),
+        "cpu_seconds": round(tally.most_cpu, 4),
+        "lan_cpu_seconds": round(LAN.seconds(tally) - tally.seconds + tally.most_cpu, 4),
+    }
+
+
+def operator_rows(cost: Cost, **labels: Any) -> list[Row]:
+    """One for each operator that sends or takes time, dearest on a LAN first."""
+    ordered = sorted(cost.operators.items(), key=lambda item: -LAN.seconds(item[1]))
+    return [
+        {**labels, "operator": name, "times": tally.times, **cost_row(tally)}
+        for name, tally in ordered
+        if tally.most_messages or tally.seconds > 1e-4
+    ]
+
+
+@dataclass
+class Results(results.Results):
+    """Rows of the kinds that `NUMBERS` names."""
 
     plan: Plan
-    model: str
     runs: list[Row] = field(default_factory=list)
     quality: list[Row] = field(default_factory=list)
     ablation: list[Row] = field(default_factory=list)
@@ -30,9 +62,8 @@ class Results:
     shared_layers: list[Row] = field(default_factory=list)
     necessity: list[Row] = field(default_factory=list)
     composition: list[Row] = field(default_factory=list)
-    failed: list[Row] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
-    taken_s: float = 0.0
+    targets = TARGETS
 
     def add_run(self, method: str, protocol: str, seq: int, cost: Cost, **more: Any) -> None:
         """One row of `runs`, with the fields every reader may rely on first."""
@@ -49,21 +80,8 @@ class Results:
         for task, score in {row.task: row.full_score for row in rows}.items():
             self.quality.append({"method": "full", "budget": 1.0, "task": task, "score": score, "full_score": score})
 
-    def document(self) -> dict[str, Any]:
-        """Plain values, ready for `json`."""
-        parts = {
-            name: list(getattr(self, name))
-            for name in (
-                *("runs", "quality", "ablation", "operators", "gathering", "hierarchies", "shared_layers"),
-                *("necessity", "composition"),
-            )
-        }
-        return {
-            **parts,
-            "targets": targets_of(parts),
-            "model": self.model,
-            "plan": asdict(self.plan),
-            "failed": list(self.failed),
-            "left_out": list(self.left_out),
-            "taken_s": round(self.taken_s, 1),
-        }
+    def numbers(self) -> Document:
+        return {name: list(getattr(self, name)) for name in NUMBERS}
+
+    def remarks(self) -> Document:
+        return {"left_out": list(self.left_out), "taken_s": round(self.seconds, 1)}

@@ -3,34 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cloister.bench.spd.plan import LEVELS
-from cloister.errors import SetupError
+from cloister.bench.suite.figures import Draw, panels, stacked_bars, titled
+from cloister.bench.suite.results import Document, find
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Document = dict[str, Any]
 Run = dict[str, Any]
 COLORS = {"open": "tab:blue", "partitioned": "tab:orange", "isolated": "tab:green"}
 BAR = 0.26
-
-
-def draw_figures(document: Document, folder: Path) -> list[Path]:
-    """One PNG for each figure there are numbers for; the files written."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    drawn = [(name, draw(document)) for name, draw in FIGURES.items()]
-    paths = []
-    for name, figure in drawn:
-        if figure is not None:
-            _save(figure, folder / f"{name}.png")
-            paths.append(folder / f"{name}.png")
-    return paths
+_panels = partial(panels, panel=(5.0, 3.0), margin=(3.0, 0.8))
 
 
 def draw_users(document: Document) -> Figure | None:
@@ -38,7 +25,7 @@ def draw_users(document: Document) -> Figure | None:
     runs = _runs(document, 4)
     if not runs:
         return None
-    figure, (latency, throughput) = _panels(2)
+    figure, (latency, throughput) = _panels(1, 2)
     for level in LEVELS:
         mine = [run for run in runs if run["level"] == level and run["tokens_per_s"]]
         beside = [(run, _same_load(runs, run, "open")) for run in mine]
@@ -59,7 +46,7 @@ def draw_users(document: Document) -> Figure | None:
     latency.set_title("time of an answer, over that of open")
     throughput.set(title="output tokens/s", ylim=(0, None))
     latency.legend()
-    return _titled(figure, document, f"{runs[0]['input_tokens']} tokens in, {runs[0]['output_tokens']} out")
+    return titled(figure, document, f"{runs[0]['input_tokens']} tokens in, {runs[0]['output_tokens']} out")
 
 
 def draw_models(document: Document) -> Figure | None:
@@ -69,13 +56,13 @@ def draw_models(document: Document) -> Figure | None:
         return None
     load = ("users", "input_tokens", "output_tokens")
     smaller = [run for run in _runs(document, 4) if all(run[name] == larger[0][name] for name in load)]
-    figure, (panel,) = _panels(1)
+    figure, (panel,) = _panels(1, 1)
     models = list(dict.fromkeys(run["model"] for run in smaller + larger))
     _bars(panel, models, lambda model, level: _answer(smaller + larger, level, model=model))
     panel.set(ylabel="time of an answer, s", ylim=(0, None))
     panel.legend()
     first = larger[0]
-    return _titled(
+    return titled(
         figure, document, f"{first['users']} users, {first['input_tokens']} tokens in, {first['output_tokens']} out"
     )
 
@@ -85,19 +72,19 @@ def draw_lengths(document: Document) -> Figure | None:
     runs = _runs(document, 6)
     if not runs:
         return None
-    figure, (panel,) = _panels(1)
+    figure, (panel,) = _panels(1, 1)
     loads = list(dict.fromkeys((run["input_tokens"], run["output_tokens"]) for run in runs))
     labels = {f"{tokens_in} in\n{tokens_out} out": (tokens_in, tokens_out) for tokens_in, tokens_out in loads}
 
     def per_token(label: str, level: str) -> float | None:
         tokens_in, tokens_out = labels[label]
-        found = _find(runs, level, input_tokens=tokens_in, output_tokens=tokens_out)
+        found = find(runs, level=level, input_tokens=tokens_in, output_tokens=tokens_out)
         return found["per_token_ms"] if found else None
 
     _bars(panel, list(labels), per_token)
     panel.set(ylabel="ms for each token", ylim=(0, None))
     panel.legend()
-    return _titled(figure, document, f"{runs[0]['users']} users")
+    return titled(figure, document, f"{runs[0]['users']} users")
 
 
 def draw_breakdown(document: Document) -> Figure | None:
@@ -105,37 +92,27 @@ def draw_breakdown(document: Document) -> Figure | None:
     breakdown = document["breakdown"]
     if not breakdown:
         return None
-    figure, (panel,) = _panels(1)
+    figure, (panel,) = _panels(1, 1)
     names = list(next(iter(breakdown.values()))["phases_ms"])
     rows = list(breakdown)
     for row, users in enumerate(rows):
         whole = breakdown[users]["between_tokens_ms"]["open"] or 0.0
         panel.barh(2 * row + 1, whole, color="lightgray", label="between tokens at open" if row == 0 else None)
-    left = [0.0] * len(rows)
-    for name in names:
-        widths = [breakdown[users]["phases_ms"][name] for users in rows]
-        panel.barh([2 * row for row in range(len(rows))], widths, left=left, label=name.replace("_", " "))
-        left = [start + width for start, width in zip(left, widths, strict=True)]
+    parts = {name.replace("_", " "): [breakdown[users]["phases_ms"][name] for users in rows] for name in names}
+    stacked_bars(panel, [2.0 * row for row in range(len(rows))], parts)
     labels = [f"{users} users, {level}" for users in rows for level in ("partitioned", "open")]
     panel.set_yticks(range(2 * len(rows)), labels)
     panel.set(xlabel="ms in a step")
     panel.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return _titled(figure, document, "where a step's time goes")
+    return titled(figure, document, "where a step's time goes")
 
 
-FIGURES: dict[str, Callable[[Document], Figure | None]] = {
+FIGURES: dict[str, Draw] = {
     "spd-users": draw_users,
     "spd-models": draw_models,
     "spd-lengths": draw_lengths,
     "spd-breakdown": draw_breakdown,
 }
-
-
-def _panels(count: int) -> tuple[Figure, tuple[Axes, ...]]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.0 * count + 3.0, 3.8), layout="constrained")
-    return figure, tuple(figure.add_subplot(1, count, number + 1) for number in range(count))
 
 
 def _bars(panel: Axes, groups: list[str], value: Callable[[str, str], float | None]) -> None:
@@ -151,28 +128,10 @@ def _runs(document: Document, figure: int) -> list[Run]:
     return [run for run in document["runs"] if run["figure"] == figure]
 
 
-def _find(runs: list[Run], level: str, **having: Any) -> Run | None:
-    matching = (run for run in runs if run["level"] == level and having.items() <= run.items())
-    return next(matching, None)
-
-
 def _same_load(runs: list[Run], like: Run, level: str) -> Run | None:
-    return _find(runs, level, **{name: like[name] for name in ("users", "input_tokens", "output_tokens", "model")})
+    return find(runs, level=level, **{name: like[name] for name in ("users", "input_tokens", "output_tokens", "model")})
 
 
 def _answer(runs: list[Run], level: str, **having: Any) -> float | None:
-    found = _find(runs, level, **having)
+    found = find(runs, level=level, **having)
     return found["answer_ms"] / 1000 if found and found["answer_ms"] else None
-
-
-def _titled(figure: Figure, document: Document, what: str) -> Figure:
-    figure.suptitle(f"{document['model']}: {what}")
-    return figure
-
-
-def _save(figure: Figure, path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=120)
-    except OSError as wrong:
-        raise SetupError(f"{path} cannot be written: {wrong.strerror}.", hint="Choose another --plot-dir.") from None

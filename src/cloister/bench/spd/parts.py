@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from cloister.bench.spd import memory
-from cloister.bench.spd.house import House
+from cloister.bench.spd.deployment import Deployment
 from cloister.bench.spd.plan import Level, Plan
 from cloister.bench.spd.results import breakdown_entry
 from cloister.errors import ServiceUnavailable
@@ -22,27 +22,27 @@ ONLY_ROOT = "only root may read the memory of sealed processes (/proc/PID/smaps_
 Advance = Callable[[str], None]
 
 
-async def break_down(house: House, plan: Plan, into: dict[str, Any], advance: Advance) -> None:
+async def break_down(server: Deployment, plan: Plan, into: dict[str, Any], advance: Advance) -> None:
     """Figure 7: the service counts its own time; prompts are the vaults' work, so all its steps decode."""
     points = plan.breakdown_points()
     for unprotected, partitioned in zip(points[::2], points[1::2], strict=True):
-        plain = await house.measure(unprotected, plan.seed)
+        plain = await server.measure(unprotected, plan.seed)
         advance(str(unprotected))
-        before = await house.counters()
-        run = await house.measure(partitioned, plan.seed)
-        after = await house.counters()
+        before = await server.counters()
+        run = await server.measure(partitioned, plan.seed)
+        after = await server.counters()
         spent = {phase: seconds - before.seconds.get(phase, 0.0) for phase, seconds in after.seconds.items()}
         into[str(partitioned.users)] = breakdown_entry(spent, after.steps - before.steps, run, plain)
         advance(str(partitioned))
 
 
-async def time_first_tokens(house: House, plan: Plan, into: dict[str, Any], advance: Advance) -> None:
+async def time_first_tokens(server: Deployment, plan: Plan, into: dict[str, Any], advance: Advance) -> None:
     """One user's wait for the first token of a long prompt, at `open` and at `partitioned` in turn."""
     waits: dict[Level, list[float]] = {"open": [], "partitioned": []}
     order: tuple[Level, ...] = ("open", "partitioned")
     for sample in range(plan.ttft_samples):
         for level in order[:: 1 if sample % 2 else -1]:
-            answer = await house.ask(level, plan.ttft_tokens, 2, seed=plan.seed + sample)
+            answer = await server.ask(level, plan.ttft_tokens, 2, seed=plan.seed + sample)
             waits[level].append(1000 * (answer.first_token - answer.sent))
         advance(f"first token, {plan.ttft_tokens} in")
     ratios = [ours / theirs for ours, theirs in zip(waits["partitioned"], waits["open"], strict=True)]
@@ -55,38 +55,38 @@ async def time_first_tokens(house: House, plan: Plan, into: dict[str, Any], adva
     }
 
 
-async def time_spare_vaults(house: House, plan: Plan, into: dict[str, Any], advance: Advance) -> None:
+async def time_spare_vaults(server: Deployment, plan: Plan, into: dict[str, Any], advance: Advance) -> None:
     """How long a new session waits for its vault when there are spare ones, as there are by default."""
     waits: list[float] = []
     for sample in range(plan.vault_samples):
         await asyncio.sleep(SETTLE_S)  # the one taken last is being replaced
-        await house.ask("partitioned", 16, 1, seed=plan.seed + sample)
-        if (wait := (await house.counters()).vault_wait_ms) is not None:
+        await server.ask("partitioned", 16, 1, seed=plan.seed + sample)
+        if (wait := (await server.counters()).vault_wait_ms) is not None:
             waits.append(wait)
         advance("a new user's vault")
     into |= {"with_spare_ms": _median(waits), "with_spare_worst_ms": _worst(waits)}
 
 
 async def weigh_vaults(
-    house: House, plan: Plan, vaults: dict[str, Any], into: dict[str, Any], advance: Advance
+    server: Deployment, plan: Plan, vaults: dict[str, Any], into: dict[str, Any], advance: Advance
 ) -> None:
     """Sessions that have been served once and wait, on a server without spare vaults: readiness and memory of each."""
     await asyncio.sleep(SETTLE_S)  # vaults of the warm-up are ending
-    before = memory.descendants(house.pid)
+    before = memory.descendants(server.pid)
     reason = None
     empty = 0
     try:
-        empty = memory.total({house.pid, *before})
+        empty = memory.total({server.pid, *before})
     except PermissionError:
         reason = ONLY_ROOT
     ready: list[float] = []
     weighed: dict[str, Any] = {}
     for number in range(plan.vault_samples if reason else plan.idle_vaults):
-        await house.ask("partitioned", SHORT_PROMPT, 1, seed=plan.seed + number, session=f"idle-{number}")
-        if (took := (await house.counters()).vault_ready_ms) is not None:
+        await server.ask("partitioned", SHORT_PROMPT, 1, seed=plan.seed + number, session=f"idle-{number}")
+        if (took := (await server.counters()).vault_ready_ms) is not None:
             ready.append(took)
         if not reason and number + 1 == min(plan.mapped_vaults, plan.idle_vaults):
-            weighed |= _weights(house, number + 1)
+            weighed |= _weights(server, number + 1)
         advance("vaults that wait")
     vaults |= {"without_spare_ms": _median(ready), "without_spare_worst_ms": _worst(ready)}
     if reason:
@@ -94,11 +94,11 @@ async def weigh_vaults(
         into["reason"] = reason
         return
     into |= weighed
-    into |= await _weigh(house, plan, before, empty)
+    into |= await _weigh(server, plan, before, empty)
 
 
-def _weights(house: House, vaults: int) -> dict[str, Any]:
-    everyone = memory.descendants(house.pid)
+def _weights(server: Deployment, vaults: int) -> dict[str, Any]:
+    everyone = memory.descendants(server.pid)
     counted, size = memory.proportional_of_mapping(everyone, WEIGHTS)
     return {
         "weights_mb": round(size / MB, 1),
@@ -107,17 +107,17 @@ def _weights(house: House, vaults: int) -> dict[str, Any]:
     }
 
 
-async def _weigh(house: House, plan: Plan, before: set[int], empty: int) -> dict[str, Any]:
+async def _weigh(server: Deployment, plan: Plan, before: set[int], empty: int) -> dict[str, Any]:
     await asyncio.sleep(SETTLE_S)
-    idle = memory.descendants(house.pid) - before
+    idle = memory.descendants(server.pid) - before
     if len(idle) != plan.idle_vaults:
         raise ServiceUnavailable(f"{plan.idle_vaults} vaults should be waiting, and there are {len(idle)}.")
-    together = memory.total({house.pid, *before, *idle}) - empty
+    together = memory.total({server.pid, *before, *idle}) - empty
     private = [memory.memory_of(pid).private for pid in idle]
-    await house.ask("partitioned", plan.ttft_tokens, 1, seed=plan.seed, session="long")
-    (long,) = memory.descendants(house.pid) - before - idle
+    await server.ask("partitioned", plan.ttft_tokens, 1, seed=plan.seed, session="long")
+    (long,) = memory.descendants(server.pid) - before - idle
     long_private = memory.memory_of(long).private
-    kv, long_kv = (memory.kv_bytes(house.folder.path, tokens) for tokens in (SHORT_PROMPT, plan.ttft_tokens))
+    kv, long_kv = (memory.kv_bytes(server.folder.path, tokens) for tokens in (SHORT_PROMPT, plan.ttft_tokens))
     beyond = None if kv is None or long_kv is None else max(max(private) - kv, long_private - long_kv)
     return {
         "beyond_kv_mb": _mb(beyond),

@@ -4,35 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
+
+from cloister.bench.suite.rounds import Point
 
 Level = Literal["open", "partitioned", "isolated"]
-LEVELS: tuple[Level, ...] = ("open", "partitioned", "isolated")
+LEVELS: tuple[Level, ...] = get_args(Level)
 
 Part = Literal["users", "lengths", "breakdown", "ttft", "vaults", "model", "memory"]
-PARTS: tuple[Part, ...] = ("users", "lengths", "breakdown", "ttft", "vaults", "model", "memory")
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One side of a comparison: so many users at a level. `optional`: left out when the part has used up its time."""
-
-    level: Level
-    users: int
-    input_tokens: int
-    output_tokens: int
-    requests: int = 1
-    rounds: int = 1
-    optional: bool = False
-
-    @property
-    def load(self) -> tuple[int, int, int]:
-        """What all sides of a comparison have in common."""
-        return self.users, self.input_tokens, self.output_tokens
-
-    def __str__(self) -> str:
-        users = f"{self.users} user{'s' if self.users > 1 else ''}"
-        return f"{self.level}, {users}, {self.input_tokens} in, {self.output_tokens} out"
+PARTS: tuple[Part, ...] = get_args(Part)
 
 
 @dataclass(frozen=True, slots=True)

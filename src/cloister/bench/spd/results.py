@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 from cloister.bench.report import RunReport
-from cloister.bench.spd.plan import Part, Plan, Point
-from cloister.bench.spd.rounds import Measured, ratio
-from cloister.bench.spd.targets import targets_of
+from cloister.bench.spd.plan import Part, Plan
+from cloister.bench.spd.targets import TARGETS
+from cloister.bench.suite import results
+from cloister.bench.suite.rounds import Measured, Point, ratio
 
 FIGURES: dict[Part, int] = {"users": 4, "model": 5, "lengths": 6}
 
-# The service's phases (kernels.base.PHASES) by the paper's names for them (Figure 7).
+# The service's phases (compute.base.PHASES) by the paper's names for them (Figure 7).
 STEPS = {
     "query": "q_projection",
     "key_value": "kv_projection",
@@ -68,44 +69,30 @@ def breakdown_entry(
     }
 
 
-@dataclass(slots=True)
-class Results:
-    """Grows as parts end. `document` may be asked for at any time."""
+@dataclass
+class Results(results.Results):
+    """`measured` holds the parts that compare levels in rounds, each with the name of its model."""
 
     plan: Plan
-    model: str
     quick: bool = False
     measured: dict[Part, tuple[str, Measured]] = field(default_factory=dict)
     breakdown: dict[str, Any] = field(default_factory=dict)
     ttft: dict[str, Any] = field(default_factory=dict)
     vaults: dict[str, Any] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
-    failed: list[dict[str, str]] = field(default_factory=list)
-    seconds: float = 0.0
+    targets = TARGETS
 
-    def document(self) -> dict[str, Any]:
-        """Plain values, ready for `json`."""
-        found: dict[str, Any] = {
-            "runs": [
-                run_entry(part, model, point, measured)
-                for part, (model, measured) in self.measured.items()
-                for point in measured.rounds
-            ],
-            "breakdown": dict(self.breakdown),
-            "memory": dict(self.memory),
-            "ttft": dict(self.ttft),
-            "vaults": dict(self.vaults),
-        }
-        return {
-            **found,
-            "targets": targets_of(found),
-            "model": self.model,
-            "quick": self.quick,
-            "plan": asdict(self.plan),
-            "skipped": self._skipped(),
-            "failed": list(self.failed),
-            "seconds": round(self.seconds, 1),
-        }
+    def numbers(self) -> dict[str, Any]:
+        runs = [
+            run_entry(part, model, point, measured)
+            for part, (model, measured) in self.measured.items()
+            for point in measured.rounds
+        ]
+        small = {name: dict(getattr(self, name)) for name in ("breakdown", "memory", "ttft", "vaults")}
+        return {"runs": runs, **small}
+
+    def remarks(self) -> dict[str, Any]:
+        return {"quick": self.quick, "skipped": self._skipped(), "seconds": round(self.seconds, 1)}
 
     def _skipped(self) -> list[dict[str, Any]]:
         planned = [(part, point, why) for part, point, why in self.plan.left_out() if part in self.measured]

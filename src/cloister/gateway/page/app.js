@@ -15,6 +15,8 @@ const panel = { verdict: byId("verdict"), reason: byId("reason"), feed: byId("fe
 
 let model = null;
 let level = null;
+let levels = [];
+const traits = (id) => levels.find((each) => each.id === id) ?? {};
 let provider = null;
 let session = null; // the name under which a vault keeps this conversation; known to this tab only
 let history = []; // the messages the next request begins with
@@ -35,7 +37,7 @@ async function ask(question, node) {
   const stopper = (running = new AbortController());
   const messages = [...history, { role: "user", content: question }];
   const body = {
-    model, messages, protection: level, ...(level !== "open" && { session: (session ??= randomName()) }),
+    model, messages, protection: level, ...(traits(level).confides && { session: (session ??= randomName()) }),
     stream: true, stream_options: { include_usage: true },
     temperature: Number(byId("temperature").value), max_tokens: longestAnswer(),
   };
@@ -99,7 +101,7 @@ function retry() {
 /** Where a token takes seconds, a long answer would not end before the server's own limit of time. */
 function longestAnswer() {
   const wished = Number(byId("max-tokens").value);
-  return level === "mpc" ? Math.min(wished, 64) : wished;
+  return traits(level).slow ? Math.min(wished, 64) : wished;
 }
 
 function stop() {
@@ -234,7 +236,8 @@ async function start() {
     byId("model").textContent = info.model;
     byId("api-key").value ||= info.development_key ?? "";
     showMissing(info.missing_layers);
-    showLevels(byId("level-list"), info.levels, info.default_level, chooseLevel);
+    levels = info.levels;
+    showLevels(byId("level-list"), levels, info.default_level, chooseLevel);
     input.focus();
   } catch (error) {
     showBanner(error, { advice: "See that “cloister serve” is running, then try again.", action: "start" });

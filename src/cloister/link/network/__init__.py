@@ -1,5 +1,5 @@
-"""The link's network sibling: a vault on another machine, behind an authenticated and encrypted connection.
+"""A vault's link over a network: shared memory at both ends, mutual TLS 1.3 between them.
 
-The service knows shared memory alone. Beside it a near bridge plays the vault on a local link; beside the vault a far
-bridge plays the service; between the two travel sealed records (`secure`). docs/network-link.md tells the whole story.
+The service knows shared memory only. Beside it, a server bridge plays the vault on a local link; beside the vault, a
+vault bridge plays the service. docs/network-link.md has the picture.
 """

@@ -1,4 +1,4 @@
-"""Where an outpost listens: `HOST:PORT`, `[IPv6]:PORT`, or `vsock:CID:PORT` for a virtual machine on this host."""
+"""Where a machine of ours listens: `HOST:PORT`, `[IPv6]:PORT`, or `vsock:CID:PORT` for a virtual machine here."""
 
 from __future__ import annotations
 

@@ -1,21 +1,27 @@
-"""What travels between the bridges of a link, and how: floats as the bytes they are, the rest as numbers.
+"""What travels between the bridges of a link, and the two ends of shared memory that it is read from and written to.
 
     question | number | layer  | rows | the rows asked for | their queries
     answer   | number | status | rows | the parts of each row and head
     control  | bytes of the control socket
-    hail     | what the near side wants (messages.bridge)
+    handshake | what the server wants (messages.bridge)
 
-A question carries nothing but what the shared-memory link carries; see link.h.
+A question carries what the shared-memory link carries, and nothing else. Both ends follow link.h: each keeps its own
+count of questions, and copies what it was sent before it believes a number in it. They always say that they sleep, so
+that the other side always wakes them.
 """
 
 from __future__ import annotations
 
+import ctypes
 import struct
+from collections.abc import Callable
 
 from cloister.errors import ProtocolError
-from cloister.link.shape import ASK_BYTES, LinkShape
+from cloister.link import futex
+from cloister.link.mapping import Mapping
+from cloister.link.shape import ASK_BYTES, CLOSED, NUMBER_AT, ROWS_AT, WAITING_AT, LinkShape
 
-QUESTION, ANSWER, CONTROL, HAIL = 1, 2, 3, 4
+QUESTION, ANSWER, CONTROL, HANDSHAKE = 1, 2, 3, 4
 HEAD = struct.Struct("<4I")
 """Kind, number, layer or status, rows."""
 
@@ -25,6 +31,8 @@ CONTROL_BYTES = 1 << 16
 
 FINE = 0
 WORST_STATUS = 3
+LAST_NUMBER = 0xFFFFFFF0
+SECONDS_BETWEEN_LOOKS = 0.05
 
 
 def question_row_bytes(shape: LinkShape) -> int:
@@ -48,9 +56,113 @@ def kind_of(record: memoryview) -> int:
     return kind
 
 
-def open_numbers(record: memoryview) -> tuple[int, int, int, memoryview]:
+def after(number: int) -> int:
+    """The number of the next question (link.h)."""
+    return 1 if number >= LAST_NUMBER else number + 1
+
+
+class _LinkEnd:
+    """Both pieces of a link's memory, as the side that asks or the side that answers sees them."""
+
+    def __init__(self, shape: LinkShape, question: int, answer: int, *, asks: bool) -> None:
+        self._shape = shape
+        self._question, self._questions = _mapped(shape, question, shape.question_bytes, writable=asks)
+        self._answer, self._answers = _mapped(shape, answer, shape.answer_bytes, writable=not asks)
+        self._number, self._layer, self._rows = (self._question.word(NUMBER_AT + at) for at in (0, 4, 8))
+        self._answered, self._status, self._answered_rows = (self._answer.word(NUMBER_AT + at) for at in (0, 4, 8))
+        self._queries_at = ROWS_AT + shape.capacity * ASK_BYTES
+        self._query_bytes, self._part_bytes = question_row_bytes(shape), answer_row_bytes(shape)
+        self._last = self._number.value
+        (self._question if asks else self._answer).word(WAITING_AT).value = 1
+
+    def _may_be_asked(self, number: int, layer: int, rows: int) -> bool:
+        return number == after(self._last) and layer < self._shape.layers and 1 <= rows <= self._shape.capacity
+
+
+class VaultEnd(_LinkEnd):
+    """Plays the vault: takes the service's questions, leaves answers for it."""
+
+    def __init__(self, shape: LinkShape, question: int, answer: int) -> None:
+        super().__init__(shape, question, answer, asks=False)
+        self._open: tuple[int, int] | None = None
+
+    def next_question(self) -> tuple[bytes, memoryview, memoryview] | None:
+        """Wait for it: its head, its rows and its queries; None when the link was closed."""
+        address = self._question.address + NUMBER_AT
+        while (number := self._number.value) == self._last:
+            futex.sleep_on(address, number)
+        if number == CLOSED:
+            return None
+        layer, rows = self._layer.value, self._rows.value
+        if not self._may_be_asked(number, layer, rows):
+            raise ProtocolError("The service asked what it must not.")
+        self._last, self._open = number, (number, rows)
+        return (
+            HEAD.pack(QUESTION, number, layer, rows),
+            self._questions[ROWS_AT : ROWS_AT + rows * ASK_BYTES],
+            self._questions[self._queries_at : self._queries_at + rows * self._query_bytes],
+        )
+
+    def leave_answer(self, record: memoryview) -> None:
+        """An answer came: to the question that is open, of its size, or an honest refusal."""
+        number, status, rows, parts = _numbers_of(record)
+        asked, self._open = self._open, None
+        fine = status == FINE and asked == (number, rows) and len(parts) == rows * self._part_bytes
+        refusal = 0 < status <= WORST_STATUS and asked is not None and asked[0] == number and not rows and not parts
+        if not fine and not refusal:
+            raise ProtocolError("An answer came that fits no question.")
+        self._answers[ROWS_AT : ROWS_AT + len(parts)] = parts
+        self._status.value, self._answered_rows.value = status, rows
+        self._answered.value = number
+        futex.wake(self._answer.address + NUMBER_AT)
+
+
+class ServiceEnd(_LinkEnd):
+    """Plays the service: puts questions to a vault, takes its answers."""
+
+    def __init__(self, shape: LinkShape, question: int, answer: int) -> None:
+        super().__init__(shape, question, answer, asks=True)
+
+    def ask(self, record: memoryview, give_up: Callable[[], bool]) -> tuple[bytes, memoryview] | None:
+        """Put the question and wait: the answer's head and its parts. None if the link was closed, or if while the
+        vault is silent `give_up` says so."""
+        number, layer, rows, rest = _numbers_of(record)
+        split = rows * ASK_BYTES
+        if not self._may_be_asked(number, layer, rows) or len(rest) != split + rows * self._query_bytes:
+            raise ProtocolError("A question came that must not be asked.")
+        self._questions[ROWS_AT : ROWS_AT + split] = rest[:split]
+        self._questions[self._queries_at : self._queries_at + rows * self._query_bytes] = rest[split:]
+        self._layer.value, self._rows.value = layer, rows
+        before, self._last = self._answered.value, number
+        self._number.value = number
+        futex.wake(self._question.address + NUMBER_AT)
+        address = self._answer.address + NUMBER_AT
+        while (answered := self._answered.value) != number:
+            if answered == CLOSED:
+                return None
+            if answered != before:
+                raise ProtocolError("The vault answered what was not asked.")
+            futex.sleep_on(address, answered, SECONDS_BETWEEN_LOOKS)
+            if self._answered.value == answered and give_up():
+                return None
+        status, answered_rows = self._status.value, self._answered_rows.value
+        if 0 < status <= WORST_STATUS:
+            return HEAD.pack(ANSWER, number, status, 0), self._answers[:0]
+        if status != FINE or answered_rows != rows:
+            raise ProtocolError("The vault's answer is not of the question's size.")
+        return HEAD.pack(ANSWER, number, status, rows), self._answers[ROWS_AT : ROWS_AT + rows * self._part_bytes]
+
+
+def _numbers_of(record: memoryview) -> tuple[int, int, int, memoryview]:
     """Number, layer or status, rows, and what follows."""
     if len(record) < HEAD.size:
         raise ProtocolError("A record on a link is too short.")
     _, number, second, rows = HEAD.unpack_from(record)
     return number, second, rows, record[HEAD.size :]
+
+
+def _mapped(shape: LinkShape, descriptor: int, size: int, *, writable: bool) -> tuple[Mapping, memoryview]:
+    mapping = Mapping(descriptor, size, writable=writable)
+    shape.check(mapping.read(0, NUMBER_AT))
+    whole = (ctypes.c_char * size).from_address(mapping.address)
+    return mapping, memoryview(whole).cast("B")

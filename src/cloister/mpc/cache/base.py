@@ -6,10 +6,9 @@ out of one product and such tokens weigh nothing, whatever their score. No mask 
 
     H query heads, G key-value heads (H = G x group), d head size, n new tokens in one pass, T prompt tokens (a bucket)
 
-The life of one layer's cache (changed from the first version of this contract: queries come scaled, eviction is apart
-from building so that layers can share it, `attend` returns the cache too and takes `seen`, methods say what they need):
+The life of one layer's cache:
 
-    prefill   eviction = method.evict(prompt, …)        or that of the layer it shares with (sharing.leader)
+    prefill   eviction = method.evict(prompt, …)        or that of the layer it shares with (plan.leader)
               cache = method.build(prompt, eviction)
     step      cache = slots.write(cache, slot, keys, values)             slot = method.first_free + tokens so far
               choice = method.choose(queries, cache, …)  or the leader's, or one made ahead
@@ -120,6 +119,6 @@ class Method(Protocol):
 
         The new tokens' own keys and values are in `cache.pinned_*` already. `seen` is public, (n, R) integers: 1 where
         a new token may see a pinned slot (`n` > 1 occurs when drafts are verified: token i must not see i + 1…).
-        The cache comes back as it was, but from methods that forget while decoding (H2O, TOVA).
+        The cache comes back as it was, but from methods that forget while decoding.
         """
         ...

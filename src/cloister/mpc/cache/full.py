@@ -1,5 +1,4 @@
-"""The whole prompt is kept and read at every step. Also stands in for `none`, which has no cache and runs the prefill
-again for every token: what the decoder does then is not decided here."""
+"""The whole prompt is kept and read at every step."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@
 
 At every step a query reads what is pinned and the clusters of the body that it is most similar to. What follows from
 public numbers alone is in `sizes`; cross-layer sharing (§4.4, Algorithm 3 lines 13 to 17 and 23 to 27) is the caller's:
-it hands a layer the eviction and the choice of its leader (cloister.mpc.cache.sharing).
+it hands a layer the eviction and the choice of its leader (cloister.mpc.cache.plan).
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from cloister.mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles, Softmax
-from cloister.mpc.cache.clusters import Similarity, cluster_marks
 from cloister.mpc.cache.full import empty_slots
 from cloister.mpc.cache.ranking import best_rows, in_order
 from cloister.mpc.cache.selection import attend_by_keys, attend_by_scores, choose_clusters
-from cloister.mpc.cache.similarity import Together, similarities
+from cloister.mpc.cache.similarity import Similarity, Together, cluster_marks, similarities
 from cloister.mpc.cache.sizes import Sizes
 from cloister.mpc.cache.static import attention_received, in_runs, take
 

@@ -1,27 +1,22 @@
-"""How a generation keeps its cache: one frozen record, public, agreed on by all parties before anything is computed."""
+"""How a generation keeps its cache: one frozen record, public, agreed on by all parties before anything is computed.
+
+A party decodes `CachePlan` and nothing else, so it serves the two methods named there. Subclasses may name others.
+"""
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from cloister.errors import InvalidRequest
-from cloister.mpc.cache.base import Method
-from cloister.mpc.cache.full import FullCache
-from cloister.mpc.cache.h2o import h2o
-from cloister.mpc.cache.infllm import InfLLM
-from cloister.mpc.cache.longcache import LongCache
-from cloister.mpc.cache.mpcache import MPCache
-from cloister.mpc.cache.sizes import sizes_of
-from cloister.mpc.cache.snapkv import snapkv
-from cloister.mpc.cache.streaming import streaming
-from cloister.mpc.cache.tova import tova
 
-MethodName = Literal[
-    "mpcache", "full", "full_naive", "none", "longcache", "infllm", "h2o", "snapkv", "tova", "streaming"
-]
+if TYPE_CHECKING:
+    from cloister.mpc.cache.base import Method
+
+ALONE = 2
+"""The first two layers attend to other tokens than their neighbours (Figure 8), so they share with none."""
 
 
 class PlanError(InvalidRequest, ValueError):
@@ -33,7 +28,7 @@ class PlanError(InvalidRequest, ValueError):
 class CachePlan(msgspec.Struct, frozen=True):
     """Settings of a method and of its parts; each part can be switched for the ablation. The defaults are MPCache's."""
 
-    method: MethodName = "mpcache"
+    method: Literal["mpcache", "full"] = "mpcache"
     budget: float = 0.1  # tokens of the prompt read per step, pinned ones included, as a fraction of it
     at_least: int = 64  # but never fewer tokens than these
     shared_layers: int = 2  # adjacent layers with one selection (§4.4); 1: each selects for itself
@@ -66,6 +61,41 @@ class CachePlan(msgspec.Struct, frozen=True):
         if self.shared_layers < 1 or min(self.pinned_first, self.pinned_last, self.at_least) < 0:
             raise PlanError("counts of layers and tokens cannot be negative")
 
+    def tokens_read(self, prompt_tokens: int) -> int:
+        """How much of a prompt the budget allows to read at every step."""
+        return min(prompt_tokens, max(round(self.budget * prompt_tokens), self.at_least))
+
+    def make_method(self, prompt_tokens: int, new_tokens: int) -> Method:
+        """The method for a prompt of `prompt_tokens` (a bucket) and room for `new_tokens` generated ones."""
+        from cloister.mpc.cache.mpcache import MPCache
+        from cloister.mpc.cache.sizes import sizes_of
+
+        if self.method == "full" or self.tokens_read(prompt_tokens) == prompt_tokens:
+            return self.full(new_tokens)
+        shuffled = self.ranking == "shuffle"
+        sizes = sizes_of(
+            prompt_tokens,
+            budget=self.budget,
+            at_least=self.at_least,
+            window=self.window,
+            static_keep=self.static_keep,
+            granularity=self.granularity,
+            always=self.always if shuffled else 0.0,  # a secret top-k is a set: it cannot tell the most important ones
+            pinned_first=self.pinned_first,
+            pinned_last=self.pinned_last,
+            clusters=self.clusters,
+            ratios=self.ratios,
+        )
+        if sizes is None:
+            return self.full(new_tokens)
+        return MPCache(sizes, new_tokens, self.alpha, self.similarity, self.together, shuffled, self.gather == "scores")
+
+    def full(self, new_tokens: int) -> Method:
+        """The whole cache, for prompts too short for anything else."""
+        from cloister.mpc.cache.full import FullCache
+
+        return FullCache(new_tokens, name=self.method)
+
 
 def _divides(one: int, other: int) -> bool:
     return max(one, other) % min(one, other) == 0
@@ -76,63 +106,11 @@ RECOMMENDED = CachePlan(shared_layers=1, window=0.03, always=0.3, clusters=(8,),
 selects among few: sharing a selection between layers, or larger clusters, cost more of the quality than they save."""
 
 
-def make_method(plan: CachePlan, prompt_tokens: int, new_tokens: int) -> Method:
-    """The plan's method for a prompt of `prompt_tokens` (a bucket) and room for `new_tokens` generated ones."""
-    read = min(prompt_tokens, max(round(plan.budget * prompt_tokens), plan.at_least))
-    shuffled = plan.ranking == "shuffle"
-    if read < prompt_tokens:
-        match plan.method:
-            case "mpcache":
-                return _mpcache(plan, prompt_tokens, new_tokens)
-            case "streaming":
-                return streaming(prompt_tokens, new_tokens, read, min(plan.pinned_first, read - 1))
-            case "snapkv":
-                return snapkv(prompt_tokens, new_tokens, read, shuffled)
-            case "h2o":
-                return h2o(prompt_tokens, new_tokens, read, shuffled)
-            case "tova":
-                return tova(prompt_tokens, new_tokens, read, shuffled)
-            case "longcache" | "infllm":
-                return _chosen(plan, prompt_tokens, new_tokens, read)
-    return FullCache(new_tokens, name=plan.method)
+def leader(layer: int, plan: CachePlan) -> int:
+    """The layer whose eviction and choice `layer` uses (§4.4): itself, or the first of its run of `shared_layers`.
 
-
-def _mpcache(plan: CachePlan, prompt_tokens: int, new_tokens: int) -> Method:
-    shuffled = plan.ranking == "shuffle"
-    sizes = sizes_of(
-        prompt_tokens,
-        budget=plan.budget,
-        at_least=plan.at_least,
-        window=plan.window,
-        static_keep=plan.static_keep,
-        granularity=plan.granularity,
-        always=plan.always if shuffled else 0.0,  # a secret top-k is a set: it cannot tell the most important ones
-        pinned_first=plan.pinned_first,
-        pinned_last=plan.pinned_last,
-        clusters=plan.clusters,
-        ratios=plan.ratios,
-    )
-    if sizes is None:
-        return FullCache(new_tokens, name="mpcache")
-    return MPCache(sizes, new_tokens, plan.alpha, plan.similarity, plan.together, shuffled, plan.gather == "scores")
-
-
-def _chosen(plan: CachePlan, prompt_tokens: int, new_tokens: int, read: int) -> Method:
-    block = 1 if plan.method == "longcache" else plan.clusters[0]
-    middle = (prompt_tokens - plan.pinned_first - plan.pinned_last) // block * block
-    count = (read - (prompt_tokens - middle)) // block
-    if count < 1:
-        return FullCache(new_tokens, name=plan.method)
-    kind = LongCache if plan.method == "longcache" else InfLLM
-    return kind(
-        prompt_tokens=prompt_tokens,
-        new_tokens=new_tokens,
-        first=prompt_tokens - middle - plan.pinned_last,
-        last=plan.pinned_last,
-        block=block,
-        count=count,
-        shuffled=plan.ranking == "shuffle",
-        by_scores=plan.gather == "scores",
-        window=max(1, round(plan.window * prompt_tokens)),
-        name=plan.method,
-    )
+    Both or neither: a choice is of clusters of what the eviction kept, and means nothing where other tokens were kept.
+    """
+    if layer < ALONE or plan.method != "mpcache":
+        return layer
+    return layer - (layer - ALONE) % plan.shared_layers

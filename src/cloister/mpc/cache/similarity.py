@@ -1,4 +1,5 @@
-"""How alike a query and clusters are, from the clusters' marks (§4.3). Knows nothing of ranking."""
+"""How alike a query and clusters of adjacent tokens are (§4.3): from the clusters' marks, which are computed once after
+the prefill. Knows nothing of ranking."""
 
 from __future__ import annotations
 
@@ -7,12 +8,23 @@ from typing import Literal
 import jax.numpy as jnp
 from jax import Array
 
-from cloister.mpc.cache.clusters import Similarity
 from cloister.mpc.cache.headwise import headwise
 from cloister.mpc.functions.ring import integers, numbers
 
+Similarity = Literal["linear", "max", "average"]
 Together = Literal["sum", "max"]
 """How queries that share a choice are heard: their sum, one product for all; or each by itself, then the largest."""
+
+
+def cluster_marks(keys: Array, size: int, similarity: Similarity, alpha: float) -> Array:
+    """(G, S, d) keys in clusters of `size`: (G, C, d), or (G, C, 2d) with both bounds for the maximum of Equation 1."""
+    clustered = keys.reshape(keys.shape[0], -1, size, keys.shape[-1])
+    if similarity == "average":
+        return jnp.sum(clustered, axis=2) * (1 / size)
+    r_max, r_min = jnp.max(clustered, axis=2), jnp.min(clustered, axis=2)
+    if similarity == "max":
+        return jnp.concatenate([r_max, r_min], axis=-1)
+    return r_min + (r_max - r_min) * alpha
 
 
 def of_groups(queries: Array, groups: int) -> Array:

@@ -13,15 +13,15 @@ import jax
 from jax import Array
 
 from cloister.mpc.cache.base import Softmax
-from cloister.mpc.functions.gelu import gelu
-from cloister.mpc.functions.rsqrt import rsqrt
-from cloister.mpc.functions.silu import (
+from cloister.mpc.functions.activations import (
     GATES_ARE_DIVIDED_BY,
     RESULTS_ARE_MULTIPLIED_BY,
+    gelu,
     ordered_silu,
     silu,
     times,
 )
+from cloister.mpc.functions.lookup import rsqrt
 from cloister.mpc.functions.softmax import LeanSoftmax, NaiveSoftmax, TunedSoftmax
 
 Elementwise = Callable[[Array], Array]

@@ -1,7 +1,8 @@
 """Tables looked up by comparing with all edges at once: ten messages, however long the table.
 
 Wide and shallow: 140 bytes for each edge and element on ABY3 (108 the comparison, 32 its bit made arithmetic), and not
-one multiplication, since bits are integers and the table is public. Made for few elements: norms, denominators.
+one multiplication, since bits are integers and the table is public. Made for few elements: norms, denominators. `rsqrt`
+is one: a table of chords.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-FRACTION_BITS = 18
-"""Of the fixed point that tables are rounded to. A runtime with more bits holds them exactly."""
+from cloister.mpc.functions.ring import FRACTION_BITS
 
 
 @dataclass(frozen=True)
@@ -73,3 +73,19 @@ def _chord(function: Callable[[float], float], start: float, end: float, error: 
     if np.any(np.abs(left - level) > error * (left + slope * within)):
         return None
     return level, slope
+
+
+LOWEST = 2.0**-12
+HIGHEST = 2.0**11
+_CHORDS = chords(lambda x: x**-0.5, LOWEST, HIGHEST, 5e-4)
+
+
+def rsqrt(mean_square: Array) -> Array:
+    """1/sqrt(x), elementwise, within 5e-4 relative and two units of fixed point for x in [2^-12, 2^11].
+
+    Outside it goes on along the outermost chords: finite, but not accurate. 13 messages, 30 kB an element on ABY3;
+    the library's takes 48 and 1.5 kB.
+    """
+    level, slope = _CHORDS.look_up(mean_square)
+    scale: Array = level + slope * mean_square
+    return scale

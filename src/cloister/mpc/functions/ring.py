@@ -16,7 +16,7 @@ from jax import Array, lax
 from cloister.mpc.functions.reveal import on_shares
 
 FRACTION_BITS = 18
-"""Of the runtime's fixed point (cloister.mpc.sharing): what a product has too many of."""
+"""Of the fixed point of runtimes, and of tables: what a product has too many of."""
 
 
 def integers(numbers: Array) -> Array:

@@ -22,6 +22,11 @@ def abi() -> int:
         return 0
 
 
+def file_rights(version: int) -> int:
+    """Every right on files that this version knows, one bit each."""
+    return (1 << max(count for since, count in _FILE_RIGHTS.items() if since <= version)) - 1
+
+
 def forbid_files_and_network() -> bool:
     """For the calling thread and those it starts: no file can be opened, no TCP port used, nobody outside signalled.
 
@@ -30,9 +35,8 @@ def forbid_files_and_network() -> bool:
     version = abi()
     if not version:
         return False
-    files = max(count for since, count in _FILE_RIGHTS.items() if since <= version)
     handled = (ctypes.c_uint64 * 3)(
-        (1 << files) - 1,
+        file_rights(version),
         _BIND_AND_CONNECT if version >= _TCP_SINCE else 0,
         _ABSTRACT_SOCKETS_AND_SIGNALS if version >= _SCOPES_SINCE else 0,
     )

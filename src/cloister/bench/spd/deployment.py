@@ -1,0 +1,131 @@
+"""A `cloister serve` of the bench's own: started, warmed, asked, and read from the outside. Ends with its block."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from cloister.bench.address import ServerAddress
+from cloister.bench.answer import Answer
+from cloister.bench.connection import Connection
+from cloister.bench.load import PATHS, User, Workload, measure
+from cloister.bench.prompts import PromptSource, request_body
+from cloister.bench.report import RunReport
+from cloister.bench.server_process import ServerProcess
+from cloister.bench.spd.plan import LEVELS, Level
+from cloister.bench.suite.rounds import Point
+from cloister.config import DEVELOPMENT_KEY
+from cloister.errors import ServiceUnavailable
+from cloister.models.source import ModelFolder
+
+START_S = 120.0
+REQUEST_S = 240.0
+TOKEN_IDS = (1000, 20000)
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What /metrics said at one moment. A time nobody measured yet is None."""
+
+    seconds: Mapping[str, float]
+    steps: float
+    vault_ready_ms: float | None
+    vault_wait_ms: float | None
+
+    @classmethod
+    def read(cls, text: str) -> Counters:
+        """From Prometheus's text format."""
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        single = {sample.name: sample.value for sample in samples if not math.isnan(sample.value)}
+        phases = (sample for sample in samples if sample.name == "cloister_service_seconds_total")
+        return cls(
+            {sample.labels["phase"]: sample.value for sample in phases},
+            single.get("cloister_service_steps_total", 0.0),
+            single.get("cloister_vault_ready_ms"),
+            single.get("cloister_vault_wait_ms"),
+        )
+
+
+class Deployment:
+    """A server that is up. `pid` is its controller's."""
+
+    def __init__(self, server: ServerProcess, model: str, folder: ModelFolder) -> None:
+        self._server = server
+        self.model = model
+        self.folder = folder
+
+    @property
+    def pid(self) -> int:
+        return self._server.pid
+
+    async def measure(self, point: Point, seed: int) -> RunReport:
+        """The point's users at once. Raises ServiceUnavailable if not one of them was answered."""
+        load = Workload(
+            input_tokens=point.input_tokens,
+            output_tokens=point.output_tokens,
+            requests_per_user=point.requests,
+            # Every user has its vault, as in the paper, when the clock runs; what is asked once takes long enough so.
+            warmup=int(point.requests > 1),
+            seed=seed,
+            timeout_s=REQUEST_S,
+            token_ids=TOKEN_IDS,
+            protection=point.level,
+            sessions=point.level != "open",
+        )
+        run = await measure(self._server.address, self._server.api_key, self.model, load, point.users)
+        if not run.output_tokens:
+            kinds = ", ".join(f"{count} × {kind}" for kind, count in run.errors_by_kind.items())
+            raise ServiceUnavailable(f"No request was answered ({point}): {kinds}.")
+        return run
+
+    async def ask(
+        self, level: Level, input_tokens: int, output_tokens: int, seed: int, session: str | None = None
+    ) -> Answer:
+        """One request of one user. Raises BrokenAnswer."""
+        fields = PromptSource("completions", input_tokens, seed, TOKEN_IDS).prompt_fields("ask")
+        if session is not None:
+            fields["session"] = session
+        user = User(self._server.address, self._server.api_key, PATHS["completions"], REQUEST_S)
+        try:
+            return await user.ask(request_body(self.model, output_tokens, fields, level))
+        finally:
+            await user.leave()
+
+    async def counters(self) -> Counters:
+        """What its /metrics says now."""
+        connection = await Connection.open(self._server.address, self._server.api_key)
+        try:
+            exchange = await connection.exchange("GET", "/metrics")
+        finally:
+            connection.close()
+        if exchange.status != 200:
+            raise ServiceUnavailable(f"The server does not tell its metrics (HTTP {exchange.status}).")
+        return Counters.read(exchange.body.decode())
+
+
+@asynccontextmanager
+async def deploy(folder: ModelFolder, logs: Path, arguments: Sequence[str] = ()) -> AsyncIterator[Deployment]:
+    """Start a server for this model and wait until it has answered at every level once."""
+    address = ServerAddress.on_free_port()
+    log = logs / f"serve-{address.port}.log"
+    command = [sys.executable, "-m", "cloister", "serve", "--port", str(address.port), "--model", str(folder.path)]
+    with ServerProcess("cloister serve", [*command, *arguments], address, log, api_key=DEVELOPMENT_KEY) as server:
+        try:
+            deployment = Deployment(server, await server.ready(START_S), folder)
+        except ServiceUnavailable as failed:
+            raise ServiceUnavailable(failed.message, hint=_last_line(log)) from None
+        for level in LEVELS:
+            await deployment.measure(Point(level, 1, 16, 4), seed=-1)
+        yield deployment
+
+
+def _last_line(log: Path) -> str:
+    """What a server said before it ended; the folder that holds the rest is gone by the time a user reads this."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "It said nothing."

@@ -1,0 +1,114 @@
+"""What all benchmarks' commands have in common: their options, bars while they measure, and what is shown and written
+afterwards. Knows no suite."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from cloister.errors import ServiceUnavailable, SetupError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from cloister.bench.suite.figures import Draw
+    from cloister.bench.suite.results import Results
+    from cloister.bench.suite.tables import Table
+
+Known = TypeVar("Known", bound=str)
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help='Write the numbers here, part by part; "-" prints them.')
+]
+PlotDir = Annotated[Path | None, typer.Option(metavar="DIR", help="Draw the figures here, one PNG for each.")]
+
+
+class Bars:
+    """A bar for each part, drawn once a second: drawing must not take the cores from what is measured."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._part = ""
+
+    def begin(self, part: str, total: int) -> None:
+        self._part = part
+        self._task = self._progress.add_task(part, total=total)
+
+    def advance(self, what: str) -> None:
+        self._progress.update(self._task, advance=1, description=f"{self._part}: {what}")
+
+    def say(self, what: str) -> None:
+        """Where a long step of a part is."""
+        self._progress.update(self._task, description=f"{self._part}: {what}")
+
+
+def progress_bars() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=1)
+
+
+def known_names(text: str, what: str, names: Sequence[Known]) -> tuple[Known, ...]:
+    """The names that a comma-separated list chooses; SetupError where one does not exist."""
+    chosen = tuple(each.strip() for each in text.split(","))
+    if unknown := set(chosen) - set(names):
+        raise SetupError(f"There is no {what} {sorted(unknown)[0]!r}.", hint=f"There are: {', '.join(names)}.")
+    return tuple(name for each in chosen for name in names if name == each)
+
+
+def measure_suite(
+    results: Results,
+    measure: Callable[[Bars, Callable[[], None]], None],
+    json_file: Path | None,
+    plot_dir: Path | None,
+    tables: Callable[[dict[str, Any]], Sequence[Table]],
+    figures: Mapping[str, Draw],
+) -> dict[str, Any]:
+    """Measure, saving part by part; then show tables or JSON and draw. The document, where it is complete or not."""
+    from cloister.bench.suite.figures import draw_figures
+    from cloister.bench.suite.results import write_json
+
+    printed = json_file == Path("-")
+
+    def save() -> None:
+        if json_file and not printed:
+            write_json(results.document(), json_file)
+
+    save()  # a file that cannot be written should not cost a whole measurement
+    with progress_bars() as progress:
+        measure(Bars(progress), save)
+    document = results.document()
+    if printed:
+        typer.echo(json.dumps(document, indent=2))
+    else:
+        show_tables(tables(document))
+    if plot_dir:
+        draw_figures(document, plot_dir, figures)
+    return document
+
+
+def raise_if_failed(results: Results) -> None:
+    if results.failed:
+        reasons = "; ".join(f"{one['part']}: {one['reason']}" for one in results.failed)
+        raise ServiceUnavailable(f"Not all was measured ({reasons}).", hint="What was measured is kept.")
+
+
+def show_tables(tables: Sequence[Table]) -> None:
+    from rich import table as rich_table
+    from rich.console import Console
+
+    colours = {"met": "[green]met[/]", "missed": "[red]missed[/]"}
+    for table in tables:
+        shown = rich_table.Table(title=table.title, caption=table.caption)
+        for place, head in enumerate(table.heads):
+            is_number = place >= table.labels
+            shown.add_column(head, justify="right" if is_number else "left", no_wrap=is_number)
+        for row in table.rows:
+            shown.add_row(*(colours.get(cell, cell) for cell in row))
+        if table.rows:
+            Console().print(shown)

@@ -1,0 +1,234 @@
+"""The contracts of a device: kernels, cache, both ends of a link, and the device itself, which makes them.
+
+A cache and a link's ends belong to one device: its own kernels look inside them, everybody else passes them on. So
+another device may keep keys and values, and what crosses a link, wherever it likes; memory of the host and file
+descriptors that name it are the CPU's way. Nothing here knows how.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from cloister.compute.layer import Angles, DrawRows, Gate, Layer, Packed
+from cloister.compute.layout import BLOCK_TOKENS, Batch
+from cloister.errors import SetupError
+
+PHASES = ("query", "key_value", "output_attention", "waiting", "merge", "rest")
+"""Where a partitioned step's time goes (Petridish, Figure 7)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """What one position costs: layers × KV heads × dim, for keys and for values."""
+
+    layers: int
+    kv_heads: int
+    dim: int
+
+    def block_bytes(self, dtype: torch.dtype) -> int:
+        """Bytes of one block over all layers."""
+        return 2 * self.layers * self.kv_heads * self.dim * BLOCK_TOKENS * dtype.itemsize
+
+
+class KVCache(ABC):
+    """The paged cache's storage: keys and values of `blocks` blocks. Who owns which block is the pool's affair."""
+
+    shape: CacheShape
+    blocks: int
+    dtype: torch.dtype
+
+
+class AttentionShape(Protocol):
+    """What a link's two ends must know of a model. Every decoder has it."""
+
+    cache_shape: CacheShape
+    queries_per_kv_head: int
+    scales: list[float]
+    windows: list[int]
+
+    @property
+    def heads(self) -> int:
+        """Query heads of a layer."""
+
+    def rotation(self, distance: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines that carry a rotated query so many positions further."""
+
+
+class LinkAsker(ABC):
+    """The service's end of all its links. The kernels ask through it while a step is computed.
+
+    A vault that is late, gone or talks nonsense costs its own requests their answer and nobody else anything.
+    """
+
+    capacity: int
+    """Rows one link carries at a time, at most."""
+
+    @abstractmethod
+    def attach(self, link: int, question: int, answer: int) -> None:
+        """A vault may be asked from now on. The descriptors stay the caller's to close."""
+
+    @abstractmethod
+    def detach(self, link: int) -> None:
+        """The vault is gone. Not while a step is under way."""
+
+    @abstractmethod
+    def broken(self) -> dict[int, str]:
+        """Links that failed in the last step that asked, and how: vault_lost, vault_timeout or link_malformed."""
+
+
+class LinkAnswerer(ABC):
+    """A vault's end of its link: it answers for spans of prompts whose keys and values the vault's cache holds.
+
+    It answers beside the caller, in a thread or on the device, from `start` on. It knows blocks and lengths, no tokens.
+    """
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin to answer: before the process is sealed, which allows no new threads."""
+
+    @abstractmethod
+    def fileno(self) -> int:
+        """Becomes readable when it answers no more."""
+
+    @property
+    @abstractmethod
+    def verdict(self) -> str:
+        """Why it answers no more: empty if the link was closed."""
+
+    @abstractmethod
+    def free_slot(self) -> int | None:
+        """A slot nothing is exposed in, or None."""
+
+    @abstractmethod
+    def expose(self, slot: int, blocks: Sequence[int], *, start: int, end: int, rotation: int) -> None:
+        """Answer for positions start..end-1 of a prompt of `end` tokens, which begin these blocks.
+
+        `rotation` is how far the service's queries have to be rotated on to stand after the prompt (Layout.rotation).
+        """
+
+    @abstractmethod
+    def withdraw(self, slot: int) -> None:
+        """Answer for this slot no more. The service must have been told first: asking now ends the link."""
+
+
+class Kernels(ABC):
+    """The arithmetic a decoder needs. Every result row depends on its own inputs alone, bit for bit.
+
+    Activations are fp32 in both precisions; weights and cache are in the precision of the kernels (bf16 inputs to a
+    product are rounded once, sums stay in fp32). Where rows of a batch have parts in vaults, `asker` reaches them.
+    """
+
+    name: str
+    dtype: torch.dtype
+
+    def start_team(self, threads: int) -> int:
+        """Start the threads that compute, where there are any (0 asks for one a core); how many compute now."""
+        return 1
+
+    def use_cores(self, cores: int) -> None:
+        """Compute on so many of the team's threads at most, until told otherwise."""
+        return None
+
+    def take_short_turns(self) -> None:
+        """The calling thread will wake vaults at every layer: let those it wakes wait until it has woken all."""
+        return None
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Time spent so far in each phase of the layers; empty where it is not measured."""
+        return {}
+
+    @property
+    def draw_rows(self) -> DrawRows | None:
+        """A way to draw a token from each row of logits, where these kernels have one of their own."""
+        return None
+
+    @abstractmethod
+    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None, gate: Gate | None = None) -> Packed:
+        """The weight [columns, k] in the kernels' layout; a gated one is interleaved already."""
+
+    @abstractmethod
+    def embed(self, packed: Packed, tokens: torch.Tensor) -> torch.Tensor:
+        """Rows of the packed matrix, as fp32."""
+
+    @abstractmethod
+    def linear(self, x: torch.Tensor, packed: Packed, add_to: torch.Tensor | None = None) -> torch.Tensor:
+        """x · Wᵀ + bias, through the gate if there is one; with `add_to`, added to it in place."""
+
+    @abstractmethod
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+        """RMSNorm over the last dimension."""
+
+    @abstractmethod
+    def store(self, keys: torch.Tensor, values: torch.Tensor, layer: int, batch: Batch, cache: KVCache) -> None:
+        """Write the rows' keys and values [rows, kv heads, dim] into their cache slots."""
+
+    @abstractmethod
+    def attention(
+        self,
+        q: torch.Tensor,
+        layer: int,
+        batch: Batch,
+        cache: KVCache,
+        scale: float,
+        window: int = 0,
+        angles: Angles | None = None,
+        asker: LinkAsker | None = None,
+    ) -> torch.Tensor:
+        """Causal attention of q [rows, heads, dim] over each row's own segments, merged: [rows, heads × dim].
+
+        `angles` may be left out where no span is rotated on.
+        """
+
+    @abstractmethod
+    def before_attention(
+        self, layer: Layer, x: torch.Tensor, angles: Angles, batch: Batch, cache: KVCache
+    ) -> torch.Tensor:
+        """Norm, project, rotate; store keys and values; return q [rows, heads, dim]."""
+
+    @abstractmethod
+    def after_attention(self, layer: Layer, x: torch.Tensor, attended: torch.Tensor) -> None:
+        """Output projection and MLP, each added to the residual stream x in place."""
+
+    def run_layers(
+        self,
+        layers: Sequence[Layer],
+        x: torch.Tensor,
+        angles: Angles,
+        batch: Batch,
+        cache: KVCache,
+        asker: LinkAsker | None = None,
+    ) -> None:
+        """All layers over the residual stream x, in place."""
+        for layer in layers:
+            q = self.before_attention(layer, x, angles, batch, cache)
+            shape = layer.shape
+            attended = self.attention(q, layer.index, batch, cache, shape.scale, shape.window, angles, asker)
+            self.after_attention(layer, x, attended)
+
+
+class Device(ABC):
+    """One place to compute: its kernels, and all that must live in its memory."""
+
+    kernels: Kernels
+
+    @abstractmethod
+    def cache(self, shape: CacheShape, blocks: int) -> KVCache:
+        """A cache of so many blocks, in the kernels' precision: reserved now, taken as it is written."""
+
+    def partition_refusal(self, model: AttentionShape) -> str:
+        """Why this model's attention cannot be partitioned between service and vaults here; empty if it can."""
+        return "This device has no links to vaults."
+
+    def asker(self, model: AttentionShape, patience_ms: int) -> LinkAsker:
+        """The service's end of its links. One step waits for one vault no longer than `patience_ms` in all."""
+        raise SetupError("These kernels cannot ask vaults.", hint="Use the native kernels.")
+
+    def answerer(self, model: AttentionShape, cache: KVCache, question: int, answer: int) -> LinkAnswerer:
+        """A vault's end of the link behind these descriptors, which stay the caller's to close."""
+        raise SetupError("Answering a link needs the native kernels.", hint="Install a C compiler.")

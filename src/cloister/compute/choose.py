@@ -1,0 +1,34 @@
+"""Which device serves on this machine."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from cloister.compute.base import Device
+from cloister.compute.cpu.device import CpuDevice
+from cloister.compute.cpu.native import NativeKernels
+from cloister.compute.reference import ReferenceDevice, ReferenceKernels
+from cloister.config import EngineSettings
+from cloister.errors import SetupError
+
+log = logging.getLogger(__name__)
+
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+def choose_device(settings: EngineSettings) -> Device:
+    """The CPU with its native kernels; the reference where it was asked for, or where `auto` finds no compiler."""
+    dtype, int8 = DTYPES[settings.dtype], settings.weights == "int8"
+    if int8 and settings.dtype != "bf16":
+        raise SetupError("int8 weights are computed in bf16.", hint="Leave out --dtype fp32 or --weights int8.")
+    if settings.kernels == "reference":
+        return ReferenceDevice(ReferenceKernels(dtype, int8=int8))
+    try:
+        return CpuDevice(NativeKernels(dtype, settings.threads, int8=int8))
+    except SetupError as reason:
+        if settings.kernels == "native":
+            raise
+        log.warning("Serving with the slow reference kernels. %s", reason)
+        return ReferenceDevice(ReferenceKernels(dtype, int8=int8))

@@ -1,0 +1,4 @@
+"""The CPU as a device: C kernels with a team of threads, and links in shared memory.
+
+The only part of computing that knows C structures and pointers.
+"""

@@ -1,0 +1,368 @@
+"""The C kernels behind the contract: checks shapes, keeps scratch buffers, passes pointers.
+
+Pointers go to C only from tensors this module has checked for dtype, contiguity and size.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from ctypes import CDLL, POINTER, Array, byref, c_uint64, pointer
+from typing import Any
+
+import torch
+
+from cloister.compute.base import PHASES, Kernels, KVCache, LinkAsker
+from cloister.compute.cpu.asking import CpuAsker
+from cloister.compute.cpu.library import load_library
+from cloister.compute.cpu.structs import (
+    AskingStruct,
+    AttentionStruct,
+    DrawStruct,
+    LayerStruct,
+    PackedStruct,
+    WorkspaceStruct,
+)
+from cloister.compute.host_cache import HostCache, on_host
+from cloister.compute.layer import Angles, DrawRows, Draws, Gate, Layer, Packed, quantised
+from cloister.compute.layout import Batch
+from cloister.errors import ModelUnsupported
+
+PANEL = 32
+LANES = 16
+MAX_DIM = 256
+MAX_QUERIES = 128
+FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
+PLAIN, ADD = 0, 1
+Pointer = POINTER(LayerStruct)
+GATES: dict[Gate | None, int] = {None: PLAIN, "silu": 2, "gelu_tanh": 3}
+
+
+def _up_to(n: int, step: int) -> int:
+    return -(-n // step) * step
+
+
+class NativeKernels(Kernels):
+    """Calls into native.c. One caller at a time: the team of threads works on one job at once."""
+
+    def __init__(self, dtype: torch.dtype, threads: int = 0, *, tiles: bool = True, int8: bool = False) -> None:
+        self.dtype = dtype
+        self._int8 = int8
+        self._library = load_library(threads, tiles=tiles)
+        self._bf16 = int(dtype == torch.bfloat16)
+        self._structs: dict[int, tuple[Packed, PackedStruct]] = {}
+        self._layers: dict[int, tuple[Layer, LayerStruct]] = {}
+        self._space = WorkspaceStruct()
+        self._buffers: dict[str, torch.Tensor] = {}
+        self._attention = AttentionStruct()
+        self._prepared: tuple[Batch, HostCache] | None = None
+        self._asked: AskingStruct | None = None
+        self._remote = torch.empty(0, dtype=torch.int32)
+        self._phases = (c_uint64 * len(PHASES))()
+        self._stacks: dict[int, tuple[Sequence[Layer], Array[Any]]] = {}
+        self.name = f"native-{self._library.cloister_bf16_with().decode()}" + ("-int8" if int8 else "")
+
+    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None, gate: Gate | None = None) -> Packed:
+        columns, k = weight.shape
+        if gate and columns % PANEL:
+            raise ModelUnsupported(f"A gated layer of {columns} columns is not a multiple of {PANEL}.")
+        scale = None
+        if self._int8:
+            weight, scale = quantised(weight)
+        else:
+            weight = weight.to(self.dtype)
+        weight = weight.contiguous()
+        width = _up_to(columns, PANEL)
+        data = torch.empty(width * (_up_to(k, PANEL) if self._bf16 else k), dtype=weight.dtype)
+        self._library.cloister_pack(weight.data_ptr(), FORMATS[weight.dtype], columns, k, data.data_ptr())
+        return Packed(data, columns, k, _padded(bias, width), gate, _padded(scale, width))
+
+    def embed(self, packed: Packed, tokens: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(len(tokens), packed.k)
+        if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < packed.columns:
+            raise IndexError("a token id is outside the vocabulary")
+        self._library.cloister_embed(byref(self._struct(packed)), tokens.data_ptr(), len(tokens), out.data_ptr())
+        return out
+
+    def linear(self, x: torch.Tensor, packed: Packed, add_to: torch.Tensor | None = None) -> torch.Tensor:
+        x = _checked(x, packed.k)
+        rows = len(x)
+        if add_to is not None and (packed.gate or not _fits(add_to, rows, packed.width)):
+            raise ValueError("the sum's target has another shape than the product")
+        out = torch.empty(rows, packed.width) if add_to is None else add_to
+        mode = GATES[packed.gate] if add_to is None else ADD
+        tiles = self._tiles(rows, packed.k)
+        self._library.cloister_linear(
+            x.data_ptr(), rows, byref(self._struct(packed)), mode, out.data_ptr(), packed.width, tiles
+        )
+        return out
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+        width = x.shape[-1]
+        if width % LANES or len(weight) != width or weight.dtype != torch.float32:
+            raise ModelUnsupported(f"A norm over {width} values is not a multiple of {LANES}.")
+        x = x.float().contiguous()
+        rows = x.numel() // width
+        out = torch.empty_like(x)
+        self._library.cloister_rms_norm(
+            x.data_ptr(), width, rows, 1, width, weight.data_ptr(), epsilon, out.data_ptr(), width
+        )
+        return out
+
+    def store(self, keys: torch.Tensor, values: torch.Tensor, layer: int, batch: Batch, cache: KVCache) -> None:
+        rows, kv_heads, dim = keys.shape
+        width = kv_heads * dim
+        both = torch.cat((keys.reshape(rows, width), values.reshape(rows, width)), dim=1).float().contiguous()
+        held = self._prepare(batch, cache, rows, dim)
+        start = both.data_ptr()
+        into = (held.keys(layer).data_ptr(), held.values(layer).data_ptr(), self._bf16)
+        slots = batch.slots.data_ptr()
+        self._library.cloister_rotate_and_store(
+            start, start, start + 4 * width, 2 * width, rows, 0, kv_heads, dim, 0, None, None, slots, *into, held.block
+        )
+
+    def start_team(self, threads: int) -> int:
+        return int(self._library.cloister_start(threads or os.cpu_count() or 1))
+
+    def use_cores(self, cores: int) -> None:
+        self._library.cloister_use(cores)
+
+    def take_short_turns(self) -> None:
+        self._library.cloister_take_short_turns()
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        return {name: ns / 1e9 for name, ns in zip(PHASES, self._phases, strict=True)}
+
+    @property
+    def library(self) -> CDLL:
+        """For the vault's end of a link, whose thread runs these kernels' code."""
+        return self._library
+
+    def attention(
+        self,
+        q: torch.Tensor,
+        layer: int,
+        batch: Batch,
+        cache: KVCache,
+        scale: float,
+        window: int = 0,
+        angles: Angles | None = None,
+        asker: LinkAsker | None = None,
+    ) -> torch.Tensor:
+        rows, heads, dim = q.shape
+        if q.stride()[1:] != (dim, 1) or q.dtype != torch.float32:
+            q = q.float().contiguous()
+        held = self._prepare(batch, cache, rows, dim)
+        job = self._attention_over(heads, angles)
+        out = self._buffer("attended", rows, heads * dim)
+        job.q, job.q_stride, job.out = q.data_ptr(), q.stride(0), out.data_ptr()
+        job.keys, job.values = held.keys(layer).data_ptr(), held.values(layer).data_ptr()
+        job.scale, job.window = scale, window
+        self._library.cloister_attention(byref(job), self._asking(batch, asker), layer)
+        return out
+
+    def before_attention(
+        self, layer: Layer, x: torch.Tensor, angles: Angles, batch: Batch, cache: KVCache
+    ) -> torch.Tensor:
+        shape, rows = layer.shape, len(x)
+        held = self._prepare(batch, cache, rows, shape.dim)
+        struct = self._layer(layer)
+        self._grow(layer, rows)
+        cosine, sine = angles.cosine.data_ptr(), angles.sine.data_ptr()
+        into = (held.keys(layer.index).data_ptr(), held.values(layer.index).data_ptr())
+        self._library.cloister_before_attention(
+            byref(struct),
+            byref(self._space),
+            x.data_ptr(),
+            rows,
+            cosine,
+            sine,
+            batch.slots.data_ptr(),
+            *into,
+            held.block,
+        )
+        stride = (shape.heads + 2 * shape.kv_heads) * shape.dim
+        return self._buffers["qkv"].as_strided((rows, shape.heads, shape.dim), (stride, shape.dim, 1))
+
+    def after_attention(self, layer: Layer, x: torch.Tensor, attended: torch.Tensor) -> None:
+        self._library.cloister_after_attention(
+            byref(self._layer(layer)), byref(self._space), x.data_ptr(), len(x), attended.data_ptr()
+        )
+
+    def run_layers(
+        self,
+        layers: Sequence[Layer],
+        x: torch.Tensor,
+        angles: Angles,
+        batch: Batch,
+        cache: KVCache,
+        asker: LinkAsker | None = None,
+    ) -> None:
+        shape, rows = layers[0].shape, len(x)
+        held = self._prepare(batch, cache, rows, shape.dim)
+        self._grow(layers[0], rows)
+        job = self._attention_over(shape.heads, angles)
+        job.q, job.q_stride = self._space.qkv, layers[0].qkv.columns
+        job.out = self._buffer("attended", rows, shape.heads * shape.dim).data_ptr()
+        job.keys, job.values = held.keys(0).data_ptr(), held.values(0).data_ptr()
+        stack = self._stack(layers)
+        cosine, sine = angles.cosine.data_ptr(), angles.sine.data_ptr()
+        self._library.cloister_run_layers(
+            *(stack, len(stack), byref(self._space), x.data_ptr(), rows, cosine, sine),
+            *(batch.slots.data_ptr(), byref(job), held.bytes_per_layer, self._asking(batch, asker), self._phases),
+        )
+
+    @property
+    def draw_rows(self) -> DrawRows:
+        return self.draw
+
+    def draw(self, rows: torch.Tensor, how: Draws) -> torch.Tensor:
+        """A token for each row of logits, whose width is a multiple of the lanes: see draw.h."""
+        count, width = rows.shape
+        if rows.dtype != torch.float32 or not rows.is_contiguous() or width % LANES:
+            raise ValueError("logits to draw from must be contiguous rows of whole vectors")
+        numbers = [torch.tensor(values, dtype=torch.float32) for values in (how.temperature, how.min_p)]
+        numbers += [torch.tensor(values, dtype=torch.float64) for values in (how.top_p, how.u)]
+        numbers.append(torch.tensor(how.top_k, dtype=torch.int64).clamp(1, width))
+        tokens = torch.empty(count, dtype=torch.int64)
+        if any(len(each) != count for each in numbers):
+            raise ValueError("one set of parameters is needed for each row")
+        members = self._library.cloister_members()  # another instance may have made the team larger
+        scratch = (self._buffer("probabilities", members, width), self._buffer("ranked", members, 2 * width))
+        pointers = (each.data_ptr() for each in (rows, *numbers, tokens, *scratch))
+        self._library.cloister_draw(byref(DrawStruct(*pointers, count, width)))
+        return tokens
+
+    def _struct(self, packed: Packed) -> PackedStruct:
+        known = self._structs.get(id(packed))
+        if known is None:
+            bias, scale = (None if each is None else each.data_ptr() for each in (packed.bias, packed.scale))
+            sizes = (packed.columns, packed.k, GATES[packed.gate], FORMATS[packed.data.dtype])
+            made = PackedStruct(packed.data.data_ptr(), bias, scale, *sizes)
+            known = self._structs[id(packed)] = (packed, made)
+        return known[1]
+
+    def _layer(self, layer: Layer) -> LayerStruct:
+        known = self._layers.get(id(layer))
+        if known is None:
+            known = self._layers[id(layer)] = (layer, self._described(layer))
+        return known[1]
+
+    def _stack(self, layers: Sequence[Layer]) -> Array[Any]:
+        """Pointers to the layers' structures; the layers of one model have the same shapes."""
+        known = self._stacks.get(id(layers))
+        if known is None:
+            widths = {(layer.qkv.columns, layer.qkv.k, layer.out.k, layer.gate_up.width) for layer in layers}
+            if len(widths) > 1:
+                raise ModelUnsupported("The model's layers differ in shape.")
+            pointers = (Pointer * len(layers))(*(pointer(self._layer(layer)) for layer in layers))
+            known = self._stacks[id(layers)] = (layers, pointers)
+        return known[1]
+
+    def _described(self, layer: Layer) -> LayerStruct:
+        shape, hidden = layer.shape, layer.qkv.k
+        norms = (layer.attention_norm, layer.q_norm, layer.k_norm, layer.mlp_norm)
+        for norm, width in zip(norms, (hidden, shape.dim, shape.dim, hidden), strict=True):
+            if norm is not None and (norm.dtype != torch.float32 or len(norm) != width or width % LANES):
+                raise ModelUnsupported(f"A norm of {len(norm)} values does not suit the native kernels.")
+        if (
+            shape.dim % LANES
+            or shape.dim > MAX_DIM
+            or layer.qkv.columns != (shape.heads + 2 * shape.kv_heads) * shape.dim
+        ):
+            raise ModelUnsupported(f"Heads of {shape.dim} do not suit the native kernels.")
+        pointers = [None if norm is None else norm.data_ptr() for norm in norms]
+        parts = (self._struct(part) for part in (layer.qkv, layer.out, layer.gate_up, layer.down))
+        sizes = (layer.index, hidden, shape.heads, shape.kv_heads, shape.dim, shape.rotary, shape.window)
+        return LayerStruct(*pointers, *parts, *sizes, shape.epsilon, shape.scale)
+
+    def _grow(self, layer: Layer, rows: int) -> None:
+        space, inner = self._space, layer.gate_up.width
+        widest = max(layer.qkv.k, layer.out.k, inner)
+        for name, width in (("normed", layer.qkv.k), ("qkv", layer.qkv.columns), ("gated", inner)):
+            setattr(space, name, self._buffer(name, rows, width).data_ptr())
+        space.tiles = self._tiles(rows, widest)
+
+    def _buffer(self, name: str, rows: int, width: int) -> torch.Tensor:
+        """Scratch of rows × width floats that lives until the next call with the same name."""
+        held = self._buffers.get(name)
+        if held is None or held.numel() < rows * width:
+            held = self._buffers[name] = torch.empty(_up_to(rows, LANES) * width)
+        return held.as_strided((rows, width), (width, 1))
+
+    def _tiles(self, rows: int, k: int) -> int | None:
+        """Scratch for bf16 rows; none is needed in fp32."""
+        if not self._bf16:
+            return None
+        return self._buffer("tiles", _up_to(rows, LANES), _up_to(k, PANEL) // 2).data_ptr()
+
+    def _prepare(self, batch: Batch, cache: KVCache, rows: int, dim: int) -> HostCache:
+        """Check once per batch that no row can reach outside the cache, and describe the batch to C."""
+        if self._prepared is not None and self._prepared[0] is batch and self._prepared[1] is cache:
+            return self._prepared[1]
+        cache = on_host(cache)
+        if cache.dtype != self.dtype or cache.shape.dim != dim:
+            raise ValueError("the cache has another precision or shape than the kernels")
+        if dim % LANES or dim > MAX_DIM:
+            raise ModelUnsupported(f"Heads of {dim} do not suit the native kernels.")
+        if rows != batch.rows or int(batch.tables.max()) >= cache.blocks or int(batch.tables.min()) < 0:
+            raise IndexError("a row or block is outside the batch or the cache")
+        job = self._attention
+        job.tables, job.table_stride = batch.tables.data_ptr(), batch.tables.shape[1]
+        job.span, job.position = batch.span.data_ptr(), batch.positions.data_ptr()
+        job.tile_row, job.tile_rows = batch.tile_row.data_ptr(), batch.tile_rows.data_ptr()
+        job.segments, job.counts = batch.segments.data_ptr(), batch.counts.data_ptr()
+        job.block = cache.block
+        job.tiles, job.kv_heads, job.dim, job.bf16 = len(batch.tile_row), cache.shape.kv_heads, dim, self._bf16
+        job.remote = job.parts = None
+        self._prepared, self._asked = (batch, cache), None
+        return cache
+
+    def _asking(self, batch: Batch, asker: LinkAsker | None) -> Any:
+        """Where rows of the batch have parts in vaults: the way to ask for them, the same through all layers."""
+        if not batch.remotes:
+            return None
+        if self._asked is None:
+            if not isinstance(asker, CpuAsker):
+                raise ValueError("rows of the batch need a vault and there is no link")
+            self._remote = torch.full((batch.rows,), -1, dtype=torch.int32)
+            rows = torch.cat([remote.rows for remote in batch.remotes])
+            self._remote[rows.long()] = torch.arange(len(rows), dtype=torch.int32)
+            self._attention.remote = self._remote.data_ptr()
+            self._asked = asker.begin(batch.remotes)
+        return byref(self._asked)
+
+    def _attention_over(self, heads: int, angles: Angles | None) -> AttentionStruct:
+        """The structure of the prepared batch, for so many query heads."""
+        job = self._attention
+        assert self._prepared is not None
+        batch = self._prepared[0]
+        queries = int(batch.tile_rows.max()) * (heads // job.kv_heads)
+        if heads % job.kv_heads or queries > MAX_QUERIES:
+            raise ModelUnsupported(f"{heads} heads over {job.kv_heads} are not supported by the native kernels.")
+        job.heads = heads
+        if angles is not None:
+            job.rotation_cosine, job.rotation_sine = angles.rotation_cosine.data_ptr(), angles.rotation_sine.data_ptr()
+            job.rotary = angles.rotation_cosine.shape[1]
+        elif bool(batch.rotations.any()):
+            raise ValueError("a span is rotated on and no angles are given")
+        if batch.remotes:
+            asking = sum(len(remote.rows) for remote in batch.remotes)
+            job.parts = self._buffer("parts", asking * 2, heads * (job.dim + 2)).data_ptr()
+        return job
+
+
+def _padded(values: torch.Tensor | None, width: int) -> torch.Tensor | None:
+    """One float for each packed column, zeros beyond the real ones."""
+    return None if values is None else torch.nn.functional.pad(values.float(), (0, width - len(values))).contiguous()
+
+
+def _checked(x: torch.Tensor, k: int) -> torch.Tensor:
+    if x.dim() != 2 or x.shape[1] != k:
+        raise ValueError(f"rows of {tuple(x.shape)} do not suit a weight of k={k}")
+    return x.float().contiguous()
+
+
+def _fits(target: torch.Tensor, rows: int, width: int) -> bool:
+    return target.shape == (rows, width) and target.is_contiguous() and target.dtype == torch.float32

@@ -1,0 +1,58 @@
+"""The paged KV cache in the host's memory: blocks of 16 positions, in each of them keys and values of every layer.
+
+Keys of a block lie as [kv head][dim][16], values as [kv head][16][dim]: the order in which attention reads them.
+Who owns which block is the pool's affair.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from cloister.compute.base import CacheShape, KVCache
+from cloister.compute.layout import BLOCK_TOKENS
+
+
+class HostCache(KVCache):
+    """Keys and values of `blocks` blocks. A block's layers lie together, so that little used takes few pages."""
+
+    def __init__(self, shape: CacheShape, blocks: int, dtype: torch.dtype) -> None:
+        self.shape = shape
+        self.blocks = blocks
+        self.dtype = dtype
+        size = (blocks, shape.layers, shape.kv_heads)
+        self._keys = _zeros(*size, shape.dim, BLOCK_TOKENS, dtype=dtype)
+        self._values = _zeros(*size, BLOCK_TOKENS, shape.dim, dtype=dtype)
+
+    @property
+    def bytes_per_layer(self) -> int:
+        """How far one layer's keys (or values) lie from the next's."""
+        return self._keys.stride(1) * self.dtype.itemsize
+
+    @property
+    def block(self) -> int:
+        """How many values lie between a layer's keys (or values) in one block and in the next."""
+        return self._keys.stride(0)
+
+    def keys(self, layer: int) -> torch.Tensor:
+        """[block, kv head, dim, 16]"""
+        return self._keys[:, layer]
+
+    def values(self, layer: int) -> torch.Tensor:
+        """[block, kv head, 16, dim]"""
+        return self._values[:, layer]
+
+
+def on_host(cache: KVCache) -> HostCache:
+    """The cache, if it is one of these: kernels on the host look into no other."""
+    if not isinstance(cache, HostCache):
+        raise ValueError("the cache is another device's")
+    return cache
+
+
+def _zeros(*size: int, dtype: torch.dtype) -> torch.Tensor:
+    """Zeros that take memory only once a page is written: a large cache costs nothing at start."""
+    raw = np.zeros(math.prod(size) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(raw).view(dtype).view(size)

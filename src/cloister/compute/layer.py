@@ -1,0 +1,102 @@
+"""What kernels compute with: packed weights, the layers made of them, angles of rotation, and how to draw a token.
+
+Plain data, the same for every device. Nothing here computes, but for the two ways a weight is prepared for packing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+Gate = Literal["silu", "gelu_tanh"]
+GATE_ROWS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A linear layer's weight in the kernels' own layout. With a gate, the layer gives act(x·G) × (x·U).
+
+    An int8 weight stands for itself times the scale of its column.
+    """
+
+    data: torch.Tensor
+    columns: int
+    k: int
+    bias: torch.Tensor | None = None
+    gate: Gate | None = None
+    scale: torch.Tensor | None = None
+
+    @property
+    def width(self) -> int:
+        """How many floats a row of the result has."""
+        return self.columns // 2 if self.gate else self.columns
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """The numbers of one decoder layer."""
+
+    heads: int
+    kv_heads: int
+    dim: int
+    rotary: int
+    epsilon: float
+    scale: float
+    window: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One pre-norm decoder layer with gated MLP: the Llama family."""
+
+    index: int
+    shape: LayerShape
+    attention_norm: torch.Tensor
+    qkv: Packed
+    q_norm: torch.Tensor | None
+    k_norm: torch.Tensor | None
+    out: Packed
+    mlp_norm: torch.Tensor
+    gate_up: Packed
+    down: Packed
+
+
+@dataclass(frozen=True, slots=True)
+class Angles:
+    """Cosines and sines of the rows' positions, [rows, rotary], and of the spans' rotations, [spans, rotary]."""
+
+    cosine: torch.Tensor
+    sine: torch.Tensor
+    rotation_cosine: torch.Tensor
+    rotation_sine: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """How to draw one token from each row: top_k is the row's width where it is off, top_p 1, min_p 0."""
+
+    temperature: list[float]
+    top_k: list[int]
+    top_p: list[float]
+    min_p: list[float]
+    u: list[float]
+
+
+DrawRows = Callable[[torch.Tensor, Draws], torch.Tensor]
+
+
+def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The weight as int8 and a scale for each of its rows; a row's largest magnitude becomes 127."""
+    weight = weight.float()
+    scale = (weight.abs().amax(1) / 127).clamp(min=torch.finfo(torch.float32).tiny)
+    return (weight / scale[:, None]).round().to(torch.int8), scale
+
+
+def interleave_gate(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """Rows of gate and up in alternate groups of 16, so that one panel of a product holds both."""
+    k = gate.shape[1]
+    pairs = (gate.view(-1, GATE_ROWS, k), up.view(-1, GATE_ROWS, k))
+    return torch.cat(pairs, dim=1).reshape(-1, k)

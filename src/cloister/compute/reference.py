@@ -1,0 +1,150 @@
+"""The plain torch twin of the native kernels: slow, short, and the yardstick they are tested against.
+
+Rows are computed one by one, so batch invariance holds by construction here too. It serves where no C compiler is.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from cloister.attention.partition import Part, merged, part_of
+from cloister.compute.base import CacheShape, Device, Kernels, KVCache, LinkAsker
+from cloister.compute.host_cache import HostCache, on_host
+from cloister.compute.layer import GATE_ROWS, Angles, Gate, Layer, Packed, quantised
+from cloister.compute.layout import BLOCK_TOKENS, Batch
+
+
+class ReferenceKernels(Kernels):
+    """One row, one torch call."""
+
+    name = "reference"
+
+    def __init__(self, dtype: torch.dtype, *, int8: bool = False) -> None:
+        self.dtype = dtype
+        self._int8 = int8
+
+    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None, gate: Gate | None = None) -> Packed:
+        columns, k = weight.shape
+        data, scale = quantised(weight) if self._int8 else (weight.to(self.dtype).contiguous(), None)
+        return Packed(data, columns, k, None if bias is None else bias.float(), gate, scale)
+
+    def embed(self, packed: Packed, tokens: torch.Tensor) -> torch.Tensor:
+        rows = packed.data[tokens].float()
+        return rows if packed.scale is None else rows * packed.scale[tokens, None]
+
+    def linear(self, x: torch.Tensor, packed: Packed, add_to: torch.Tensor | None = None) -> torch.Tensor:
+        weight = packed.data.float()
+        rounded = x.to(self.dtype).float()
+        rows = [functional.linear(row, weight) for row in rounded]
+        out = torch.stack(rows) if rows else x.new_zeros(0, packed.columns)
+        out = out if packed.scale is None else out * packed.scale
+        out = out if packed.bias is None else out + packed.bias
+        if packed.gate:
+            halves = out.view(len(out), -1, 2, GATE_ROWS)
+            gate, up = (halves[:, :, side].reshape(len(out), -1) for side in (0, 1))
+            active = functional.silu(gate) if packed.gate == "silu" else functional.gelu(gate, approximate="tanh")
+            out = active * up
+        return out if add_to is None else add_to.add_(out)
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon) * weight
+
+    def store(self, keys: torch.Tensor, values: torch.Tensor, layer: int, batch: Batch, cache: KVCache) -> None:
+        blocks, lanes, held = batch.slots // BLOCK_TOKENS, batch.slots % BLOCK_TOKENS, on_host(cache)
+        held.keys(layer)[blocks, :, :, lanes] = keys.to(cache.dtype)
+        held.values(layer)[blocks, :, lanes] = values.to(cache.dtype)
+
+    def attention(
+        self,
+        q: torch.Tensor,
+        layer: int,
+        batch: Batch,
+        cache: KVCache,
+        scale: float,
+        window: int = 0,
+        angles: Angles | None = None,
+        asker: LinkAsker | None = None,
+    ) -> torch.Tensor:
+        if batch.remotes:
+            raise ValueError("the reference kernels reach no vault")
+        rows = [parts_of(q[row], row, layer, batch, cache, scale, window, angles) for row in range(len(q))]
+        return torch.stack([merged(parts).reshape(-1) for parts in rows])
+
+    def before_attention(
+        self, layer: Layer, x: torch.Tensor, angles: Angles, batch: Batch, cache: KVCache
+    ) -> torch.Tensor:
+        shape = layer.shape
+        projected = self.linear(self.rms_norm(x, layer.attention_norm, shape.epsilon), layer.qkv)
+        heads = projected.view(len(x), -1, shape.dim)
+        q, keys, values = torch.split(heads, [shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, keys = self.rms_norm(q, layer.q_norm, shape.epsilon), self.rms_norm(keys, layer.k_norm, shape.epsilon)
+        self.store(_rotated(keys, angles), values, layer.index, batch, cache)
+        return _rotated(q, angles)
+
+    def after_attention(self, layer: Layer, x: torch.Tensor, attended: torch.Tensor) -> None:
+        self.linear(attended, layer.out, add_to=x)
+        gated = self.linear(self.rms_norm(x, layer.mlp_norm, layer.shape.epsilon), layer.gate_up)
+        self.linear(gated, layer.down, add_to=x)
+
+
+class ReferenceDevice(Device):
+    """The reference kernels with their cache in host memory. It has no links: prompts are served whole."""
+
+    def __init__(self, kernels: ReferenceKernels) -> None:
+        self.kernels = kernels
+
+    def cache(self, shape: CacheShape, blocks: int) -> HostCache:
+        return HostCache(shape, blocks, self.kernels.dtype)
+
+
+def parts_of(
+    q: torch.Tensor,
+    row: int,
+    layer: int,
+    batch: Batch,
+    cache: KVCache,
+    scale: float,
+    window: int,
+    angles: Angles | None,
+) -> list[Part]:
+    """What one row finds in each of its segments held here, to be merged by Theorem 1 of Petridish."""
+    span, position = int(batch.span[row]), int(batch.positions[row])
+    parts = []
+    for first, length, shift, rotated in batch.segments[span, : int(batch.counts[span])].tolist():
+        query = q
+        if rotated:
+            assert angles is not None
+            query = rotated_on(q, angles.rotation_cosine[span], angles.rotation_sine[span])
+        table = batch.tables[span, first:]
+        parts.append(part_in(query * scale, layer, table, length, position + shift, cache, window))
+    return parts
+
+
+def part_in(
+    q: torch.Tensor, layer: int, table: torch.Tensor, length: int, place: int, cache: KVCache, window: int = 0
+) -> Part:
+    """The part of one row's scaled queries [heads, dim] in a segment of `length` positions in the table's blocks."""
+    held, (heads, dim), kv_heads = on_host(cache), q.shape, cache.shape.kv_heads
+    end = min(place + 1, length)
+    blocks = table[: -(-end // BLOCK_TOKENS)].long()
+    keys = held.keys(layer)[blocks].float().permute(1, 0, 3, 2).reshape(kv_heads, -1, dim)
+    values = held.values(layer)[blocks].float().permute(1, 0, 2, 3).reshape(kv_heads, -1, dim)
+    seen = slice(max(0, place - window + 1) if window else 0, end)
+    return part_of(q.view(kv_heads, heads // kv_heads, dim), keys[:, seen], values[:, seen])
+
+
+def rotated_on(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """One row's rotated heads, carried further by these angles."""
+    none = cosine.new_empty(0, 0)
+    return _rotated(heads[None], Angles(cosine[None], sine[None], none, none))[0]
+
+
+def _rotated(heads: torch.Tensor, angles: Angles) -> torch.Tensor:
+    """Rotary position embedding over the first `rotary` dimensions, halves rotated against each other."""
+    rotary = angles.cosine.shape[-1]
+    moving, still = heads[..., :rotary], heads[..., rotary:]
+    left, right = moving.chunk(2, dim=-1)
+    rotated = moving * angles.cosine[:, None] + torch.cat((-right, left), dim=-1) * angles.sine[:, None]
+    return torch.cat((rotated, still), dim=-1)

@@ -1,0 +1,63 @@
+"""The contract of a route, and what all routes share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from cloister.controller.requests import Request, Requests
+from cloister.controller.service import Service
+from cloister.controller.sessions import Sessions
+from cloister.errors import ProtocolError, ServiceUnavailable
+from cloister.levels import Level
+from cloister.messages.front import Ask, Serving
+from cloister.messages.prompts import LockedPrompt
+
+
+@dataclass(frozen=True, repr=False)
+class Asked:
+    """What a front asks for, and the prompt as its reader will get it."""
+
+    ask: Ask
+    prompt: bytes | LockedPrompt
+
+    @property
+    def request_id(self) -> int:
+        return self.ask.request_id
+
+
+@dataclass
+class Node:
+    """What routes share: the requests, the sessions with their vaults, and the service while there is one."""
+
+    requests: Requests
+    sessions: Sessions
+    serving: Callable[[], Serving]
+    service: Service | None = None
+
+    def working_service(self) -> Service:
+        if self.service is None:
+            raise ServiceUnavailable("The service is restarting.", hint="Try again in a few seconds.")
+        return self.service
+
+
+class Route(ABC):
+    """One level's way. What a process says out of turn raises ProtocolError, which ends that process."""
+
+    level: Level
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    @abstractmethod
+    def cancel(self, request: Request) -> None:
+        """Tell whoever holds the request that nobody waits for it; it is no longer under way."""
+
+    def from_service(self, request: Request, message: msgspec.Struct) -> None:
+        raise ProtocolError("The service speaks of a request it does not have.")
+
+    def from_vault(self, request: Request, message: msgspec.Struct) -> None:
+        raise ProtocolError("A vault speaks of a request it does not have.")

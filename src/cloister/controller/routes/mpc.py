@@ -1,0 +1,70 @@
+"""`mpc`: the prompt goes to the process that deals shares to the parties; no vault and no service hears of it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from cloister.controller.requests import Request
+from cloister.controller.routes.base import Asked, Node, Route
+from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, VaultLost
+from cloister.levels import LEVELS
+from cloister.messages.generation import Cancel, Failed, Tokens
+from cloister.messages.vault import Confide, Understood
+
+
+class Clerk(Protocol):
+    """The clerk's process, as far as requests are concerned."""
+
+    def confide(self, confided: Confide) -> None:
+        """Give it a prompt; ServiceUnavailable while it is not up."""
+
+    def send(self, message: msgspec.Struct) -> None: ...
+
+
+class MpcRoute(Route):
+    """Front → clerk → front. The clerk may only speak of requests it has."""
+
+    level = LEVELS["mpc"]
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node)
+        self._clerk: Clerk | None = None
+
+    def open(self, clerk: Clerk) -> None:
+        """There is a clerk, or somebody who starts one when it is asked for."""
+        self._clerk = clerk
+
+    def ask(self, asked: Asked) -> None:
+        """Hand a prompt over, or tell its front why not."""
+        ask = asked.ask
+        try:
+            if self._clerk is None:
+                raise LevelUnavailable("This server does not offer the level mpc.", param="protection")
+            self._clerk.confide(Confide(ask.request_id, ask.level, asked.prompt, ask.params))
+        except CloisterError as reason:
+            self.node.requests.refuse(ask.request_id, reason)
+        else:
+            self.node.requests.add(Request(ask.request_id, ask.tenant, self.level, ask.params, "mpc"))
+
+    def cancel(self, request: Request) -> None:
+        assert self._clerk is not None
+        self._clerk.send(Cancel(request.request_id))
+
+    def hear(self, message: msgspec.Struct) -> None:
+        """What the clerk says of a request; of one that was cancelled a moment ago it may still speak."""
+        if not isinstance(message, Understood | Tokens | Failed):
+            raise ProtocolError("The clerk sent a message out of turn.")
+        request = self.node.requests.get(message.request_id)
+        if request is None or request.holder != "mpc":
+            return
+        if isinstance(message, Understood):
+            self.node.requests.understood(request, message.prompt_tokens)
+        else:
+            self.node.requests.advance(request, message)
+
+    def clerk_gone(self) -> None:
+        """The clerk ended, and every prompt it held with it."""
+        for request in self.node.requests.held_by("mpc"):
+            self.node.requests.fail(request, VaultLost.because("vault_lost"))

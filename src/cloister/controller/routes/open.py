@@ -1,0 +1,37 @@
+"""`open`: the front reads the prompt, the service gets its tokens and decodes. No vault hears of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cloister.controller.requests import Request
+from cloister.controller.routes.base import Route
+from cloister.errors import ProtocolError, ServiceUnavailable
+from cloister.levels import LEVELS
+from cloister.messages.generation import Accepted, Failed, Submit, Tokens
+
+
+class OpenRoute(Route):
+    """Front → service → front."""
+
+    level = LEVELS["open"]
+
+    def submit(self, message: Submit) -> None:
+        """Give the tokens to the service."""
+        if message.partitions:
+            raise ProtocolError("A front sent a message out of turn.")
+        try:
+            service = self.node.working_service()
+        except ServiceUnavailable as reason:
+            self.node.requests.refuse(message.request_id, reason)
+            return
+        self.node.requests.add(Request(message.request_id, message.tenant, self.level, message.params, "service"))
+        service.send(message)
+
+    def cancel(self, request: Request) -> None:
+        if self.node.service is not None:
+            self.node.service.cancel(request.request_id, lambda: None)
+
+    def from_service(self, request: Request, message: msgspec.Struct) -> None:
+        assert isinstance(message, Accepted | Tokens | Failed)
+        self.node.requests.advance(request, message)

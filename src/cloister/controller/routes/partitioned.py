@@ -1,0 +1,80 @@
+"""`partitioned`: a vault prefills the prompt and chooses the first token, then the service decodes and asks the vault
+for the prompt's part of the attention (Petridish §4)."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec.structs import replace
+
+from cloister.controller.requests import Request
+from cloister.controller.routes.vault import VaultRoute
+from cloister.errors import ProtocolError, ServiceUnavailable
+from cloister.levels import LEVELS
+from cloister.messages.generation import Accepted, Failed, Partition, Submit, Tokens, label_spans
+from cloister.messages.vault import Prefilled, Release
+
+
+class PartitionedRoute(VaultRoute):
+    """Front → vault → service → front."""
+
+    level = LEVELS["partitioned"]
+
+    def check(self) -> None:
+        super().check()
+        self.node.working_service()
+
+    def cancel(self, request: Request) -> None:
+        if request.holder == "service" and self.node.service is not None:
+            # The vault answers until the service is past the step under way.
+            self.node.service.cancel(request.request_id, lambda: self.release(request))
+        else:
+            super().cancel(request)
+
+    def release(self, request: Request) -> None:
+        """The vault need not answer for this request any more."""
+        if request.exposed and request.session is not None:
+            request.session.vault.send(Release(request.request_id))
+
+    def from_vault(self, request: Request, message: msgspec.Struct) -> None:
+        if isinstance(message, Prefilled):
+            self._prefilled(request, message)
+        else:
+            super().from_vault(request, message)
+
+    def from_service(self, request: Request, message: msgspec.Struct) -> None:
+        if request.holder != "service":
+            super().from_service(request, message)
+        assert isinstance(message, Accepted | Tokens | Failed)
+        self.advance(request, message)
+
+    def _prefilled(self, request: Request, message: Prefilled) -> None:
+        if request.session is None or len(message.sequences) != 1:
+            raise ProtocolError("At this level a vault prefills one sequence, for a session.")
+        [sequence] = message.sequences
+        request.exposed = True
+        self.node.requests.prompt_tokens -= len(message.public)  # the service counts those
+        logprobs = None if sequence.logprob is None else (sequence.logprob,)
+        first = Tokens(message.request_id, (sequence.token,), logprobs, finish=sequence.finish)
+        self.node.requests.advance(request, first)
+        if sequence.finish is not None:
+            return
+        try:
+            service = self.node.working_service()
+        except ServiceUnavailable as reason:
+            self.node.requests.fail(request, reason)
+            return
+        request.holder = "service"
+        service.send(
+            Submit(
+                request.request_id,
+                request.tenant,
+                message.public,
+                replace(request.params, max_tokens=message.max_tokens),
+                label_spans(len(message.public), public=len(message.public)),
+                (
+                    Partition(
+                        request.session.vault.number, sequence.slot, sequence.token, sequence.origin, sequence.turn
+                    ),
+                ),
+            )
+        )

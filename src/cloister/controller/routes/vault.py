@@ -1,0 +1,55 @@
+"""What the levels with a vault have in common: the prompt waits for a vault, is confided to it, and is read there."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cloister.controller.requests import Request
+from cloister.controller.routes.base import Asked, Route
+from cloister.controller.sessions import SessionKey
+from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, QueueFull, VaultLost
+from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
+from cloister.messages.vault import Confide, Understood
+
+
+class VaultRoute(Route):
+    """Front → vault; what comes next differs by level."""
+
+    def confide(self, asked: Asked) -> None:
+        """Give a prompt to its session's vault; QueueFull if there is none for it now."""
+        ask = asked.ask
+        try:
+            self.check()
+            key = SessionKey.of(ask.tenant, ask.group, ask.session, keep=ask.keep)
+            session = self.node.sessions.join(key, ask.request_id, keep=ask.keep)
+        except QueueFull:
+            raise
+        except CloisterError as reason:
+            self.node.requests.refuse(ask.request_id, reason)
+            return
+        self.node.requests.add(Request(ask.request_id, ask.tenant, self.level, ask.params, "vault", session))
+        session.vault.send(Confide(ask.request_id, ask.level, asked.prompt, ask.params))
+
+    def check(self) -> None:
+        """Whether this way is open now; the reason why not is raised."""
+        if self.level.name not in self.node.serving().levels:
+            raise LevelUnavailable(f"This server does not offer the level {self.level.name}.", param="protection")
+
+    def cancel(self, request: Request) -> None:
+        if request.session is not None:
+            request.session.vault.send(Cancel(request.request_id))
+
+    def from_vault(self, request: Request, message: msgspec.Struct) -> None:
+        match message:
+            case Understood():
+                self.node.requests.understood(request, message.prompt_tokens)
+            case Failed():
+                self.advance(request, message)
+            case _:
+                raise ProtocolError("A vault sent a message out of turn.")
+
+    def advance(self, request: Request, message: Accepted | Tokens | Failed) -> None:
+        """Pass on what is said of the request; a vault that did not answer in time, or answered nonsense, is ended."""
+        self.node.requests.advance(request, message)
+        if isinstance(message, Failed) and message.code == VaultLost.code and request.session is not None:
+            self.node.sessions.end(request.session)

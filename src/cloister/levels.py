@@ -1,0 +1,217 @@
+"""The levels of protection, as data: who reads the prompt, who decodes, what is refused, and what users are told.
+
+This is the only module that names the levels, beside the controller's routes (one for each way through the processes)
+and the tests. It knows promises and rules; it provides no protection itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, get_args
+
+from cloister.errors import InvalidRequest
+
+LevelName = Literal["open", "shared", "partitioned", "obfuscated", "isolated", "mpc"]
+ServedLevel = Literal["open", "partitioned", "isolated", "mpc"]
+"""Levels that are built."""
+ConfidedLevel = Literal["partitioned", "isolated", "mpc"]
+"""Built levels at which a process of its own reads the prompt, so that others carry it as bytes."""
+VaultLevel = Literal["partitioned", "isolated"]
+"""Those of them at which that process is a vault."""
+
+OPEN: ServedLevel = "open"
+PARTITIONED: VaultLevel = "partitioned"
+ISOLATED: VaultLevel = "isolated"
+MPC: ConfidedLevel = "mpc"
+
+
+class Reader(Enum):
+    """The process that turns a prompt into tokens."""
+
+    API = "the process that speaks HTTP"
+    VAULT = "a vault of the session's own"
+    MPC_CLIENT = "the client that deals shares to the parties"
+
+
+class Decodes(Enum):
+    """Whoever computes the answer's tokens after the first."""
+
+    SERVICE = "the service, for everybody"
+    VAULT = "the vault alone"
+    PARTIES = "three parties, on shares"
+
+
+class Needs(Enum):
+    """What a server must have to offer a level."""
+
+    LINKS = "kernels that can answer a link"
+    PARTIES = "the extra [mpc], or parties elsewhere"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A field of a request that a level cannot serve: why, and what to do instead."""
+
+    param: str
+    why: str
+    hint: str
+    unless_logits: bool = False
+    """Whether the field is served after all where the logits are opened to who holds the prompt (`mpc_reveal`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One row of the table every user chooses from.
+
+    `provider_sees` is for the page and /v1/models; `service_sees` and `others_learn` are the README's cells.
+    """
+
+    name: LevelName
+    provider_sees: str
+    service_sees: str
+    others_learn: str
+    reader: Reader = Reader.API
+    decodes: Decodes = Decodes.SERVICE
+    needs: Needs | None = None
+    refuses: tuple[Refusal, ...] = ()
+    default_rank: int | None = None
+    """The order in which levels stand in for one not asked for; None: served only to those who ask for it."""
+    default_tokens: int | None = None
+    """The longest answer to a request that sets no limit, where it is not the endpoint's own."""
+    slow: bool = False
+    """Whether a token takes seconds, so that whoever decodes says how far it is."""
+    to_offer: str = ""
+    """What an operator does to offer it."""
+
+    @property
+    def built(self) -> bool:
+        return self.name in get_args(ServedLevel)
+
+    @property
+    def confides(self) -> bool:
+        """Whether the prompt goes unread to a process of its own."""
+        return self.reader is not Reader.API
+
+    def refuse(self, wished: Collection[str], *, logits: bool = False) -> None:
+        """InvalidRequest if a wished field is one this level cannot serve. `logits`: they are opened to the prompt's
+        holder."""
+        for refusal in self.refuses:
+            if refusal.param in wished and not (logits and refusal.unless_logits):
+                raise InvalidRequest(f"{refusal.param}: {refusal.why}", param=refusal.param, hint=refusal.hint)
+
+
+def _kept_from_sampling(name: str, *, repetition_hint: str | None = None) -> tuple[Refusal, ...]:
+    """Fields that need the prompt where tokens are chosen."""
+    why = f"This needs the prompt where tokens are chosen, and at the level {name!r} it is not there."
+    hints = {
+        "echo": "The prompt is not given back from its vault; put it before the answer yourself.",
+        "max_tokens": "To score a given text, ask for the level 'open'.",
+        "prompt_logprobs": "To score a given text, ask for the level 'open'.",
+    }
+    if repetition_hint is not None:
+        hints["repetition_penalty"] = repetition_hint
+    return tuple(Refusal(param, why, hint) for param, hint in hints.items())
+
+
+def _need_logits() -> tuple[Refusal, ...]:
+    """On shares a token is the likeliest, or drawn by its probability. All else needs the logits."""
+    why = "At the level 'mpc' tokens are chosen on shares, and this needs the logits."
+    hint = (
+        'Leave it out, or add "mpc_reveal": "logits", which opens them to the process that holds the prompt, not to '
+        "the parties."
+    )
+    params = ("top_p", "top_k", "min_p", "repetition_penalty", "logprobs")
+    return tuple(Refusal(param, why, hint, unless_logits=True) for param in params)
+
+
+_ONLY_MPC = Refusal("mpc_reveal", "This is for the level 'mpc' alone.", "Leave it out.")
+
+LEVELS: dict[str, Level] = {
+    level.name: level
+    for level in (
+        Level(
+            "open",
+            provider_sees="Everything: your prompt, the answer, and when you asked.",
+            service_sees="everything",
+            others_learn="nothing from the output: neighbours leave no trace",
+            refuses=(_ONLY_MPC,),
+        ),
+        Level(
+            "shared",
+            provider_sees="Everything; other tenants learn nothing sensitive from the shared prefix cache.",
+            service_sees="everything",
+            others_learn="nothing sensitive",
+        ),
+        Level(
+            "partitioned",
+            provider_sees=(
+                "The answer's tokens and, layer by layer, what your prompt adds to the attention, in a process sealed "
+                "off from network and disk; not the prompt."
+            ),
+            service_sees=(
+                "the answer's tokens and attention contributions, from inside a sealed process; never the prompt"
+            ),
+            others_learn="nothing",
+            reader=Reader.VAULT,
+            needs=Needs.LINKS,
+            refuses=(
+                _ONLY_MPC,
+                *_kept_from_sampling(
+                    "partitioned",
+                    repetition_hint="Use presence_penalty or frequency_penalty, or the level 'isolated'.",
+                ),
+            ),
+            default_rank=0,
+        ),
+        Level(
+            "obfuscated",
+            provider_sees="Several answers at once, without knowing which of them is real.",
+            service_sees="several answers, without knowing which is real",
+            others_learn="nothing",
+            reader=Reader.VAULT,
+        ),
+        Level(
+            "isolated",
+            provider_sees="When you ask and for how long; a process of your own decodes alone on the shared weights.",
+            service_sees="nothing: a vault of your own decodes alone",
+            others_learn="nothing",
+            reader=Reader.VAULT,
+            decodes=Decodes.VAULT,
+            refuses=(_ONLY_MPC, *_kept_from_sampling("isolated")),
+            default_rank=1,
+        ),
+        Level(
+            "mpc",
+            provider_sees=(
+                "How long your prompt and the answer are, about, and when you asked: three parties compute on shares "
+                "that say nothing unless two of them collude. The process that makes the shares reads the prompt; run "
+                "it yourself with `cloister mpc proxy`. Slow: seconds for each token."
+            ),
+            service_sees=(
+                "nothing: three parties compute on secret shares, and only two that collude learn more than lengths"
+            ),
+            others_learn="nothing",
+            reader=Reader.MPC_CLIENT,
+            decodes=Decodes.PARTIES,
+            needs=Needs.PARTIES,
+            refuses=(*_kept_from_sampling("mpc"), *_need_logits()),
+            default_rank=2,
+            default_tokens=16,
+            slow=True,
+            to_offer="To offer 'mpc', its operator runs: pip install '.[mpc]'",
+        ),
+    )
+}
+
+
+def served(*needs: Needs) -> tuple[ServedLevel, ...]:
+    """The levels a server offers that has these things."""
+    return tuple(name for name in get_args(ServedLevel) if LEVELS[name].needs is None or LEVELS[name].needs in needs)
+
+
+def default_of(offered: Collection[str]) -> LevelName | None:
+    """What a request that asks for no level gets. Less is served only to those who ask for it."""
+    ranked = [level for level in LEVELS.values() if level.default_rank is not None and level.name in offered]
+    return min(ranked, key=lambda level: level.default_rank or 0).name if ranked else None

@@ -1,0 +1,87 @@
+"""The key that a server and its vault host share, and the TLS credentials that both derive from it.
+
+The key is 32 random bytes in a file that nobody else can read. Python's `ssl` has no pre-shared keys before 3.13, so
+HKDF-SHA256 (RFC 5869) derives one Ed25519 key (RFC 8032) per role, and each role's certificate signs itself. Nothing in
+it is random, so both machines make the same two certificates, and each accepts exactly the other role's.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from datetime import datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from cloister.errors import SetupError
+from cloister.messages.bridge import Credentials, Role
+
+SECRET_BYTES = 32
+_USAGE = {"server": ExtendedKeyUsageOID.CLIENT_AUTH, "vault_host": ExtendedKeyUsageOID.SERVER_AUTH}
+
+
+def write_secret(path: Path) -> None:
+    """A fresh key in a new file; an existing file is never overwritten."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError as reason:
+        raise SetupError(f"The key cannot be written to {path}: {reason.strerror}.", hint="Name a new file.") from None
+    with os.fdopen(descriptor, "w") as file:
+        os.fchmod(descriptor, 0o600)
+        file.write(secrets.token_hex(SECRET_BYTES) + "\n")
+
+
+def read_secret(path: Path) -> bytes:
+    """The key in the file. One that others could have read is no secret, and is refused."""
+    how = f"Make one with `cloister vault key new {path}`, and copy it to both machines."
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            text = file.read(4 * SECRET_BYTES)
+    except OSError as reason:
+        raise SetupError(f"The key file {path} cannot be read: {reason.strerror}.", hint=how) from None
+    if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077 or status.st_uid not in (0, os.geteuid()):
+        raise SetupError(f"Others may read or own the key file {path}.", hint=f"chmod 600 {path}, or make a new key.")
+    try:
+        secret = bytes.fromhex(text.decode("ascii").strip())
+    except ValueError:
+        secret = b""
+    if len(secret) != SECRET_BYTES:
+        raise SetupError(f"{path} does not hold a key of {SECRET_BYTES} bytes.", hint=how)
+    return secret
+
+
+def credentials_from(secret: bytes, role: Role) -> Credentials:
+    """What a bridge of this role needs to prove itself and to know the other. The shared key is not in it."""
+    if len(secret) != SECRET_BYTES:
+        raise SetupError(f"The shared key must have {SECRET_BYTES} bytes.")
+    key, own = _identity(secret, role)
+    _, peer = _identity(secret, "vault_host" if role == "server" else "server")
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return Credentials(role, private + own.public_bytes(Encoding.PEM), peer.public_bytes(Encoding.DER))
+
+
+def _identity(secret: bytes, role: Role) -> tuple[Ed25519PrivateKey, x509.Certificate]:
+    seed = HKDF(SHA256(), length=32, salt=None, info=f"cloister-link/2 {role}".encode()).derive(secret)
+    key = Ed25519PrivateKey.from_private_bytes(seed)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Cloister {role}")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(datetime(2000, 1, 1))
+        .not_valid_after(datetime(9999, 12, 31, 23, 59, 59))  # no end (RFC 5280, 4.1.2.5): a new key file ends it
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([_USAGE[role]]), critical=True)
+        .sign(key, None)
+    )
+    return key, certificate

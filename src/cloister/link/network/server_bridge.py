@@ -1,0 +1,79 @@
+"""The server bridge: `python -m cloister.link.network.server_bridge FD`, started by the controller for a remote vault.
+
+It plays the vault on a local link and passes the vault's conversation with the controller through, unread. Prompts
+pass it on their way; it keeps none, and overwrites the buffers that held one.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from cloister.errors import ProtocolError, VaultLost
+from cloister.link.network.address import Address
+from cloister.link.network.confine import confine, run_bridge
+from cloister.link.network.handshake import ask_for_vault, shape_of
+from cloister.link.network.records import ANSWER, CONTROL, CONTROL_BYTES, KIND, VaultEnd, kind_of, longest_record
+from cloister.link.network.tls import SecureChannel, establish
+from cloister.messages.bridge import Connect, ToServerBridge
+from cloister.process.line import Line
+
+CONNECT_S = 10.0
+_ZEROS = bytes(CONTROL_BYTES)
+
+
+def _serve(control: socket.socket) -> None:
+    line: Line[Connect] = Line(control, ToServerBridge)
+    order = line.next()
+    if order is None:
+        return
+    shape = shape_of(order.request)
+    link = VaultEnd(shape, *line.take_descriptors(2))
+    address = Address.parse(order.address)
+    try:
+        connection = address.connect(CONNECT_S)
+    except OSError as reason:
+        why = reason.strerror or type(reason).__name__
+        raise VaultLost(f"The vault host at {address} cannot be reached: {why}.") from None
+    channel = establish(connection, order.credentials, longest_record(shape))
+    ask_for_vault(channel, order.request, address)
+    bridge = ServerBridge(control, link, channel)
+    loops = (bridge.from_vault, bridge.questions, bridge.from_controller)
+    confine(loops, (control.fileno(), connection.fileno()), allow_degraded=order.allow_degraded)
+
+
+class ServerBridge:
+    """Three loops, a thread each; when one ends, all do."""
+
+    def __init__(self, control: socket.socket, link: VaultEnd, channel: SecureChannel) -> None:
+        self._control = control
+        self._link = link
+        self._channel = channel
+
+    def questions(self) -> None:
+        """Service → vault, until the link is closed."""
+        while (question := self._link.next_question()) is not None:
+            self._channel.send(*question)
+
+    def from_controller(self) -> None:
+        """Controller → vault, until the controller hangs up."""
+        mark, buffer = KIND.pack(CONTROL), memoryview(bytearray(CONTROL_BYTES))
+        while received := self._control.recv_into(buffer):
+            self._channel.send(mark, buffer[:received])
+            buffer[:received] = _ZEROS[:received]
+        self._channel.end()
+
+    def from_vault(self) -> None:
+        """Vault → service and controller, until the other side ends."""
+        while (record := self._channel.receive()) is not None:
+            kind = kind_of(record)
+            if kind == ANSWER:
+                self._link.leave_answer(record)
+            elif kind == CONTROL:
+                self._control.sendall(record[KIND.size :])
+                self._channel.forget()
+            else:
+                raise ProtocolError("A record came that is not for this side.")
+
+
+if __name__ == "__main__":
+    run_bridge(_serve)

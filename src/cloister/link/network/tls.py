@@ -1,0 +1,242 @@
+"""A connection of two bridges: mutual TLS 1.3 (RFC 8446), and records of a bounded length in it.
+
+Each side accepts one certificate, the other role's (`credentials`). Keys are ephemeral: whoever learns the shared key
+later cannot read what was recorded. There are no session tickets, no resumption and no older version. A record is its
+length (4 bytes) and its bytes. Whatever is altered, repeated, left out, moved, cut short or too long is a
+ProtocolError, and the channel is dead from then on. The channel knows bytes, not what they mean.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from time import monotonic
+
+from cloister.errors import ProtocolError
+from cloister.messages.bridge import Credentials
+
+PROTOCOL = "cloister-link/2"
+MAX_RECORD_BYTES = 16 * 1024 * 1024
+"""No channel may be made for longer records than this."""
+
+MAX_SENT_BYTES = 1 << 38
+"""Of one connection: AES-GCM is safe for 2^24.5 full records under one key (RFC 8446, 5.5), and `ssl` updates none."""
+
+_HEAD = struct.Struct("<I")
+_READ_BYTES = 1 << 16
+_OP_CLEANSE_PLAINTEXT = 0x2  # OpenSSL 3: what was handed to us is overwritten in OpenSSL's buffer; `ssl` has no name
+
+
+class CutOff(ProtocolError):
+    """The connection is gone without an end that was agreed on: the other side died, or somebody cut the line."""
+
+
+def establish(
+    connection: socket.socket, credentials: Credentials, limit: int, patience_s: float = 10.0
+) -> SecureChannel:
+    """Shake hands. Only the handshake is sent before the other side has proved itself; both agree on `limit`."""
+    channel = SecureChannel(connection, credentials, limit)
+    try:
+        channel.shake_hands(monotonic() + patience_s)
+    except TimeoutError:
+        raise ProtocolError("The other side of a link did not introduce itself in time.") from None
+    except ssl.SSLError as reason:
+        raise ProtocolError(_in_our_words(reason)) from None
+    except OSError:
+        raise ProtocolError("The connection broke before both sides had introduced themselves.") from None
+    return channel
+
+
+class SecureChannel:
+    """Made by `establish`. Any thread may send; one receives."""
+
+    def __init__(self, connection: socket.socket, credentials: Credentials, limit: int) -> None:
+        if not 0 < limit <= MAX_RECORD_BYTES:
+            raise ProtocolError("A link's records would be longer than is allowed.")
+        self._connection = connection
+        self._peer = credentials.peer
+        self._dead = self._ended = False
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        listens = credentials.role == "vault_host"
+        self._tls = _context(credentials).wrap_bio(self._incoming, self._outgoing, server_side=listens)
+        self._tls_lock = threading.Lock()  # one thread at a time may use an SSL object
+        self._sending = threading.Lock()
+        self._sent = 0
+        self._out = memoryview(bytearray(_HEAD.size + limit))
+        self._sealed = memoryview(bytearray(_READ_BYTES))
+        self._record = memoryview(bytearray(_HEAD.size + limit))
+        self._filled = 0
+        self._zeros = bytes(_HEAD.size + limit)
+
+    def shake_hands(self, end: float) -> None:
+        """Until both have proved themselves, or until `end`."""
+        done = False
+        while not done:
+            try:
+                self._tls.do_handshake()
+                self._check_peer()
+                done = True
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError:
+                with suppress(OSError):
+                    self._connection.sendall(self._outgoing.read())  # the alert that says why
+                raise
+            if (left := end - monotonic()) <= 0:
+                raise TimeoutError
+            self._connection.settimeout(left)
+            self._connection.sendall(self._outgoing.read())
+            if not done:
+                self._read_connection()
+        self._connection.settimeout(None)
+
+    def send(self, *parts: bytes | bytearray | memoryview) -> None:
+        """One record made of these parts."""
+        with self._sending:
+            self._check_alive()
+            until = _HEAD.size + sum(map(len, parts))
+            self._sent += until
+            if until > len(self._out):
+                raise self._die("A record would be longer than the link carries.")
+            if self._sent > MAX_SENT_BYTES:
+                raise self._die("The link has carried as much as one connection may.")
+            _HEAD.pack_into(self._out, 0, until - _HEAD.size)
+            at = _HEAD.size
+            for part in parts:
+                self._out[at : at + len(part)] = part
+                at += len(part)
+            try:
+                with self._tls_lock:  # not while we wait for the connection: receiving must go on
+                    self._tls.write(self._out[:until])
+                    sealed = self._outgoing.read()
+                self._connection.sendall(sealed)
+            except OSError:
+                raise self._die("The connection broke.", CutOff) from None
+            finally:
+                self._out[:until] = self._zeros[:until]
+
+    def end(self) -> None:
+        """Say, so that nobody else could have, that no record follows."""
+        with self._sending, self._tls_lock:
+            self._check_alive()
+            self._dead = self._ended = True
+            with suppress(ssl.SSLError):  # it would wait for the other side's end too
+                self._tls.unwrap()
+            with suppress(OSError):
+                self._connection.sendall(self._outgoing.read())
+
+    def receive(self) -> memoryview | None:
+        """The next record, valid until the next call; None once either side ended. Wipes the one before."""
+        self.forget()
+        self._check_alive()
+        needed = _HEAD.size
+        while self._filled < needed:
+            if not self._incoming.pending and not self._tls.pending():  # to try anyway costs an exception
+                self._read_connection()
+            try:
+                with self._tls_lock:
+                    if self._ended:
+                        return None
+                    # `read` gives a count, although it is typed as bytes.
+                    read = int(self._tls.read(needed - self._filled, self._record[self._filled : needed]))
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLError:
+                raise self._die("A record on a link was altered, repeated, left out or moved.") from None
+            if not read and self._filled:
+                raise self._die("The link ended in the middle of a record.")
+            if not read:
+                self._dead = True
+                return None
+            self._filled += read
+            if self._filled == _HEAD.size:
+                needed += _HEAD.unpack_from(self._record)[0]
+                if needed > len(self._record):
+                    raise self._die("A record is longer than the link carries.")
+        return self._record[_HEAD.size : needed]
+
+    def forget(self) -> None:
+        """Overwrite the record received last."""
+        self._record[: self._filled] = self._zeros[: self._filled]
+        self._filled = 0
+
+    def hung_up(self) -> bool:
+        """Whether the other side is gone, as far as can be known without reading on."""
+        try:
+            return not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def _check_peer(self) -> None:
+        """TLS has verified the certificate; it must be the very one, in this protocol."""
+        if self._tls.getpeercert(binary_form=True) != self._peer:
+            raise ProtocolError("The other side of a link does not know the key.")
+        if self._tls.selected_alpn_protocol() != PROTOCOL:
+            raise ProtocolError("The other side of a link speaks another protocol or another version of it.")
+
+    def _check_alive(self) -> None:
+        if self._dead:
+            raise ProtocolError("The link has ended.")
+
+    def _read_connection(self) -> None:
+        try:
+            received = self._connection.recv_into(self._sealed)
+        except ConnectionError:
+            received = 0
+        if self._ended:  # by us, and the other side hung up
+            return
+        if not received:
+            raise self._die("The connection was cut off.", CutOff)
+        with self._tls_lock:
+            self._incoming.write(self._sealed[:received])
+
+    def _die(self, why: str, kind: type[ProtocolError] = ProtocolError) -> ProtocolError:
+        self._dead = True
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        return kind(why)
+
+
+def _context(credentials: Credentials) -> ssl.SSLContext:
+    if ssl.OPENSSL_VERSION_INFO < (3, 0):
+        raise ProtocolError("The network link needs OpenSSL 3.")
+    listens = credentials.role == "vault_host"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if listens else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # a certificate is pinned, wherever its holder runs
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.options |= ssl.OP_NO_TICKET | _OP_CLEANSE_PLAINTEXT
+    if listens:
+        context.num_tickets = 0
+    context.set_alpn_protocols([PROTOCOL])
+    context.load_verify_locations(cadata=credentials.peer)
+    with _as_file(credentials.own) as path:
+        context.load_cert_chain(path)
+    return context
+
+
+@contextmanager
+def _as_file(content: bytes) -> Iterator[str]:
+    """`ssl` reads keys from files only: one in memory, that no other process can open, overwritten afterwards."""
+    descriptor = os.memfd_create("cloister-credentials", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, content)
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.pwrite(descriptor, bytes(len(content)), 0)
+        os.close(descriptor)
+
+
+def _in_our_words(reason: ssl.SSLError) -> str:
+    if isinstance(reason, ssl.SSLCertVerificationError) or reason.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return "The other side of a link does not know the key."
+    if "ALERT" in (reason.reason or ""):
+        return "The other side of a link refused us: it has another key or another version."
+    return "The other side of a link speaks another protocol or another version of it."

@@ -1,0 +1,135 @@
+"""The vault bridge: `python -m cloister.link.network.vault_bridge FD`, started by a vault host for each connection.
+
+It finds out who connects before anything else happens. Then it plays the service on the link of a new vault, and the
+controller on its control socket: it passes the conversation on, but for the floor, which is the vault host's to give.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import TypeAlias
+
+import msgspec
+
+from cloister.errors import ProtocolError
+from cloister.link.network.confine import confine, run_bridge
+from cloister.link.network.handshake import check_request, grant_vault, shape_of
+from cloister.link.network.records import CONTROL, CONTROL_BYTES, KIND, QUESTION, ServiceEnd, kind_of, longest_record
+from cloister.link.network.tls import CutOff, SecureChannel, establish
+from cloister.messages.bridge import Accept, Admitted, ToVaultBridge, UseVault
+from cloister.messages.frames import FrameReader, encode_frame
+from cloister.messages.vault import FloorDone, FromVault, TakeFloor, ToVault, WantFloor
+from cloister.process.line import Line
+
+RECEIVE_BYTES = 1 << 18
+MAX_UNSENT_FRAMES = 4096
+
+Order: TypeAlias = Accept | UseVault | TakeFloor
+
+
+def _serve(host: socket.socket) -> None:
+    line: Line[Order] = Line(host, ToVaultBridge)
+    order = line.next()
+    if not isinstance(order, Accept):
+        return
+    [descriptor] = line.take_descriptors(1)
+    connection = socket.socket(fileno=descriptor)
+    shape = shape_of(order.request)
+    channel = establish(connection, order.credentials, longest_record(shape))
+    check_request(channel, order.request)
+    line.send(Admitted())
+    if not isinstance(line.next(), UseVault):
+        return
+    question, answer, control = line.take_descriptors(3)
+    vault = socket.socket(fileno=control)
+    bridge = VaultBridge(host, vault, ServiceEnd(shape, question, answer), channel)
+    grant_vault(channel)
+    loops = (bridge.from_server, bridge.from_vault, bridge.to_vault)
+    keep = (host.fileno(), connection.fileno(), vault.fileno())
+    confine(loops, keep, allow_degraded=order.allow_degraded)
+
+
+class VaultBridge:
+    """Three loops, a thread each; when one ends, all do."""
+
+    def __init__(self, host: socket.socket, vault: socket.socket, link: ServiceEnd, channel: SecureChannel) -> None:
+        self._host = host
+        self._vault = vault
+        self._link = link
+        self._channel = channel
+        self._unsent: SimpleQueue[bytes] = SimpleQueue()
+
+    def from_server(self) -> None:
+        """Service and controller → vault, until the other side ends. A server kills what it needs no longer, so a
+        line that is cut is how most sessions end, and worth no word."""
+        with suppress(CutOff):
+            self._take_records()
+
+    def _take_records(self) -> None:
+        frames: FrameReader[msgspec.Struct] = FrameReader(ToVault)
+        while (record := self._channel.receive()) is not None:
+            kind = kind_of(record)
+            if kind == QUESTION:
+                # A vault that is silent must not hide from us that nobody waits for it any more.
+                answer = self._link.ask(record, self._channel.hung_up)
+                if answer is None:
+                    return
+                self._channel.send(*answer)
+            elif kind == CONTROL:
+                self._pass_on(frames.feed(bytes(record[KIND.size :])))
+                self._channel.forget()
+            else:
+                raise ProtocolError("A record came that is not for this side.")
+
+    def _pass_on(self, messages: list[msgspec.Struct]) -> None:
+        """Controller → vault. None of them is kept: a prompt is among them."""
+        for message in messages:
+            if isinstance(message, TakeFloor):
+                raise ProtocolError("The floor of a vault host is not the server's to give.")
+            self._tell_vault(message)
+
+    def to_vault(self) -> None:
+        """What a busy vault has not read yet waits here, so that answers to the service do not."""
+        while True:
+            self._vault.sendall(self._unsent.get())
+
+    def from_vault(self) -> None:
+        """Vault → controller, and the floor between vault and vault host, until either hangs up."""
+        said: FrameReader[msgspec.Struct] = FrameReader(FromVault)
+        granted: FrameReader[TakeFloor] = FrameReader(TakeFloor)
+        poll = select.poll()
+        poll.register(self._vault, select.POLLIN)
+        poll.register(self._host, select.POLLIN)
+        while True:
+            for descriptor, _ in poll.poll():
+                source = self._vault if descriptor == self._vault.fileno() else self._host
+                data = source.recv(RECEIVE_BYTES)
+                if not data:
+                    return self._channel.end()
+                if source is self._host:
+                    for grant in granted.feed(data):
+                        self._tell_vault(grant)
+                    continue
+                for message in said.feed(data):
+                    frame = encode_frame((message,))
+                    if isinstance(message, WantFloor | FloorDone):
+                        self._host.sendall(frame)
+                    else:
+                        self._tell_controller(frame)
+
+    def _tell_vault(self, message: msgspec.Struct) -> None:
+        if self._unsent.qsize() > MAX_UNSENT_FRAMES:
+            raise ProtocolError("A vault does not read what it is sent.")
+        self._unsent.put(encode_frame((message,)))
+
+    def _tell_controller(self, frame: bytes) -> None:
+        mark = KIND.pack(CONTROL)
+        for at in range(0, len(frame), CONTROL_BYTES):
+            self._channel.send(mark, memoryview(frame)[at : at + CONTROL_BYTES])
+
+
+if __name__ == "__main__":
+    run_bridge(_serve)

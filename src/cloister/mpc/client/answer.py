@@ -1,0 +1,168 @@
+"""One answer at the level `mpc`: prompt in, tokens out, pass by pass, and what is told of it to who waits.
+
+Knows tokens, guesses and when an answer ends. It knows neither shares nor sockets: `TokenPasses` does.
+
+Guesses at the answer's next tokens are verified by the parties in one pass (prompt lookup): what followed the last few
+tokens when they occurred before, in the prompt or in the answer, is likely to follow again. Only whoever holds the
+prompt guesses; the parties learn that a pass was wide and how much of it was kept, not the guesses. A wrong guess
+changes no token: each column's token is chosen as if it had been computed alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.messages.generation import FinishReason, Progress, SamplingParams, TokenLogprob
+from cloister.mpc.client.sampling import Chooser
+
+if TYPE_CHECKING:
+    from cloister.mpc.client.passes import TokenPasses
+
+LONGEST, SHORTEST = 4, 2
+"""How many of the last tokens must have occurred before: as many as possible; one alone says too little."""
+
+SECONDS_BETWEEN_NEWS = 0.5
+_WEIGHT_OF_THE_LAST = 0.5
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Piece:
+    """Tokens of an answer that one pass gave, and their logprobs where they were asked for."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] | None
+    finish: FinishReason | None
+
+
+async def answer(
+    passes: TokenPasses, prompt: Sequence[int], params: SamplingParams, chooser: Chooser, drafts: Drafts, pace: Pace
+) -> AsyncGenerator[Piece, None]:
+    """The answer's pieces, the last with `finish`."""
+    tokens = list(prompt)
+    draft: tuple[int, ...] = ()
+    first = True
+    while True:
+        noise = chooser.noise(draft)
+        pace.pass_begins()
+        if first:
+            opened = await passes.prefill(prompt, noise)
+        else:
+            opened = await passes.step(len(tokens) - len(prompt) - 1, (tokens[-1], *draft), noise)
+        piece = _piece(opened, draft, chooser, params, left=params.max_tokens - (len(tokens) - len(prompt)))
+        tokens += piece.tokens
+        pace.pass_done(len(piece.tokens), prompt=first)
+        yield piece
+        if piece.finish is not None:
+            return
+        if draft:
+            drafts.kept(len(piece.tokens) - 1)
+        first = False
+        draft = drafts.propose(tokens, params.max_tokens - (len(tokens) - len(prompt)) - 1)
+
+
+def _piece(
+    opened: NDArray[np.generic], draft: Sequence[int], chooser: Chooser, params: SamplingParams, left: int
+) -> Piece:
+    """What a pass gave: a token for each column up to the first guess that was wrong."""
+    tokens: list[int] = []
+    scores: list[TokenLogprob] = []
+    finish: FinishReason | None = None
+    for column in range(len(draft) + 1):
+        token, score = chooser.choose(opened, column)
+        tokens.append(token)
+        if score is not None:
+            scores.append(score)
+        if token in params.stop_tokens:
+            finish = "stop"
+        elif len(tokens) == left:
+            finish = "length"
+        if finish is not None or column == len(draft) or token != draft[column]:
+            break
+    return Piece(tuple(tokens), tuple(scores) if params.logprobs is not None else None, finish)
+
+
+def propose(tokens: Sequence[int], most: int) -> tuple[int, ...]:
+    """At most so many tokens that may come next; none where the last ones are new."""
+    if most < 1:
+        return ()
+    for length in range(min(LONGEST, len(tokens) - 1), SHORTEST - 1, -1):
+        last = tuple(tokens[-length:])
+        for start in range(len(tokens) - length - 1, -1, -1):
+            if tuple(tokens[start : start + length]) == last:
+                return tuple(tokens[start + length : start + length + most])
+    return ()
+
+
+class Drafts:
+    """Guesses for one answer, of `width` tokens or none: passes of few widths, so few programs.
+
+    After `PATIENCE` guesses in a row of which nothing was kept, it guesses no more for as many tokens as it is long.
+    """
+
+    PATIENCE = 2
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._fruitless = 0
+        self._resting = 0
+
+    def propose(self, tokens: Sequence[int], room: int) -> tuple[int, ...]:
+        """A guess for `width` tokens, the last ones repeated if fewer are known; none without room for all."""
+        if self._resting or room < self._width:
+            self._resting = max(0, self._resting - 1)
+            return ()
+        guess = propose(tokens, self._width)
+        return guess and guess + guess[-1:] * (self._width - len(guess))
+
+    def kept(self, count: int) -> None:
+        """So much of the last guess was right."""
+        self._fruitless = 0 if count else self._fruitless + 1
+        if self._fruitless >= self.PATIENCE:
+            self._fruitless, self._resting = 0, 4 * self._width
+
+
+class Pace:
+    """How far an answer is and how long a token takes, measured. `before`: what earlier answers took, if any did."""
+
+    def __init__(self, layers: int, before: float | None = None, clock: Callable[[], float] = monotonic) -> None:
+        self._layers = layers
+        self._clock = clock
+        self._before = before
+        self._measured: float | None = None
+        self._token = 1
+        self._begun = clock()
+        self._told = float("-inf")
+
+    @property
+    def seconds_per_token(self) -> float | None:
+        """The recent tokens' seconds, the last counting half; those of earlier answers until there is one."""
+        return self._before if self._measured is None else self._measured
+
+    def pass_begins(self) -> None:
+        """The parties are asked for the next tokens."""
+        self._begun = self._clock()
+
+    def layer_done(self, done: int) -> Progress | None:
+        """So many layers are through; what to tell, if it is time to tell something."""
+        now = self._clock()
+        if now - self._told < SECONDS_BETWEEN_NEWS:
+            return None
+        self._told = now
+        return Progress(self._token, min(done, self._layers), self._layers, self.seconds_per_token)
+
+    def pass_done(self, tokens: int, *, prompt: bool = False) -> None:
+        """It gave so many tokens. The prompt's own pass is no measure of those that follow."""
+        self._token += tokens
+        if prompt or not tokens:
+            return
+        spent = (self._clock() - self._begun) / tokens
+        if self._measured is None:
+            self._measured = spent
+        else:
+            self._measured += _WEIGHT_OF_THE_LAST * (spent - self._measured)

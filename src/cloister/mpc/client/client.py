@@ -1,0 +1,176 @@
+"""The client of the parties: it reads a prompt, has the parties compute on shares of it, and puts the answer's tokens
+together.
+
+To its controller (or to `client.backend`, on a user's own machine) it is a vault: it takes Confide and Cancel and says
+Understood, Tokens and Failed. One answer at a time is computed, since one takes all that the parties have; the others
+wait in order. It knows no HTTP and no sockets; how shares reach the parties is the affair of `ModelAtParties`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cloister.errors import (
+    CloisterError,
+    InvalidRequest,
+    LevelUnavailable,
+    PartyLost,
+    PromptTooLong,
+    QueueFull,
+    SetupError,
+)
+from cloister.levels import MPC
+from cloister.messages.generation import Cancel, Failed, SamplingParams, Tokens
+from cloister.messages.prompts import LockedPrompt
+from cloister.messages.vault import Confide, Understood
+from cloister.models.source import ModelFolder
+from cloister.mpc.client.answer import Drafts, Pace, answer
+from cloister.mpc.client.sampling import Chooser, chooser_for
+from cloister.process.hardening import where_raised
+from cloister.prompts.reading import PromptReading
+from cloister.prompts.tokenizer import Tokenizer
+from cloister.vault.opened import opened
+
+if TYPE_CHECKING:
+    from cloister.mpc.client.passes import ModelAtParties
+
+MAX_WAITING = 8
+"""Answers that may wait for their turn: each takes minutes."""
+
+ANSWER_STEP = 16
+"""The parties learn how long the answer may get in multiples of this, and keep few programs."""
+
+Reply = Understood | Tokens | Failed
+
+
+@dataclass(repr=False)
+class _Request:
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    chooser: Chooser
+
+
+class Client:
+    """`say` takes what there is to tell of requests. `draft_tokens`: how many tokens are guessed ahead; 0: none."""
+
+    def __init__(
+        self,
+        parties: ModelAtParties,
+        reading: PromptReading,
+        say: Callable[[Reply], None],
+        *,
+        max_context: int,
+        draft_tokens: int = 0,
+    ) -> None:
+        self._parties = parties
+        self._reading = reading
+        self._say = say
+        self._max_context = max_context
+        self._draft_tokens = draft_tokens
+        self._turn = asyncio.Lock()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._seconds_per_token: float | None = None
+
+    def hear(self, message: Confide | Cancel) -> None:
+        """Take a prompt, or forget one."""
+        if isinstance(message, Cancel):
+            if task := self._tasks.pop(message.request_id, None):
+                task.cancel()
+            return
+        try:
+            request = self._read(message.prompt, message.params, message.level)
+        except Exception as error:
+            self._say(_failed(message.request_id, error))
+            return
+        self._say(Understood(message.request_id, len(request.prompt)))
+        self._tasks[message.request_id] = asyncio.create_task(self._serve(message.request_id, request))
+
+    async def close(self) -> None:
+        """Give up what is under way; the parties are told."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _read(self, confided: bytes | LockedPrompt, params: SamplingParams, level: str) -> _Request:
+        if level != MPC:
+            raise LevelUnavailable(f"The level '{level}' is not served by the parties.", param="protection")
+        if len(self._tasks) > MAX_WAITING:
+            raise QueueFull("Too many requests wait for the parties already.", retry_after=60)
+        if params.max_tokens < 1:
+            raise InvalidRequest("At least one token must be asked for.", param="max_tokens")
+        prompt = self._reading.read(opened(confided)).tokens
+        left = self._max_context - len(prompt)
+        if left < 1:
+            raise PromptTooLong(
+                f"The prompt has {len(prompt)} tokens; at 'mpc' prompt and answer may have {self._max_context} here.",
+                param="prompt",
+                hint="Shorten the prompt, or choose another level.",
+            )
+        params = msgspec.structs.replace(params, max_tokens=min(params.max_tokens, left))
+        return _Request(prompt, params, chooser_for(prompt, params, self._parties.vocabulary))
+
+    async def _serve(self, request_id: int, request: _Request) -> None:
+        try:
+            async with self._turn:
+                await self._answer(request_id, request)
+        except Exception as error:
+            if request_id in self._tasks:
+                self._say(_failed(request_id, error))
+        finally:
+            self._tasks.pop(request_id, None)
+
+    async def _answer(self, request_id: int, request: _Request) -> None:
+        pace = Pace(self._parties.layers, self._seconds_per_token)
+
+        def layer_done(done: int) -> None:
+            if (progress := pace.layer_done(done)) and request_id in self._tasks:
+                self._say(Tokens(request_id, progress=progress))
+
+        layer_done(0)
+        prompt, params, chooser = request.prompt, request.params, request.chooser
+        new_tokens = -(-params.max_tokens // ANSWER_STEP) * ANSWER_STEP
+        passes = await self._parties.open(len(prompt), new_tokens, chooser.kind, layer_done)
+        try:
+            pieces = answer(passes, prompt, params, chooser, Drafts(self._draft_tokens), pace)
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    self._say(Tokens(request_id, piece.tokens, piece.logprobs, finish=piece.finish))
+        finally:
+            self._seconds_per_token = pace.seconds_per_token
+            await passes.close()
+
+
+def make_client(
+    parties: ModelAtParties,
+    folder: ModelFolder,
+    say: Callable[[Reply], None],
+    *,
+    max_context: int,
+    vocabulary: int | None = None,
+    draft_tokens: int = 0,
+) -> Client:
+    """A client for the model that the parties have; SetupError if it is not the folder's."""
+    if vocabulary is not None and vocabulary != parties.vocabulary:
+        raise SetupError(
+            f"The parties' model has a vocabulary of {parties.vocabulary}, ours of {vocabulary}.",
+            hint="Serve the model that was dealt to them.",
+        )
+    tokenizer = Tokenizer(folder)
+    tokenizer.warm()
+    reading = PromptReading(tokenizer, parties.vocabulary, max_context)
+    return Client(parties, reading, say, max_context=max_context, draft_tokens=draft_tokens)
+
+
+def _failed(request_id: int, error: Exception) -> Failed:
+    """The error in our own words: libraries put their input into theirs."""
+    if not isinstance(error, CloisterError):
+        error = PartyLost(f"The computation failed ({where_raised(error)}).", hint="Send the request again.")
+    retry_after, param = getattr(error, "retry_after", 0), getattr(error, "param", None)
+    return Failed(request_id, error.code, str(error), retry_after, param)

@@ -1,0 +1,128 @@
+"""The client as a process: `python -m cloister.mpc.client.process FD`, started by the controller.
+
+Joins the controller's socket, the tokenizer and the parties. It prints nothing that came from a request. It shuts
+itself in as far as a process can that must reach parties over TCP: it writes no file, starts no program, leaves no
+dump. A vault's seal is tighter (docs/mpc.md says by what).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks, where_raised
+from cloister.process.sandbox import kernel, landlock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import msgspec
+
+    from cloister.messages.clerk import StartClerk
+    from cloister.mpc.client.client import Client
+
+READY_S = 120.0
+"""How long parties may take to be ready; they may just be loading the weights."""
+
+_WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE = 1 << 1, 1 << 2, 1 << 3, 1 << 14
+_RULE_PATH_BENEATH = 1
+"""Of landlock(7)."""
+
+
+def main() -> None:
+    """Harden first, then import what is heavy."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hide_tracebacks()
+    forbid_core_dumps()
+    die_with_parent()
+    forbid_writing_and_executing()
+    with suppress(OSError):  # the controller hung up while we spoke
+        asyncio.run(serve(socket.socket(fileno=int(sys.argv[1]))))
+
+
+def forbid_writing_and_executing() -> bool:
+    """For this thread and those it starts, so before there are others; whether the kernel could do it."""
+    tempfile.tempdir = os.devnull  # libraries ask for the folder's name when imported, and would look for one to write
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    if not (version := landlock.abi()):
+        return False
+    handled = ctypes.c_uint64(landlock.file_rights(version) & ~(_READ_FILE | _READ_DIR))
+    ruleset = kernel.syscall("landlock_create_ruleset", ctypes.byref(handled), ctypes.sizeof(handled), 0)
+    null = os.open(os.devnull, os.O_PATH | os.O_CLOEXEC)
+    try:
+        # Libraries open /dev/null for writing when they are imported; it keeps nothing.
+        rule = _PathBeneath(handled.value & (_WRITE_FILE | _TRUNCATE), null)
+        kernel.syscall("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0)
+        kernel.syscall("landlock_restrict_self", ruleset, 0)
+    except OSError:
+        return False
+    finally:
+        os.close(null)
+        os.close(ruleset)
+    return True
+
+
+class _PathBeneath(ctypes.Structure):
+    """landlock_path_beneath_attr."""
+
+    _pack_ = 1
+    _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
+
+
+async def serve(controller: socket.socket) -> None:
+    """Serve until the controller hangs up."""
+    from cloister.errors import CloisterError
+    from cloister.messages.clerk import StartClerk, ToClerk
+    from cloister.messages.lifecycle import StartFailed
+    from cloister.mpc.connection import Connection
+
+    connection = Connection(*await asyncio.open_connection(sock=controller), ToClerk)
+    client: Client | None = None
+    while (message := await connection.receive()) is not None:
+        if client is not None:
+            client.hear(message)  # type: ignore[arg-type]
+        elif isinstance(message, StartClerk):
+            try:
+                client = await _start(message, connection.post)
+            except CloisterError as reason:
+                connection.post(StartFailed(reason.code, reason.message, reason.hint))
+            except Exception as wrong:
+                connection.post(StartFailed("internal_error", f"The client cannot start: {where_raised(wrong)}."))
+        else:
+            return
+    if client is not None:
+        await client.close()
+
+
+async def _start(start: StartClerk, say: Callable[[msgspec.Struct], None]) -> Client:
+    from cloister.errors import ProtocolError
+    from cloister.messages.clerk import ClerkReady
+    from cloister.messages.generation import VERSION
+    from cloister.models.source import open_folder
+    from cloister.mpc.client.client import make_client
+    from cloister.mpc.client.passes import ModelAtParties
+
+    if start.version != VERSION:
+        raise ProtocolError("The controller is of another version.")
+    client = make_client(
+        await ModelAtParties.reach(Path(start.parties), READY_S),
+        open_folder(Path(start.path), start.name),
+        say,
+        max_context=start.max_context,
+        vocabulary=start.vocabulary,
+        draft_tokens=start.draft_tokens,
+    )
+    say(ClerkReady(VERSION))
+    return client
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""A connection that carries messages: asyncio streams, typed frames, a deadline for every wait. Knows no meaning."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from contextlib import suppress
+
+import msgspec
+
+from cloister.errors import ProtocolError
+from cloister.link.network.address import Address
+from cloister.messages.frames import FrameReader, encode_frame
+
+MOST_UNREAD = 64 << 20
+
+
+class Connection:
+    """One end. `receive` gives the next message, or None when the other end is gone."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, union: object) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._frames: FrameReader[msgspec.Struct] = FrameReader(union)
+        self._waiting: list[msgspec.Struct] = []
+        self._sending = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, address: Address, tls: ssl.SSLContext, union: object, patience_s: float) -> Connection:
+        """A new one; raises OSError (ssl.SSLError among them) or TimeoutError."""
+        opening = asyncio.open_connection(str(address.host), address.port, ssl=tls)
+        return cls(*await asyncio.wait_for(opening, patience_s), union)
+
+    @property
+    def tls(self) -> ssl.SSLObject:
+        """What is known of the other end's certificate."""
+        found: ssl.SSLObject = self._writer.get_extra_info("ssl_object")
+        return found
+
+    async def receive(self, patience_s: float | None = None) -> msgspec.Struct | None:
+        """Raises ProtocolError for garbage, TimeoutError past the deadline."""
+        while not self._waiting:
+            try:
+                data = await asyncio.wait_for(self._reader.read(1 << 18), patience_s)
+            except (OSError, asyncio.IncompleteReadError):
+                return None
+            if not data:
+                return None
+            self._waiting = self._frames.feed(data)
+        return self._waiting.pop(0)
+
+    def post(self, message: msgspec.Struct) -> None:
+        """Send without waiting, for small messages. Who does not read for too long is cut off."""
+        if self._writer.is_closing():
+            return
+        self._writer.write(encode_frame((message,)))
+        if self._writer.transport.get_write_buffer_size() > MOST_UNREAD:
+            self.abort()
+
+    async def send(self, message: msgspec.Struct) -> None:
+        """Send, and wait while the other end is slow. Raises ConnectionError when it is gone."""
+        if self._writer.is_closing():
+            raise ConnectionResetError
+        self._writer.write(encode_frame((message,)))
+        async with self._sending:
+            await self._writer.drain()
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def abort(self) -> None:
+        """Close without waiting for what was not sent."""
+        self._writer.transport.abort()
+
+    async def wait_closed(self) -> None:
+        with suppress(OSError, ProtocolError, asyncio.TimeoutError):
+            await asyncio.wait_for(self._writer.wait_closed(), 1.0)

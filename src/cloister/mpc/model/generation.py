@@ -1,0 +1,203 @@
+"""One party's side of one generation: which programs run, in which order, over which variables of its runtime.
+
+Every party calls the same methods in the same order. Nothing here sees a plain value of a prompt, a token or a weight.
+
+Variables a provider deals once (float32, secret; `ModelWeights.named()` yields them, `w/` is the model's prefix):
+
+    w/embedding (V, D)      w/places (positions, D)*    w/gain (D, 1)*      w/head (V, D+)*        * where it has them
+    w/{layer}/qkv ((H + 2G) d, D+)   w/{layer}/out (D, H d+)   w/{layer}/up (2F, D+)   w/{layer}/down (D, F+)
+    w/{layer}/offset (H, 1, 1)
+
+Variables a client deals, secret; `{g}` is the generation's name, n the columns of the pass (T for the prefill):
+
+    {g}/coarse (V // 256, n) int32    {g}/fine (256, n) int32       before every pass: inputs.one_hots
+    {g}/places (positions, n) int32                                 the same, where positions are learned
+    {g}/noise (V, n or 1) float32                                   before every pass, where the answer is "sampled"
+    {g}/{layer}/shuffles/{i} (G, C, C) int32                        before every pass: `dealt` says which, for
+    {g}/ahead/shuffles/{i} (layers x G, C, C) int32                 inputs.permutations; used once, then deleted
+
+What the client alone may fetch: {g}/answer, (n or 1,) int32 or (V, n or 1) float32 ("logits"); one column after the
+prefill. `inputs.dealt` lists a pass's variables with shapes and types, for dealing and for checking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from spu import Runtime, libspu
+
+from cloister.errors import CloisterError
+from cloister.mpc.model.programs import Program, Programs
+from cloister.mpc.shares import Dealer
+
+Progress = Callable[[int, int], None]
+"""Called after every program: how many are done, of how many in this pass."""
+
+
+class GenerationError(CloisterError):
+    """A generation on shares was asked for a pass it cannot make."""
+
+    code = "mpc_generation"
+
+
+class Generation:
+    """A generation under way. `weights` and `name` are prefixes of variables; `dealer` makes public values."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        programs: Programs,
+        dealer: Dealer,
+        *,
+        name: str,
+        weights: str = "w",
+        progress: Progress | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._programs = programs
+        self._dealer = dealer
+        self._name = name
+        self._weights = weights
+        self._progress = progress
+        self._written = -1
+        self._queries = 0
+        self._variables: set[str] = set()
+        self._done = self._total = 0
+
+    @property
+    def answer(self) -> str:
+        """The variable to fetch after a pass."""
+        return f"{self._name}/answer"
+
+    def prefill(self) -> None:
+        """The prompt through all layers; afterwards its cache stands and the first answer is there."""
+        programs, shape, columns = self._programs, self._programs.shape, self._programs.outline.prompt_tokens
+        self._begin(shape.layers)
+        self._place(-columns, columns)
+        for number, scale in enumerate(shape.scales):
+            self._publish(f"{number}/epsilon", np.float32(shape.epsilon * scale * scale))
+        self._run(programs.embed(columns), self._outside())
+        for number in range(shape.layers):
+            self._rescale(number, columns)
+            leading = programs.leads(number)
+            own = self._layer(number) | {"eviction": f"{self._name}/{programs.leader(number)}/eviction"}
+            self._run(programs.prompt(leading), own)
+            self._used(number, len(programs.method.evict_shuffles) if leading else 0)
+        self._run(programs.head(1, columns), self._outside())
+        self._written, self._queries = 0, 1
+
+    def step(self, at: int, columns: int = 1) -> None:
+        """Generated tokens at positions `at`, `at` + 1, … through all layers; an answer for each of them.
+
+        The first token the prefill answered goes to position 0. Drafts are columns beyond the first; those that prove
+        wrong are forgotten by the next step's `at`, which lies before them.
+        """
+        programs, shape = self._programs, self._programs.shape
+        if not 0 <= at <= self._written:
+            raise GenerationError(f"Position {at} does not follow what was computed so far.")
+        if columns < 1 or at + columns > programs.outline.new_tokens:
+            raise GenerationError(
+                "There is no room for so many tokens.", hint="Ask for room when the prompt is shared."
+            )
+        self._begin(shape.layers)
+        self._place(at, columns)
+        self._publish("slot", np.int32(programs.method.first_free + at))
+        self._run(programs.embed(columns), self._outside())
+        if programs.ahead:
+            self._select()
+        for number in range(shape.layers):
+            self._rescale(number, columns)
+            leading = programs.leads(number)
+            own = self._layer(number) | {"choice": f"{self._name}/{programs.leader(number)}/choice"}
+            self._run(programs.step(columns, leading), own)
+            if leading and not programs.ahead:
+                self._used(number, len(programs.method.choose_shuffles))
+        self._run(programs.head(columns), self._outside())
+        self._written, self._queries = at + columns, columns
+
+    def close(self) -> None:
+        """Forget everything but the model."""
+        for variable in self._variables | {f"{self._name}/{name}" for name in ("coarse", "fine", "places", "noise")}:
+            self._delete(variable)
+        self._variables.clear()
+
+    def _select(self) -> None:
+        programs, name = self._programs, self._name
+        where = {"shuffles": f"{name}/ahead/shuffles"}
+        for at, number in enumerate(programs.leaders):
+            where |= {f"queries/{at}": f"{name}/{number}/queries", f"caches/{at}": f"{name}/{number}/cache"}
+            where[f"choice/{at}"] = f"{name}/{number}/choice"
+        self._run(programs.select(self._queries), where)
+        for at in range(len(programs.method.choose_shuffles)):
+            self._delete(f"{name}/ahead/shuffles/{at}")
+
+    def _rescale(self, number: int, columns: int) -> None:
+        scales = self._programs.shape.scales
+        if number and scales[number] != scales[number - 1]:
+            self._publish("factor", np.float32(scales[number] / scales[number - 1]))
+            self._run(self._programs.rescale(columns), self._outside(), counts=False)
+
+    def _layer(self, number: int) -> dict[str, str]:
+        name = self._name
+        own = {part: f"{name}/{number}/{part}" for part in ("cache", "epsilon", "queries", "shuffles")}
+        everyone = {part: f"{name}/{part}" for part in ("hidden", "present", "angles", "slot")}
+        return own | everyone | {"weights": f"{self._weights}/{number}"}
+
+    def _outside(self) -> dict[str, str]:
+        parts = ("hidden", "present", "coarse", "fine", "places", "noise", "answer", "factor")
+        return {part: f"{self._name}/{part}" for part in parts} | {"outer": self._weights}
+
+    def _place(self, first: int, columns: int) -> None:
+        cosine, sine = self._programs.shape.angles(first, columns)
+        if cosine.size:
+            self._publish("angles/cosine", cosine)
+            self._publish("angles/sine", sine)
+
+    def _publish(self, name: str, value: np.ndarray | np.generic) -> None:  # type: ignore[type-arg]
+        variable = f"{self._name}/{name}"
+        self._runtime.set_var(variable, self._dealer.publish(np.asarray(value)))
+        self._variables.add(variable)
+
+    def _begin(self, layers: int) -> None:
+        self._done, self._total = 0, layers + 2 + int(self._programs.ahead and self._written >= 0)
+
+    def _run(self, program: Program, where: Mapping[str, str], counts: bool = True) -> None:
+        outputs = [_variable(where, output) for output in program.outputs]
+        inputs = [_variable(where, given) for given in program.inputs]
+        executable = libspu.Executable(
+            name=program.name,
+            input_names=[*inputs, *self._constants(program)],
+            output_names=outputs,
+            code=program.code,
+        )
+        self._runtime.run(executable)
+        self._variables.update(outputs)
+        if counts:
+            self._done += 1
+            if self._progress is not None:
+                self._progress(self._done, self._total)
+
+    def _constants(self, program: Program) -> list[str]:
+        """Variables of the program's constants, published when it is first run."""
+        names = [f"constant/{program.name}/{number}" for number in range(len(program.constants))]
+        for name, values in zip(names, program.constants, strict=True):
+            if f"{self._name}/{name}" not in self._variables:
+                self._publish(name, values)
+        return [f"{self._name}/{name}" for name in names]
+
+    def _used(self, number: int, shuffles: int) -> None:
+        for at in range(shuffles):
+            self._delete(f"{self._name}/{number}/shuffles/{at}")
+
+    def _delete(self, variable: str) -> None:
+        self._runtime.del_var(variable)
+
+
+def _variable(where: Mapping[str, str], path: str) -> str:
+    """The variable a program means by `path`: the longest beginning of it that `where` knows, and the rest."""
+    parts = path.split("/")
+    for length in range(len(parts), 0, -1):
+        if (prefix := where.get("/".join(parts[:length]))) is not None:
+            return "/".join([prefix, *parts[length:]])
+    raise KeyError(path)

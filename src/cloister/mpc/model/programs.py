@@ -1,0 +1,357 @@
+"""What parties compute: named programs, compiled by each party from its own code for public shapes.
+
+A program's inputs and outputs are trees with names ("cache/keys", "weights/qkv"); which variables of a runtime they are
+is the affair of `generation`. What a program returns as it was given is not written again. Knows no shares.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache, partial
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import msgspec
+import numpy as np
+from jax import Array, ShapeDtypeStruct
+from numpy.typing import NDArray
+from spu import libspu
+from spu.utils import frontend
+
+from cloister.errors import InvalidRequest
+from cloister.messages.mpc import Answer, Bundle, GenerationSpec
+from cloister.mpc.cache.base import Cache, Choice, Eviction, Method, Shuffles
+from cloister.mpc.cache.plan import CachePlan, leader
+from cloister.mpc.functions.bundle import BUNDLES, Functions
+from cloister.mpc.functions.reveal import tracing_for_shares
+from cloister.mpc.model import decoder
+from cloister.mpc.model.decoder import Angles
+from cloister.mpc.model.shape import FINE, ModelShape
+from cloister.mpc.model.weights import LayerWeights, OuterWeights
+
+Tree = Any
+_compiling = threading.Lock()
+
+
+class Outline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is public of one generation, and all that its programs depend on beside the model's shape."""
+
+    prompt_tokens: Annotated[int, msgspec.Meta(ge=16, le=65_536, multiple_of=16)]  # a bucket (shape.bucket_of)
+    new_tokens: Annotated[int, msgspec.Meta(ge=1, le=65_536)]
+    cache: CachePlan = CachePlan(method="full")
+    functions: Bundle = "lean"
+    answer: Answer = "token"
+
+
+def outline_of(spec: GenerationSpec) -> Outline:
+    """The spec as it travels, read; InvalidRequest where it makes no sense."""
+    try:
+        cache = msgspec.json.decode(spec.cache, type=CachePlan)
+        outline = Outline(spec.prompt_tokens, spec.new_tokens, cache, spec.functions, spec.answer)
+        return msgspec.convert(msgspec.to_builtins(outline), Outline)  # constructors do not check limits
+    except (msgspec.MsgspecError, ValueError):
+        raise InvalidRequest("The terms of the generation make no sense.") from None
+
+
+class Program(NamedTuple):
+    """Compiled code and the names of what goes in and out; then public arrays, which are its last inputs.
+
+    SPU reads a program's text each time it is run: arrays within it took a tenth of a layer's time.
+    """
+
+    name: str
+    code: bytes
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    constants: tuple[NDArray[np.generic], ...] = ()
+
+
+class Programs:
+    """All programs of one outline, compiled when first asked for. Threads may share it."""
+
+    def __init__(self, shape: ModelShape, outline: Outline) -> None:
+        self.shape = shape
+        self.outline = outline
+        self.functions: Functions = BUNDLES[outline.functions]
+        self.method: Method = outline.cache.make_method(outline.prompt_tokens, outline.new_tokens)
+        self.leaders = tuple(number for number in range(shape.layers) if self.leads(number))
+        self._compiled: dict[tuple[str, int], Program] = {}
+
+    def leader(self, number: int) -> int:
+        return leader(number, self.outline.cache)
+
+    def leads(self, number: int) -> bool:
+        return self.leader(number) == number
+
+    @property
+    def ahead(self) -> bool:
+        """Whether all layers' selections are made in one batch before the step, with the last step's queries."""
+        return self.outline.cache.selection == "ahead" and self._choice is not None
+
+    def embed(self, columns: int) -> Program:
+        shape = self.shape
+        inputs = {
+            "outer": self._outer(),
+            "coarse": _integers(shape.coarse, columns),
+            "fine": _integers(FINE, columns),
+            "places": _integers(shape.positions, columns),
+        }
+
+        def run(outer: OuterWeights, coarse: Array, fine: Array, places: Array) -> Tree:
+            hidden, present = decoder.embed(shape, outer, coarse, fine, places)
+            return {"hidden": hidden, "present": present}
+
+        return self._program("embed", columns, run, inputs)
+
+    def prompt(self, leading: bool) -> Program:
+        """One layer over the whole prompt, and its cache; followers keep what their leader kept."""
+        columns = self.outline.prompt_tokens
+        inputs = {
+            "hidden": _floats(self.shape.hidden, columns),
+            "present": _integers(1, columns),
+            "weights": self._layer(),
+            "angles": self._angles(columns),
+            "epsilon": _floats(),
+            "eviction": None if leading else self._eviction,
+            "shuffles": self._shuffles(self.method.evict_shuffles if leading else ()),
+        }
+        return self._program(
+            f"prompt_{'leading' if leading else 'following'}", columns, self._run_prompt, inputs, PUBLIC
+        )
+
+    def step(self, columns: int, leading: bool) -> Program:
+        """One layer over `columns` generated tokens; leaders choose what to read, unless that was done ahead."""
+        chooses = leading and not self.ahead
+        inputs = {
+            "hidden": _floats(self.shape.hidden, columns),
+            "weights": self._layer(),
+            "cache": self._cache,
+            "angles": self._angles(columns),
+            "epsilon": _floats(),
+            "slot": _integers(),
+            "choice": None if chooses else self._choice,
+            "shuffles": self._shuffles(self.method.choose_shuffles if chooses else ()),
+        }
+        run = partial(self._run_step, chooses=chooses, leading=leading)
+        return self._program(f"step_{'leading' if leading else 'following'}", columns, run, inputs, PUBLIC)
+
+    def select(self, columns: int) -> Program:
+        """The selections of all leading layers in one batch, with queries of `columns` tokens (§4.3, made ahead)."""
+        count, shape = len(self.leaders), self.shape
+        inputs = {
+            "queries": tuple(_floats(shape.heads, columns, shape.head_size) for _ in range(count)),
+            "caches": tuple(self._cache for _ in range(count)),
+            "shuffles": self._shuffles(self.method.choose_shuffles, count),
+        }
+
+        def run(queries: tuple[Array, ...], caches: tuple[Cache, ...], shuffles: tuple[Array, ...]) -> Tree:
+            stacked = jax.tree_util.tree_map(lambda *parts: jnp.concatenate(parts), *caches)
+            choice = self.method.choose(jnp.concatenate(queries), stacked, Shuffles(shuffles))
+            heads = shape.kv_heads
+            return {
+                "choice": tuple(
+                    jax.tree_util.tree_map(lambda rows, at=at: rows[at * heads : (at + 1) * heads], choice)
+                    for at in range(count)
+                )
+            }
+
+        return self._program("select", columns, run, inputs)
+
+    def rescale(self, columns: int) -> Program:
+        """The stream multiplied by a public factor, where the next layer's scale differs."""
+        inputs = {"hidden": _floats(self.shape.hidden, columns), "factor": _floats()}
+
+        def run(hidden: Array, factor: Array) -> Tree:
+            return {"hidden": hidden * factor}
+
+        return self._program("rescale", columns, run, inputs, PUBLIC)
+
+    def head(self, columns: int, of: int | None = None) -> Program:
+        """The answer for the last `columns` of a stream of `of` columns."""
+        of = of or columns
+        noise = _floats(self.shape.vocabulary, columns) if self.outline.answer == "sampled" else None
+        inputs = {"outer": self._outer(), "hidden": _floats(self.shape.hidden, of), "noise": noise}
+
+        def run(outer: OuterWeights, hidden: Array, noise: Array | None) -> Tree:
+            last = hidden[:, of - columns :]
+            return {"answer": decoder.answer(self.shape, self.functions, self.outline.answer, outer, last, noise)}
+
+        return self._program(f"head_{columns}", of, run, inputs)
+
+    def _run_prompt(
+        self,
+        hidden: Array,
+        present: Array,
+        weights: LayerWeights,
+        angles: Angles,
+        epsilon: Array,
+        eviction: Eviction | None,
+        shuffles: tuple[Array, ...],
+    ) -> Tree:
+        window = self.method.window
+        hidden, prompt = decoder.prompt_layer(
+            self.shape, self.functions, window, epsilon, hidden, present, weights, angles
+        )
+        if eviction is None:
+            softmax = self.functions.softmax
+            eviction = self.method.evict(prompt, softmax, weights.offset, Shuffles(shuffles))
+        cache = self.method.build(prompt, eviction)
+        return {"hidden": hidden, "cache": cache, "eviction": eviction, "queries": prompt.queries[:, -1:]}
+
+    def _run_step(
+        self,
+        hidden: Array,
+        weights: LayerWeights,
+        cache: Cache,
+        angles: Angles,
+        epsilon: Array,
+        slot: Array,
+        choice: Choice | None,
+        shuffles: tuple[Array, ...],
+        *,
+        chooses: bool,
+        leading: bool,
+    ) -> Tree:
+        hidden, cache, choice, queries = decoder.step_layer(
+            self.shape, self.functions, self.method, epsilon, hidden, weights, cache, angles, slot,
+            choice, Shuffles(shuffles), following=not chooses,
+        )  # fmt: skip
+        kept = queries if self.ahead and leading else None
+        return {"hidden": hidden, "cache": cache, "choice": choice, "queries": kept}
+
+    @property
+    def _prompt_results(self) -> Tree:
+        columns, sizes = self.outline.prompt_tokens, self.method.evict_shuffles
+        return jax.eval_shape(
+            self._run_prompt, _floats(self.shape.hidden, columns), _integers(1, columns), self._layer(),
+            self._angles(columns), _floats(), None, self._shuffles(sizes),
+        )  # fmt: skip
+
+    @property
+    def _eviction(self) -> Eviction | None:
+        eviction: Eviction | None = self._prompt_results["eviction"]
+        return eviction
+
+    @property
+    def _cache(self) -> Cache:
+        cache: Cache = self._prompt_results["cache"]
+        return cache
+
+    @property
+    def _choice(self) -> Choice | None:
+        queries = _floats(self.shape.heads, 1, self.shape.head_size)
+        shuffles = Shuffles(self._shuffles(self.method.choose_shuffles))
+        choice: Choice | None = jax.eval_shape(self.method.choose, queries, self._cache, shuffles)
+        return choice
+
+    def _outer(self) -> OuterWeights:
+        shape = self.shape
+        return OuterWeights(
+            embedding=_floats(shape.vocabulary, shape.hidden),
+            places=_floats(shape.positions, shape.hidden),
+            gain=_floats(shape.hidden, 1) if shape.tied else _floats(0, 0),
+            head=_floats(0, 0) if shape.tied else _floats(shape.vocabulary, shape.hidden + shape.extra),
+        )
+
+    def _layer(self) -> LayerWeights:
+        shape = self.shape
+        attended = shape.heads * shape.head_size
+        return LayerWeights(
+            qkv=_floats(attended + 2 * shape.kv_heads * shape.head_size, shape.hidden + shape.extra),
+            out=_floats(shape.hidden, attended + shape.extra),
+            up=_floats(shape.inner * (2 if shape.gated else 1), shape.hidden + shape.extra),
+            down=_floats(shape.hidden, shape.inner + shape.extra),
+            offset=_floats(shape.heads, 1, 1),
+        )
+
+    def _angles(self, columns: int) -> Angles:
+        size = 2 * len(self.shape.rotation)
+        return Angles(_floats(columns, size), _floats(columns, size))
+
+    def _shuffles(self, sizes: tuple[int, ...], layers: int = 1) -> tuple[Any, ...]:
+        return tuple(_integers(layers * self.shape.kv_heads, size, size) for size in sizes)
+
+    def _program(
+        self,
+        name: str,
+        columns: int,
+        run: Callable[..., Tree],
+        inputs: Mapping[str, Tree],
+        public: Collection[str] = (),
+    ) -> Program:
+        with _compiling:
+            if (name, columns) not in self._compiled:
+                self._compiled[name, columns] = _compiled(f"{name}_{columns}", run, dict(inputs), public)
+            return self._compiled[name, columns]
+
+
+PUBLIC = ("angles", "epsilon", "slot", "factor")
+
+APART = 64
+"""Constants of so many numbers are given beside a program's text, not within it."""
+
+
+@lru_cache(maxsize=8)
+def programs_for(shape: ModelShape, outline: Outline) -> Programs:
+    """The programs of these shapes, kept for the next generation that has the same."""
+    return Programs(shape, outline)
+
+
+def _compiled(name: str, run: Callable[..., Tree], inputs: dict[str, Tree], public: Collection[str]) -> Program:
+    paths, tree = jax.tree_util.tree_flatten_with_path(inputs)
+    leaves = [leaf for _, leaf in paths]
+    given = [at for at, leaf in enumerate(leaves) if leaf.size]
+    names = [_name(path) for path, _ in paths]
+
+    def on_leaves(*arrays: Array) -> Tree:
+        filled = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in leaves]
+        for at, array in zip(given, arrays, strict=True):
+            filled[at] = array
+        return run(**jax.tree_util.tree_unflatten(tree, filled))
+
+    with tracing_for_shares():
+        traced, results = jax.make_jaxpr(on_leaves, return_shape=True)(*(leaves[at] for at in given))
+    given_vars = set(traced.jaxpr.invars)
+    out_paths, _ = jax.tree_util.tree_flatten_with_path(results)
+    new = [
+        at
+        for at, variable in enumerate(traced.jaxpr.outvars)
+        if out_paths[at][1].size and not (isinstance(variable, jax.core.Var) and variable in given_vars)
+    ]
+
+    apart = [at for at, constant in enumerate(traced.consts) if np.size(constant) >= APART]
+    constants = tuple(np.asarray(traced.consts[at]) for at in apart)
+
+    def changed(*arrays: Array) -> list[Array]:
+        known = list(traced.consts)
+        for at, constant in zip(apart, arrays[len(given) :], strict=True):
+            known[at] = constant
+        every = jax.core.eval_jaxpr(traced.jaxpr, known, *arrays[: len(given)])
+        return [every[at] for at in new]
+
+    visible = [
+        libspu.Visibility.VIS_PUBLIC if names[at].split("/")[0] in public else libspu.Visibility.VIS_SECRET
+        for at in given
+    ]
+    visible += [libspu.Visibility.VIS_PUBLIC] * len(constants)
+    outputs = [_name(out_paths[at][0]) for at in new]
+    inputs_named = [names[at] for at in given] + [f"constant/{at}" for at in range(len(constants))]
+    executable, _ = frontend.compile(
+        frontend.Kind.JAX, changed, [*(leaves[at] for at in given), *constants], {}, inputs_named, visible,
+        lambda _: outputs, copts=libspu.CompilerOptions(),
+    )  # fmt: skip
+    return Program(name, executable.code, tuple(inputs_named[: len(given)]), tuple(outputs), constants)
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", None)))) for key in path)
+
+
+def _floats(*sizes: int) -> Any:
+    return ShapeDtypeStruct(sizes, jnp.float32)  # type: ignore[no-untyped-call]
+
+
+def _integers(*sizes: int) -> Any:
+    return ShapeDtypeStruct(sizes, jnp.int32)  # type: ignore[no-untyped-call]

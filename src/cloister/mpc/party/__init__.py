@@ -1,0 +1,1 @@
+"""One party: its process, the engine that computes on shares, the tunnel between engines, sessions and weights."""

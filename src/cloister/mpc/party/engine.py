@@ -1,0 +1,232 @@
+"""A party's engine: the process that holds shares and computes on them, for one epoch.
+
+It compiles every program from its own code, runs what its party tells it, and gives back results' shares. It speaks to
+its party and, through sockets in a private folder, to the tunnel; it has no network of its own where the kernel allows
+that. Whether a dealer may do what it asks is the party's affair (sessions); whether it makes sense is checked here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cloister.errors import CloisterError, InvalidRequest, ProtocolError
+from cloister.messages.mpc import (
+    Close,
+    Done,
+    Listening,
+    Load,
+    Loaded,
+    Open,
+    Opened,
+    Piece,
+    Progress,
+    Put,
+    Refused,
+    Result,
+    Run,
+    ShareHead,
+    StartEngine,
+    ToEngine,
+)
+from cloister.mpc.config import PartiesConfig, share_bytes
+from cloister.mpc.party.worker import decode_settings, live
+from cloister.process.line import Line
+
+if TYPE_CHECKING:
+    from cloister.mpc.model.generation import Generation
+    from cloister.mpc.model.programs import Programs
+    from cloister.mpc.model.shape import ModelShape
+
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_RETRY_MS = 250
+
+
+class Engine:
+    """SPU's runtime and the sessions in it."""
+
+    def __init__(self, start: StartEngine, party: Line[msgspec.Struct]) -> None:
+        from cloister.mpc import shares
+
+        self._config = decode_settings(start.settings, PartiesConfig)
+        self._rank = start.rank
+        self._folder = Path(start.folder)
+        self._party = party
+        self._kind = shares.storage(self._config.protocol)
+        self._dealer = shares.Dealer(self._config.protocol)
+        self._shape: ModelShape | None = None
+        self._sessions: dict[bytes, _Session] = {}
+
+    def connect(self) -> None:
+        """Link with the other engines."""
+        from spu import Runtime, libspu
+
+        from cloister.mpc import shares
+
+        limits = self._config.limits
+        described = libspu.link.Desc()
+        described.id = "cloister"
+        described.recv_timeout_ms = int(limits.run_silence_s * 1000)
+        described.http_timeout_ms = int(limits.run_silence_s * 1000)
+        described.connect_retry_interval_ms = _RETRY_MS
+        described.connect_retry_times = max(1, int(limits.start_s * 1000 / _RETRY_MS))
+        for rank in range(len(self._config.party)):
+            name = "engine.sock" if rank == self._rank else f"to-{rank}.sock"
+            described.add_party(f"party-{rank}", f"unix:{self._folder / name}")
+        self._link = libspu.link.create_brpc(described, self._rank)
+        self._runtime = Runtime(self._link, shares.runtime_config(self._config.protocol, self._config.beaver))
+
+    def load(self, order: Load) -> None:
+        """Take the weights' shares into memory, one file at a time."""
+        from cloister.mpc import shares
+        from cloister.mpc.model.shape import ModelShape
+        from cloister.mpc.party.weight_store import file_of
+
+        self._shape = decode_settings(order.shape, ModelShape)
+        for weight in order.weights:
+            content = file_of(Path(order.folder), weight).read_bytes()
+            self._runtime.set_var(weight.head.name, shares.share_of(weight.head, self._kind, content))
+
+    def hear(self, order: Open | Put | Piece | Run) -> None:
+        """What is asked of one session."""
+        match order:
+            case Open():
+                self.open(order)
+                self._party.send(Opened(order.session, 0))
+            case Put():
+                session = self._session(order.session)
+                session.coming, session.bytes = order.head, bytearray()
+            case Piece():
+                self.piece(order)
+            case Run():
+                self.run(order)
+
+    def open(self, order: Open) -> None:
+        """A new session: its programs are known from here on, and compiled when first run."""
+        from cloister.mpc.model.generation import Generation
+        from cloister.mpc.model.programs import outline_of, programs_for
+
+        if self._shape is None:
+            raise InvalidRequest("No model's weights are here.")
+        programs = programs_for(self._shape, outline_of(order.spec))
+        name = f"s/{order.session.hex()}"
+
+        def told(done: int, total: int) -> None:
+            self._party.send(Progress(order.session, session.number, done, total))
+
+        generation = Generation(self._runtime, programs, self._dealer, name=name, progress=told)
+        session = self._sessions[order.session] = _Session(name, programs, generation)
+
+    def piece(self, order: Piece) -> None:
+        """More of a share; when it is whole it becomes one of the session's variables."""
+        from cloister.mpc import shares
+
+        session = self._session(order.session)
+        if session.coming is None:
+            raise ProtocolError("Bytes of a share that was not announced.")
+        session.bytes += order.data
+        if len(session.bytes) == share_bytes(session.coming, self._config.protocol):
+            share = shares.share_of(session.coming, self._kind, bytes(session.bytes))
+            session.given[session.coming.name] = session.coming
+            self._runtime.set_var(f"{session.name}/{session.coming.name}", share)
+            session.coming, session.bytes = None, bytearray()
+
+    def run(self, order: Run) -> None:
+        """One pass, and its results' shares."""
+        from cloister.mpc import shares
+
+        session = self._session(order.session)
+        session.number = order.number
+        session.check(order)
+        if order.kind == "prefill":
+            session.generation.prefill()
+        else:
+            session.generation.step(order.at, order.columns)
+        session.given.clear()
+        share = self._runtime.get_var(session.generation.answer)
+        head, kind = shares.described("answer", share)
+        content = shares.content_of(share)
+        self._party.send(Result(order.session, head, kind, len(content)))
+        for data in shares.pieces(content):
+            self._party.send(Piece(order.session, data))
+        self._party.send(Done(order.session, order.number))
+
+    def close(self, name: bytes) -> None:
+        """Forget a session's variables."""
+        session = self._sessions.pop(name, None)
+        if session is None:
+            return
+        session.generation.close()
+        for given in session.given:
+            with suppress(RuntimeError):
+                self._runtime.del_var(f"{session.name}/{given}")
+
+    def _session(self, name: bytes) -> _Session:
+        if name not in self._sessions:
+            raise ProtocolError("A session that is not open.")
+        return self._sessions[name]
+
+
+class _Session:
+    def __init__(self, name: str, programs: Programs, generation: Generation) -> None:
+        self.name = name
+        self.programs = programs
+        self.generation = generation
+        self.number = 0
+        self.given: dict[str, ShareHead] = {}
+        self.coming: ShareHead | None = None
+        self.bytes = bytearray()
+
+    def check(self, order: Run) -> None:
+        """Whether exactly what this pass needs was dealt. All parties come to the same verdict: heads are compared."""
+        from cloister.mpc.model.inputs import dealt
+
+        needed = dealt(self.programs, None if order.kind == "prefill" else order.columns)
+        given = {name: (head.dims, head.dtype) for name, head in self.given.items()}
+        if given != {name: (tuple(dims), dtype) for name, (dims, dtype) in needed.items()}:
+            raise InvalidRequest("What was dealt is not what this pass needs.", hint="model.inputs.dealt lists it.")
+
+
+def serve(party: Line[msgspec.Struct]) -> None:
+    """The engine's whole life."""
+    start = party.next()
+    if not isinstance(start, StartEngine):
+        raise ProtocolError("An engine is told its settings first.")
+    _leave_network()
+    _silence()
+    engine = Engine(start, party)
+    party.send(Listening())
+    while (message := party.next()) is not None:
+        match message:
+            case Load():
+                engine.connect()
+                engine.load(message)
+                party.send(Loaded())
+            case Close():
+                engine.close(message.session)
+            case Open() | Put() | Piece() | Run():
+                try:
+                    engine.hear(message)
+                except CloisterError as reason:
+                    party.send(Refused.of(reason, message.session))
+
+
+def _leave_network() -> None:
+    """An empty network: its sockets are files in a folder. Where the kernel refuses, it stays in its party's."""
+    ctypes.CDLL(None).unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
+
+
+def _silence() -> None:
+    """SPU logs on its own; where it is, what it says, and what of it is secret is nothing we could vouch for."""
+    null = os.open("/dev/null", os.O_WRONLY)
+    for standard in (1, 2):
+        os.dup2(null, standard)
+
+
+if __name__ == "__main__":
+    live(serve, ToEngine)

@@ -1,0 +1,205 @@
+"""Epochs, as the party of rank 0 leads them: all engines live and die together, since a broken link between them cannot
+be mended.
+
+When all parties are there and hold shares of the same dealings, the leader has everyone start an engine, then connect,
+then begin. Whoever notices that something broke says so; the leader ends the epoch at all parties and begins the next.
+A party that falls silent counts as gone. What a follower does is in `follower`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from cloister.errors import CloisterError, PartyLost, ProtocolError, SetupError, Unauthorized
+from cloister.messages.mpc import (
+    VERSION,
+    Beat,
+    Begin,
+    Broken,
+    Join,
+    Joined,
+    PartyHello,
+    Prepare,
+    Prepared,
+    Ready,
+    Refused,
+    WeightsReady,
+)
+from cloister.mpc.certificates import check_pin
+from cloister.mpc.config import PartiesConfig
+from cloister.mpc.connection import Connection
+
+if TYPE_CHECKING:
+    from cloister.mpc.party.party import Party
+
+log = logging.getLogger(__name__)
+
+HELLO_S = 10.0
+SECONDS_BETWEEN_EPOCHS = 0.5
+
+
+class Leader:
+    """`run` lasts as long as the party does."""
+
+    def __init__(self, config: PartiesConfig, party: Party) -> None:
+        self._config = config
+        self._party = party
+        self._followers: dict[int, Connection] = {}
+        self._digests: dict[int, bytes] = {}
+        self._answers: dict[type[msgspec.Struct], set[int]] = {}
+        self._changed = asyncio.Event()
+        self._broken: str | None = None
+        self._using: bytes | None = None
+        self._number = 0
+
+    @property
+    def missing(self) -> str:
+        """What the next epoch waits for; empty when nothing."""
+        absent = [str(rank) for rank in range(1, len(self._config.party)) if rank not in self._followers]
+        if absent:
+            return f"not connected: party {', '.join(absent)}"
+        own = self._party.weights_digest()
+        if own is None:
+            return "weights are not dealt"
+        if any(self._digests.get(rank) != own for rank in self._followers):
+            return "the parties' weights are not of one dealing"
+        return ""
+
+    async def serve(self, connection: Connection, rank: int) -> None:
+        """A follower, until it is gone."""
+        limits = self._config.limits
+        if not 0 < rank < len(self._config.party):
+            raise Unauthorized("Parties connect to rank 0 only.")
+        check_pin(connection.tls, self._config.party[rank].fingerprint)
+        check_hello(self._config, await connection.receive(HELLO_S), rank)
+        connection.post(PartyHello(VERSION, 0, self._config.agreement))
+        if rank in self._followers:
+            raise Unauthorized(f"Party {rank} is connected already.")
+        self._followers[rank] = connection
+        self._changed.set()
+        reason = f"party {rank} was lost"
+        beating = asyncio.create_task(beat(connection, limits.silence_s))
+        try:
+            while (message := await connection.receive(limits.silence_s)) is not None:
+                self._hear(rank, message)
+        except TimeoutError:
+            reason = f"party {rank} fell silent"
+            raise
+        except ProtocolError:
+            reason = f"party {rank} said what it must not"
+            raise
+        finally:
+            beating.cancel()
+            self._party.sessions.end(reason)
+            self._followers.pop(rank, None)
+            self._digests.pop(rank, None)
+            self.broke(reason)
+
+    def _hear(self, rank: int, message: msgspec.Struct) -> None:
+        match message:
+            case Beat():
+                pass
+            case WeightsReady():
+                self._digests[rank] = message.digest
+                self.weights_changed()
+            case Prepared() | Joined():
+                if message.epoch == self._number:
+                    self._answers.setdefault(type(message), set()).add(rank)
+                    self._changed.set()
+            case Broken():
+                if message.epoch == self._number:
+                    self.broke(message.reason)
+            case Ready():
+                self._party.sessions.ready(rank, message)
+            case _:
+                raise ProtocolError("A party sent a message out of turn.")
+
+    def weights_changed(self) -> None:
+        """At some party: once all agree again, engines must load what is new."""
+        if not self.missing and self._party.weights_digest() != self._using:
+            self.broke("new weights")
+        self._changed.set()
+
+    def broke(self, reason: str) -> None:
+        """The epoch under way is over."""
+        self._broken = self._broken or reason
+        self._changed.set()
+
+    def tell(self, message: msgspec.Struct) -> None:
+        """To all followers."""
+        for connection in self._followers.values():
+            connection.post(message)
+
+    async def run(self) -> None:
+        """Epoch after epoch."""
+        while True:
+            await self._until(lambda: not self.missing)
+            self._broken = None
+            self._using = self._party.weights_digest()
+            self._answers.clear()
+            self._number += 1
+            try:
+                await asyncio.wait_for(self._establish(), self._config.limits.start_s)
+                log.info("Epoch %d has begun.", self._number)
+                await self._until(lambda: self._broken is not None)
+            except (TimeoutError, CloisterError, OSError) as problem:
+                self._broken = self._broken or f"an epoch did not begin ({type(problem).__name__})"
+            reason = self._broken or "it broke"
+            log.warning("Epoch %d is over: %s.", self._number, reason)
+            self.tell(Broken(self._number, reason))
+            self._party.end(reason)
+            await asyncio.sleep(SECONDS_BETWEEN_EPOCHS)
+
+    async def _establish(self) -> None:
+        self.tell(Prepare(self._number, key := secrets.token_bytes(16)))
+        await self._stage(self._party.prepare(key), Prepared)
+        self.tell(Join(self._number))
+        await self._stage(self._party.join(), Joined)
+        self.tell(Begin(self._number))
+        self._party.begin(self._number)
+
+    async def _stage(self, own: Awaitable[None], answer: type[Prepared] | type[Joined]) -> None:
+        """Our own part and all followers' answers; ends at once when something broke."""
+        task = asyncio.ensure_future(own)
+        everyone = set(range(1, len(self._config.party)))
+        task.add_done_callback(lambda _: self._changed.set())
+        try:
+            await self._until(
+                lambda: self._broken is not None or (task.done() and self._answers.get(answer, set()) >= everyone)
+            )
+            if self._broken is not None:
+                raise PartyLost(self._broken)
+            await task
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError, CloisterError, OSError, TimeoutError):
+                await task
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+
+async def beat(connection: Connection, silence_s: float) -> None:
+    """Says that this party lives, until cancelled."""
+    while True:
+        connection.post(Beat())
+        await asyncio.sleep(silence_s / 4)
+
+
+def check_hello(config: PartiesConfig, message: msgspec.Struct | None, rank: int) -> None:
+    """Raises unless the other is this rank, speaks our language and has our settings."""
+    if isinstance(message, Refused):
+        raise Unauthorized(message.message)
+    if not isinstance(message, PartyHello) or message.version != VERSION or message.rank != rank:
+        raise ProtocolError(f"Party {rank} speaks another language.", hint="Use the same version of Cloister.")
+    if message.agreement != config.agreement:
+        raise SetupError(f"Party {rank} has other settings.", hint="All parties need the same file.")

@@ -1,0 +1,203 @@
+"""A party: one process of its operator's, beside others' it need not trust. `start` opens its port, `close` ends it.
+
+It knows who connects by their certificates, and what each role may say: followers about epochs, the provider about
+weights, clients about their own sessions. Shares pass through it to its engine; it looks into none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from cloister.errors import CloisterError, PartyLost, ProtocolError, SetupError, Unauthorized
+from cloister.link.network.address import Address
+from cloister.messages.mpc import (
+    VERSION,
+    AskStatus,
+    AskWeights,
+    Close,
+    Complete,
+    FromVisitor,
+    Hello,
+    Load,
+    Open,
+    Piece,
+    Put,
+    Refused,
+    Run,
+    Weight,
+    WeightPiece,
+    Welcome,
+)
+from cloister.mpc.certificates import Credentials, Role, client_tls, role_of, server_tls
+from cloister.mpc.config import PartiesConfig
+from cloister.mpc.connection import Connection
+from cloister.mpc.party.follower import Follower
+from cloister.mpc.party.leader import HELLO_S, Leader
+from cloister.mpc.party.sessions import Sessions
+from cloister.mpc.party.weight_store import ProviderConnection, WeightStore
+from cloister.mpc.party.workers import Workers
+
+log = logging.getLogger(__name__)
+
+
+class Party:
+    """Rank `rank` of the parties in `config`."""
+
+    def __init__(self, config: PartiesConfig, rank: int) -> None:
+        place = config.party[rank]
+        self._config = config
+        self._rank = rank
+        own = Credentials(config.path(place.certificate), config.path(place.key))
+        authority = config.path(config.authority)
+        self._server_tls = server_tls(authority, own)
+        limit = config.limits.weights_mib << 20
+        self._weights = WeightStore(config.path(place.shelf) if place.shelf else None, config.protocol, limit)
+        self._epochs: Leader | Follower
+        if rank == 0:
+            self._epochs = leader = Leader(config, self)
+            self.sessions = Sessions(config, rank, lambda _: None, leader.tell)
+        else:
+            self._epochs = follower = Follower(config, rank, client_tls(authority, own), self)
+            self.sessions = Sessions(config, rank, follower.tell, lambda _: None)
+        self._provider = ProviderConnection(self._weights, self._epochs.weights_changed)
+        self._workers: Workers | None = None
+        self._epoch = 0
+        self._visits: set[asyncio.Task[None]] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Open the port; epochs come and go from now on."""
+        address = Address.parse(self._config.party[self._rank].control)
+        try:
+            self._server = await asyncio.start_server(
+                self._welcome, str(address.host), address.port, ssl=self._server_tls, ssl_handshake_timeout=HELLO_S
+            )
+        except OSError as reason:
+            raise SetupError(
+                f"Cannot listen on {address}: {reason.strerror}.", hint="Is another party there?"
+            ) from None
+        self._tasks = [asyncio.create_task(self._epochs.run()), asyncio.create_task(self._watch())]
+
+    async def close(self) -> None:
+        """End everything that this party started."""
+        if self._server:
+            self._server.close()
+        for task in (*self._tasks, *self._visits):
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._visits, return_exceptions=True)
+        self.end("a party was stopped")
+        self._weights.close()
+
+    # Stages of an epoch.
+
+    async def prepare(self, key: bytes) -> None:
+        """Start this party's engine and tunnel."""
+        self.end("a new epoch begins")
+        self._workers = Workers(self._config, self._rank, self.sessions.heard, self._broke)
+        await self._workers.start(key)
+
+    async def join(self) -> None:
+        """Link the engine with the others', and have it load the weights."""
+        complete = self._weights.complete
+        if self._workers is None or complete is None:
+            raise PartyLost("There is nothing to join with.")
+        await self._workers.join(Load(complete.shape, str(self._weights.folder), self._weights.used()))
+
+    def begin(self, epoch: int) -> None:
+        """All parties have joined: generations may begin."""
+        if self._workers is None or self._weights.complete is None:
+            return
+        self._epoch = epoch
+        self.sessions.begin(epoch, self._workers)
+        self._provider.begin()
+
+    def end(self, reason: str) -> None:
+        """The epoch is over; engine and tunnel end with it."""
+        self.sessions.end(reason)
+        self._provider.end()
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
+
+    def weights_digest(self) -> bytes | None:
+        """Of the weights that are here, and of their dealings; None while they are not complete."""
+        return self._weights.digest if self._weights.complete else None
+
+    def _broke(self, reason: str) -> None:
+        """Something of ours ended: the epoch is over for everyone."""
+        self.sessions.end(reason)  # before results of a broken run could be mistaken for whole ones
+        self._epochs.broke(reason)
+
+    async def _watch(self) -> None:
+        limits = self._config.limits
+        while True:
+            await asyncio.sleep(min(1.0, limits.run_silence_s / 4, limits.idle_s / 4))
+            if (reason := self.sessions.watch()) is not None:
+                self._broke(reason)
+
+    # Who connects to us.
+
+    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = Connection(reader, writer, FromVisitor)
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._visits) >= self._config.limits.connections:
+            log.warning("A connection was turned away: too many.")
+            connection.abort()
+            return
+        self._visits.add(task)
+        try:
+            role = role_of(connection.tls)
+            log.info("Connected: %s.", role.uri)
+            if role.kind != "party":
+                await self._serve_dealer(connection, role)
+            elif isinstance(self._epochs, Leader):
+                await self._epochs.serve(connection, int(role.name))
+            else:
+                raise Unauthorized("Parties connect to rank 0 only.")
+        except CloisterError as reason:
+            log.warning("A connection was ended: %s.", reason.code)
+            connection.post(Refused.of(reason))
+        except (TimeoutError, OSError) as reason:
+            log.warning("A connection was ended: %s.", type(reason).__name__)
+        finally:
+            self._visits.discard(task)
+            connection.close()
+
+    async def _serve_dealer(self, connection: Connection, role: Role) -> None:
+        hello = await connection.receive(HELLO_S)
+        if not isinstance(hello, Hello) or hello.version != VERSION:
+            raise ProtocolError(f"This party speaks version {VERSION}.", hint="Use the same version of Cloister.")
+        connection.post(self._status())
+        try:
+            while (message := await connection.receive()) is not None:
+                match message:
+                    case AskStatus():
+                        connection.post(self._status())
+                    case Open() | Put() | Piece() | Run() | Close() if role.kind == "client":
+                        await self.sessions.receive(connection, message)
+                    case AskWeights() | Weight() | WeightPiece() | Complete() if role.kind == "provider":
+                        self._provider.receive(connection, message)
+                    case _:
+                        raise Unauthorized(f"A {role.kind} may not say this.")
+        finally:
+            self.sessions.gone(connection)
+            self._provider.gone(connection)
+
+    def _status(self) -> Welcome:
+        complete = self._weights.complete
+        ready = self.sessions.engine is not None
+        missing = "" if ready else self._epochs.missing or "engines are starting"
+        return Welcome(
+            VERSION,
+            self._rank,
+            self._config.agreement,
+            self._epoch,
+            ready,
+            model=complete.model if complete else "",
+            sessions=len(self.sessions),
+            missing=missing,
+            shape=complete.shape if complete else b"",
+        )

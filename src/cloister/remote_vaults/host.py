@@ -1,0 +1,153 @@
+"""The vault host: sealed weights, a nursery, and a listening socket. Who connects gets a vault, once it has proved to
+know the key.
+
+One vault computes at a time; the service that asks them computes elsewhere, on cores of its own. A nursery that ends
+takes all vaults with it and is started again; the servers see their connections end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import socket
+from contextlib import suppress
+
+from cloister.config import ControllerSettings, OutpostSettings, Settings
+from cloister.controller.nursery import Nursery
+from cloister.controller.referee import Referee
+from cloister.controller.weights import SealedWeights, seal_weights
+from cloister.errors import CloisterError, SetupError
+from cloister.link.network.address import Address, address_of, without_delay
+from cloister.link.network.credentials import credentials_from, read_secret
+from cloister.link.network.handshake import digest_of, request_for
+from cloister.link.shape import LinkShape
+from cloister.messages.bridge import Accept
+from cloister.messages.nursery import Preloaded
+from cloister.models.source import ModelFolder
+from cloister.remote_vaults.connection import Connection
+
+log = logging.getLogger(__name__)
+
+MOST_STRANGERS = 16
+"""Connections that have not yet proved who they are; more are closed at once."""
+
+SECONDS_BETWEEN_RESTARTS = 1.0
+WAIT_FOR_THE_KILLED_S = 2.0
+
+
+class VaultHost:
+    """`start` returns where it listens; it serves until `close`."""
+
+    def __init__(self, folder: ModelFolder, settings: OutpostSettings) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._credentials = credentials_from(read_secret(settings.key_file), "vault_host")
+        self._referee = Referee(settings.engine.cores, settings.vault_deadline_s, settings.vault_deadline_s)
+        self._numbers = itertools.count(1)
+        self._connections: dict[int, Connection] = {}
+        self._weights: SealedWeights | None = None
+        self._nursery: Nursery | None = None
+        self._listener: socket.socket | None = None
+        self._broken = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> Address:
+        """Load everything, then accept connections."""
+        address = Address.parse(self._settings.listen)
+        try:
+            self._listener = address.listen()
+        except OSError as reason:
+            raise SetupError(
+                f"Cannot listen on {address}: {reason.strerror}.", hint="Choose another --listen."
+            ) from None
+        self._weights = await seal_weights(self._folder, self._settings.engine)
+        facts = await self._start_nursery()
+        if not facts.partitionable:
+            raise SetupError("This model's attention cannot be partitioned with these kernels.")
+        digest = await asyncio.to_thread(digest_of, self._weights.fd)
+        request = request_for(digest, LinkShape(facts.heads, facts.dim, facts.layers))
+        order = Accept(self._credentials, request, self._settings.allow_degraded_sandbox)
+        self._listener.setblocking(False)
+        self._tasks = [asyncio.create_task(self._keep()), asyncio.create_task(self._accept(self._listener, order))]
+        return address_of(self._listener)
+
+    async def close(self) -> None:
+        """End everything, and wait until it has ended."""
+        for task in self._tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        if self._listener:
+            self._listener.close()
+        self._close_connections(WAIT_FOR_THE_KILLED_S)
+        if self._nursery:
+            await self._nursery.close()
+        if self._weights:
+            self._weights.close()
+
+    async def _start_nursery(self) -> Preloaded:
+        assert self._weights is not None
+        nursery = Nursery(self._nursery_ended)
+        nursery.start()
+        settings, allow = self._settings, self._settings.allow_degraded_sandbox
+        try:
+            facts = await nursery.preload(
+                self._folder.name,
+                self._folder.path,
+                Settings(engine=settings.engine, controller=ControllerSettings(allow_degraded_sandbox=allow)),
+                self._weights.fd,
+            )
+        except BaseException:
+            await nursery.close()
+            raise
+        self._nursery = nursery
+        return facts
+
+    def _nursery_ended(self) -> None:
+        log.warning("The nursery ended, and all vaults with it; starting again.")
+        self._nursery = None
+        self._close_connections()
+        self._broken.set()
+
+    def _close_connections(self, wait_s: float = 0.0) -> None:
+        for connection in list(self._connections.values()):
+            connection.close(wait_s)
+
+    async def _keep(self) -> None:
+        while True:
+            await self._broken.wait()
+            self._broken.clear()
+            while self._nursery is None:
+                try:
+                    await self._start_nursery()
+                except (CloisterError, OSError) as reason:
+                    log.error("The nursery does not start: %s.", type(reason).__name__)
+                    await asyncio.sleep(SECONDS_BETWEEN_RESTARTS)
+
+    async def _accept(self, listener: socket.socket, order: Accept) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listener)
+            except OSError as reason:  # out of descriptors, say: those who are here stay
+                log.error("A connection cannot be accepted: %s.", type(reason).__name__)
+                await asyncio.sleep(SECONDS_BETWEEN_RESTARTS)
+                continue
+            with accepted:
+                self._take(accepted, order)
+
+    def _take(self, accepted: socket.socket, order: Accept) -> None:
+        """Begin a connection, if there is room; else it is just closed."""
+        strangers = sum(not connection.admitted for connection in self._connections.values())
+        full = len(self._connections) >= self._settings.max_vaults or strangers >= MOST_STRANGERS
+        if full or self._nursery is None:
+            log.warning("A connection was turned away: %s.", "no room" if full else "no nursery")
+            return
+        accepted.setblocking(True)
+        without_delay(accepted)
+        number = next(self._numbers)
+        self._connections[number] = Connection(number, accepted, order, self._nursery, self._referee, self._ended)
+
+    def _ended(self, connection: Connection) -> None:
+        self._connections.pop(connection.number, None)

@@ -1,0 +1,75 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloister.bench.connection import MAX_BODY_BYTES, ResponseParser
+from cloister.errors import ProtocolError
+
+
+def fed(raw: bytes, cuts: list[int]) -> tuple[ResponseParser, bytes]:
+    parser, body, at = ResponseParser(), b"", 0
+    for cut in sorted(cut for cut in cuts if cut < len(raw)):
+        body += parser.feed(raw[at:cut]) if cut > at else b""
+        at = max(at, cut)
+    return parser, body + parser.feed(raw[at:])
+
+
+pieces = st.lists(st.binary(min_size=1, max_size=40), max_size=8)
+cuts = st.lists(st.integers(1, 400), max_size=20)
+
+
+@given(pieces, cuts)
+def test_chunked_bodies_survive_any_cutting(chunks: list[bytes], cuts: list[int]) -> None:
+    raw = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    raw += b"".join(b"%X;x=y\r\n%b\r\n" % (len(each), each) for each in chunks) + b"0\r\nTrailer: x\r\n\r\n"
+    parser, body = fed(raw, cuts)
+    assert (parser.status, parser.complete, parser.reusable) == (200, True, True)
+    assert body == b"".join(chunks)
+
+
+@given(st.binary(max_size=60), cuts)
+def test_counted_bodies_survive_any_cutting(content: bytes, cuts: list[int]) -> None:
+    raw = b"HTTP/1.1 404 Not Found\r\ncontent-length: %d\r\n\r\n" % len(content) + content
+    parser, body = fed(raw, cuts)
+    assert (parser.status, parser.complete, body) == (404, True, content)
+
+
+def test_a_body_of_unknown_length_ends_with_the_connection() -> None:
+    parser, body = fed(b"HTTP/1.1 200 OK\r\n\r\nhello", [])
+    assert body == b"hello" and not parser.complete
+    parser.connection_closed()
+    assert parser.complete and not parser.reusable
+
+
+def test_a_chunked_body_cut_off_is_not_complete() -> None:
+    parser, _ = fed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", [])
+    parser.connection_closed()
+    assert not parser.complete
+
+
+def test_connection_close_forbids_reuse() -> None:
+    parser, _ = fed(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", [])
+    assert parser.complete and not parser.reusable
+
+
+def test_an_interim_response_is_skipped() -> None:
+    parser, body = fed(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", [])
+    assert (parser.status, body) == (200, b"ok")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffff\r\n" + b"x" * (MAX_BODY_BYTES + 1),
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000,
+        b"x" * 70_000,
+    ],
+    ids=range(7),
+)
+def test_what_is_not_http_is_refused(raw: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        fed(raw, [])

@@ -1,0 +1,224 @@
+"""A real vault host behind a real controller: what vaults on another machine say is what `open` says, and they end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from cloister.backend.base import OpenJob, VaultJob
+from cloister.errors import ServiceUnavailable, VaultLost
+from cloister.link.network.address import Address
+from cloister.link.network.credentials import write_secret
+from cloister.messages.generation import SamplingParams
+from cloister.models.source import ModelFolder
+from cloister.prompts.tokenizer import Tokenizer
+from tests.controller.house import RealHouse, private
+from tests.link.bridges import wait_until
+from tests.remote_vaults.conftest import ENGINE
+from tests.remote_vaults.host_process import HostProcess, Wiretap, running_host, runs
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+
+TEXT = "Forty bytes of text, more or less, are it"
+CANARY = "canary-7f3a-words-that-must-not-be-seen"
+GREEDY = SamplingParams(max_tokens=12, temperature=0)
+ENDLESS = SamplingParams(max_tokens=400, temperature=0)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def house(tiny: ModelFolder, key: Path, vault_host: HostProcess) -> AsyncIterator[RealHouse]:
+    house = await RealHouse.start(tiny, spare_vaults=1, outpost=vault_host.address(), outpost_key=key)
+    yield house
+    await house.close()
+
+
+async def answer(house: RealHouse, job: OpenJob | VaultJob, params: SamplingParams = GREEDY) -> list[int]:
+    stream = await house.client.generate("tenant", job, params)
+    return [token async for part in stream for token in part.tokens]
+
+
+def opened(folder: ModelFolder, text: str) -> OpenJob:
+    return OpenJob(tuple(Tokenizer(folder).encode(text, True)))
+
+
+@pytest.mark.parametrize("level", ["partitioned", "isolated"])
+async def test_what_a_remote_vault_says_is_what_open_says(house: RealHouse, tiny: ModelFolder, level: str) -> None:
+    texts = [TEXT[: 5 + 9 * n] + str(n) for n in range(4)]
+    plain = [await answer(house, opened(tiny, text)) for text in texts]
+    assert all(len(one) == 12 for one in plain)
+    assert [await answer(house, private(text, str(n), level=level)) for n, text in enumerate(texts)] == plain
+    together = await asyncio.gather(*(answer(house, private(t, f"b{n}", level=level)) for n, t in enumerate(texts)))
+    assert together == plain
+
+
+async def test_a_kept_session_stays_in_its_vault_and_ends_with_it(house: RealHouse, vault_host: HostProcess) -> None:
+    first = await answer(house, private(TEXT, "kept", keep=True))
+    before = {one.pid for one in vault_host.bridges()}
+    assert await answer(house, private(TEXT, "kept", keep=True)) == first
+    assert before & {one.pid for one in vault_host.bridges()}
+    await house.client.end_session("tenant", "kept")
+    wait_until(lambda: len(vault_host.bridges()) <= 1)  # the spare one
+
+
+def of_another_server(process: psutil.Process) -> bool:
+    """Whether it belongs to a server that other tests share; this file's controller is the test's own process."""
+    return any(runs(above, "cloister.controller") for above in process.parents())
+
+
+async def test_no_vault_runs_beside_the_service(house: RealHouse, vault_host: HostProcess) -> None:
+    stream = await house.client.generate("tenant", private(TEXT, "where"), ENDLESS)
+    await anext(stream)
+    there = set(vault_host.children())
+    here = [one for one in psutil.Process().children(recursive=True) if one not in there]
+    own = [one for one in here if runs(one, "cloister.nursery") and not of_another_server(one)]
+    assert len(own) == 3, "the nursery, its keeper and the service; no vault"
+    await stream.aclose()
+
+
+async def test_a_remote_vault_that_is_killed_costs_its_own_request(house: RealHouse, vault_host: HostProcess) -> None:
+    alone = await answer(house, private(TEXT, "other"), ENDLESS)
+    before = {one.pid for one in vault_host.bridges()}
+    lost = await house.client.generate("tenant", private("Another text", "lost"), ENDLESS)
+    await anext(lost)
+    spare = {one.pid for one in vault_host.bridges()}
+    used = before & spare
+    os.kill(used.pop() if used else spare.pop(), signal.SIGKILL)
+    with pytest.raises(VaultLost):
+        async for _ in lost:
+            pass
+    assert await answer(house, private(TEXT, "other"), ENDLESS) == alone
+
+
+async def test_nothing_of_a_prompt_is_on_the_wire(tiny: ModelFolder, key: Path, vault_host: HostProcess) -> None:
+    tap = Wiretap(vault_host.address())
+    house = await RealHouse.start(tiny, spare_vaults=0, outpost=tap.address, outpost_key=key)
+    try:
+        said = await answer(house, private(CANARY, "a"))
+        assert said == await answer(house, opened(tiny, CANARY))
+        assert len(tap.heard) > 12 * 1000, "the traffic went through our hands"
+        for part in (CANARY, CANARY[:12], CANARY[-12:]):
+            assert part.encode() not in tap.heard
+        # The same prompt again, on another connection: nothing repeats.
+        middle = len(tap.heard)
+        await answer(house, private(CANARY, "b"))
+        first, second = bytes(tap.heard[:middle]), bytes(tap.heard[middle:])
+        assert not any(first[at : at + 16] in second for at in range(200, len(first) - 16, 997))
+    finally:
+        await house.close()
+        tap.close()
+
+
+async def test_a_line_that_is_cut_loses_the_vault_on_both_sides(
+    tiny: ModelFolder, key: Path, vault_host: HostProcess
+) -> None:
+    tap = Wiretap(vault_host.address())
+    house = await RealHouse.start(tiny, spare_vaults=0, outpost=tap.address, outpost_key=key)
+    try:
+        stream = await house.client.generate("tenant", private(TEXT, "cut"), ENDLESS)
+        await anext(stream)
+        tap.close()
+        with pytest.raises(VaultLost):
+            async for _ in stream:
+                pass
+        with pytest.raises(ServiceUnavailable):
+            await answer(house, private(TEXT, "again"))
+    finally:
+        await house.close()
+    wait_until(lambda: len(vault_host.bridges()) <= 1)
+
+
+async def test_a_server_with_another_key_is_refused_and_says_so(
+    tiny: ModelFolder, tmp_path: Path, vault_host: HostProcess, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_secret(tmp_path / "wrong")
+    house = await RealHouse.start(tiny, spare_vaults=0, outpost=vault_host.address(), outpost_key=tmp_path / "wrong")
+    try:
+        with pytest.raises(VaultLost):
+            await answer(house, private(TEXT, "a"))
+        assert len(await answer(house, opened(tiny, TEXT))) == 12, "what needs no vault works"
+    finally:
+        await house.close()
+    assert "does not know the key" in capfd.readouterr().err
+
+
+async def test_a_server_in_another_precision_is_refused(
+    tiny: ModelFolder, key: Path, vault_host: HostProcess, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from tests.controller.house import ENGINE as HERE
+
+    other = HERE.model_copy(update={"dtype": "bf16"})
+    house = await RealHouse.start(tiny, other, spare_vaults=0, outpost=vault_host.address(), outpost_key=key)
+    try:
+        with pytest.raises(VaultLost):
+            await answer(house, private(TEXT, "a"))
+    finally:
+        await house.close()
+    assert "serves another model, or the same in another precision" in capfd.readouterr().err
+
+
+async def test_strangers_get_no_vault_and_do_not_keep_others_out(house: RealHouse, vault_host: HostProcess) -> None:
+    strangers = [Address.parse(vault_host.address()).connect(5) for _ in range(20)]
+    for one in strangers[:3]:
+        one.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(100))
+    for one in strangers[3:6]:
+        one.sendall(b"\x16\x03\x01\x02\x00\x01")  # the beginning of a TLS handshake, and no more
+    closed = [one for one in strangers if _closed(one)]
+    assert len(closed) >= 3 + 4, "who speaks another language, and who came when too many strangers were there"
+    for one in strangers:
+        one.close()
+    wait_until(lambda: len(vault_host.bridges()) <= 2)
+    assert len(await answer(house, private(TEXT, "after"))) == 12
+
+
+def _closed(one: socket.socket) -> bool:
+    one.settimeout(1)
+    try:
+        return one.recv(200) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+async def test_a_vault_host_that_dies_is_a_typed_error_and_leaves_nothing(
+    tiny: ModelFolder, key: Path, tmp_path: Path
+) -> None:
+    with running_host(tmp_path / "log", key, "--model", str(tiny.path), *ENGINE) as vault_host:
+        house = await RealHouse.start(tiny, spare_vaults=1, outpost=vault_host.address(), outpost_key=key)
+        try:
+            stream = await house.client.generate("tenant", private(TEXT, "a"), ENDLESS)
+            await anext(stream)
+            processes = vault_host.children()
+            assert len(processes) >= 4  # nursery and keeper, bridge, vault
+            vault_host.process.kill()
+            with pytest.raises(VaultLost):
+                async for _ in stream:
+                    pass
+            _, alive = psutil.wait_procs(processes, timeout=10)
+            assert not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
+            assert len(await answer(house, opened(tiny, TEXT))) == 12
+        finally:
+            await house.close()
+
+
+async def test_a_nursery_that_dies_over_there_comes_back(house: RealHouse, vault_host: HostProcess) -> None:
+    before = await answer(house, private(TEXT, "a"))
+    nursery = next(one for one in vault_host.children() if runs(one, "cloister.nursery"))
+    nursery.kill()
+    end = time.monotonic() + 60
+    while True:
+        try:
+            assert await answer(house, private(TEXT, "b")) == before
+            return
+        except ServiceUnavailable:
+            assert time.monotonic() < end
+            await asyncio.sleep(0.2)
