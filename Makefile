@@ -4,10 +4,10 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup runtime python serve test lint bench clean
+.PHONY: help setup runtime python serve check test test-all lint bench clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
 setup: python ## make .venv with everything serving and testing need, and the default model
 	@$(PYTHON) scripts/setup.py --test
@@ -23,11 +23,16 @@ python:
 serve: runtime ## serve the default model on http://127.0.0.1:8000 (ARGS="--port … --model …")
 	@$(BIN)/cloister serve $(ARGS)
 
-test: lint ## run every check and test (ARGS="-k scheduler -x")
-	$(BIN)/pytest $(ARGS)
-	$(BIN)/pytest --on-shares $(ARGS) || [ $$? -eq 5 ] # 5: none of them was asked for
+check: setup ## lint, types and the tests that start no processes: about two minutes
+	@$(BIN)/python scripts/run_tests.py --check
 
-lint: setup ## run the checks only: ruff and mypy
+test: setup ## lint, types and all tests: at most 20 minutes on two cores (ARGS="-k scheduler -x": these tests alone)
+	@$(BIN)/python scripts/run_tests.py $(ARGS)
+
+test-all: setup ## all that and what only a release needs: soaks, fuzzing, the real model on shares, every benchmark
+	@$(BIN)/python scripts/run_tests.py --release
+
+lint: setup ## lint and types only: ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -26,7 +26,6 @@ from typing import Annotated, Any
 
 import typer
 import uvloop
-from cloister.cli.failure import FriendlyGroup
 from rich.console import Console
 from rich.table import Table
 
@@ -37,6 +36,7 @@ from cloister.bench.plot import plot_runs
 from cloister.bench.report import RunReport
 from cloister.bench.server_process import ServerProcess
 from cloister.bench.suite.results import write_json
+from cloister.cli.options import FriendlyGroup
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import SetupError
 from cloister.models.source import find_model

@@ -1,4 +1,4 @@
-"""What every test may ask for: the shared folder beside the checkout, and the default model."""
+"""What every test may ask for, and which tests run: those on shares apart, those for a release only when asked for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
+from tests.examples import ORDINARY
 from tests.served import running_server
 
 if TYPE_CHECKING:
@@ -21,9 +23,25 @@ ON_SHARES = tuple(
 )
 """Tests that load SPU: from then on every fork of their process has threads, and a sandbox wants a lone one."""
 
+# No deadlines: a test must not fail because the machine is busy.
+settings.register_profile("test", deadline=None, max_examples=ORDINARY)
+settings.register_profile("release", deadline=None, max_examples=10 * ORDINARY)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--on-shares", action="store_true", help="run the tests that load SPU, and no others")
+    parser.addoption("--release", action="store_true", help="also run what only a release needs; draw more examples")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("release" if config.getoption("--release") else "test")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--release"):
+        later = [item for item in items if item.get_closest_marker("release")]
+        config.hook.pytest_deselected(items=later)
+        items[:] = [item for item in items if item not in later]
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -31,9 +49,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.getoption("--on-shares"):
         if find_spec("spu") is None:
             return True
-        return None if collection_path.is_dir() or _on_shares(collection_path) else True
-    named = any(_on_shares(Path(argument.partition("::")[0]).resolve()) for argument in config.args)
-    return True if _on_shares(collection_path) and not named else None
+        return None if collection_path.is_dir() or is_on_shares(collection_path) else True
+    named = any(is_on_shares(Path(argument.partition("::")[0]).resolve()) for argument in config.args)
+    return True if is_on_shares(collection_path) and not named else None
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -42,7 +60,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return None
 
 
-def _on_shares(path: Path) -> bool:
+def is_on_shares(path: Path) -> bool:
     return any(path == part or part in path.parents for part in ON_SHARES)
 
 

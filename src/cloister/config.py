@@ -65,7 +65,7 @@ class ControllerSettings(BaseModel):
     max_waiting_for_vaults: int = Field(default=1024, ge=0, description="requests that may wait for a vault")
     session_idle_s: float = Field(default=600.0, gt=0, description="how long a kept session waits for its next request")
     vault_ready_s: float = Field(default=10.0, gt=0, description="how long a new vault may take to seal itself")
-    vault_deadline_s: float = Field(default=15.0, gt=0, description="how long a vault may hold the floor")
+    vault_deadline_s: float = Field(default=15.0, gt=0, description="how long a vault may hold the cores")
     service_deadline_s: float = Field(default=60.0, gt=0, description="how long the service may take to make way")
     outpost: str | None = Field(default=None, description="address of the machine that keeps the vaults")
     outpost_key: Path | None = Field(default=None, description="file with the key that the outpost knows")
@@ -123,5 +123,5 @@ class OutpostSettings(BaseModel):
     key_file: Path
     engine: EngineSettings = EngineSettings()
     max_vaults: int = Field(default=80, ge=1, description="connections at once: a server's sessions and spare vaults")
-    vault_deadline_s: float = Field(default=30.0, gt=0, description="how long a vault may hold the floor")
+    vault_deadline_s: float = Field(default=30.0, gt=0, description="how long a vault may hold the cores")
     allow_degraded_sandbox: bool = False

@@ -5,6 +5,8 @@ Messages are written by us from names, numbers and limits: never from prompt tex
 
 from __future__ import annotations
 
+import traceback
+
 
 class CloisterError(Exception):
     """An error a user can act on: what went wrong, and what to do next."""
@@ -186,12 +188,15 @@ def error_from_code(
     return kind(message, param=param, hint=hint) if issubclass(kind, InvalidRequest) else kind(message, hint=hint)
 
 
-_BY_CODE: dict[str, type[CloisterError]] = {
-    kind.code: kind
-    for kind in (
-        *(SetupError, SandboxIncomplete, ModelNotFound, ModelUnsupported, ModelCorrupt),
-        *(InvalidRequest, PromptTooLong, LevelUnavailable),
-        *(Unauthorized, RequestTimeout, ServiceUnavailable, VaultLost, PartyLost, ProtocolError),
-        *(EvidenceInvalid, VerificationFailed, ChannelBroken, ChannelKeyUnknown, MessageRepeated),
-    )
-}
+def _family(kind: type[CloisterError]) -> dict[str, type[CloisterError]]:
+    return {kind.code: kind} | {code: one for below in kind.__subclasses__() for code, one in _family(below).items()}
+
+
+_BY_CODE = _family(CloisterError)
+
+
+def where_raised(error: BaseException) -> str:
+    """Type and place of an error, without its message: libraries put their input into messages."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" at {frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{place}"

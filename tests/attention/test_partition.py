@@ -5,13 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.attention.partition import Part, merged, part_of
+from tests.examples import examples
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     cuts=st.lists(st.integers(0, 40), max_size=4),
     order=st.randoms(use_true_random=False),

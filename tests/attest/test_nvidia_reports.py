@@ -13,7 +13,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.attest.nvidia import GpuPolicy, verify_gpu_reports
@@ -257,7 +257,6 @@ def test_a_mistyped_policy_is_refused(policy: dict[str, Any]) -> None:
         msgspec.convert(policy, GpuPolicy)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=512), st.integers(0, len(REPORT)))
 def test_no_bytes_make_it_fail_otherwise(data: bytes, at: int) -> None:
     for evidence in (data, b"[" + data, REPORT[:at] + data, REPORT[:at] + data + REPORT[at + len(data) :]):

@@ -13,7 +13,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.attest.nvidia import GpuPolicy, verify_gpu_token
@@ -268,7 +268,6 @@ def test_malformed_keys_are_named(jwks: bytes) -> None:
         verify(jwks=jwks)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=512), st.integers(0, len(BUNDLE)))
 def test_no_bytes_make_it_fail_otherwise(data: bytes, at: int) -> None:
     for token in (data, BUNDLE[:at] + data + BUNDLE[at + len(data) :]):
@@ -286,7 +285,6 @@ NESTED = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(NESTED)
 def test_no_claims_make_it_fail_otherwise(value: Any) -> None:
     wild = dict.fromkeys((*gpu_claims(), "iss", "eat_nonce", "exp", "nbf", "iat", "submods"), value)

@@ -76,6 +76,7 @@ def test_one_flipped_bit_in_each_byte_is_refused(report: bytes, certificates: li
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_every_flipped_bit_is_refused(report: bytes, certificates: list[bytes]) -> None:
     for bit in range(0x330 * 8):
         changed = bytearray(report)

@@ -6,7 +6,7 @@ import contextlib
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.attest.tdx.quote import MAX_QUOTE_BYTES, read_quote
@@ -86,7 +86,6 @@ def test_every_shorter_quote_is_refused() -> None:
             read_quote(QUOTE[:length])
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=2048), st.integers(0, len(QUOTE)))
 def test_no_bytes_make_it_fail_otherwise(data: bytes, at: int) -> None:
     for quote in (data, QUOTE[:at] + data, QUOTE[:at] + data + QUOTE[at + len(data) :]):

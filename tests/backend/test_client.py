@@ -11,7 +11,7 @@ import pytest
 from cloister.backend.base import OpenJob, VaultJob
 from cloister.backend.client import ControllerClient
 from cloister.errors import PromptTooLong, QueueFull, ServiceUnavailable, VaultLost
-from cloister.messages.front import Ask, EndSession, FromGateway, Serving, StartFront
+from cloister.messages.frontend import Ask, EndSession, FromGateway, Serving, StartFrontend
 from cloister.messages.generation import (
     VERSION,
     Accepted,
@@ -41,7 +41,7 @@ async def played() -> AsyncIterator[Played]:
     ours, theirs = socket.socketpair()
     controller = Peer(theirs, FromGateway)
     client = await ControllerClient.connect(ours)
-    controller.say(StartFront(VERSION, b"{}", "m", "/m", 1), SERVING)
+    controller.say(StartFrontend(VERSION, b"{}", "m", "/m", 1), SERVING)
     await client.serving
     yield Played(client, controller)
     await client.close()

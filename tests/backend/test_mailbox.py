@@ -13,7 +13,7 @@ from cloister.backend.mailbox import Event, Mailbox
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.client import GatewayClient
 from cloister.messages.generation import Failed, Progress, TokenLogprob, Tokens
-from cloister.parlour.client import ParlourClient
+from cloister.sealed_api.process import SealedApiClient
 
 FAR = 3600.0
 """No beat of this length comes during a test."""
@@ -80,8 +80,8 @@ async def test_beats_are_the_same_for_all() -> None:
     assert len(ticks) == 1
 
 
-def test_the_parlours_answers_have_a_beat_and_no_others() -> None:
-    assert ParlourClient.beat_s > 0 and GatewayClient.beat_s == ControllerClient.beat_s == 0
+def test_the_sealed_apis_answers_have_a_beat_and_no_others() -> None:
+    assert SealedApiClient.beat_s > 0 and GatewayClient.beat_s == ControllerClient.beat_s == 0
 
 
 async def test_a_reader_that_is_cancelled_loses_nothing() -> None:

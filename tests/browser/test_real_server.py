@@ -43,6 +43,7 @@ def answered(page: Page, count: int) -> None:
     expect(page.get_by_role("alert")).to_be_hidden()
 
 
+@pytest.mark.release
 def test_a_newcomer_chats_looks_at_the_panel_and_stops(browser: Browser, real_server: str, artifacts: Path) -> None:
     with opened_page(browser, real_server, width=1440, height=900) as page:
         panel = panel_of(page)
@@ -74,7 +75,7 @@ def test_a_newcomer_chats_looks_at_the_panel_and_stops(browser: Browser, real_se
 
 def test_marked_text_is_public_up_to_the_mark(browser: Browser, real_server: str) -> None:
     with opened_page(browser, real_server) as page:
-        greedy(page, 200)
+        greedy(page, 60)
         ask(page, "Write a long letter to my friend <confidential>Theodora</confidential> about the sea.")
         public = panel_of(page).locator(".public")
         expect(public).to_contain_text("a long letter to my friend", timeout=60_000)
@@ -82,6 +83,7 @@ def test_marked_text_is_public_up_to_the_mark(browser: Browser, real_server: str
         assert "Theodora" not in (public.text_content() or "") and "the sea" not in (public.text_content() or "")
 
 
+@pytest.mark.release
 def test_at_open_the_provider_sees_the_words(browser: Browser, real_server: str) -> None:
     with opened_page(browser, real_server) as page:
         page.get_by_role("radio", name="open", exact=True).check()
@@ -102,6 +104,7 @@ def test_at_isolated_the_service_has_nothing(browser: Browser, real_server: str)
         assert page.locator(".answer .prose").text_content()
 
 
+@pytest.mark.release
 def test_every_level_says_the_same(browser: Browser, real_server: str) -> None:
     said = []
     for level in ("open", "partitioned", "isolated"):

@@ -7,7 +7,7 @@ from itertools import permutations
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.channel import stream as module
@@ -49,7 +49,6 @@ def read(sealed: bytes) -> list[Frame]:
 
 
 @given(st.binary(max_size=300), st.lists(st.binary(max_size=1500), max_size=6), st.data())
-@settings(max_examples=150, deadline=None)
 def test_any_data_comes_back_however_the_bytes_are_cut(head: bytes, data: list[bytes], cuts: st.DataObject) -> None:
     one, other = sealer(), opener()
     sealed = one.head(head) + b"".join(one.data(piece) for piece in data) + one.end()

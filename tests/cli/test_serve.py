@@ -12,6 +12,7 @@ import pytest
 from cloister.config import DEVELOPMENT_KEY
 from cloister.models.source import ModelFolder
 from tests.cli.conftest import Run
+from tests.forkserver.model import save_model
 from tests.served import Server, running_server
 
 SMALL = ("--threads", "1", "--kv-cache-mib", "64", "--vault-kv-mib", "64", "--spare-vaults", "1")
@@ -25,16 +26,24 @@ def server(tmp_path_factory: pytest.TempPathFactory, smollm_folder: ModelFolder)
         yield server
 
 
-def ask(url: str, *, session: str | None = None, level: str = "partitioned", tokens: int = 12) -> httpx.Response:
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """A model that is loaded in no time, for tests that are about the processes."""
+    return (*SMALL, "--model", str(save_model(tmp_path_factory.mktemp("model") / "tiny").path), "--dtype", "fp32")
+
+
+def ask(
+    url: str, model: str = "SmolLM2-135M-Instruct", *, session: str | None = None, level: str = "partitioned"
+) -> httpx.Response:
     headers = {"Authorization": f"Bearer {DEVELOPMENT_KEY}", "X-Cloister-Protection": level}
     if session:
         headers["X-Cloister-Session"] = session
     messages = [{"role": "user", "content": "What is the capital of France?"}]
-    body = {"model": "SmolLM2-135M-Instruct", "messages": messages, "temperature": 0, "max_tokens": tokens}
-    return httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=60)
+    body = {"model": model, "messages": messages, "temperature": 0, "max_tokens": 12}
+    return httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=240)
 
 
-def eventually(true: Callable[[], bool], patience_s: float = 60) -> None:
+def eventually(true: Callable[[], bool], patience_s: float = 240) -> None:
     end = time.monotonic() + patience_s
     while not true():
         assert time.monotonic() < end
@@ -76,6 +85,17 @@ def test_serve_answers_chat_at_every_level(server: Server, run: Run) -> None:
 
 
 @pytest.mark.slow
+def test_its_processes_show_what_they_are_and_nothing_of_who_uses_them(server: Server) -> None:
+    assert "Paris" in ask(server.url(), session="a-session").text
+    processes = [psutil.Process(server.process.pid), *running(server.children())]
+    names = {Path(f"/proc/{one.pid}/comm").read_text().strip() for one in processes}
+    fronts = {"cl-controller", "cl-gateway", "cl-sealed-api"}
+    assert names == fronts | {"cl-keeper", "cl-forkserver", "cl-service", "cl-vault"}
+    told = " ".join(word for one in processes for word in one.cmdline())
+    assert "cloister vault" in told and "cloister service" in told and "a-session" not in told
+
+
+@pytest.mark.slow
 def test_a_killed_gateway_comes_back_at_the_same_address(server: Server) -> None:
     url = server.url()
     [gateway] = [one for one in running(server.children()) if is_gateway(one)]
@@ -87,12 +107,12 @@ def test_a_killed_gateway_comes_back_at_the_same_address(server: Server) -> None
 
 
 @pytest.mark.slow
-def test_it_stops_at_ctrl_c_and_leaves_nothing_behind(tmp_path: Path, smollm_folder: ModelFolder) -> None:
-    server = Server(tmp_path / "log", *SMALL)
+def test_it_stops_at_ctrl_c_and_leaves_nothing_behind(tmp_path: Path, tiny: tuple[str, ...]) -> None:
+    server = Server(tmp_path / "log", *tiny)
     try:
-        assert "Paris" in ask(server.url(), session="kept").text
+        assert ask(server.url(), "tiny", session="kept").status_code == 200
         children = server.children()
-        assert len(children) >= 4  # gateway, nursery, service, the session's vault
+        assert len(children) >= 4  # gateway, fork server, service, the session's vault
     finally:
         status = server.stop()
     assert status == 0
@@ -103,17 +123,17 @@ def test_it_stops_at_ctrl_c_and_leaves_nothing_behind(tmp_path: Path, smollm_fol
 
 
 @pytest.mark.slow
-def test_a_killed_controller_takes_everything_with_it(tmp_path: Path, smollm_folder: ModelFolder) -> None:
+def test_a_killed_controller_takes_everything_with_it(tmp_path: Path, tiny: tuple[str, ...]) -> None:
     shared_before = set(os.listdir("/dev/shm"))
-    server = Server(tmp_path / "log", *SMALL)
+    server = Server(tmp_path / "log", *tiny)
     try:
-        assert "Paris" in ask(server.url(), session="kept").text
+        assert ask(server.url(), "tiny", session="kept").status_code == 200
         children = server.children()
         assert len(children) >= 4
     finally:
         server.process.send_signal(signal.SIGKILL)
         server.process.wait()
-    eventually(lambda: not running(children), 10)
+    eventually(lambda: not running(children))
     assert not {name for name in set(os.listdir("/dev/shm")) - shared_before if "cloister" in name}
 
 
@@ -138,10 +158,10 @@ def test_wrong_settings_are_a_line_or_two(run: Run, arguments: tuple[str, ...]) 
 
 
 @pytest.mark.slow
-def test_a_taken_port_is_said_so(tmp_path: Path, smollm_folder: ModelFolder) -> None:
+def test_a_taken_port_is_said_so(tmp_path: Path, tiny: tuple[str, ...]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        server = Server(tmp_path / "log", *SMALL, "--port", str(taken.getsockname()[1]))
+        server = Server(tmp_path / "log", *tiny, "--port", str(taken.getsockname()[1]))
         assert server.process.wait(120) == 2
     assert "Cannot listen" in server.said and "Traceback" not in server.said

@@ -6,12 +6,13 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from cloister.compute.base import CacheShape, Kernels
 from cloister.compute.host_cache import HostCache
 from cloister.compute.layout import BLOCK_TOKENS, Batch, Chunk, lay_out
+from tests.examples import examples
 
 BLOCKS = 64
 
@@ -63,7 +64,7 @@ shapes = st.sampled_from(
 )
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(shape=shapes, length=st.integers(1, 90), window=st.sampled_from([0, 1, 7, 16, 40]), seed=st.integers(0, 99))
 def test_equals_exact_attention(
     kernels: Kernels, shape: tuple[int, int, int], length: int, window: int, seed: int
@@ -73,7 +74,7 @@ def test_equals_exact_attention(
     torch.testing.assert_close(out.double(), story.expected(0, window), rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(shape=shapes, lengths=st.lists(st.integers(1, 70), min_size=2, max_size=5), data=st.data())
 def test_a_query_is_the_same_however_it_came(
     kernels: Kernels, shape: tuple[int, int, int], lengths: list[int], data: st.DataObject

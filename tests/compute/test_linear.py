@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from cloister.compute.base import Kernels
 from cloister.compute.cpu.native import NativeKernels
 from cloister.compute.layer import interleave_gate
 from cloister.errors import ModelUnsupported
+from tests.examples import examples
 
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def exact(x: torch.Tensor, weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The controller's neighbours, played by the test over real sockets: a nursery, a service, vaults and a gateway."""
+"""The controller's neighbours, played by the test over real sockets: a fork server, a service, vaults and a gateway."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cloister.controller.routes.base import Asked, Node
 from cloister.controller.routes.mpc import MpcRoute
 from cloister.controller.service import Service
 from cloister.link.shape import LinkShape
-from cloister.messages.front import Ask, Serving
+from cloister.messages.frontend import Ask, Serving
 from cloister.messages.generation import (
     VERSION,
     Accepted,
@@ -33,18 +33,18 @@ from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.service import AttachLink, Pause, Paused, Resume, ToSealedService
 from cloister.messages.vault import (
     Confide,
+    CoresDone,
     FirstToken,
-    FloorDone,
+    LeaseCores,
     Prefilled,
     Release,
-    TakeFloor,
     ToVault,
     Understood,
     VaultReady,
-    WantFloor,
+    WantCores,
 )
 from cloister.process.child import Child
-from cloister.process.endpoint import Channel
+from cloister.process.endpoint import Endpoint
 
 Kind = TypeVar("Kind")
 VOCABULARY = 100
@@ -80,7 +80,7 @@ class Peer(Inbox):
     def __init__(self, end: socket.socket, union: object) -> None:
         super().__init__()
         self.gone = asyncio.Event()
-        self.channel = Channel(end, union, self.put, self.gone.set)
+        self.channel = Endpoint(end, union, self.put, self.gone.set)
 
     def say(self, *messages: msgspec.Struct) -> None:
         for message in messages:
@@ -98,7 +98,7 @@ class FakeService(Peer):
         self.say(Ready(VERSION, VOCABULARY, 512, 64, 16, "fake"))
 
     def put(self, message: msgspec.Struct) -> None:
-        """Links and the floor are answered as a real service does; the rest is for the test."""
+        """Links and the cores are answered as a real service does; the rest is for the test."""
         match message:
             case AttachLink():
                 self.links.append(message.link)
@@ -124,15 +124,15 @@ class FakeVault(Peer):
     async def serve_first(self, token: int = 7, **fields: Any) -> Confide:
         """Read a prompt, work for it as agreed, and say the first token."""
         asked = await self.next(Confide)
-        self.say(Understood(asked.request_id, 40), WantFloor(40))
-        await self.next(TakeFloor, skip=(Confide, Release, Cancel))
+        self.say(Understood(asked.request_id, 40), WantCores(40))
+        await self.next(LeaseCores, skip=(Confide, Release, Cancel))
         public = fields.pop("public", ())
         first = FirstToken(token, slot=3, **fields)
-        self.say(FloorDone(), Prefilled(asked.request_id, (first,), max_tokens=8, public=public))
+        self.say(CoresDone(), Prefilled(asked.request_id, (first,), max_tokens=8, public=public))
         return asked
 
 
-class FakeNursery:
+class FakeForkServer:
     """Forks nothing: each child is a Peer the test plays."""
 
     def __init__(self) -> None:
@@ -166,12 +166,12 @@ class House:
     """A relay with a service, vaults and one gateway, all played."""
 
     def __init__(self, lock: Callable[[SealedPrompt], LockedPrompt] | None = None, **settings: Any) -> None:
-        self.nursery = FakeNursery()
+        self.forkserver = FakeForkServer()
         locking = {} if lock is None else {"lock": lock}
         self.relay = Relay(ControllerSettings(**settings), lambda: SERVING, cores=1, **locking)
-        self.relay.vaults.open(self.nursery, LinkShape(3, 16, 2))  # type: ignore[arg-type]
+        self.relay.vaults.open(self.forkserver, LinkShape(3, 16, 2))  # type: ignore[arg-type]
         self.front = Inbox()
-        self.gateway = self.add_gateway(self.front)
+        self.gateway = self.add_gateway(self.frontend)
         self.real_service: Service | None = None
 
     @classmethod
@@ -180,46 +180,46 @@ class House:
         await house.start_service()
         return house
 
-    def add_gateway(self, front: Inbox) -> int:
-        class Front:
+    def add_gateway(self, frontend: Inbox) -> int:
+        class Frontend:
             def send(self, message: msgspec.Struct) -> None:
-                front.put(message)
+                frontend.put(message)
 
             send_soon = send
 
-        return self.relay.add_front(Front())
+        return self.relay.add_frontend(Frontend())
 
     async def start_service(self) -> None:
-        nursery: Any = self.nursery
-        self.real_service = Service(nursery, self.relay.from_service, self.relay.service_gone)
+        forkserver: Any = self.forkserver
+        self.real_service = Service(forkserver, self.relay.from_service, self.relay.service_gone)
         await self.real_service.ready(5)
         self.relay.service_up(self.real_service)
 
     @property
     def service(self) -> FakeService:
-        return self.nursery.services[-1]
+        return self.forkserver.services[-1]
 
     async def vault(self, number: int) -> FakeVault:
         """The vault forked as the so-manieth, from 0."""
         async with asyncio.timeout(5):
-            while len(self.nursery.vaults) <= number:
+            while len(self.forkserver.vaults) <= number:
                 await asyncio.sleep(0.001)
-        return self.nursery.vaults[number]
+        return self.forkserver.vaults[number]
 
     def send(self, message: msgspec.Struct) -> None:
-        self.relay.from_front(self.gateway, message)
+        self.relay.from_frontend(self.gateway, message)
 
     def ask(self, request_id: int, session: str = "s", *, tenant: str = "ann", level: Any = "partitioned",
             keep: bool = False, group: str = "") -> None:  # fmt: skip
         self.send(Ask(request_id, tenant, level, session, keep, b"prompt", SamplingParams(max_tokens=8), group))
 
     async def failure(self, *skip: type) -> Failed:
-        return await self.front.next(Failed, skip=(Accepted, Tokens, *skip))
+        return await self.frontend.next(Failed, skip=(Accepted, Tokens, *skip))
 
     def close(self) -> None:
         self.relay.vaults.close()
         self.relay.sessions.end_all()
         if self.real_service:
             self.real_service.close()
-        for peer in (*self.nursery.vaults, *self.nursery.services):
+        for peer in (*self.forkserver.vaults, *self.forkserver.services):
             peer.die()

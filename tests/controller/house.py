@@ -9,10 +9,10 @@ from cloister.backend.base import VaultJob
 from cloister.backend.client import ControllerClient
 from cloister.config import ControllerSettings, EngineSettings, Settings
 from cloister.controller.process import Controller
-from cloister.messages.front import FromGateway
+from cloister.messages.frontend import FromGateway
 from cloister.messages.prompts import TextPrompt, write_prompt
 from cloister.models.source import ModelFolder
-from cloister.process.endpoint import Channel
+from cloister.process.endpoint import Endpoint
 
 ENGINE = EngineSettings(dtype="fp32", threads=1, kv_cache_mib=4, vault_kv_mib=4, chunk_tokens=64, link_deadline_ms=1000)
 
@@ -33,8 +33,8 @@ class RealHouse:
             await controller.close()
             raise
         ours, theirs = socket.socketpair()
-        channel = Channel(ours, FromGateway, lambda message: controller.relay.from_front(number, message), _nothing)
-        number = controller.relay.add_front(channel)
+        channel = Endpoint(ours, FromGateway, lambda message: controller.relay.from_frontend(number, message), _nothing)
+        number = controller.relay.add_frontend(channel)
         client = await ControllerClient.connect(theirs)
         channel.send(serving)
         await client.serving

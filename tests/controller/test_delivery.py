@@ -54,6 +54,7 @@ async def test_evidence_says_which_weights_it_waits_for(delivery: Delivery) -> N
     nonce = secrets.token_bytes(32)
     async with httpx2.AsyncClient(base_url=url_of(delivery)) as client:
         answer = await client.post("/v1/evidence", json={"nonce": nonce.hex(), "since": 0})
+    assert answer.headers["cache-control"] == "no-store"
     evidence = read_evidence(answer.content)
     statement = read_statement(evidence.statement)
     assert (statement.model, statement.weights) == ("a-model", delivery._bundle.header.digest)
@@ -115,7 +116,7 @@ async def test_bad_questions_and_everything_else(delivery: Delivery) -> None:
     assert not delivery.key.done()
 
 
-async def test_a_door_that_dies_is_noticed(delivery: Delivery) -> None:
-    delivery._process.kill()
-    with pytest.raises(Exception, match="door ended"):
+async def test_key_waiting_that_dies_is_noticed(delivery: Delivery) -> None:
+    delivery._waiting._child.kill()
+    with pytest.raises(Exception, match=r"[Kk]ey waiting ended"):
         await asyncio.wait_for(delivery.key, 30)

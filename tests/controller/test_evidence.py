@@ -14,10 +14,10 @@ from cloister.attest.attester import Attestation, Tee
 from cloister.attest.evidence import NodeEvidence, Statement, read_evidence, read_statement
 from cloister.attest.software import SoftwareAttester, verify_software
 from cloister.controller.channel_key import ChannelKeys
-from cloister.controller.evidence import Notary
+from cloister.controller.evidence import EvidenceMaker
 from cloister.controller.release import find_release
 from cloister.errors import SetupError
-from cloister.messages.front import AskEvidence, Evidence
+from cloister.messages.frontend import AskEvidence, Evidence
 from cloister.messages.generation import Failed
 from cloister.transparency.dev_log import Release, development_release
 from cloister.transparency.keys import Algorithm, new_key_file, read_key_file
@@ -26,7 +26,7 @@ from cloister.transparency.manifest import measure_running
 from cloister.transparency.proof import verify_release
 from cloister.transparency.release_entry import publish
 from cloister.transparency.trust import ReleaseTrust
-from tests.controller.test_secure import Wire
+from tests.controller.test_sealed_requests import Wire
 
 STATEMENT = Statement("a/model", bytes(range(32)), ("memory_lock",), 1_700_000_000)
 NONCE = bytes(range(100, 132))
@@ -44,12 +44,12 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
 class Office:
     def __init__(self, release: Release, attester: object | None = None, **more: int) -> None:
         self.keys = ChannelKeys()
-        self.notary = Notary(attester or SoftwareAttester(), release, self.keys, statement, **more)  # type: ignore[arg-type]
+        self.evidence_maker = EvidenceMaker(attester or SoftwareAttester(), release, self.keys, statement, **more)  # type: ignore[arg-type]
         self.front = Wire()
 
     async def evidence(self, nonce: bytes = NONCE, since: int = 0) -> NodeEvidence:
-        self.notary.answer(self.front, AskEvidence(7, nonce, since))
-        sent = await self.front.next(Evidence)
+        self.evidence_maker.answer(self.frontend, AskEvidence(7, nonce, since))
+        sent = await self.frontend.next(Evidence)
         assert sent.request_id == 7
         return read_evidence(sent.document)
 
@@ -58,7 +58,7 @@ class Office:
 def office(release: Release) -> Iterator[Office]:
     office = Office(release)
     yield office
-    office.notary.close()
+    office.evidence_maker.close()
 
 
 async def test_the_report_is_over_the_nonce_and_all_that_matters(office: Office, release: Release) -> None:
@@ -86,7 +86,7 @@ async def test_evidence_follows_the_channel_key(release: Release) -> None:
     office.keys._renew()
     after = await office.evidence()
     assert before.channel_key != after.channel_key == office.keys.public
-    office.notary.close()
+    office.evidence_maker.close()
 
 
 class Slow:
@@ -108,16 +108,16 @@ async def test_slow_firmware_holds_nobody_up_and_only_so_many_wait(release: Rele
     slow = Slow()
     office = Office(release, slow, most=2)
     for number in range(3):
-        office.notary.answer(office.front, AskEvidence(number, bytes([number]) * 32))
-    refused = await office.front.next(Failed)
+        office.evidence_maker.answer(office.frontend, AskEvidence(number, bytes([number]) * 32))
+    refused = await office.frontend.next(Failed)
     assert (refused.request_id, refused.code) == (2, "queue_full")
     await asyncio.sleep(0.01)  # the loop turns while the firmware does not answer
     slow.may_go_on.set()
-    evidence = read_evidence((await office.front.next(Evidence)).document)
+    evidence = read_evidence((await office.frontend.next(Evidence)).document)
     assert (evidence.tee, evidence.certificates, evidence.collateral) == ("sev-snp", (b"certificate",), b"collateral")
     assert evidence.report_data(bytes(32)) == slow.asked[0]
-    await office.front.next(Evidence)
-    office.notary.close()
+    await office.frontend.next(Evidence)
+    office.evidence_maker.close()
 
 
 @pytest.mark.parametrize("error", [SetupError("The firmware gave no report."), RuntimeError("with something in it")])
@@ -127,11 +127,11 @@ async def test_a_report_that_cannot_be_had_is_an_error_of_its_own(release: Relea
             raise error
 
     office = Office(release, Broken())
-    office.notary.answer(office.front, AskEvidence(1, NONCE))
-    failed = await office.front.next(Failed)
+    office.evidence_maker.answer(office.frontend, AskEvidence(1, NONCE))
+    failed = await office.frontend.next(Failed)
     assert failed.code == ("setup_error" if isinstance(error, SetupError) else "internal_error")
     assert "something" not in failed.message
-    office.notary.close()
+    office.evidence_maker.close()
 
 
 # ---- which release

@@ -20,7 +20,7 @@ from cloister.errors import ModelCorrupt, PromptTooLong, QueueFull, ServiceUnava
 from cloister.messages.generation import SamplingParams, Stats
 from cloister.models.source import ModelFolder
 from tests.controller.house import ENGINE, RealHouse, private
-from tests.nursery.model import save_model
+from tests.forkserver.model import save_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -186,12 +186,12 @@ async def test_a_vault_that_stops_answering_is_timed_out_and_others_go_on(house:
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-async def test_a_killed_nursery_takes_all_with_it_and_all_comes_back(house: RealHouse) -> None:
+async def test_a_killed_forkserver_takes_all_with_it_and_all_comes_back(house: RealHouse) -> None:
     before = await answer(house, private(TEXT, "a"))
     stream = await house.client.generate("tenant", private(TEXT, "b"), ENDLESS)
     await anext(stream)
-    [nursery] = [one for one in psutil.Process().children() if "cloister.nursery" in one.cmdline()]
-    nursery.kill()
+    [forkserver] = [one for one in psutil.Process().children() if "cloister.forkserver" in one.cmdline()]
+    forkserver.kill()
     with pytest.raises(ServiceUnavailable):
         async for _ in stream:
             pass
@@ -204,7 +204,7 @@ async def test_closing_ends_every_process_and_open_requests(tiny: ModelFolder) -
     house = await RealHouse.start(tiny, spare_vaults=1)
     stream = await house.client.generate("tenant", private(TEXT, "a", keep=True), ENDLESS)
     processes = set(psutil.Process().children(recursive=True)) - others
-    assert len(processes) >= 3  # nursery, service, the session's vault, perhaps a spare one
+    assert len(processes) >= 3  # fork server, service, the session's vault, perhaps a spare one
     await house.controller.close()
     _, alive = psutil.wait_procs(processes, timeout=5)
     assert not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
@@ -230,9 +230,16 @@ async def test_nothing_of_a_request_is_visible_from_outside(tiny: ModelFolder) -
     stream = await house.client.generate("tenant", private(TEXT, "a", keep=True), ENDLESS)
     await anext(stream)
     ours = set(psutil.Process().children(recursive=True)) - others
-    assert len(ours) >= 3  # nursery, service, the session's vault
+    assert len(ours) >= 3  # fork server, service, the session's vault
+    names = sorted(Path(f"/proc/{process.pid}/comm").read_text().strip() for process in ours)
+    assert names == ["cl-keeper", "cl-forkserver", "cl-service", "cl-vault"]
     for process in ours:
-        assert process.cmdline()[1:3] == ["-m", "cloister.nursery"] and len(process.cmdline()) == 4
+        role = Path(f"/proc/{process.pid}/comm").read_text().strip().removeprefix("cl-")
+        words = " ".join(process.cmdline()).split()
+        if role in ("service", "vault"):  # forked: their parent's command line would name another
+            assert words == ["cloister", role]
+        else:
+            assert words[1:3] == ["-m", "cloister.forkserver"] and len(words) == 4
         limits = Path(f"/proc/{process.pid}/limits").read_text()
         assert re.search(r"^Max core file size +0 +0 ", limits, re.MULTILINE)
     await stream.aclose()

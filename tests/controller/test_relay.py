@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from cloister.errors import ProtocolError
-from cloister.messages.front import EndSession
+from cloister.messages.frontend import EndSession
 from cloister.messages.generation import (
     Accepted,
     AskStats,
@@ -25,13 +25,13 @@ from cloister.messages.service import AskView, DetachLink, Paused, View
 from cloister.messages.vault import (
     Confide,
     FirstToken,
+    LeaseCores,
     LinkBroken,
     Prefilled,
     Release,
-    TakeFloor,
     Understood,
     Verified,
-    WantFloor,
+    WantCores,
 )
 from tests.controller.fakes import VOCABULARY, House, Inbox
 
@@ -49,9 +49,9 @@ async def test_open_goes_to_the_service_and_back(house: House) -> None:
     submit = await house.service.next(Submit)
     assert submit.prompt == (1, 2, 3) and submit.public == 2 and submit.partition is None
     house.service.say(Accepted(submit.request_id), Tokens(submit.request_id, (4, 5), finish="stop"))
-    assert (await house.front.next(Accepted)).request_id == 5
-    assert await house.front.next(Tokens) == Tokens(5, (4, 5), finish="stop")
-    assert not house.nursery.vaults
+    assert (await house.frontend.next(Accepted)).request_id == 5
+    assert await house.frontend.next(Tokens) == Tokens(5, (4, 5), finish="stop")
+    assert not house.forkserver.vaults
 
 
 async def test_partitioned_goes_through_a_vault_and_the_service_gets_only_what_is_public(house: House) -> None:
@@ -59,14 +59,14 @@ async def test_partitioned_goes_through_a_vault_and_the_service_gets_only_what_i
     vault = await house.vault(0)
     asked = await vault.serve_first(7, public=(1, 2), logprob=TokenLogprob(-1.0))
     assert asked.prompt == b"prompt" and asked.level == "partitioned"
-    assert await house.front.next(Accepted) == Accepted(5, 40)
-    assert await house.front.next(Tokens) == Tokens(5, (7,), (TokenLogprob(-1.0),))
+    assert await house.frontend.next(Accepted) == Accepted(5, 40)
+    assert await house.frontend.next(Tokens) == Tokens(5, (7,), (TokenLogprob(-1.0),))
     submit = await house.service.next(Submit)
     link = house.service.links[0]
     assert submit.partition == Partition(link, 3, 7, 0, 0) and submit.prompt == (1, 2) and submit.public == 2
     assert submit.params.max_tokens == 8
     house.service.say(Accepted(submit.request_id), Tokens(submit.request_id, (8,), finish="length"))
-    assert await house.front.next(Tokens) == Tokens(5, (8,), finish="length")  # and no second Accepted
+    assert await house.frontend.next(Tokens) == Tokens(5, (8,), finish="length")  # and no second Accepted
     assert (await house.service.next(DetachLink)).link == link  # a one-off session ends with its request
     await asyncio.wait_for(vault.gone.wait(), 5)
 
@@ -75,7 +75,7 @@ async def test_a_first_token_may_be_the_last(house: House) -> None:
     house.ask(5, keep=True)
     vault = await house.vault(0)
     asked = await vault.serve_first(7, finish="stop")
-    assert (await house.front.next(Tokens, skip=(Accepted,))).finish == "stop"
+    assert (await house.frontend.next(Tokens, skip=(Accepted,))).finish == "stop"
     assert (await vault.next(Release)).request_id == asked.request_id
     assert not house.service.messages
 
@@ -85,9 +85,9 @@ async def test_isolated_never_reaches_the_service(house: House) -> None:
     vault = await house.vault(0)
     asked = await vault.next(Confide)
     vault.say(Understood(asked.request_id, 3), Tokens(asked.request_id, (4,)), Tokens(asked.request_id, finish="stop"))
-    assert (await house.front.next(Accepted)).prompt_tokens == 3
-    assert (await house.front.next(Tokens)).tokens == (4,)
-    assert (await house.front.next(Tokens)).finish == "stop"
+    assert (await house.frontend.next(Accepted)).prompt_tokens == 3
+    assert (await house.frontend.next(Tokens)).tokens == (4,)
+    assert (await house.frontend.next(Tokens)).finish == "stop"
     await asyncio.wait_for(vault.gone.wait(), 5)
     assert [type(message) for message in house.service.messages] in ([], [DetachLink])
 
@@ -103,7 +103,7 @@ async def test_cancelled_in_the_vault(house: House) -> None:
     )  # was on its way already
     assert (await vault.next(Release)).request_id == asked.request_id
     await settle()
-    assert not house.front.messages and not house.service.messages
+    assert not house.frontend.messages and not house.service.messages
 
 
 async def test_cancelled_at_the_service_the_vault_is_released_only_when_nobody_asks_it_any_more(house: House) -> None:
@@ -133,7 +133,7 @@ async def test_a_dead_vault_fails_its_requests_and_no_others(house: House) -> No
     assert (await house.service.next(DetachLink)).link == house.service.links[0]
     assert (await house.service.next(Cancel)).request_id == asked.request_id
     await other.serve_first()
-    assert (await house.front.next(Tokens, skip=(Accepted,))).request_id == 3
+    assert (await house.frontend.next(Tokens, skip=(Accepted,))).request_id == 3
 
 
 async def test_a_service_that_gives_a_vault_up_ends_its_session(house: House) -> None:
@@ -162,7 +162,7 @@ async def test_a_dead_service_fails_what_needs_it_and_its_successor_gets_the_liv
     house.ask(5, "kept", keep=True)
     house.send(AskStats())
     assert [(await house.failure()).code for _ in range(2)] == ["service_unavailable"] * 2
-    assert not (await house.front.next(Stats)).up
+    assert not (await house.frontend.next(Stats)).up
 
     await house.start_service()
     await settle()
@@ -171,7 +171,7 @@ async def test_a_dead_service_fails_what_needs_it_and_its_successor_gets_the_liv
     assert sorted(house.service.descriptors) == sorted(before.descriptors)
     running = await alone.next(Confide)
     alone.say(Understood(running.request_id, 1), Tokens(running.request_id, (4,), finish="stop"))
-    assert (await house.front.next(Tokens, skip=(Accepted,))).request_id == 2
+    assert (await house.frontend.next(Tokens, skip=(Accepted,))).request_id == 2
     house.ask(6, "kept", keep=True)
     await vault.serve_first()  # the same vault: its KV survived
     assert (await house.service.next(Submit, skip=(DetachLink,))).partition is not None
@@ -181,7 +181,7 @@ async def test_a_dead_gateway_leaves_nothing_running(house: House) -> None:
     house.ask(1, "one-off")
     house.ask(2, "kept", keep=True)
     vault, kept = await house.vault(0), await house.vault(1)
-    house.relay.remove_front(house.gateway)
+    house.relay.remove_frontend(house.gateway)
     await asyncio.wait_for(vault.gone.wait(), 5)
     assert await kept.next(Cancel, skip=(Confide,))
     assert len(house.relay.sessions) == 1
@@ -191,12 +191,12 @@ async def test_two_gateways_may_use_the_same_numbers(house: House) -> None:
     other = Inbox()
     number = house.add_gateway(other)
     house.send(Submit(1, "ann", (1,), PARAMS))
-    house.relay.from_front(number, Submit(1, "bob", (2,), PARAMS))
+    house.relay.from_frontend(number, Submit(1, "bob", (2,), PARAMS))
     first, second = await house.service.next(Submit), await house.service.next(Submit)
     assert first.request_id != second.request_id
     house.service.say(Accepted(second.request_id), Tokens(second.request_id, (9,), finish="stop"))
     assert await other.next(Tokens, skip=(Accepted,)) == Tokens(1, (9,), finish="stop")
-    assert not house.front.messages
+    assert not house.frontend.messages
 
 
 async def test_stats_add_what_only_vaults_counted(house: House) -> None:
@@ -206,7 +206,7 @@ async def test_stats_add_what_only_vaults_counted(house: House) -> None:
     await house.service.next(Submit)
     house.ask(2, "other")
     house.send(AskStats())
-    stats = await house.front.next(Stats, skip=(Accepted, Tokens))
+    stats = await house.frontend.next(Stats, skip=(Accepted, Tokens))
     # 40 of the prompt, of which the service counts the two public ones; one token the vault chose itself
     assert (stats.prompt_tokens, stats.output_tokens) == (10 + 38, 20 + 1)
     assert stats.vaults == 2 and stats.running == 1 + 1 and stats.up
@@ -216,7 +216,7 @@ async def test_views_find_their_way(house: House) -> None:
     house.send(AskView(9))
     asked = await house.service.next(AskView)
     house.service.say(View(asked.request_id, True, asked_rows=3))
-    assert await house.front.next(View) == View(9, True, asked_rows=3)
+    assert await house.frontend.next(View) == View(9, True, asked_rows=3)
 
 
 async def test_ending_a_session_ends_its_vault(house: House) -> None:
@@ -231,7 +231,7 @@ async def test_ending_a_session_ends_its_vault(house: House) -> None:
     await asyncio.wait_for(vault.gone.wait(), 5)
 
 
-@pytest.mark.parametrize("lie", ["foreign", "first twice", "tokens", "token", "floor twice", "link", "garbage"])
+@pytest.mark.parametrize("lie", ["foreign", "first twice", "tokens", "token", "cores twice", "link", "garbage"])
 async def test_a_lying_vault_is_ended_and_touches_nobody_else(house: House, lie: str) -> None:
     house.ask(1, "a")
     house.ask(2, "b", keep=True)
@@ -249,17 +249,17 @@ async def test_a_lying_vault_is_ended_and_touches_nobody_else(house: House, lie:
             liar.say(Tokens(mine.request_id, (1,)))
         case "token":
             liar.say(Prefilled(mine.request_id, (FirstToken(VOCABULARY, 0),), 8))
-        case "floor twice":
-            liar.say(WantFloor(1), WantFloor(1))
+        case "cores twice":
+            liar.say(WantCores(1), WantCores(1))
         case "link":
             liar.say(LinkBroken("bad_question"))
         case "garbage":
             liar.say(Cancel(1))
     assert (await house.failure()).request_id == 1
     await asyncio.wait_for(liar.gone.wait(), 5)
-    honest.say(Understood(other.request_id, 3), WantFloor(3))
-    await honest.next(TakeFloor)
-    assert (await house.front.next(Accepted)).request_id == 2
+    honest.say(Understood(other.request_id, 3), WantCores(3))
+    await honest.next(LeaseCores)
+    assert (await house.frontend.next(Accepted)).request_id == 2
 
 
 @pytest.mark.parametrize("lie", ["stage", "token", "paused", "stats"])

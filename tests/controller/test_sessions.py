@@ -13,7 +13,7 @@ async def finish(house: House, vault: FakeVault) -> None:
     """Answer the next request of a vault at `isolated`."""
     asked = await vault.next(Confide, skip=(Release,))
     vault.say(Understood(asked.request_id, 1), Tokens(asked.request_id, (1,), finish="stop"))
-    await house.front.next(Tokens, skip=(Accepted,))
+    await house.frontend.next(Tokens, skip=(Accepted,))
 
 
 async def test_one_session_one_vault_and_never_another_tenants(house: House) -> None:
@@ -23,7 +23,7 @@ async def test_one_session_one_vault_and_never_another_tenants(house: House) -> 
     house.ask(4, "other", tenant="ann", keep=True)
     ids = [[(await vault.next(Confide)).request_id & 0xFF for _ in range(count)] for vault, count in
            [(await house.vault(0), 2), (await house.vault(1), 1), (await house.vault(2), 1)]]  # fmt: skip
-    assert ids == [[1, 2], [3], [4]] and len(house.nursery.vaults) == 3
+    assert ids == [[1, 2], [3], [4]] and len(house.forkserver.vaults) == 3
 
 
 async def test_a_trust_group_shares_a_vault_but_not_with_a_tenant_of_its_name(house: House) -> None:
@@ -33,7 +33,7 @@ async def test_a_trust_group_shares_a_vault_but_not_with_a_tenant_of_its_name(ho
     house.ask(4, "named", tenant="ann", group="team", keep=True)
     house.ask(5, "named", tenant="bob", group="team", keep=True)
     await house.vault(2)
-    assert len(house.nursery.vaults) == 3
+    assert len(house.forkserver.vaults) == 3
     assert len(house.relay.sessions) == 3
 
 

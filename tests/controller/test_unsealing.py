@@ -19,7 +19,7 @@ from cloister.process.child import inherited
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.sealed_weights.file import seal_weights as seal_to_file
 from cloister.transparency.keys import SigningKey
-from tests.nursery.model import save_model
+from tests.forkserver.model import save_model
 
 KEY = bytes(range(32))
 PROVIDER = SigningKey.generate("provider.example/weights")
@@ -111,7 +111,7 @@ async def test_the_wrong_key_is_told(unsealing: Unsealing, sealed: Path, model: 
 
 
 async def test_an_unsealer_that_dies_is_noticed(unsealing: Unsealing, sealed: Path, model: ModelFolder) -> None:
-    unsealing._process.kill()
+    unsealing._handle._child.kill()
     with pytest.raises(ServiceUnavailable, match="ended"):
         await unsealing.unseal(model.name, sealed, str(PROVIDER.verifier), bytearray(KEY))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -14,6 +14,7 @@ from cloister.messages.generation import Accepted, Failed, label_spans
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.house import Answer, alone, make_engine, request, split, without_first
 from tests.engine.shared_blocks import SharedBlocks
+from tests.examples import examples
 
 
 def steps_until_token(engine, number: int, limit: int) -> int:
@@ -292,6 +293,4 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 TestEngineMachine = EngineMachine.TestCase
-TestEngineMachine.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+TestEngineMachine.settings = examples(60, stateful_step_count=30, suppress_health_check=[HealthCheck.too_slow])

@@ -21,7 +21,7 @@ from fastapi import FastAPI
 from cloister.backend.base import AnswerStream, Backend, OpenJob, VaultJob
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import PromptTooLong
-from cloister.messages.front import Serving
+from cloister.messages.frontend import Serving
 from cloister.messages.generation import SamplingParams, Stats, TokenLogprob, Tokens
 from cloister.messages.prompts import read_prompt
 from cloister.messages.service import View

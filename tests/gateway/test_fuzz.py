@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import schemathesis
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -14,6 +14,7 @@ from schemathesis.specs.openapi.checks import (
 
 from cloister.config import GatewaySettings
 from cloister.gateway.app import create_app
+from tests.examples import examples
 from tests.gateway.fakes import KEY, MODEL, ByteTokenizer, FakeBackend
 
 CHECKS = [
@@ -43,9 +44,8 @@ def _aim(case: schemathesis.Case) -> None:
 
 
 @schema.parametrize()
-@settings(
-    max_examples=60,
-    deadline=None,
+@examples(
+    30,
     derandomize=True,
     database=None,
     phases=(Phase.explicit, Phase.generate),

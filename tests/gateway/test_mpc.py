@@ -111,7 +111,7 @@ async def test_while_it_starts_clients_are_told_how_long(http: httpx.AsyncClient
 async def test_a_server_without_it_says_how_to_have_it(http: httpx.AsyncClient, app: Any) -> None:
     from cloister.gateway.protection import Levels
 
-    object.__setattr__(app.state.front, "levels", Levels(LEVELS))
+    object.__setattr__(app.state.api, "levels", Levels(LEVELS))
     refused = await http.post(CHAT, json=chat_body())
     assert refused.json()["error"]["code"] == "protection_unavailable"
     assert "pip install '.[mpc]'" in refused.json()["error"]["message"]

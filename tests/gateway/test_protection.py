@@ -120,11 +120,11 @@ async def test_the_gateway_does_not_tokenise_for_a_vault(
     async def refuse(prompt: object) -> None:
         raise AssertionError("the gateway read a prompt that is not its own to read")
 
-    monkeypatch.setattr(app.state.front.prompts, "read", refuse)
+    monkeypatch.setattr(app.state.api.prompts, "read", refuse)
     for level in ("partitioned", "isolated"):
         assert (await post(http, {"protection": level})).is_success
     with pytest.raises(AssertionError):
-        await app.state.front.prompts.read(None)
+        await app.state.api.prompts.read(None)
 
 
 async def test_tags_are_read_at_open_too(http: httpx.AsyncClient, backend: FakeBackend) -> None:

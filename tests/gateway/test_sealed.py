@@ -23,14 +23,14 @@ from cloister.errors import (
 from cloister.gateway.app import create_app
 from cloister.gateway.client import TELL_TAKEN_BYTES, GatewayClient
 from cloister.gateway.sealed import SealedFirst
-from cloister.messages.front import (
+from cloister.messages.frontend import (
     AskEvidence,
     Evidence,
     FromGateway,
     Leave,
     Sealed,
     SealedPart,
-    StartFront,
+    StartFrontend,
     Taken,
 )
 from cloister.messages.generation import VERSION, Failed
@@ -163,7 +163,7 @@ async def test_the_bodys_kind_and_size_are_checked(http: httpx.AsyncClient, sett
 
 
 def test_an_answer_that_breaks_off_is_cut_and_not_completed(url: str, carrier: FakeCarrier) -> None:
-    carrier.parts = [b"a part", ServiceUnavailable("The parlour ended.")]
+    carrier.parts = [b"a part", ServiceUnavailable("The sealed API ended.")]
     with pytest.raises(httpx.RemoteProtocolError):
         httpx.post(f"{url}/v1/sealed", content=b"x", headers=SEALED)
 
@@ -228,7 +228,7 @@ async def line() -> AsyncIterator[Line]:
     ours, theirs = socket.socketpair()
     controller = Peer(theirs, FromGateway)
     client = await GatewayClient.connect(ours)
-    controller.say(StartFront(VERSION, b"{}", "m", "/m", 1), SERVING)
+    controller.say(StartFrontend(VERSION, b"{}", "m", "/m", 1), SERVING)
     await client.serving
     yield Line(client, controller)
     await client.close()

@@ -121,7 +121,7 @@ async def test_a_request_that_failed_is_not_running(http: httpx.AsyncClient, bac
     task = asyncio.create_task(http.post(CHAT, json=chat_body()))
     while not backend.open:
         await asyncio.sleep(0.01)
-    (answer,) = app.state.front.watched._running.values()
+    (answer,) = app.state.api.watched._running.values()
     assert answer.requests == {0: 1}
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -21,7 +21,7 @@ from cloister.process.hardening import WIPE_FREED_MEMORY
 
 SECRET = bytes(range(32))
 MODEL = bytes(32)
-PATIENCE_S = 20
+PATIENCE_S = 120
 
 
 class End:

@@ -25,14 +25,14 @@ from cloister.link.shape import NUMBER_AT, LinkShape
 from cloister.messages.generation import VERSION, Cancel, SamplingParams
 from cloister.messages.vault import (
     Confide,
-    FloorDone,
+    CoresDone,
     FromVault,
+    LeaseCores,
     Release,
-    TakeFloor,
     ToVault,
     Understood,
     VaultReady,
-    WantFloor,
+    WantCores,
 )
 from cloister.models.decoder import Decoder
 from tests.link.bridges import Bridges, End, close_when_gone, may_read_memory, memory_of, wait_until
@@ -142,14 +142,14 @@ def test_the_conversation_passes_and_the_floor_stays_with_the_vault_host() -> No
         confided = Confide(1, "partitioned", bytes(300_000), SamplingParams())  # more than one record holds
         controller.send(confided, Release(9))
         assert vault.hear() == confided and vault.hear() == Release(9)
-        vault.send(Understood(1, 5), WantFloor(40))
+        vault.send(Understood(1, 5), WantCores(40))
         assert controller.hear() == Understood(1, 5)
-        assert bridges.host.hear() == WantFloor(40)
-        bridges.host.send(TakeFloor(1))
-        assert vault.hear() == TakeFloor(1)
-        vault.send(FloorDone(), Understood(2, 6))
-        assert bridges.host.hear() == FloorDone()
-        assert controller.hear() == Understood(2, 6), "the controller never hears of the floor"
+        assert bridges.host.hear() == WantCores(40)
+        bridges.host.send(LeaseCores(1))
+        assert vault.hear() == LeaseCores(1)
+        vault.send(CoresDone(), Understood(2, 6))
+        assert bridges.host.hear() == CoresDone()
+        assert controller.hear() == Understood(2, 6), "the controller never hears of the cores"
         controller.send(Cancel(1))
         assert vault.hear() == Cancel(1)
 
@@ -157,7 +157,7 @@ def test_the_conversation_passes_and_the_floor_stays_with_the_vault_host() -> No
 def test_the_floor_cannot_be_given_from_afar() -> None:
     with Bridges(SMALL) as bridges:
         vault = bridges.lend()
-        bridges.controller.send(TakeFloor(1))
+        bridges.controller.send(LeaseCores(1))
         assert "not the server's to give" in bridges.ended()[1]
         assert vault.recv(1) == b""
 

@@ -13,12 +13,12 @@ from cloister.messages.mpc import (
     CHUNK_BYTES,
     FromEngine,
     FromVisitor,
+    GenerationSpec,
     Piece,
     Put,
     Result,
     Run,
     ShareHead,
-    Terms,
     ToDealer,
     ToFollower,
 )
@@ -90,7 +90,7 @@ def test_messages_with_shares_do_not_show_them() -> None:
 def test_terms_name_functions_and_answers_that_exist() -> None:
     for wrong in ({"functions": "mine"}, {"answer": "weights"}, {"prompt_tokens": 0}, {"new_tokens": 1 << 30}):
         with pytest.raises(msgspec.ValidationError):
-            msgspec.convert({"prompt_tokens": 16, "new_tokens": 1, **wrong}, Terms)
+            msgspec.convert({"prompt_tokens": 16, "new_tokens": 1, **wrong}, GenerationSpec)
 
 
 @pytest.mark.parametrize("kind", ["aby3.AShr<FM64>", "aby3.BShr<PT_U8,8>"])

@@ -1,17 +1,18 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from cloister.mpc.shares import Dealer
+from tests.examples import examples
 
 DEALER = Dealer()
 
 
 @given(arrays.arrays(np.int32, arrays.array_shapes(min_dims=0, max_dims=3, max_side=5)))
-@settings(deadline=None, max_examples=30)
+@examples(30)
 def test_integers_come_back_as_they_were(values: np.ndarray) -> None:
     back = DEALER.join(DEALER.deal(values))
     assert back.shape == values.shape
@@ -19,7 +20,7 @@ def test_integers_come_back_as_they_were(values: np.ndarray) -> None:
 
 
 @given(st.floats(-1000, 1000, width=32))
-@settings(deadline=None, max_examples=30)
+@examples(30)
 def test_floats_come_back_within_fixed_point(value: float) -> None:
     assert abs(float(DEALER.join(DEALER.deal(np.float32(value).reshape(())))) - value) < 2**-17
 

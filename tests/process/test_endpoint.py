@@ -14,14 +14,14 @@ from cloister.messages.frames import encode_frame
 from cloister.messages.generation import AskStats, Cancel
 from cloister.messages.service import AttachLink, ToSealedService
 from cloister.process import endpoint as module
-from cloister.process.endpoint import Channel
+from cloister.process.endpoint import Endpoint
 
 
 class End:
     def __init__(self, end: socket.socket) -> None:
         self.got: list[Any] = []
         self.ended = asyncio.Event()
-        self.channel = Channel(end, ToSealedService, self.got.append, self.ended.set)
+        self.channel = Endpoint(end, ToSealedService, self.got.append, self.ended.set)
 
     async def wait_for(self, count: int) -> None:
         async with asyncio.timeout(5):

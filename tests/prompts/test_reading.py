@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from jinja2 import TemplateError
 
@@ -106,7 +106,6 @@ def check_public(tokenizer: Tokenizer, read: ReadPrompt, public_text: str) -> No
     assert kept_public > len(last_word.encode()) or read.public == len(read.tokens) - 1
 
 
-@settings(max_examples=300, deadline=None)
 @given(parts_lists)
 def test_text_tokens_are_exact_and_the_public_ones_hold_nothing_private(
     smollm: Tokenizer, reading: PromptReading, parts: Parts
@@ -121,7 +120,6 @@ def test_text_tokens_are_exact_and_the_public_ones_hold_nothing_private(
         check_public(smollm, read, before_private(parts))
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["system", "developer", "user", "assistant"]), parts_lists), min_size=1, max_size=4
@@ -153,7 +151,6 @@ def test_chat_tokens_are_exact_and_the_public_ones_hold_nothing_private(
     check_public(smollm, read, public_text)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.lists(
         st.tuples(st.booleans(), st.lists(st.sampled_from([*"abc ", "<s>", "</s>", "é", "  "])).map("".join)),

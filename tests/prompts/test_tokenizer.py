@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import tokenizers
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from transformers import AutoTokenizer
@@ -98,7 +98,6 @@ def test_words_cannot_pass_for_special_tokens(smollm: Tokenizer, role: str, forg
     assert forgery in smollm.decode(ids), "the words themselves arrive, as text"
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(["<|im_start|>", "<|im_end|>", "<|", "im_end", "|>", "<", " ", "\n", "é", "\ue000"])))
 def test_no_mixture_of_pieces_forges_a_token(smollm: Tokenizer, pieces: list[str]) -> None:
     ids = smollm.render_chat([{"role": "system", "content": "s"}, {"role": "user", "content": "".join(pieces)}])
@@ -125,7 +124,6 @@ def test_errors_do_not_quote_the_prompt(smollm: Tokenizer) -> None:
     assert "secret" not in str(caught.value)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 49151), max_size=40), st.integers(1, 5))
 def test_streamed_tokens_are_the_tokens_decoded_at_once(smollm: Tokenizer, tokens: list[int], step: int) -> None:
     stream = smollm.stream()
@@ -134,7 +132,6 @@ def test_streamed_tokens_are_the_tokens_decoded_at_once(smollm: Tokenizer, token
     assert "".join(pieces) + stream.finish() == smollm.decode(tokens) == backend
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text(max_size=60))
 def test_streaming_text_never_shows_half_a_character(smollm: Tokenizer, text: str) -> None:
     # SmolLM2 has no token for 21 of the 256 bytes (0xF1 among them) and drops what it cannot spell.

@@ -11,19 +11,19 @@ import psutil
 
 from tests.served import Server
 
-_ONE_OF_EACH = ("controller", "gateway", "parlour_keeper", "parlour", "keeper", "nursery", "service")
+_ONE_OF_EACH = ("controller", "gateway", "sealed_api_keeper", "sealed_api", "keeper", "forkserver", "service")
 
 
 @dataclass(frozen=True)
 class Family:
-    """Process ids at one moment. Telling vaults from the service takes root: both are forks of the nursery."""
+    """Process ids at one moment. Telling vaults from the service takes root: both are forks of the fork server."""
 
     controller: int
     gateway: int
-    parlour_keeper: int
-    parlour: int
+    sealed_api_keeper: int
+    sealed_api: int
     keeper: int
-    nursery: int
+    forkserver: int
     service: int
     vaults: tuple[int, ...]
 
@@ -32,15 +32,15 @@ class Family:
         controller = psutil.Process(server.process.pid)
         children = controller.children()
         [gateway] = [one for one in children if "cloister.gateway" in one.cmdline()]
-        [parlour_keeper] = [one for one in children if "cloister.parlour" in one.cmdline()]
-        [parlour] = parlour_keeper.children()
-        [keeper] = [one for one in children if "cloister.nursery" in one.cmdline()]
-        [nursery] = keeper.children()
-        sealed = [one.pid for one in nursery.children() if one.status() != psutil.STATUS_ZOMBIE]
+        [sealed_api_keeper] = [one for one in children if "cloister.sealed_api" in one.cmdline()]
+        [sealed_api] = sealed_api_keeper.children()
+        [keeper] = [one for one in children if "cloister.forkserver" in one.cmdline()]
+        [forkserver] = keeper.children()
+        sealed = [one.pid for one in forkserver.children() if one.status() != psutil.STATUS_ZOMBIE]
         [service] = [pid for pid in sealed if not _answers_a_link(pid)]
         vaults = tuple(pid for pid in sealed if pid != service)
-        fronts = (gateway.pid, parlour_keeper.pid, parlour.pid)
-        return cls(controller.pid, *fronts, keeper.pid, nursery.pid, service, vaults)
+        fronts = (gateway.pid, sealed_api_keeper.pid, sealed_api.pid)
+        return cls(controller.pid, *fronts, keeper.pid, forkserver.pid, service, vaults)
 
     @property
     def all(self) -> tuple[int, ...]:

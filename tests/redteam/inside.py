@@ -1,6 +1,6 @@
-"""The real nursery, whose children do as they are told instead of their work: `python -m tests.redteam.inside FD`.
+"""The real fork server, whose children do as they are told instead of their work: `python -m tests.redteam.inside FD`.
 
-Everything up to and including the seal is the nursery's own code. Only `run`, what a vault or the service does from
+Everything up to and including the seal is the fork server's own code. Only `run`, what a vault or the service does from
 then on, is replaced: it takes the name of an attempt, makes it, and says what came of it. CLOISTER_TEST_WITHOUT names
 layers of the sandbox to leave out.
 """
@@ -254,23 +254,23 @@ def _try(role: Any, control: socket.socket) -> None:
 
 
 def main() -> None:
-    """Be the nursery, with the changes above."""
-    from cloister.nursery import child, house, process
-    from cloister.process.sandbox.profile import Profile
+    """Be the fork server, with the changes above."""
+    from cloister.forkserver import child, preloaded, process
+    from cloister.process.sandbox.layers import Profile
     from cloister.service.process import Service
     from cloister.vault.vault import Vault
 
     without = frozenset(Layer(name) for name in os.environ.get("CLOISTER_TEST_WITHOUT", "").split())
-    furnish = house.furnish
+    load_model = preloaded.load_model
 
-    def furnish_and_look(*arguments: Any) -> Any:
+    def load_and_look(*arguments: Any) -> Any:
         global weights_at
-        made = furnish(*arguments)
+        made = load_model(*arguments)
         maps = Path("/proc/self/maps").read_text().splitlines()
         weights_at = int(next(line for line in maps if "cloister-weights" in line).split("-")[0], 16)
         return made
 
-    house.furnish = furnish_and_look
+    preloaded.load_model = load_and_look
     Vault.run = Service.run = _try  # type: ignore[method-assign, assignment]
     if without:
         child.Profile = lambda *given, **_: Profile(*given, without=without, allow_degraded=True)  # type: ignore[misc, assignment]

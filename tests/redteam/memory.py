@@ -164,7 +164,7 @@ def stopped(pids: Iterable[int]) -> Iterator[None]:
 
 
 def memory_files_of(pid: int) -> dict[str, bytes]:
-    """What the memory files hold that this process has open, the weights excepted: those the nursery maps."""
+    """What the memory files hold that this process has open, the weights excepted: those the fork server maps."""
     contents = {}
     for each in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(OSError):

@@ -23,9 +23,10 @@ import pytest
 from cloister.config import DEVELOPMENT_KEY, cache_folder
 from cloister.models.source import ModelFolder
 from cloister.prompts.tokenizer import Tokenizer
+from tests.redteam.conftest import IDLE_S
 from tests.redteam.family import Family
 from tests.redteam.memory import Search, Secret, memory_files_of, stopped, told_at_start
-from tests.served import Server, running_server
+from tests.served import Server
 
 pytestmark = [
     pytest.mark.slow,
@@ -35,12 +36,6 @@ pytestmark = [
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 VAULT_LEVELS = ("partitioned", "isolated")
-IDLE_S = 15
-ARGUMENTS = (
-    *("--threads", "1", "--kv-cache-mib", "64", "--vault-kv-mib", "32", "--spare-vaults", "1"),
-    # Long enough for a step to outlast the stop of all processes that a search takes.
-    *("--link-deadline-ms", "300000", "--request-timeout", "600", "--session-idle", str(IDLE_S)),
-)
 
 
 class House:
@@ -123,12 +118,8 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory, smollm_folder: ModelFolder) -> Iterator[House]:
-    temporary = tmp_path_factory.mktemp("temporary")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TMPDIR", str(temporary))
-        with running_server(tmp_path_factory.mktemp("served") / "log", *ARGUMENTS) as server:
-            yield House(server, temporary, smollm_folder)
+def house(searched: tuple[Server, Path, ModelFolder]) -> House:
+    return House(*searched)
 
 
 def four_ways(secret: Secret) -> list[tuple[str, Any]]:

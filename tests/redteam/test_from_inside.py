@@ -1,4 +1,4 @@
-"""A vault or a service that turns evil: everything it could try from inside, in real children of the real nursery.
+"""A vault or a service that turns evil: everything it could try from inside, in real children of the real fork server.
 
 Each attempt is made in a fresh sealed child and must be refused or end that child. The same attempts with a layer of
 the sandbox left out on purpose succeed: the tests are able to go red.
@@ -21,8 +21,8 @@ from cloister.config import EngineSettings
 from cloister.link.memory import create_link
 from cloister.models.source import ModelFolder
 from cloister.process.sandbox.layers import Layer
-from tests.nursery.model import save_model
-from tests.nursery.talk import PATIENCE_S, Child, Controller
+from tests.forkserver.model import save_model
+from tests.forkserver.talk import PATIENCE_S, Child, Controller
 from tests.redteam.inside import ATTEMPTS
 
 Role = Literal["vault", "service"]
@@ -67,7 +67,7 @@ class Outcome:
 
 
 class House:
-    """A nursery of children that attempt what they are told, beside a neighbour that lives on."""
+    """A fork server of children that attempt what they are told, beside a neighbour that lives on."""
 
     def __init__(self, folder: ModelFolder, output: Path) -> None:
         self._output: IO[bytes] = output.open("wb")

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cloister.errors import CloisterError, VaultLost
-from cloister.messages.front import FromGateway, ToGateway
+from cloister.messages.frontend import FromGateway, ToGateway
 from cloister.messages.generation import Accepted, Failed, SamplingParams, Stats, Submit, Tokens
 from cloister.messages.service import AskView, FromSealedService, View
 from cloister.messages.vault import Confide, Understood

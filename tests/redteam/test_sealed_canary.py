@@ -1,5 +1,5 @@
-"""A prompt that came sealed is in its vault alone: not in gateway, parlour, controller or service. The answer's text is
-not in the gateway, and a request's keys are with nobody once they have been used.
+"""A prompt that came sealed is in its vault alone: not in gateway, sealed API, controller or service. The answer's text
+is not in the gateway, and a request's keys are with nobody once they have been used.
 
 The search is the one of test_canary, through whole processes; that it can find is shown by what it finds in the clear.
 """
@@ -12,6 +12,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,9 +21,9 @@ import pytest
 from cloister.config import DEVELOPMENT_KEY
 from cloister.models.source import ModelFolder
 from tests.redteam.memory import Search, Secret, stopped
-from tests.redteam.test_canary import ARGUMENTS, CHAT, COMPLETIONS, VAULT_LEVELS, House, four_ways, of_vaults
+from tests.redteam.test_canary import CHAT, COMPLETIONS, VAULT_LEVELS, House, four_ways, of_vaults
 from tests.sealed import SealedClient, SealedReply
-from tests.served import running_server
+from tests.served import Server
 
 CONTENT = re.compile(rb'"content":"((?:[^"\\]|\\.)*)"')
 
@@ -62,12 +63,8 @@ class SealedHouse(House):
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory, smollm_folder: ModelFolder) -> Iterator[SealedHouse]:
-    temporary = tmp_path_factory.mktemp("temporary")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TMPDIR", str(temporary))
-        with running_server(tmp_path_factory.mktemp("served") / "log", *ARGUMENTS) as server:
-            yield SealedHouse(server, temporary, smollm_folder)
+def house(searched: tuple[Server, Path, ModelFolder]) -> SealedHouse:
+    return SealedHouse(*searched)
 
 
 @pytest.mark.parametrize("level", VAULT_LEVELS)

@@ -7,7 +7,7 @@ import pytest
 
 from cloister.link.network.credentials import write_secret
 from cloister.models.source import ModelFolder
-from tests.nursery.model import save_model
+from tests.forkserver.model import save_model
 from tests.remote_vaults.host_process import HostProcess, running_host
 
 ENGINE = ("--dtype", "fp32", "--threads", "1", "--vault-kv-mib", "4", "--chunk-tokens", "64")

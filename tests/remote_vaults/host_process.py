@@ -89,10 +89,9 @@ def why_no_namespaces() -> str:
         return "only root may lay a cable between network namespaces"
     if shutil.which("ip") is None:
         return "`ip` is not on this machine (package iproute2)"
-    trial = subprocess.run(
-        ["ip", "link", "add", "cl-trial0", "type", "veth", "peer", "name", "cl-trial1"], capture_output=True
-    )
-    subprocess.run(["ip", "link", "del", "cl-trial0"], capture_output=True)
+    one, other = f"cl{os.getpid()}t", f"cl{os.getpid()}u"  # others may try at the same time
+    trial = subprocess.run(["ip", "link", "add", one, "type", "veth", "peer", "name", other], capture_output=True)
+    subprocess.run(["ip", "link", "del", one], capture_output=True)
     return "" if trial.returncode == 0 else "this kernel makes no veth pair"
 
 

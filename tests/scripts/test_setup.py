@@ -116,5 +116,5 @@ def test_the_exact_pin_of_torch_is_one_and_the_same() -> None:
 
 def test_help_lists_the_targets() -> None:
     listed = make("help", cwd=ROOT).stdout
-    for target in ("setup", "serve", "test", "lint", "bench", "clean"):
+    for target in ("setup", "serve", "check", "test", "test-all", "lint", "bench", "clean"):
         assert f"make {target}" in listed

@@ -14,6 +14,7 @@ from cloister.errors import CloisterError, ModelCorrupt, ModelNotFound, SetupErr
 from cloister.sealed_weights.file import MAGIC, WeightsBundle, seal_weights
 from cloister.sealed_weights.header import WeightsFile
 from cloister.transparency.keys import SigningKey
+from tests.examples import examples
 
 KEY = bytes(range(32))
 SIGNER = SigningKey.generate("provider.example/weights")
@@ -51,7 +52,7 @@ def sealed(tmp_path: Path) -> Path:
 
 
 @given(st.lists(st.integers(0, 3 * CHUNK), min_size=1, max_size=5))
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@examples(25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_file_comes_back_whatever_its_size(tmp_path: Path, sizes: list[int]) -> None:
     paths = make_model(tmp_path / "model", **{f"f{index}": size for index, size in enumerate(sizes)})
     header = seal_weights(paths, "a-model", tmp_path / "sealed", KEY, SIGNER, chunk_bytes=CHUNK)

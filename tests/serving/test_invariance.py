@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import TypeAlias
 
 import pytest
 
@@ -12,9 +13,14 @@ from cloister.prompts.tokenizer import Tokenizer
 from tests.serving.conftest import Answer, Decoders, House
 from tests.serving.prompts import make_prompts
 
+Cases: TypeAlias = tuple[tuple[int, int], ...]
+
 GREEDY = SamplingParams(max_tokens=20, temperature=0, logprobs=3)
 SEEDED = SamplingParams(max_tokens=20, temperature=0.9, top_p=0.95, seed=11, logprobs=0)
 CHUNKS = (5, 64, 512)
+FEW = ((0, 5), (7, 64), (15, 512))
+ALL = tuple((company, chunk) for company in (0, 7, 31) for chunk in CHUNKS)
+"""How many neighbours, and how many tokens of prompts a step takes."""
 
 
 def neighbours(tokenizer: Tokenizer, count: int, seed: int) -> list[tuple[tuple[int, ...], SamplingParams]]:
@@ -39,20 +45,20 @@ def neighbours(tokenizer: Tokenizer, count: int, seed: int) -> list[tuple[tuple[
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+@pytest.mark.parametrize("cases", [FEW, pytest.param(ALL, marks=pytest.mark.release)], ids=["few", "all"])
 def test_alone_or_in_company(
-    smollm_folder: ModelFolder, decoders: Decoders, dtype: str, params: SamplingParams
+    smollm_folder: ModelFolder, decoders: Decoders, dtype: str, params: SamplingParams, cases: Cases
 ) -> None:
     tokenizer = Tokenizer(smollm_folder)
     prompt = tuple(tokenizer.encode(make_prompts(40, seed=3)[-1] * 2))
     alone = House(decoders(dtype)).answers([(prompt, params)])[0]
     assert len(alone.tokens) == len(alone.logprobs) == 20
-    for company in (0, 7, 31):
-        for chunk in CHUNKS:
-            requests = neighbours(tokenizer, company, seed=company + chunk)
-            place = company // 2
-            requests.insert(place, (prompt, params))
-            house = House(decoders(dtype), chunk_tokens=chunk, kv_cache_mib=16 if company > 7 else 64)
-            assert house.answers(requests)[place] == alone, (company, chunk)
+    for company, chunk in cases:
+        requests = neighbours(tokenizer, company, seed=company + chunk)
+        place = company // 2
+        requests.insert(place, (prompt, params))
+        house = House(decoders(dtype), chunk_tokens=chunk, kv_cache_mib=16 if company > 7 else 64)
+        assert house.answers(requests)[place] == alone, (company, chunk)
 
 
 @pytest.mark.slow

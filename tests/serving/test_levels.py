@@ -73,8 +73,8 @@ async def compare(house: House, messages: list[list[dict[str, str]]], how: dict[
     bodies = [{"messages": each, **how} for each in messages]
     opened = await house.answers(bodies, "open")
     assert await house.answers(bodies, "partitioned") == opened
-    few = bodies[::20]
-    assert await house.answers(few, "isolated") == opened[::20]
+    every = max(6, len(bodies) // 10)
+    assert await house.answers(bodies[::every], "isolated") == opened[::every]
     return opened
 
 
@@ -91,17 +91,27 @@ async def second_turns(house: House, messages: list[list[dict[str, str]]], how: 
     assert await house.answers(kept, "partitioned") == opened
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-async def test_levels_agree_on_200_prompts(dtype: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module", params=["bf16", "fp32"])
+def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """The default model in either precision; that of the server of all tests is the first."""
+    if request.param == "bf16":
+        yield House(request.getfixturevalue("real_server"))
+        return
+    with running_server(tmp_path_factory.mktemp("served") / "log", "--dtype", request.param) as server:
+        yield House(server.url())
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.release)])
+async def test_levels_agree_on_many_prompts(house: House, count: int) -> None:
     """Greedy and seeded, one turn and two, with and without public spans."""
-    with running_server(tmp_path / "log", "--dtype", dtype) as server:
-        house = House(server.url())
-        prompts = make_prompts(200, seed=5)
-        plain, tagged = chats(prompts[:120]), with_public_spans(prompts[120:])
-        answers = await compare(house, [*plain, *tagged], GREEDY)
-        assert len({text for text, *_ in answers}) > 100
-        await compare(house, [*plain[:30], *tagged[:30]], SEEDED)
-        await second_turns(house, [*plain[:20], *tagged[:20]], GREEDY)
+    prompts = make_prompts(count, seed=5)
+    plain, tagged = chats(prompts[: count * 3 // 5]), with_public_spans(prompts[count * 3 // 5 :])
+    answers = await compare(house, [*plain, *tagged], GREEDY)
+    assert len({text for text, *_ in answers}) > count // 2
+    few = count * 3 // 20
+    await compare(house, [*plain[:few], *tagged[:few]], SEEDED)
+    few = count // 10
+    await second_turns(house, [*plain[:few], *tagged[:few]], GREEDY)
 
 
 @pytest.fixture(scope="module")
@@ -129,10 +139,12 @@ def qwen2(smollm_folder: ModelFolder, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-async def test_levels_agree_on_another_architecture(qwen2: Path, dtype: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [12, pytest.param(40, marks=pytest.mark.release)])
+async def test_levels_agree_on_another_architecture(qwen2: Path, count: int, dtype: str, tmp_path: Path) -> None:
     with running_server(tmp_path / "log", "--model", str(qwen2), "--dtype", dtype) as server:
         house = House(server.url())
-        prompts = make_prompts(40, seed=8)
-        await compare(house, [*chats(prompts[:25]), *with_public_spans(prompts[25:])], GREEDY)
-        await compare(house, chats(prompts[:20]), SEEDED)
-        await second_turns(house, with_public_spans(prompts[:10]), GREEDY)
+        prompts = make_prompts(count, seed=8)
+        half = count * 5 // 8
+        await compare(house, [*chats(prompts[:half]), *with_public_spans(prompts[half:])], GREEDY)
+        await compare(house, chats(prompts[: count // 2]), SEEDED)
+        await second_turns(house, with_public_spans(prompts[: count // 4]), GREEDY)

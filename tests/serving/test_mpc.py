@@ -1,6 +1,6 @@
-"""The level `mpc` whole: `cloister serve` with three party processes of its own, SmolLM2, the official client.
+"""The level `mpc` whole: `cloister serve` with three party processes of its own, and the official client.
 
-The only test that computes the real model on shares: a few tokens, once.
+A small random model; before a release also the default one, the only time that the real model is computed on shares.
 """
 
 from __future__ import annotations
@@ -13,29 +13,30 @@ import openai
 import psutil
 import pytest
 
+from tests.forkserver.model import save_model
 from tests.served import Server, running_server
 
 pytest.importorskip("spu", reason="needs the extra: pip install '.[mpc]'")
 
 NEEDED_BYTES = 10e9
 TOKENS = 4
+SMALL = ("--threads", "1", "--dtype", "fp32", "--kv-cache-mib", "16", "--vault-kv-mib", "16", "--spare-vaults", "1")
 QUESTION = [{"role": "user", "content": "What is the capital of France? Answer in one short sentence."}]
 PATIENCE_S = 1500
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(2700),
-    pytest.mark.skipif(
-        psutil.virtual_memory().available < NEEDED_BYTES,
-        reason="three parties and a server take about 10 GB of memory, and less is free",
-    ),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2700)]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    log = tmp_path_factory.mktemp("mpc") / "log"
-    with running_server(log, "--mpc", "local", "--request-timeout", str(PATIENCE_S)) as server:
+@pytest.fixture(scope="module", params=["small", pytest.param("real", marks=pytest.mark.release)])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("mpc")
+    if request.param == "small":
+        model = ("--model", str(save_model(folder / "model").path), *SMALL)
+    elif psutil.virtual_memory().available < NEEDED_BYTES:
+        pytest.skip("three parties and a server take about 10 GB of memory, and less is free")
+    else:
+        model = ()
+    with running_server(folder / "log", "--mpc", "local", "--request-timeout", str(PATIENCE_S), *model) as server:
         server.url()
         yield server
 

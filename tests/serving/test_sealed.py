@@ -18,7 +18,7 @@ from cloister.attest.evidence import read_evidence, read_statement
 from cloister.channel.envelope import Envelope
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import ChannelBroken
-from tests.nursery.model import save_model
+from tests.forkserver.model import save_model
 from tests.sealed import SealedClient
 from tests.served import Server, running_server
 
@@ -229,11 +229,11 @@ def test_leaving_a_sealed_stream_frees_everything(house: House) -> None:
         until(house.idle)
 
 
-def test_a_dead_parlour_fails_its_requests_and_is_back(house: House) -> None:
+def test_a_dead_sealed_api_fails_its_requests_and_is_back(house: House) -> None:
     body = body_of(house, **ENDLESS)
     with pytest.raises((ChannelBroken, httpx.RemoteProtocolError)), house.sealed.asking("POST", CHAT, body) as reply:
         next(reply.pieces())
-        os.kill(house.child("cloister.parlour").children()[0].pid, signal.SIGKILL)
+        os.kill(house.child("cloister.sealed_api").children()[0].pid, signal.SIGKILL)
         reply.read()
     until(house.idle)
     envelope, _ = house.sealed.seal("GET", "/v1/models")
@@ -243,7 +243,7 @@ def test_a_dead_parlour_fails_its_requests_and_is_back(house: House) -> None:
         return house.sealed.post(house.sealed.seal("GET", "/v1/models")[0]).status_code == 200
 
     until(answers)
-    assert "The parlour process ended" in house.server.said
+    assert "The sealed API process ended" in house.server.said
 
 
 def test_a_dead_gateway_fails_its_requests_and_is_back_with_the_same_channel_key(house: House) -> None:

@@ -17,7 +17,7 @@ from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import ServiceUnavailable
 from cloister.sealed_weights.file import seal_weights
 from cloister.transparency.keys import SigningKey
-from tests.nursery.model import save_model
+from tests.forkserver.model import save_model
 from tests.served import running_server
 
 KEY = os.urandom(32)

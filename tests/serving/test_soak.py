@@ -1,9 +1,8 @@
-"""200 streaming clients, many of whom leave at random: nothing hangs, nothing leaks, who stays gets the answer."""
+"""Streaming clients, many of whom leave at random: nothing hangs, nothing leaks, who stays gets the answer."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import re
 import time
@@ -14,8 +13,6 @@ import pytest
 
 from tests.serving.prompts import make_prompts
 
-CLIENTS = 200
-SECONDS = float(os.environ.get("CLOISTER_SOAK_SECONDS", "120"))
 KEY = {"Authorization": "Bearer cloister-dev"}
 PROMPTS = make_prompts(24, seed=21)
 
@@ -49,19 +46,21 @@ async def gauge(client: httpx.AsyncClient, name: str) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(SECONDS + 300)
-async def test_clients_come_and_go(real_server: str) -> None:
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("clients", "seconds"), [(40, 10), pytest.param(200, 120, marks=pytest.mark.release)])
+async def test_clients_come_and_go(clients: int, seconds: int, real_server: str) -> None:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(base_url=real_server, headers=KEY, limits=limits, timeout=120) as client:
-        expected = {prompt: await stream_text(client, prompt) for prompt in PROMPTS}
-        end = time.monotonic() + SECONDS
+        prompts = PROMPTS[: clients // 5]
+        expected = {prompt: await stream_text(client, prompt) for prompt in prompts}
+        end = time.monotonic() + seconds
         stayed = left = 0
 
         async def visit(seed: int) -> None:
             nonlocal stayed, left
             draw = random.Random(seed)
-            while time.monotonic() < end:
-                prompt = draw.choice(PROMPTS)
+            while time.monotonic() < end or min(stayed, left) <= clients / 2:
+                prompt = draw.choice(prompts)
                 leave_after = draw.choice((None, None, 0, 1, 3, 9))
                 text = await stream_text(client, prompt, leave_after)
                 if leave_after is None:
@@ -70,8 +69,7 @@ async def test_clients_come_and_go(real_server: str) -> None:
                 else:
                     left += 1
 
-        await asyncio.gather(*(visit(seed) for seed in range(CLIENTS)))
-        assert stayed > CLIENTS / 2 and left > CLIENTS / 2
+        await asyncio.gather(*(visit(seed) for seed in range(clients)))
         async with asyncio.timeout(60):
             while await gauge(client, "cloister_running") or await gauge(client, "cloister_waiting"):
                 await asyncio.sleep(0.1)

@@ -32,7 +32,9 @@ SEEDS = (
 HARNESS = Path(__file__).parents[1] / "fuzz" / "transparency_parsers.py"
 
 
-def test_parsers_under_atheris(tmp_path: Path) -> None:
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("runs", [20000, pytest.param(400000, marks=pytest.mark.release)])
+def test_parsers_under_atheris(tmp_path: Path, runs: int) -> None:
     pytest.importorskip("atheris", reason="atheris is not installed")
     corpus = tmp_path / "corpus"
     corpus.mkdir()
@@ -43,15 +45,15 @@ def test_parsers_under_atheris(tmp_path: Path) -> None:
             sys.executable,
             str(HARNESS),
             str(corpus),
-            "-runs=20000",
+            f"-runs={runs}",
             "-seed=1",
             "-max_len=2048",
             f"-artifact_prefix={tmp_path}/",
         ],
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=1100,
         cwd=tmp_path,
     )
     assert run.returncode == 0, run.stderr[-4000:]
-    assert "Done 20000 runs" in run.stderr
+    assert f"Done {runs} runs" in run.stderr

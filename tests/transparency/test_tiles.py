@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import EvidenceInvalid
@@ -18,6 +18,7 @@ from cloister.transparency.merkle import (
     tree_root,
 )
 from cloister.transparency.tiles import MAX_ENTRY_BYTES, Tiles, read_bundle, tile_path, write_bundle
+from tests.examples import examples
 
 
 def entries(count: int, start: int = 0) -> list[bytes]:
@@ -65,7 +66,7 @@ def test_a_tree_of_seventy_thousand_has_the_tiles_the_specification_names(tmp_pa
     assert tiles.find(b"entry 66000") == 66_000 and tiles.find(b"no such entry") is None
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(steps=st.lists(st.integers(1, 200), min_size=1, max_size=6))
 def test_however_entries_come_the_tiles_are_the_same(
     steps: list[int], tmp_path_factory: pytest.TempPathFactory

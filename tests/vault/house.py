@@ -20,7 +20,7 @@ from cloister.engine.model_runner import ModelRunner, reserve_cache
 from cloister.levels import VaultLevel
 from cloister.messages.generation import Cancel, Failed, SamplingParams, Submit, TokenLogprob, Tokens, label_spans
 from cloister.messages.prompts import LockedPrompt, Prompt, TextPrompt, write_prompt
-from cloister.messages.vault import Confide, FloorDone, Prefilled, Release, TakeFloor, WantFloor
+from cloister.messages.vault import Confide, CoresDone, LeaseCores, Prefilled, Release, WantCores
 from cloister.models.decoder import Decoder
 from cloister.models.fused import FusedDecoder
 from cloister.models.parts import RawParts
@@ -129,7 +129,7 @@ class FakeAnswerer(LinkAnswerer):
 
 
 class Room:
-    """A vault and a controller who gives it the floor whenever it asks."""
+    """A vault and a controller who gives it the cores whenever it asks."""
 
     def __init__(
         self, decoder: Decoder, settings: EngineSettings = SETTINGS, answerer: FakeAnswerer | None = None
@@ -160,13 +160,13 @@ class Room:
 
     @property
     def wants_floor(self) -> bool:
-        floor = [m for m in self.said if isinstance(m, WantFloor | FloorDone)]
-        return bool(floor) and isinstance(floor[-1], WantFloor)
+        said = [m for m in self.said if isinstance(m, WantCores | CoresDone)]
+        return bool(said) and isinstance(said[-1], WantCores)
 
     def serve(self) -> None:
-        """Give the floor until it is not wanted any more."""
+        """Give the cores until it is not wanted any more."""
         while self.wants_floor:
-            self.say(TakeFloor(1))
+            self.say(LeaseCores(1))
 
     def first(self, number: int) -> SimpleNamespace:
         """All that was said when a prompt of one sequence was prefilled."""

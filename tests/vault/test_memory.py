@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.compute.layout import BLOCK_TOKENS, Layout
@@ -61,7 +61,6 @@ prompts = st.tuples(
 steps = st.lists(st.one_of(prompts, st.integers(0, 5)), max_size=40)
 
 
-@settings(max_examples=200, deadline=None)
 @given(steps, st.integers(2, 30))
 def test_every_block_is_accounted_for_and_lent_for_what_it_holds(steps, total):
     house = Prefiller(total)

@@ -1,4 +1,4 @@
-"""A vault, spoken to as the controller does: the engine's own answers, the floor's rules, and nothing left behind."""
+"""A vault, spoken to as the controller does: the engine's own answers, the cores's rules, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from cloister.messages.generation import VERSION, Failed, SamplingParams, Tokens
 from cloister.messages.prompts import ChatPrompt, TextPrompt, TokenPrompt, Turn, write_prompt
 from cloister.messages.vault import (
     Confide,
-    FloorDone,
+    CoresDone,
     FromVault,
+    LeaseCores,
     LinkBroken,
     Prefilled,
-    TakeFloor,
     Understood,
     VaultReady,
-    WantFloor,
+    WantCores,
 )
 from cloister.models.decoder import Decoder
 from tests.vault.house import SETTINGS, Exposed, FakeAnswerer, Room, engine_answer, kinds
@@ -200,18 +200,18 @@ def test_a_prompt_that_waits_for_blocks_holds_none(llama: Decoder, answerer: Fak
 
 
 def test_the_floor_is_asked_for_once_and_given_back(room: Room):
-    assert kinds(room.vault.hear([confide(1, WORDS)])) == ["Understood", "WantFloor"]
+    assert kinds(room.vault.hear([confide(1, WORDS)])) == ["Understood", "WantCores"]
     assert kinds(room.vault.hear([confide(2, WORDS[:20])])) == ["Understood"]
     talk = []
-    while (replies := room.vault.hear([TakeFloor(1)])) and len(talk) < 10:
+    while (replies := room.vault.hear([LeaseCores(1)])) and len(talk) < 10:
         talk.append(kinds(replies))
-        if not isinstance(replies[-1], WantFloor):
+        if not isinstance(replies[-1], WantCores):
             break
     chunks = -(-len(WORDS) // SETTINGS.chunk_tokens)
     assert talk == [
-        *([["FloorDone", "WantFloor"]] * (chunks - 1)),
-        ["Prefilled", "FloorDone", "WantFloor"],
-        ["Prefilled", "FloorDone"],
+        *([["CoresDone", "WantCores"]] * (chunks - 1)),
+        ["Prefilled", "CoresDone", "WantCores"],
+        ["Prefilled", "CoresDone"],
     ]
 
 
@@ -221,12 +221,12 @@ def test_the_floor_is_asked_for_in_the_size_of_the_work(llama: Decoder, answerer
     room.serve()
     room.confide(2, "z" + WORDS[:69], "isolated", max_tokens=3)
     room.serve()
-    assert [m.tokens for m in room.said if isinstance(m, WantFloor)] == [80, len(WORDS) - 80, 70, 64, 64]
+    assert [m.tokens for m in room.said if isinstance(m, WantCores)] == [80, len(WORDS) - 80, 70, 64, 64]
 
 
 def test_a_floor_given_unasked_ends_the_vault(room: Room):
     with pytest.raises(ProtocolError):
-        room.say(TakeFloor(1))
+        room.say(LeaseCores(1))
 
 
 def test_an_id_under_way_cannot_come_again(room: Room):
@@ -307,7 +307,7 @@ def test_cancel_at_every_stage_frees_everything(llama: Decoder, room: Room, answ
     room.confide(2, "z" + WORDS, level)
     for _ in range(turns):
         if room.wants_floor:
-            room.say(TakeFloor(1))
+            room.say(LeaseCores(1))
     room.cancel(1)
     room.cancel(1)
     said = len(room.said)
@@ -326,7 +326,7 @@ def test_cancel_at_every_stage_frees_everything(llama: Decoder, room: Room, answ
 def test_a_floor_that_nobody_needs_any_more_is_given_back_at_once(room: Room):
     room.confide(1, WORDS)
     room.cancel(1)
-    assert kinds(room.say(TakeFloor(1))) == ["FloorDone"]
+    assert kinds(room.say(LeaseCores(1))) == ["CoresDone"]
 
 
 def test_choices_of_one_prompt_share_its_blocks(room: Room, answerer: FakeAnswerer):
@@ -417,14 +417,14 @@ def test_a_whole_request_over_the_wire_until_the_controller_hangs_up(llama: Deco
     assert wire.hear() == VaultReady(VERSION)
     wire.send(confide(7, WORDS[:30]))
     assert wire.hear() == Understood(7, 30)
-    assert wire.hear() == WantFloor(30)
-    wire.send(TakeFloor(1))
+    assert wire.hear() == WantCores(30)
+    wire.send(LeaseCores(1))
     first = wire.hear()
     assert (
         isinstance(first, Prefilled)
         and first.sequences[0].token == engine_answer(llama, tuple(WORDS[:30].encode()))[0][0]
     )
-    assert wire.hear() == FloorDone()
+    assert wire.hear() == CoresDone()
     wire.ours.close()
     wire.thread.join(30)
     assert not wire.thread.is_alive()

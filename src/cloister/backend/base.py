@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from cloister.levels import ConfidedLevel
-from cloister.messages.front import Serving
+from cloister.messages.frontend import Serving
 from cloister.messages.generation import SamplingParams, Stats, Tokens
 from cloister.messages.prompts import SealedPrompt
 from cloister.messages.service import View

@@ -1,7 +1,7 @@
-"""A front's end of the socket to the controller: carries requests there and their tokens back.
+"""A frontend's end of the socket to the controller: carries requests there and their tokens back.
 
-When the controller is gone, so is everything; the front is ended with it. What a particular front hears beside tokens
-is its own client's affair.
+When the controller is gone, the frontend ends too. What a particular frontend hears beside tokens is its own client's
+affair.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import msgspec
 
 from cloister.backend.base import Backend, OpenJob, VaultJob
 from cloister.backend.mailbox import Event, Mailbox
-from cloister.backend.stream import TokenStream, raised
+from cloister.backend.stream import TokenStream
 from cloister.errors import ProtocolError, ServiceUnavailable
+from cloister.messages.failure import raised
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.front import Ask, EndSession, Serving, StartFront, ToGateway
+from cloister.messages.frontend import Ask, EndSession, Serving, StartFrontend, ToGateway
 from cloister.messages.generation import (
     VERSION,
     Accepted,
@@ -34,8 +35,8 @@ from cloister.messages.generation import (
     Tokens,
     label_spans,
 )
-from cloister.messages.parlour import AskSealed
 from cloister.messages.prompts import SealedPrompt
+from cloister.messages.sealed_api import AskSealed
 from cloister.messages.service import AskView, View
 
 RECEIVE_BYTES = 1 << 20
@@ -49,7 +50,7 @@ class ControllerClient(Backend):
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         loop = asyncio.get_running_loop()
-        self.started: asyncio.Future[StartFront] = loop.create_future()
+        self.started: asyncio.Future[StartFrontend] = loop.create_future()
         self.serving: asyncio.Future[Serving] = loop.create_future()
         self._writer = writer
         self._ids = itertools.count(1)
@@ -162,7 +163,7 @@ class ControllerClient(Backend):
                 _resolve(self._views[request_id].pop(0), message)
                 if not self._views[request_id]:
                     del self._views[request_id]
-            case StartFront(version=version) if version == VERSION and not self.started.done():
+            case StartFrontend(version=version) if version == VERSION and not self.started.done():
                 self.started.set_result(message)
             case Serving(version=version) if version == VERSION and not self.serving.done():
                 self.serving.set_result(message)

@@ -1,4 +1,4 @@
-"""One request's answer as the front reads it: tokens in order, ended by `finish`, an error, or the reader leaving."""
+"""One request's answer as a frontend reads it: tokens in order, ended by `finish`, an error, or the reader leaving."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from cloister.backend.base import AnswerStream
 from cloister.backend.mailbox import Mailbox
-from cloister.errors import CloisterError, error_from_code
-from cloister.messages.generation import Failed, Tokens
+from cloister.messages.failure import raised
+from cloister.messages.generation import Tokens
 
 
 class TokenStream(AnswerStream):
@@ -48,10 +48,3 @@ class TokenStream(AnswerStream):
         if not self._ended:
             self._ended = True
             self._on_leave()
-
-
-def raised(event: Failed | CloisterError) -> CloisterError:
-    """The error to raise for an event that ends a request."""
-    if isinstance(event, CloisterError):
-        return event
-    return error_from_code(event.code, event.message, retry_after=event.retry_after, param=event.param)

@@ -7,86 +7,56 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from time import monotonic
 from typing import Any
 
 from rich.console import Console
 
 from cloister.config import Settings
-from cloister.controller.gateway import Gateway
-from cloister.controller.parlour import Parlour
+from cloister.controller.frontend import Gateway, SealedApi
 from cloister.controller.process import Controller
 from cloister.controller.provision import Provision, provide
 from cloister.controller.ready import say_ready
+from cloister.errors import where_raised
 from cloister.messages.lifecycle import StartController
-from cloister.process.entry import run
-from cloister.process.hardening import where_raised
+from cloister.process.entry import run_server, unless_stopped
 
 
-async def _serve(start: StartController, console: Console) -> None:
-    loop = asyncio.get_running_loop()
-    loop.set_exception_handler(_report)
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    stopped = asyncio.create_task(stop.wait())
-    given = await _given(start, stopped, console)
-    if given is None:
-        console.print("Stopped.")
+async def _serve(start: StartController, console: Console, stopped: asyncio.Task[Any]) -> None:
+    asyncio.get_running_loop().set_exception_handler(_report)
+    # The model; its provider may let us wait for it.
+    providing = provide(start, Settings.model_validate_json(start.settings), console)
+    if (given := await unless_stopped(stopped, providing)) is None:
         return
     provision, settings = given
     folder = provision.folder
     controller = Controller(folder, settings)
-    gateway = Gateway(controller.relay, controller.secure, controller.notary, folder, settings.gateway)
+    gateway = Gateway(controller.relay, controller.sealed_requests, controller.evidence_maker, folder, settings.gateway)
     degraded = settings.controller.allow_degraded_sandbox
-    parlour = Parlour(controller.relay, controller.secure, folder, settings.gateway, allow_degraded=degraded)
-    starting = asyncio.create_task(_start(controller, parlour, gateway, provision))
+    sealed_api = SealedApi(
+        controller.relay, controller.sealed_requests, folder, settings.gateway, allow_degraded=degraded
+    )
     try:
         with console.status(f"Loading {start.name}…"):
-            await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
-            say_ready(
-                console,
-                starting.result(),
-                start.name,
-                controller.serving,
-                settings,
-                controller.notary.tee,
-                monotonic() - start.begun,
-            )
+            url = await unless_stopped(stopped, _start(controller, sealed_api, gateway, provision))
+        if url is not None:
+            seconds = monotonic() - start.begun
+            say_ready(console, url, start.name, controller.serving, settings, controller.evidence_maker.tee, seconds)
             await stopped
     finally:
-        starting.cancel()
-        stopped.cancel()
-        await asyncio.gather(starting, stopped, return_exceptions=True)
         await gateway.close()
-        await parlour.close()
+        await sealed_api.close()
         await controller.close()
         await provision.close()
-    console.print("Stopped.")
 
 
-async def _given(
-    start: StartController, stopped: asyncio.Task[Any], console: Console
-) -> tuple[Provision, Settings] | None:
-    """The model; its provider may let us wait for it. None if we are told to stop before it comes."""
-    providing = asyncio.create_task(provide(start, Settings.model_validate_json(start.settings), console))
-    await asyncio.wait((providing, stopped), return_when=asyncio.FIRST_COMPLETED)
-    if providing.done():
-        return providing.result()
-    providing.cancel()
-    await asyncio.gather(providing, return_exceptions=True)
-    return None
-
-
-async def _start(controller: Controller, parlour: Parlour, gateway: Gateway, provision: Provision) -> str:
-    """The fronts import while the model loads; the gateway opens its doors when all is ready. Its URL."""
+async def _start(controller: Controller, sealed_api: SealedApi, gateway: Gateway, provision: Provision) -> str:
+    """The frontends import while the model loads; the gateway opens its doors when all is ready. Its URL."""
     gateway.start()
-    parlour.start()
+    sealed_api.start()
     serving = await controller.start()
     await provision.packed()
-    await parlour.open(serving)
+    await sealed_api.open(serving)
     return await gateway.serve(serving)
 
 
@@ -97,4 +67,4 @@ def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    run(_serve)
+    run_server("controller", _serve)

@@ -10,10 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import subprocess
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
@@ -23,77 +19,21 @@ from cloister.config import MpcSettings, cache_folder
 from cloister.controller.mpc_offer import require_memory
 from cloister.controller.routes.mpc import MpcRoute
 from cloister.controller.shares_folder import SharesFolder
-from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable, StartingUp, error_from_code
+from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable, StartingUp
 from cloister.messages.clerk import ClerkReady, FromClerk, StartClerk, StartTrio, ToldByTrio, TrioReady
 from cloister.messages.generation import VERSION
-from cloister.messages.lifecycle import StartFailed
 from cloister.messages.vault import Confide
 from cloister.models.source import ModelFolder
-from cloister.process.child import run_module
-from cloister.process.endpoint import Channel
-from cloister.process.hardening import WIPE_FREED_MEMORY
+from cloister.process.handle import ModuleHandle
 
 log = logging.getLogger(__name__)
 
 CLERK, TRIO = "cloister.mpc.client.process", "cloister.mpc.local_parties"
 SECONDS_BETWEEN_STARTS = (0.5, 2.0, 10.0, 30.0)
+SECONDS_FOR_CLERK_TO_END = 5.0
 SECONDS_FOR_PARTIES_TO_END = 30.0
 ABOUT_SECONDS_TO_START = 90
 """To start three parties and deal them the default model on two cores; what a first request is told."""
-
-
-class _Process:
-    """A module run beside us, which says once that it is ready or why not."""
-
-    def __init__(
-        self,
-        module: str,
-        says: object,
-        ready: type[msgspec.Struct],
-        hear: Callable[[msgspec.Struct], None] | None = None,
-    ) -> None:
-        ours, theirs = socket.socketpair()
-        loop = asyncio.get_running_loop()
-        self._process = run_module(module, theirs, **WIPE_FREED_MEMORY)
-        self._is_ready = ready
-        self._hear = hear
-        self.ready: asyncio.Future[msgspec.Struct] = loop.create_future()
-        self.ended: asyncio.Future[None] = loop.create_future()
-        self.channel = Channel(ours, says, self._receive, self._hung_up)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    async def close(self, grace_s: float = 5.0) -> None:
-        """Have it end, and what it started with it."""
-        self.channel.close()
-        self._hung_up()
-        with suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(self._process.wait, grace_s)
-            return
-        self._process.kill()
-        await asyncio.to_thread(self._process.wait)
-
-    def _receive(self, message: msgspec.Struct) -> None:
-        if isinstance(message, (self._is_ready, StartFailed)):
-            if self.ready.done():
-                raise ProtocolError("A process said twice that it is ready.")
-            if isinstance(message, StartFailed):
-                self.ready.set_exception(error_from_code(message.code, message.message, hint=message.hint))
-            else:
-                self.ready.set_result(message)
-        elif self._hear is not None and self.ready.done():
-            self._hear(message)
-        else:
-            raise ProtocolError("A process spoke before it was ready.")
-
-    def _hung_up(self) -> None:
-        if not self.ready.done():
-            self.ready.set_exception(ServiceUnavailable("A process for the level mpc ended while it started."))
-            self.ready.exception()  # nobody may be waiting
-        if not self.ended.done():
-            self.ended.set_result(None)
 
 
 class ClerkKeeper:
@@ -107,12 +47,13 @@ class ClerkKeeper:
         self._desk = desk
         self._vocabulary = vocabulary
         self._max_context = min(max_context, settings.max_context)
-        self._trio: _Process | None = None
-        self._clerk: _Process | None = None
+        self._trio: ModuleHandle[TrioReady] | None = None
+        self._clerk: ModuleHandle[ClerkReady] | None = None
         self._up = False
         self._place: SharesFolder | None = None
         self._begun = 0.0
         self._trouble: CloisterError | None = None
+        self._any_ended = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
 
     @property
@@ -131,7 +72,7 @@ class ClerkKeeper:
     def confide(self, confided: Confide) -> None:
         """Give the clerk a prompt; StartingUp, with an honest guess, while there is none."""
         if self._up and self._clerk is not None:
-            self._clerk.channel.send(confided)
+            self._clerk.send(confided)
             return
         self.start()
         if self._trouble is not None:
@@ -145,7 +86,7 @@ class ClerkKeeper:
 
     def send(self, message: msgspec.Struct) -> None:
         if self._up and self._clerk is not None:
-            self._clerk.channel.send(message)
+            self._clerk.send(message)
 
     async def close(self) -> None:
         """End the clerk, then the parties that are ours."""
@@ -153,7 +94,7 @@ class ClerkKeeper:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
         if self._clerk is not None:
-            await self._clerk.close()
+            await self._clerk.close(SECONDS_FOR_CLERK_TO_END)
         if self._trio is not None:
             await self._trio.close(SECONDS_FOR_PARTIES_TO_END)
         self._forget_shares()
@@ -164,7 +105,7 @@ class ClerkKeeper:
             try:
                 await self._start_once()
                 failures = 0
-                await self._end_of_any()
+                await self._any_ended.wait()
                 log.warning("The clerk or its parties ended; starting again.")
             except CloisterError as reason:
                 self._trouble = reason
@@ -173,19 +114,16 @@ class ClerkKeeper:
             self._desk.clerk_gone()
             self._begun = monotonic()
             if self._clerk is not None:
-                await self._clerk.close()
+                await self._clerk.close(SECONDS_FOR_CLERK_TO_END)
             await asyncio.sleep(SECONDS_BETWEEN_STARTS[min(failures, len(SECONDS_BETWEEN_STARTS) - 1)])
             failures += 1
 
-    async def _end_of_any(self) -> None:
-        ends = [process.ended for process in (self._clerk, self._trio) if process is not None]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-
     async def _start_once(self) -> None:
+        self._any_ended.clear()
         parties = self._settings.parties or await self._local_parties()
-        self._clerk = _Process(CLERK, FromClerk, ClerkReady, self._desk.hear)
+        self._clerk = ModuleHandle("clerk", CLERK, FromClerk, ClerkReady, hear=self._hear, on_end=self._any_ended.set)
         folder = self._folder
-        self._clerk.channel.send(
+        self._clerk.send(
             StartClerk(
                 VERSION,
                 folder.name,
@@ -200,6 +138,11 @@ class ClerkKeeper:
         self._up, self._trouble = True, None
         log.info("The level mpc is served.")
 
+    def _hear(self, message: msgspec.Struct) -> None:
+        if self._clerk is None or not self._clerk.started:
+            raise ProtocolError("The clerk spoke before it was ready.")
+        self._desk.hear(message)
+
     def _forget_shares(self) -> None:
         if self._place is not None:
             self._place.remove()
@@ -207,15 +150,12 @@ class ClerkKeeper:
 
     async def _local_parties(self) -> Path:
         """The trio on this machine, started if it is not there (any more)."""
-        if self._trio is None or self._trio.ended.done():
+        if self._trio is None or not self._trio.endpoint.open:
             if self._trio is not None:
                 await self._trio.close(SECONDS_FOR_PARTIES_TO_END)
             self._forget_shares()
             self._place = SharesFolder(cache_folder() / "mpc")
-            self._trio = _Process(TRIO, ToldByTrio, TrioReady)
-            self._trio.channel.send(
-                StartTrio(VERSION, self._folder.name, str(self._folder.path), str(self._place.path))
-            )
+            self._trio = ModuleHandle("parties", TRIO, ToldByTrio, TrioReady, on_end=self._any_ended.set)
+            self._trio.send(StartTrio(VERSION, self._folder.name, str(self._folder.path), str(self._place.path)))
         told = await asyncio.shield(self._trio.ready)
-        assert isinstance(told, TrioReady)
         return Path(told.parties)

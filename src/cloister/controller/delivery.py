@@ -1,6 +1,6 @@
 """Waiting for the key of sealed weights: this node shows what it is, and its provider releases the key to it or not.
 
-A door listens in the gateway's place meanwhile (`cloister.gateway.door`). The channel key is made for this wait alone:
+Key waiting (`gateway.key_waiting`) listens in the gateway's place. The channel key is made for this wait alone:
 nothing that a user ever seals is sealed to it, and it is gone with the wait (Petridish §5: only keys are transmitted).
 """
 
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
-import subprocess
 import sys
 from time import time
 
@@ -20,23 +18,22 @@ from cloister.attest.tsm import find_attester
 from cloister.channel.key_release import receive_release
 from cloister.channel.keys import ChannelKey
 from cloister.config import Settings
-from cloister.controller.evidence import Notary
+from cloister.controller.evidence import EvidenceMaker
 from cloister.controller.release import find_release
-from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, error_from_code
-from cloister.messages.delivery import FromDoor, KeyTaken, OfferKey, OpenDoor
-from cloister.messages.front import AskEvidence, Listening
+from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable
+from cloister.messages.delivery import FromKeyWaiting, KeyTaken, OfferKey, StartKeyWaiting
+from cloister.messages.failure import failed
+from cloister.messages.frontend import AskEvidence, Listening
 from cloister.messages.generation import VERSION, Failed
-from cloister.messages.lifecycle import StartFailed
-from cloister.process.child import environment, run_module
-from cloister.process.endpoint import Channel
-from cloister.process.hardening import WIPE_FREED_MEMORY
+from cloister.process.child import environment
+from cloister.process.handle import ModuleHandle
 from cloister.sealed_weights.file import WeightsBundle
 
 GRACE_S = 10.0
 
 
 class Delivery:
-    """`open` the door, then wait for the `key`; `close` it before the gateway opens."""
+    """`open` the key-waiting process, then wait for the `key`; `close` it before the gateway opens."""
 
     def __init__(self, bundle: WeightsBundle, settings: Settings) -> None:
         loop = asyncio.get_running_loop()
@@ -46,31 +43,29 @@ class Delivery:
         self._started = int(time())
         self._layers: asyncio.Task[tuple[str, ...]] = asyncio.create_task(_missing_layers())
         controls = settings.controller
-        self._notary = Notary(
+        self._evidence_maker = EvidenceMaker(
             find_attester(controls.attester), find_release(controls.release), self._channel_key, self._statement
         )
-        self._listening: asyncio.Future[str] = loop.create_future()
         self.key: asyncio.Future[bytearray] = loop.create_future()
 
     async def open(self) -> str:
-        """Start the door; where it listens."""
-        ours, theirs = socket.socketpair()
-        self._process = run_module("cloister.gateway.door", theirs, **WIPE_FREED_MEMORY)
-        self._channel = Channel(ours, FromDoor, self._receive, self._ended)
-        self._channel.send(OpenDoor(VERSION, self._settings.gateway.model_dump_json().encode()))
-        return await self._listening
+        """Start the key-waiting process; where it listens."""
+        self._waiting = ModuleHandle(
+            "key waiting",
+            "cloister.gateway.key_waiting",
+            FromKeyWaiting,
+            Listening,
+            hear=self._receive,
+            on_end=self._ended,
+        )
+        self._waiting.send(StartKeyWaiting(VERSION, self._settings.gateway.model_dump_json().encode()))
+        return (await self._waiting.ready).url
 
     async def close(self) -> None:
-        """End the door; the answer to who released the key gets time to go out."""
-        self._notary.close()
+        """End the key-waiting process; the answer to who released the key gets time to go out."""
+        self._evidence_maker.close()
         self._layers.cancel()
-        self._process.terminate()
-        try:
-            await asyncio.to_thread(self._process.wait, GRACE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            await asyncio.to_thread(self._process.wait)
-        self._channel.close()
+        await self._waiting.close(GRACE_S, terminate=True)
 
     async def _statement(self) -> Statement:
         header = self._bundle.header
@@ -79,14 +74,10 @@ class Delivery:
 
     def _receive(self, message: msgspec.Struct) -> None:
         match message:
-            case Listening() if not self._listening.done():
-                self._listening.set_result(message.url)
-            case StartFailed() if not self._listening.done():
-                self._listening.set_exception(error_from_code(message.code, message.message, hint=message.hint))
             case AskEvidence():
-                self._notary.answer(self._channel, message)
+                self._evidence_maker.answer(self._waiting.endpoint, message)
             case OfferKey():
-                self._channel.send(self._answer_to(message))
+                self._waiting.send(self._answer_to(message))
 
     def _answer_to(self, offer: OfferKey) -> KeyTaken | Failed:
         try:
@@ -94,7 +85,7 @@ class Delivery:
             if not self._bundle.opens_with(key):
                 raise InvalidRequest("This is not the key of the weights that wait here.")
         except CloisterError as reason:
-            return Failed(offer.request_id, reason.code, str(reason))
+            return failed(offer.request_id, reason)
         if self.key.done():  # released twice at once: both providers' answers are true
             key[:] = bytes(len(key))
         else:
@@ -102,12 +93,11 @@ class Delivery:
         return KeyTaken(offer.request_id, answer)
 
     def _ended(self) -> None:
-        for waiting in (self._listening, self.key):
-            if not waiting.done():
-                waiting.set_exception(
-                    ServiceUnavailable("The door ended while the server waited for its weights' key.")
-                )
-                waiting.exception()  # nobody may be waiting yet
+        if not self.key.done():
+            self.key.set_exception(
+                ServiceUnavailable("Key waiting ended while the server waited for its weights' key.")
+            )
+            self.key.exception()  # nobody may be waiting yet
 
 
 async def _missing_layers() -> tuple[str, ...]:

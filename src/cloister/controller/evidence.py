@@ -15,11 +15,10 @@ import msgspec
 
 from cloister.attest.attester import Attester, Tee
 from cloister.attest.evidence import VERSION, NodeEvidence, Statement, bind, write_evidence
-from cloister.controller.relay import Front
-from cloister.errors import CloisterError, QueueFull
-from cloister.messages.front import AskEvidence, Evidence
-from cloister.messages.generation import Failed
-from cloister.process.hardening import where_raised
+from cloister.controller.relay import Frontend
+from cloister.errors import CloisterError, QueueFull, where_raised
+from cloister.messages.failure import failed
+from cloister.messages.frontend import AskEvidence, Evidence
 from cloister.transparency.dev_log import Release
 
 MAX_WAITING = 256
@@ -32,7 +31,7 @@ class Keyed(Protocol):
     def public(self) -> bytes: ...
 
 
-class Notary:
+class EvidenceMaker:
     """`statement` says what the node serves, once that is known."""
 
     def __init__(
@@ -50,19 +49,19 @@ class Notary:
         self._statement = statement
         self._most = most
         self._answering: set[asyncio.Task[None]] = set()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="notary")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="evidence_maker")
 
     @property
     def tee(self) -> Tee:
         """What stands behind the evidence."""
         return self._attester.tee
 
-    def answer(self, front: Front, asked: AskEvidence) -> None:
+    def answer(self, frontend: Frontend, asked: AskEvidence) -> None:
         """Send the evidence asked for, or why there is none."""
         if len(self._answering) >= self._most:
-            front.send(_failed(asked.request_id, QueueFull("Too many clients ask for evidence.", retry_after=1)))
+            frontend.send(failed(asked.request_id, QueueFull("Too many clients ask for evidence.", retry_after=1)))
             return
-        task = asyncio.create_task(self._answer(front, asked))
+        task = asyncio.create_task(self._answer(frontend, asked))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
@@ -91,15 +90,11 @@ class Notary:
             release=self._release.prove(since),
         )
 
-    async def _answer(self, front: Front, asked: AskEvidence) -> None:
+    async def _answer(self, frontend: Frontend, asked: AskEvidence) -> None:
         try:
             document = write_evidence(await self.evidence(asked.nonce, asked.since))
-            front.send(Evidence(asked.request_id, document))
+            frontend.send(Evidence(asked.request_id, document))
         except CloisterError as reason:
-            front.send(_failed(asked.request_id, reason))
+            frontend.send(failed(asked.request_id, reason))
         except Exception as wrong:
-            front.send(_failed(asked.request_id, CloisterError(f"There is no evidence: {where_raised(wrong)}.")))
-
-
-def _failed(request_id: int, reason: CloisterError) -> Failed:
-    return Failed(request_id, reason.code, str(reason), getattr(reason, "retry_after", 0))
+            frontend.send(failed(asked.request_id, CloisterError(f"There is no evidence: {where_raised(wrong)}.")))

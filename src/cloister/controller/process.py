@@ -1,9 +1,9 @@
 """The house: which process is started when, and what happens when one ends.
 
-    weights (sealed once) → nursery → spare vaults and service; then a gateway may open its doors
+    weights (sealed once) → fork server → spare vaults and service; then a gateway may open its doors
 
-A service that ends is forked again; the vaults of living sessions stay. A nursery that ends takes all with it and is
-started again. When this process ends, however it does, the kernel ends all others (PDEATHSIG, pid namespaces).
+A service that ends is forked again; the vaults of living sessions stay. A fork server that ends takes all with it and
+is started again. When this process ends, however it does, the kernel ends all others (PDEATHSIG, pid namespaces).
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from cloister.attest.tsm import find_attester
 from cloister.config import Settings
 from cloister.controller.channel_key import ChannelKeys
 from cloister.controller.clerk import ClerkKeeper
-from cloister.controller.evidence import Notary
+from cloister.controller.evidence import EvidenceMaker
+from cloister.controller.forkserver import ForkServer
 from cloister.controller.mpc_offer import check_mpc
-from cloister.controller.nursery import Nursery
 from cloister.controller.relay import Relay
 from cloister.controller.release import find_release
 from cloister.controller.remote import reach_remote_vaults
-from cloister.controller.secure import SecureDesk
+from cloister.controller.sealed_requests import SealedRequests
 from cloister.controller.service import Service
 from cloister.controller.weights import SealedWeights, seal_weights
 from cloister.errors import CloisterError, ServiceUnavailable
 from cloister.levels import Needs, served
 from cloister.link.network.handshake import digest_of
 from cloister.link.shape import LinkShape
-from cloister.messages.front import Serving
+from cloister.messages.forkserver import Preloaded
+from cloister.messages.frontend import Serving
 from cloister.messages.generation import VERSION, Ready
-from cloister.messages.nursery import Preloaded
 from cloister.models.source import ModelFolder
 
 log = logging.getLogger(__name__)
@@ -45,29 +45,29 @@ WAIT_FOR_THE_KILLED_S = 2.0
 
 
 class Controller:
-    """Owns every process that computes. Fronts speak to its `relay`; sealed requests go through `secure`, and `notary`
-    shows what this node is."""
+    """Owns every process that computes. Fronts speak to its `relay`; `sealed_requests` takes in what came sealed, and
+    `evidence_maker` shows what this node is."""
 
     def __init__(self, folder: ModelFolder, settings: Settings) -> None:
         self._folder = folder
         self._settings = settings
         self._weights: SealedWeights | None = None
-        self._nursery: Nursery | None = None
-        self._nursery_up = False
+        self._forkserver: ForkServer | None = None
+        self._forkserver_up = False
         self._preloaded: Preloaded | None = None
         self._service: Service | None = None
         self._ready: Ready | None = None
         self._started = int(time())
         self._digest: asyncio.Task[bytes] | None = None
         keys = ChannelKeys()
-        self.secure = SecureDesk(keys)
-        self.notary = Notary(
+        self.sealed_requests = SealedRequests(keys)
+        self.evidence_maker = EvidenceMaker(
             find_attester(settings.controller.attester),
             find_release(settings.controller.release),
             keys,
             self._statement,
         )
-        self.relay = Relay(settings.controller, lambda: self.serving, settings.engine.cores, self.secure.lock)
+        self.relay = Relay(settings.controller, lambda: self.serving, settings.engine.cores, self.sealed_requests.lock)
         self._mpc = check_mpc(settings, folder)
         self._clerk: ClerkKeeper | None = None
         self._broken = asyncio.Event()
@@ -97,7 +97,7 @@ class Controller:
 
     async def start(self) -> Serving:
         """Start everything, in order."""
-        self._launch_nursery()
+        self._launch_forkserver()
         self._weights = await seal_weights(self._folder, self._settings.engine)
         self._digest = asyncio.create_task(asyncio.to_thread(digest_of, self._weights.fd))
         await self._start_what_is_missing()
@@ -108,7 +108,7 @@ class Controller:
 
     async def close(self) -> None:
         """End everything, and wait until it has ended."""
-        self.notary.close()
+        self.evidence_maker.close()
         if self._keeper:
             self._keeper.cancel()
             with suppress(asyncio.CancelledError):
@@ -119,8 +119,8 @@ class Controller:
         self.relay.sessions.end_all(WAIT_FOR_THE_KILLED_S)
         if self._service:
             self._service.close(WAIT_FOR_THE_KILLED_S)
-        if self._nursery:
-            await self._nursery.close()
+        if self._forkserver:
+            await self._forkserver.close()
         if self._digest:
             await asyncio.wait((self._digest,))
         if self._weights:
@@ -147,9 +147,9 @@ class Controller:
         self.relay.mpc.open(clerk)
 
     async def _start_what_is_missing(self) -> None:
-        nursery = self._nursery if self._nursery and self._nursery_up else await self._preload_nursery()
+        forkserver = self._forkserver if self._forkserver and self._forkserver_up else await self._preload_forkserver()
         if self._service is None:
-            service = Service(nursery, self.relay.from_service, self._service_ended)
+            service = Service(forkserver, self.relay.from_service, self._service_ended)
             try:
                 self._ready = await service.ready(SERVICE_START_S)
             except BaseException:
@@ -158,25 +158,24 @@ class Controller:
             self._service = service
             self.relay.service_up(service)
 
-    def _launch_nursery(self) -> Nursery:
-        self._nursery = Nursery(self._nursery_ended)
-        self._nursery.start()
-        return self._nursery
+    def _launch_forkserver(self) -> ForkServer:
+        self._forkserver = ForkServer(self._forkserver_ended)
+        return self._forkserver
 
-    async def _preload_nursery(self) -> Nursery:
+    async def _preload_forkserver(self) -> ForkServer:
         assert self._weights is not None
-        nursery = self._nursery or self._launch_nursery()
+        forkserver = self._forkserver or self._launch_forkserver()
         try:
-            facts = await nursery.preload(self._folder.name, self._folder.path, self._settings, self._weights.fd)
+            facts = await forkserver.preload(self._folder.name, self._folder.path, self._settings, self._weights.fd)
             shape = LinkShape(facts.heads, facts.dim, facts.layers)
             remote = await reach_remote_vaults(self._settings.controller, self._weights.fd, shape)
         except BaseException:
-            self._nursery = None
-            await nursery.close()
+            self._forkserver = None
+            await forkserver.close()
             raise
-        self._nursery_up, self._preloaded = True, facts
-        self.relay.vaults.open(remote or nursery, shape)
-        return nursery
+        self._forkserver_up, self._preloaded = True, facts
+        self.relay.vaults.open(remote or forkserver, shape)
+        return forkserver
 
     def _service_ended(self) -> None:
         log.warning("The service process ended; starting it again.")
@@ -184,9 +183,9 @@ class Controller:
         self.relay.service_gone()
         self._broken.set()
 
-    def _nursery_ended(self) -> None:
-        log.warning("The nursery ended, and all it forked; starting again.")
-        self._nursery, self._nursery_up = None, False
+    def _forkserver_ended(self) -> None:
+        log.warning("The fork server ended, and all it forked; starting again.")
+        self._forkserver, self._forkserver_up = None, False
         if self._service is not None:
             self._service.close()
             self._service = None

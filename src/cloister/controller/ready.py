@@ -7,7 +7,7 @@ from rich.console import Console
 from cloister.attest.attester import Tee
 from cloister.config import DEVELOPMENT_KEY, Settings
 from cloister.levels import MPC
-from cloister.messages.front import Serving
+from cloister.messages.frontend import Serving
 
 
 def say_ready(

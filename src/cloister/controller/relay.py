@@ -1,4 +1,4 @@
-"""Routes what the processes say of requests: fronts, vaults and the service on all sides, one route a level between.
+"""Routes what the processes say of requests: frontends, vaults and the service on all sides, one route a level between.
 
 Prompts pass as opaque bytes, answers as token ids; neither is kept here. What one process may say of a request is
 checked by the request's route: a vault or service that lies is ended (its endpoint raises).
@@ -15,9 +15,8 @@ import msgspec
 from msgspec.structs import replace
 
 from cloister.config import ControllerSettings
-from cloister.controller.line import Line
-from cloister.controller.numbering import FRONT_BITS, front_of, local, wide
-from cloister.controller.referee import Referee
+from cloister.controller.core_lease import LeaseKeeper
+from cloister.controller.numbering import FRONTEND_BITS, frontend_of, local, wide
 from cloister.controller.requests import Request, Requests
 from cloister.controller.routes.base import Asked, Node, Route
 from cloister.controller.routes.isolated import IsolatedRoute
@@ -27,20 +26,21 @@ from cloister.controller.routes.partitioned import PartitionedRoute
 from cloister.controller.routes.vault import VaultRoute
 from cloister.controller.service import Service
 from cloister.controller.sessions import Session, SessionKey, Sessions
+from cloister.controller.vault_queue import VaultQueue
 from cloister.controller.vaults import Vault, Vaults
 from cloister.controller.wording import in_own_words
 from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable, VaultLost
 from cloister.levels import Decodes
-from cloister.messages.front import Ask, EndSession, Serving
+from cloister.messages.frontend import Ask, EndSession, Serving
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Submit, Tokens
-from cloister.messages.parlour import AskSealed
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
+from cloister.messages.sealed_api import AskSealed
 from cloister.messages.service import AskView, Paused, View
-from cloister.messages.vault import FloorDone, LinkBroken, Prefilled, Release, Understood, WantFloor
+from cloister.messages.vault import CoresDone, LinkBroken, Prefilled, Release, Understood, WantCores
 
 
-class Front(Protocol):
-    """A gateway or the parlour, as far as the relay is concerned."""
+class Frontend(Protocol):
+    """A gateway or the sealed API, as far as the relay is concerned."""
 
     def send(self, message: msgspec.Struct) -> None: ...
     def send_soon(self, message: msgspec.Struct) -> None: ...
@@ -51,7 +51,7 @@ def _nothing_is_sealed(prompt: SealedPrompt) -> LockedPrompt:
 
 
 class Relay:
-    """All requests of all fronts. `lock` gives a sealed prompt with its key, when a vault is to have it."""
+    """All requests of all frontends. `lock` gives a sealed prompt with its key, when a vault is to have it."""
 
     def __init__(
         self,
@@ -61,12 +61,12 @@ class Relay:
         lock: Callable[[SealedPrompt], LockedPrompt] = _nothing_is_sealed,
     ) -> None:
         self._lock = lock
-        self._fronts: dict[int, Front] = {}
-        self._front_numbers = itertools.count(1)
-        self._line = Line(settings.max_waiting_for_vaults, self._confide)
+        self._frontends: dict[int, Frontend] = {}
+        self._frontend_numbers = itertools.count(1)
+        self._queue = VaultQueue(settings.max_waiting_for_vaults, self._confide)
         self._views: Counter[int] = Counter()
         self.requests = Requests(self._tell, lambda: serving().vocabulary, self._ended)
-        self.referee = Referee(cores, settings.vault_deadline_s, settings.service_deadline_s)
+        self.core_lease = LeaseKeeper(cores, settings.vault_deadline_s, settings.service_deadline_s)
         self.vaults = Vaults(settings.spare_vaults, settings.vault_ready_s, self._from_vault, self._vault_ended)
         self.sessions = Sessions(
             self.vaults, settings.max_vaults, settings.session_idle_s, self._session_begins, self._session_ended
@@ -81,23 +81,23 @@ class Relay:
     def _route_of(self, request: Request) -> Route:
         return self.routes[request.level.name]
 
-    # ---- fronts
+    # ---- frontends
 
-    def add_front(self, front: Front) -> int:
-        """A number for a front; it is part of its requests' ids from now on."""
-        number = next(self._front_numbers)
-        self._fronts[number] = front
+    def add_frontend(self, frontend: Frontend) -> int:
+        """A number for a frontend; it is part of its requests' ids from now on."""
+        number = next(self._frontend_numbers)
+        self._frontends[number] = frontend
         return number
 
-    def remove_front(self, number: int) -> None:
-        """A front is gone, and nobody waits for its requests."""
-        self._fronts.pop(number, None)
-        for request_id in self._line.waiting_from(number, FRONT_BITS):
-            self._line.leave(request_id)
-        for request in self.requests.of_front(number):
+    def remove_frontend(self, number: int) -> None:
+        """A frontend is gone, and nobody waits for its requests."""
+        self._frontends.pop(number, None)
+        for request_id in self._queue.waiting_from(number, FRONTEND_BITS):
+            self._queue.leave(request_id)
+        for request in self.requests.of_frontend(number):
             self._cancel(request)
 
-    def from_front(self, number: int, message: msgspec.Struct) -> None:
+    def from_frontend(self, number: int, message: msgspec.Struct) -> None:
         match message:
             case Submit():
                 self._open.submit(replace(message, request_id=self._new_id(number, message.request_id)))
@@ -107,7 +107,7 @@ class Relay:
                 self._ask(replace(ask, request_id=self._new_id(number, ask.request_id)), message.prompt)
             case Cancel():
                 request_id = wide(number, message.request_id)
-                if not self._line.leave(request_id) and (request := self.requests.get(request_id)):
+                if not self._queue.leave(request_id) and (request := self.requests.get(request_id)):
                     self._cancel(request)
             case AskStats():
                 if (service := self._node.service) is not None:
@@ -124,13 +124,13 @@ class Relay:
             case EndSession():
                 self.sessions.end_named(SessionKey.of(message.tenant, message.group, message.session, keep=True))
             case _:
-                raise ProtocolError("A front sent a message out of turn.")
+                raise ProtocolError("A frontend sent a message out of turn.")
 
     def _new_id(self, number: int, request_id: int) -> int:
-        """The id under which the node knows a front's new request."""
+        """The id under which the node knows a frontend's new request."""
         request_id = wide(number, request_id)
-        if request_id in self.requests or request_id in self._line:
-            raise ProtocolError("A front sent a message out of turn.")
+        if request_id in self.requests or request_id in self._queue:
+            raise ProtocolError("A frontend sent a message out of turn.")
         return request_id
 
     def _ask(self, message: Ask, sealed: SealedPrompt | None = None) -> None:
@@ -139,7 +139,7 @@ class Relay:
             if message.level == self.mpc.level.name:
                 self.mpc.ask(asked)
             else:
-                self._line.enter(asked)
+                self._queue.enter(asked)
         except (QueueFull, ServiceUnavailable) as reason:
             self.requests.refuse(message.request_id, reason)
 
@@ -161,22 +161,22 @@ class Relay:
         """One request less in its session, which may be idle or gone now: the next that waits may have its vault."""
         if request.session is not None:
             self.sessions.leave(request.session, request.request_id)
-            self._line.move()
+            self._queue.move()
 
     def _tell(self, message: Accepted | Tokens | Failed | View) -> None:
-        if front := self._fronts.get(front_of(message.request_id)):
-            # A step brings tokens for everybody: the front is woken once for all of them.
-            front.send_soon(replace(message, request_id=local(message.request_id)))
+        if frontend := self._frontends.get(frontend_of(message.request_id)):
+            # A step brings tokens for everybody: the frontend is woken once for all of them.
+            frontend.send_soon(replace(message, request_id=local(message.request_id)))
 
     def _tell_stats(self, number: int, stats: Stats) -> None:
-        if front := self._fronts.get(number):
-            front.send(
+        if frontend := self._frontends.get(number):
+            frontend.send(
                 replace(
                     stats,
                     running=stats.running + len(self.requests.held_by("vault")) + len(self.requests.held_by("mpc")),
                     prompt_tokens=stats.prompt_tokens + self.requests.prompt_tokens,
                     output_tokens=stats.output_tokens + self.requests.output_tokens,
-                    waiting=stats.waiting + len(self._line),
+                    waiting=stats.waiting + len(self._queue),
                     vaults=len(self.sessions),
                     vault_ready_ms=self.vaults.ready_ms,
                     vault_wait_ms=self.vaults.wait_ms,
@@ -187,7 +187,7 @@ class Relay:
 
     def service_up(self, service: Service) -> None:
         """There is a service: it may ask the vaults that live, and gets work again."""
-        self.referee.service_up(service)
+        self.core_lease.service_up(service)
         for vault in self.sessions.vaults():
             service.attach(vault.number, vault.link)
         self._node.service = service
@@ -203,7 +203,7 @@ class Relay:
                 self.requests.fail(request, reason)
         for request_id in list(self._views.elements()):
             self._viewed(View(request_id, known=False))
-        self.referee.service_gone()
+        self.core_lease.service_gone()
 
     def _viewed(self, view: View) -> None:
         self._views -= Counter((view.request_id,))
@@ -212,7 +212,7 @@ class Relay:
     def from_service(self, message: msgspec.Struct) -> None:
         match message:
             case Paused():
-                self.referee.paused()
+                self.core_lease.paused()
             case View():
                 if not self._views[message.request_id]:
                     raise ProtocolError("The service sent a view that nobody asked for.")
@@ -234,13 +234,13 @@ class Relay:
         service = self._node.service
         if service is not None:
             service.detach(session.vault.number)
-        self.referee.gone(session.vault.number)
+        self.core_lease.gone(session.vault.number)
         for request_id in list(session.requests):
             if (request := self.requests.get(request_id)) is not None:
                 if request.holder == "service" and service is not None:
                     service.send(Cancel(request_id))
                 self.requests.fail(request, VaultLost.because("vault_lost"))
-        self._line.move()
+        self._queue.move()
 
     def _vault_ended(self, vault: Vault) -> None:
         if (session := self.sessions.of_vault(vault)) is not None:
@@ -248,10 +248,10 @@ class Relay:
 
     def _from_vault(self, vault: Vault, message: msgspec.Struct) -> None:
         match message:
-            case WantFloor():
-                self.referee.want(vault.number, vault, message.tokens)
-            case FloorDone():
-                self.referee.done(vault.number)
+            case WantCores():
+                self.core_lease.want(vault.number, vault, message.tokens)
+            case CoresDone():
+                self.core_lease.done(vault.number)
             case LinkBroken():
                 raise ProtocolError("A vault was asked what it must not answer.")
             case Understood() | Prefilled() | Tokens() | Failed():

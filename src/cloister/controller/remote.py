@@ -1,4 +1,4 @@
-"""The controller's way to a vault host: takes the nursery's place where vaults are concerned."""
+"""The controller's way to a vault host: takes the fork server's place where vaults are concerned."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import socket
 from typing import Literal
 
 from cloister.config import ControllerSettings
-from cloister.controller.bridge import start_bridge
 from cloister.errors import ServiceUnavailable, SetupError
 from cloister.link.network.address import Address
 from cloister.link.network.credentials import credentials_from, read_secret
@@ -15,7 +14,8 @@ from cloister.link.network.handshake import digest_of, request_for
 from cloister.link.shape import LinkShape
 from cloister.messages.bridge import Connect, Credentials
 from cloister.messages.frames import encode_frame
-from cloister.process.child import Child
+from cloister.process.child import Child, start_module
+from cloister.process.hardening import WIPE_FREED_MEMORY
 
 SERVER_BRIDGE = "cloister.link.network.server_bridge"
 
@@ -30,7 +30,7 @@ class Remote:
         """Have a vault forked over there; it answers the link whose descriptors these are."""
         if role != "vault":
             raise ServiceUnavailable("A vault host has vaults only.")
-        child, ours = start_bridge(SERVER_BRIDGE)
+        child, ours = start_module(SERVER_BRIDGE, **WIPE_FREED_MEMORY)
         socket.send_fds(ours, [encode_frame((self._order,))], list(descriptors))
         return child, ours
 

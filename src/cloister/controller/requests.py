@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from cloister.controller.numbering import front_of
+from cloister.controller.numbering import frontend_of
 from cloister.controller.sessions import Session
 from cloister.errors import CloisterError, ProtocolError
 from cloister.levels import Level
+from cloister.messages.failure import failed
 from cloister.messages.generation import Accepted, Failed, SamplingParams, Tokens
 
 Holder = Literal["vault", "service", "mpc"]
@@ -63,8 +64,8 @@ class Requests:
     def get(self, request_id: int) -> Request | None:
         return self._under_way.get(request_id)
 
-    def of_front(self, number: int) -> list[Request]:
-        return [request for request in self if front_of(request.request_id) == number]
+    def of_frontend(self, number: int) -> list[Request]:
+        return [request for request in self if frontend_of(request.request_id) == number]
 
     def held_by(self, holder: Holder) -> list[Request]:
         return [request for request in self if request.holder == holder]
@@ -125,9 +126,3 @@ class Requests:
         vocabulary = self._vocabulary()
         if any(token >= vocabulary for token in message.tokens):
             raise ProtocolError("A token is not of this model.")
-
-
-def failed(request_id: int, reason: CloisterError) -> Failed:
-    """The message for an error of ours."""
-    retry_after, param = getattr(reason, "retry_after", 0), getattr(reason, "param", None)
-    return Failed(request_id, reason.code, str(reason), retry_after, param)

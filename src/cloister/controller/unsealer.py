@@ -7,25 +7,22 @@ the provider sealed it, this process ends and the folder with it.
 
 from __future__ import annotations
 
-import signal
-import socket
-import sys
 from pathlib import Path
 
 from cloister.controller.memory_folder import MemoryFolder
-from cloister.errors import CloisterError, ProtocolError
+from cloister.errors import ProtocolError
+from cloister.messages.failure import start_failed
 from cloister.messages.generation import VERSION
-from cloister.messages.lifecycle import StartFailed
 from cloister.messages.unsealing import Locked, Packed, ToUnsealer, Unseal, Unsealed
-from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks, where_raised
-from cloister.process.line import Line
+from cloister.process.blocking import BlockingEndpoint
+from cloister.process.hardening import begin_child, forbid_core_dumps
 from cloister.sealed_weights.file import WeightsBundle
 from cloister.sealed_weights.header import read_provider_key
 
 PARAMETERS = ".safetensors"
 
 
-def serve(line: Line[Unseal | Packed]) -> None:
+def serve(line: BlockingEndpoint[Unseal | Packed]) -> None:
     """One file, then the end."""
     order = line.next()
     if order is None:
@@ -41,10 +38,8 @@ def serve(line: Line[Unseal | Packed]) -> None:
         folder.remove(PARAMETERS)
         folder.lock()
         line.send(Locked())
-    except CloisterError as reason:
-        line.send(StartFailed(reason.code, reason.message, reason.hint))
-    except Exception as wrong:
-        line.send(StartFailed(CloisterError.code, f"The weights cannot be unsealed: {where_raised(wrong)}."))
+    except Exception as reason:
+        line.send(start_failed(reason, "The weights cannot be unsealed"))
 
 
 def unseal(order: Unseal) -> MemoryFolder:
@@ -60,10 +55,7 @@ def unseal(order: Unseal) -> MemoryFolder:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    hide_tracebacks()
-    die_with_parent()
-    serve(Line(socket.socket(fileno=int(sys.argv[1])), ToUnsealer))
+    serve(BlockingEndpoint(begin_child("unsealer", dumpable=True), ToUnsealer))
 
 
 if __name__ == "__main__":

@@ -14,14 +14,14 @@ from time import monotonic
 
 import msgspec
 
-from cloister.controller.nursery import Nursery
+from cloister.controller.forkserver import ForkServer
 from cloister.controller.remote import Remote
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.link.memory import create_link
 from cloister.link.shape import LinkShape
 from cloister.messages.generation import VERSION
 from cloister.messages.vault import FromVault, VaultReady
-from cloister.process.endpoint import Channel
+from cloister.process.endpoint import Endpoint
 
 SECONDS_BEFORE_REPLACING_A_DEAD_SPARE = 1.0
 
@@ -32,7 +32,7 @@ class Vault:
     def __init__(
         self,
         number: int,
-        nursery: Nursery | Remote,
+        forkserver: ForkServer | Remote,
         shape: LinkShape,
         ready_s: float,
         on_message: Callable[[Vault, msgspec.Struct], None],
@@ -48,8 +48,8 @@ class Vault:
         self._on_message = on_message
         self._on_end = on_end
         self._held_back: list[msgspec.Struct] = []
-        self._child, ours = nursery.spawn("vault", *self.link.vault_descriptors)
-        self._channel = Channel(ours, FromVault, self._receive, self.give_up)
+        self._child, ours = forkserver.spawn("vault", *self.link.vault_descriptors)
+        self._channel = Endpoint(ours, FromVault, self._receive, self.give_up)
         self._patience = asyncio.get_running_loop().call_later(ready_s, self.give_up)
 
     @property
@@ -94,7 +94,7 @@ class Vault:
 
 
 class Vaults:
-    """Makes vaults, and keeps `spares` fresh ones while there is a nursery."""
+    """Makes vaults, and keeps `spares` fresh ones while there is a fork server."""
 
     def __init__(
         self,
@@ -108,15 +108,15 @@ class Vaults:
         self._on_message = on_message
         self._on_end = on_end
         self._numbers = itertools.count(1)
-        self._nursery: Nursery | Remote | None = None
+        self._forkserver: ForkServer | Remote | None = None
         self._shape: LinkShape | None = None
         self._spares: deque[Vault] = deque()
         self._last_ordered: Vault | None = None
         self._last_taken: Vault | None = None
 
-    def open(self, nursery: Nursery | Remote, shape: LinkShape) -> None:
-        """Begin to fork vaults from this nursery, or to take them from an outpost."""
-        self._nursery, self._shape = nursery, shape
+    def open(self, forkserver: ForkServer | Remote, shape: LinkShape) -> None:
+        """Begin to fork vaults from this fork server, or to take them from an outpost."""
+        self._forkserver, self._shape = forkserver, shape
         self._refill()
 
     def take(self) -> Vault:
@@ -143,19 +143,19 @@ class Vaults:
 
     def close(self, wait_s: float = 0.0) -> None:
         """No more vaults until `open`; the spare ones end."""
-        self._nursery = None
+        self._forkserver = None
         while self._spares:
             self._spares.popleft().close(wait_s)
 
     def _refill(self) -> None:
-        while self._nursery is not None and len(self._spares) < self._wanted:
+        while self._forkserver is not None and len(self._spares) < self._wanted:
             self._spares.append(self._fork())
 
     def _fork(self) -> Vault:
-        if self._nursery is None or self._shape is None:
+        if self._forkserver is None or self._shape is None:
             raise ServiceUnavailable("The server is restarting.", hint="Try again in a few seconds.")
         self._last_ordered = Vault(
-            next(self._numbers), self._nursery, self._shape, self._ready_s, self._on_message, self._vault_ended
+            next(self._numbers), self._forkserver, self._shape, self._ready_s, self._on_message, self._vault_ended
         )
         return self._last_ordered
 

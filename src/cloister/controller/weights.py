@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import msgspec
 
 from cloister.config import EngineSettings
-from cloister.errors import CloisterError, SetupError, error_from_code
+from cloister.errors import CloisterError, SetupError
+from cloister.messages.failure import why_not_started
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import Start, StartFailed
 from cloister.models.memory_file import check_sealed, create_memory_file, reopen_read_only, seal
@@ -75,4 +76,4 @@ def _why(said: bytes, status: int | None) -> CloisterError:
             f"The process that packs the weights ended with status {status}.",
             hint="Perhaps memory ran out: the weights must fit into it once.",
         )
-    return error_from_code(reason.code, reason.message, hint=reason.hint)
+    return why_not_started(reason)

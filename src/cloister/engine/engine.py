@@ -23,16 +23,23 @@ from cloister.engine.sampler import Forced, Sampled, Sampler
 from cloister.engine.scheduler import Scheduler
 from cloister.engine.sequence import Sequence
 from cloister.engine.work import Work
-from cloister.errors import CloisterError, InvalidRequest, ProtocolError, QueueFull, ServiceUnavailable, VaultLost
+from cloister.errors import (
+    CloisterError,
+    InvalidRequest,
+    ProtocolError,
+    ServiceUnavailable,
+    VaultLost,
+    where_raised,
+)
+from cloister.messages.failure import failed
 from cloister.messages.generation import Accepted, Failed, Phase, Stats, Submit, TokenLogprob, Tokens
 from cloister.messages.service import View
-from cloister.process.hardening import where_raised
 
 log = logging.getLogger(__name__)
 
 
 class Engine:
-    """Serves many sequences at once over one runner. Every answer is a message for the front."""
+    """Serves many sequences at once over one runner. Every answer is a message for the frontend."""
 
     def __init__(self, runner: Runner, settings: EngineSettings, prefix: PrefixCache | None = None) -> None:
         self._runner = runner
@@ -65,7 +72,7 @@ class Engine:
             if sequence.finish is None:
                 self._scheduler.add(sequence)
         except CloisterError as error:
-            return _failed(request.request_id, error)
+            return failed(request.request_id, error)
         self._arrivals += 1
         if sequence.finish is None:
             self._sequences[request.request_id] = sequence
@@ -247,7 +254,7 @@ class Engine:
         self._scheduler.remove(sequence, keep_prefix=False)
         if not isinstance(error, CloisterError):
             error = CloisterError(f"The computation failed ({type(error).__name__}).", hint="Try again.")
-        return _failed(sequence.request_id, error)
+        return failed(sequence.request_id, error)
 
     def _fail_all_on(self, link: int, error: VaultLost) -> list[Failed]:
         return [self._fail(s, error) for s in list(self._sequences.values()) if s.link == link]
@@ -264,8 +271,3 @@ def _most_positions(blocks: int, size: int) -> int:
     """How long a sequence may be to fit so many blocks under every layout: three segments may each end in a block
     that holds one position."""
     return max(blocks, (blocks - 2) * size + 2)
-
-
-def _failed(request_id: int, error: CloisterError) -> Failed:
-    retry_after = error.retry_after if isinstance(error, QueueFull) else 0
-    return Failed(request_id, error.code, str(error), retry_after)

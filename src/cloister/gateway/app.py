@@ -13,8 +13,8 @@ from cloister.backend.base import Backend, Carrier
 from cloister.config import GatewaySettings
 from cloister.errors import CloisterError
 from cloister.gateway import chat, completions, models, operations, sealed, sessions, views
+from cloister.gateway.api import Api
 from cloister.gateway.errors import ErrorReply, handle_cloister_error, handle_http_error
-from cloister.gateway.front import Front
 from cloister.gateway.guard import Guard
 from cloister.gateway.keys import KeyRing, load_keys
 from cloister.gateway.metrics import Metrics
@@ -51,9 +51,7 @@ def create_api(
         redirect_slashes=False,
     )
     levels = Levels(backend.ready.levels)
-    app.state.front = Front(
-        backend, tokenizer, prompts, model, created, settings, keys, levels, WatchedAnswers(), metrics
-    )
+    app.state.api = Api(backend, tokenizer, prompts, model, created, settings, keys, levels, WatchedAnswers(), metrics)
     app.add_middleware(Guard, metrics=metrics, local_only=settings.keys_file is None)
     app.add_exception_handler(CloisterError, handle_cloister_error)
     app.add_exception_handler(HTTPException, handle_http_error)

@@ -10,8 +10,8 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from cloister.gateway.api import AskedBy, api_of
 from cloister.gateway.choice import Delta, Finish, ScoredToken
-from cloister.gateway.front import AskedBy, front_of
 from cloister.gateway.generation import Order
 from cloister.gateway.openapi import generation_docs
 from cloister.gateway.reply import Reply, Usage, comment, encode, finite
@@ -110,12 +110,12 @@ router = APIRouter()
 @router.post("/v1/chat/completions", **generation_docs("ChatRequest", "ChatCompletion"))
 async def chat_completions(request: Request, asked: AskedBy) -> Response:
     """Continue a conversation."""
-    front = front_of(request)
-    body, terms = await front.read(request, CHAT, asked)
+    api = api_of(request)
+    body, terms = await api.read(request, CHAT, asked)
     [prompt] = terms.prompts
-    job = await front.job(prompt, terms)
+    job = await api.job(prompt, terms)
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    max_tokens = front.answer_tokens(job, limit, DEFAULT_TOKENS)
+    max_tokens = api.answer_tokens(job, limit, DEFAULT_TOKENS)
     orders = [
         Order(
             job,
@@ -123,12 +123,12 @@ async def chat_completions(request: Request, asked: AskedBy) -> Response:
                 body,
                 max_tokens=max_tokens,
                 logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-                vocabulary=front.backend.ready.vocabulary,
-                stop_tokens=front.tokenizer.stop_tokens,
+                vocabulary=api.backend.ready.vocabulary,
+                stop_tokens=api.tokenizer.stop_tokens,
                 seed=choice_seed(body.seed, choice),
             ),
         )
         for choice in range(body.n or 1)
     ]
-    reply = ChatReply(front.model, int(time.time()), front.tokenizer, include_usage=body.include_usage)
-    return front.answer(terms, body, orders, reply)
+    reply = ChatReply(api.model, int(time.time()), api.tokenizer, include_usage=body.include_usage)
+    return api.answer(terms, body, orders, reply)

@@ -12,13 +12,13 @@ import msgspec
 
 from cloister.backend.base import Carrier, SealedAnswer
 from cloister.backend.client import ControllerClient
-from cloister.backend.stream import raised
 from cloister.errors import CloisterError, ServiceUnavailable
-from cloister.messages.front import AskEvidence, Evidence, Leave, Sealed, SealedPart, Taken, ToGateway
+from cloister.messages.failure import raised
+from cloister.messages.frontend import AskEvidence, Evidence, Leave, Sealed, SealedPart, Taken, ToGateway
 from cloister.messages.generation import Failed
 
 TELL_TAKEN_BYTES = 1 << 16
-"""The parlour may be further ahead than this (parlour.exchange.WINDOW_BYTES), so it need not wait for each word."""
+"""The sealed API may be further ahead than this (sealed_api.exchange.WINDOW_BYTES), so it need not wait for it."""
 
 
 class GatewayClient(ControllerClient, Carrier):

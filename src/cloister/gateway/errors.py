@@ -27,8 +27,8 @@ from cloister.errors import (
     ServiceUnavailable,
     Unauthorized,
     VaultLost,
+    where_raised,
 )
-from cloister.process.hardening import where_raised
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from cloister.errors import ModelNotFound
-from cloister.gateway.front import AskedBy, Front, front_of
+from cloister.gateway.api import Api, AskedBy, api_of
 from cloister.gateway.openapi import replies
 from cloister.gateway.protection import LevelInfo
 
@@ -35,21 +35,21 @@ router = APIRouter()
 @router.get("/v1/models", **replies("ModelList", 401, 503))
 async def list_models(request: Request, asked: AskedBy) -> Response:
     """The models that can be asked."""
-    return _json(ModelList([_model(front_of(request))]))
+    return _json(ModelList([_model(api_of(request))]))
 
 
 @router.get("/v1/models/{model:path}", **replies("Model", 401, 404, 503))
 async def show_model(request: Request, model: str, asked: AskedBy) -> Response:
     """One model."""
-    front = front_of(request)
-    if model != front.model:
-        raise ModelNotFound("The model asked for is not served here.", hint=f"This server has {front.model!r}.")
-    return _json(_model(front))
+    api = api_of(request)
+    if model != api.model:
+        raise ModelNotFound("The model asked for is not served here.", hint=f"This server has {api.model!r}.")
+    return _json(_model(api))
 
 
-def _model(front: Front) -> Model:
-    ready = front.backend.ready
-    return Model(front.model, front.created, ready.max_context, front.levels.table, ready.missing_layers)
+def _model(api: Api) -> Model:
+    ready = api.backend.ready
+    return Model(api.model, api.created, ready.max_context, api.levels.table, ready.missing_layers)
 
 
 def _json(value: msgspec.Struct) -> Response:

@@ -11,7 +11,7 @@ from fastapi.security import HTTPAuthorizationCredentials
 from starlette.responses import Response
 
 from cloister.errors import CloisterError, ServiceUnavailable
-from cloister.gateway.front import Front, bearer, caller_of, front_of
+from cloister.gateway.api import Api, api_of, bearer, caller_of
 from cloister.gateway.keys import is_loopback
 from cloister.gateway.openapi import errors, replies
 from cloister.messages.generation import Stats
@@ -30,7 +30,7 @@ router = APIRouter()
 @router.get("/health", **replies("Health", 503))
 async def health(request: Request) -> Response:
     """Whether a request would be served now; needs no key."""
-    stats = await _stats(front_of(request))
+    stats = await _stats(api_of(request))
     if stats is None or not stats.up:
         raise ServiceUnavailable("The service does not answer.")
     return Response(msgspec.json.encode(Health()), media_type="application/json")
@@ -43,14 +43,14 @@ async def metrics(
     """Totals for Prometheus; from another machine only with a key."""
     if request.client is None or not is_loopback(request.client.host):
         caller_of(request, credentials)
-    front = front_of(request)
-    return Response(front.metrics.exposition(await _stats(front)), media_type=_TEXT)
+    api = api_of(request)
+    return Response(api.metrics.exposition(await _stats(api)), media_type=_TEXT)
 
 
-async def _stats(front: Front) -> Stats | None:
+async def _stats(api: Api) -> Stats | None:
     """The service's totals; None when it is away, or so busy that it seems so."""
     try:
         async with asyncio.timeout(_STATS_S):
-            return await front.backend.stats()
+            return await api.backend.stats()
     except (CloisterError, TimeoutError):
         return None

@@ -8,15 +8,14 @@ import socket
 from pathlib import Path
 
 from cloister.config import GatewaySettings
-from cloister.errors import CloisterError, ServiceUnavailable
+from cloister.errors import ServiceUnavailable
 from cloister.gateway.app import create_app
 from cloister.gateway.client import GatewayClient
 from cloister.gateway.sealed import SealedFirst
 from cloister.gateway.server import serve as serve_http
-from cloister.messages.front import Listening
-from cloister.messages.lifecycle import StartFailed
+from cloister.messages.failure import start_failed
+from cloister.messages.frontend import Listening
 from cloister.models.source import open_folder
-from cloister.process.hardening import where_raised
 from cloister.prompts.tokenizer import Tokenizer
 
 
@@ -27,10 +26,8 @@ async def serve(controller: socket.socket) -> None:
         await _serve(client)
     except ServiceUnavailable:
         pass  # the controller went away while we started
-    except CloisterError as reason:
-        client.send(StartFailed(reason.code, reason.message, reason.hint))
-    except Exception as wrong:
-        client.send(StartFailed("internal_error", f"The gateway cannot start: {where_raised(wrong)}."))
+    except Exception as reason:
+        client.send(start_failed(reason, "The gateway cannot start"))
     finally:
         await client.close()
 

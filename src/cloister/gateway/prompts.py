@@ -10,7 +10,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from cloister.gateway.text import Tokenizer
-from cloister.messages.front import Serving
+from cloister.messages.frontend import Serving
 from cloister.messages.prompts import ChatPrompt, Prompt, TextPrompt, write_prompt
 from cloister.prompts.json_prompt import check_size
 from cloister.prompts.reading import PromptReading, ReadPrompt

@@ -19,12 +19,12 @@ from starlette.types import Receive, Scope, Send
 from cloister.backend.base import Carrier, SealedAnswer
 from cloister.channel.envelope import CONTENT_TYPE
 from cloister.errors import CloisterError, InvalidRequest, RequestTimeout, ServiceUnavailable
+from cloister.gateway.api import api_of
 from cloister.gateway.errors import error_response
-from cloister.gateway.front import front_of
 from cloister.gateway.guard import Guard
 from cloister.gateway.limits import read_body
 from cloister.gateway.openapi import errors
-from cloister.messages.front import MAX_SEALED_BYTES
+from cloister.messages.frontend import MAX_SEALED_BYTES
 
 PATH = "/v1/sealed"
 EVIDENCE_S = 20.0
@@ -70,7 +70,7 @@ _asked: msgspec.json.Decoder[EvidenceRequest] = msgspec.json.Decoder(EvidenceReq
 async def evidence(request: Request) -> Response:
     """What this node can show of itself, over the caller's own 32 random bytes; needs no key."""
     try:
-        asked = _asked.decode(await read_body(request, front_of(request).settings))
+        asked = _asked.decode(await read_body(request, api_of(request).settings))
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise InvalidRequest(
             'The body must be {"nonce": "<64 hex digits>", "since": <size of the log last seen, or 0>}.', param="nonce"
@@ -93,7 +93,7 @@ async def evidence(request: Request) -> Response:
 )
 async def sealed(request: Request) -> Response:
     """A request sealed to this node's channel key; the answer is sealed too. What may be asked is all of this API."""
-    settings = front_of(request).settings
+    settings = api_of(request).settings
     deadline = asyncio.get_running_loop().time() + settings.request_timeout_s + GRACE_S
     # Padding at most doubles what is sealed; what many small prompts take beyond that fits the rest.
     limit = min(2 * settings.max_body_bytes + (1 << 18), MAX_SEALED_BYTES)
@@ -149,9 +149,9 @@ class SealedFirst:
     and finding their way through takes as long as answering. They are guarded and refused in the same way."""
 
     def __init__(self, app: FastAPI) -> None:
-        front = app.state.front
+        api = app.state.api
         self._app = app
-        self._guarded = Guard(_answer_sealed, front.metrics, local_only=front.settings.keys_file is None)
+        self._guarded = Guard(_answer_sealed, api.metrics, local_only=api.settings.keys_file is None)
         self._route = next(route for route in router.routes if getattr(route, "path", None) == PATH)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

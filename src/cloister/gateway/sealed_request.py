@@ -1,6 +1,6 @@
 """Requests that came through the secure channel: what the application is told of one, and where its prompts are.
 
-Only the parlour puts a SealedRequest into a request's scope; no client can. Neither key nor prompt is seen here.
+Only the sealed API puts a SealedRequest into a request's scope; no client can. Neither key nor prompt is seen here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SealedRequest:
 
 
 def sealed_request_of(request: Request) -> SealedRequest | None:
-    """What the parlour says of the request; None for one that came in the clear."""
+    """What the sealed API says of the request; None for one that came in the clear."""
     sealed = request.scope.get(SCOPE)
     assert sealed is None or isinstance(sealed, SealedRequest)
     return sealed

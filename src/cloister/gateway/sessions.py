@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from cloister.gateway.front import AskedBy, front_of
+from cloister.gateway.api import AskedBy, api_of
 from cloister.gateway.openapi import errors
 from cloister.gateway.session import check_name
 
@@ -21,5 +21,5 @@ router = APIRouter()
 async def end_session(request: Request, session: str, asked: AskedBy) -> Response:
     """End one of the caller's sessions, and its vault with all it kept. Whether there was one is not told."""
     check_name(session)
-    await front_of(request).backend.end_session(asked.caller.tenant, session, asked.caller.trust_group)
+    await api_of(request).backend.end_session(asked.caller.tenant, session, asked.caller.trust_group)
     return Response(status_code=204)

@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from cloister.errors import ServiceUnavailable
-from cloister.gateway.front import AskedBy, front_of
+from cloister.gateway.api import AskedBy, api_of
 from cloister.gateway.openapi import replies
 from cloister.gateway.text import Tokenizer
 from cloister.messages.service import View
@@ -57,14 +57,14 @@ router = APIRouter()
 @router.get("/v1/requests/{request_id}/view", **replies("RequestView", 401, 404, 503))
 async def view_request(request: Request, request_id: str, asked: AskedBy) -> Response:
     """What the provider sees of a request of the caller's own, while it runs and for a short while after."""
-    front = front_of(request)
-    answer = front.watched.find(request_id, asked.caller.tenant)
+    api = api_of(request)
+    answer = api.watched.find(request_id, asked.caller.tenant)
     if answer is None:
         raise HTTPException(404)
     try:
         async with asyncio.timeout(_VIEW_S):
             choices = [
-                _choice(index, await front.backend.view(number), front.tokenizer)
+                _choice(index, await api.backend.view(number), api.tokenizer)
                 for index, number in sorted(answer.requests.items())
             ]
     except TimeoutError:

@@ -12,7 +12,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from cloister.config import DEVELOPMENT_KEY
-from cloister.gateway.front import front_of
+from cloister.gateway.api import api_of
 from cloister.gateway.openapi import replies
 from cloister.gateway.protection import LevelInfo
 
@@ -65,11 +65,11 @@ async def page() -> Response:
 @router.get("/api/page", **replies("PageInfo"))
 async def page_info(request: Request) -> Response:
     """What the chat page needs to know; needs no key."""
-    front = front_of(request)
-    key = DEVELOPMENT_KEY if front.settings.keys_file is None else None
-    missing = front.backend.ready.missing_layers
+    api = api_of(request)
+    key = DEVELOPMENT_KEY if api.settings.keys_file is None else None
+    missing = api.backend.ready.missing_layers
     return Response(
-        msgspec.json.encode(PageInfo(front.model, front.levels.table, front.levels.default, missing, key)),
+        msgspec.json.encode(PageInfo(api.model, api.levels.table, api.levels.default, missing, key)),
         headers={"Cache-Control": "no-store"},
         media_type="application/json",
     )

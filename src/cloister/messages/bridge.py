@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from cloister.messages.vault import FloorDone, TakeFloor, WantFloor
+from cloister.messages.vault import CoresDone, LeaseCores, WantCores
 
 Role = Literal["server", "vault_host"]
 """The server connects, the vault host listens."""
@@ -78,5 +78,5 @@ class UseVault(Struct, frozen=True, tag="use_vault", forbid_unknown_fields=True)
 
 
 ToServerBridge = Connect
-ToVaultBridge = Accept | UseVault | TakeFloor
-FromVaultBridge = Admitted | WantFloor | FloorDone
+ToVaultBridge = Accept | UseVault | LeaseCores
+FromVaultBridge = Admitted | WantCores | CoresDone

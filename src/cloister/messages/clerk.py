@@ -1,5 +1,5 @@
 """What the controller and the clerk say to each other. The clerk holds a prompt at the level `mpc`: to the controller
-it is a vault that never asks for the floor, for it computes nothing but shares.
+it is a vault that never asks for cores, for it computes nothing but shares.
 
 Beside it, where the parties are on the same machine, is the process that keeps those three; it never sees a prompt.
 """

@@ -1,6 +1,6 @@
-"""What a front process and the service say to each other about generating tokens.
+"""What a frontend process and the service say to each other about generating tokens.
 
-Tokens only: text, templates and stop strings are the front's affair.
+Tokens only: text, templates and stop strings are the frontend's affair.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Partition(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Submit(_Discreet, Struct, frozen=True, tag="submit", forbid_unknown_fields=True):
-    """Front → service: generate from these tokens. `tenant` is for fairness and, later, for cache visibility.
+    """Frontend → service: generate from these tokens. `tenant` is for fairness and, later, for cache visibility.
 
     `spans` labels the prompt's tokens, in order and without gaps; none means that all are private. Each label is a
     segment of its own. A replay of an answer (with `prompt_logprobs`) computes exactly what decoding it computed.
@@ -141,13 +141,13 @@ class Submit(_Discreet, Struct, frozen=True, tag="submit", forbid_unknown_fields
 
 
 class Cancel(Struct, frozen=True, tag="cancel", forbid_unknown_fields=True):
-    """Front → service: nobody waits for this request any more. Unknown ids are ignored: it may just have ended."""
+    """Frontend → service: nobody waits for this request any more. Unknown ids are ignored: it may just have ended."""
 
     request_id: RequestId
 
 
 class AskStats(Struct, frozen=True, tag="ask_stats", forbid_unknown_fields=True):
-    """Front → service: answer with Stats."""
+    """Frontend → service: answer with Stats."""
 
 
 class TokenLogprob(Struct, frozen=True, array_like=True):
@@ -158,7 +158,7 @@ class TokenLogprob(Struct, frozen=True, array_like=True):
 
 
 class Ready(Struct, frozen=True, tag="ready", forbid_unknown_fields=True):
-    """Service → front, once: the model is loaded."""
+    """Service → frontend, once: the model is loaded."""
 
     version: int
     vocabulary: int
@@ -169,7 +169,7 @@ class Ready(Struct, frozen=True, tag="ready", forbid_unknown_fields=True):
 
 
 class Accepted(Struct, frozen=True, tag="accepted", forbid_unknown_fields=True):
-    """Service → front: the request is queued. `prompt_tokens` where somebody else than the front read the prompt."""
+    """Service → frontend: the request is queued. `prompt_tokens` where the frontend did not read the prompt itself."""
 
     request_id: RequestId
     prompt_tokens: int = 0
@@ -189,9 +189,9 @@ class Progress(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tokens(_Discreet, Struct, frozen=True, tag="tokens", forbid_unknown_fields=True):
-    """Service → front: new tokens of one request, in order. `finish` is set on the last message, which may be empty.
+    """Service → frontend: new tokens of one request, in order. `finish` is set on the last message, which may be empty.
 
-    A stop token is part of `tokens` (the front hides it). `prompt_logprobs` comes once, before or with the first
+    A stop token is part of `tokens` (the frontend hides it). `prompt_logprobs` comes once, before or with the first
     token: one entry for each prompt token after the first (which nothing predicts). `progress` comes at slow levels.
     `sequence` says which of the request's sequences they belong to, where it has several; 0 is the user's own.
     """
@@ -206,7 +206,7 @@ class Tokens(_Discreet, Struct, frozen=True, tag="tokens", forbid_unknown_fields
 
 
 class Failed(Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
-    """Service → front: the request ended in an error. `code` is a CloisterError code; no user content in it.
+    """Service → frontend: the request ended in an error. `code` is a CloisterError code; no user content in it.
 
     `param` names the field of the request that is wrong, where one is.
     """
@@ -219,7 +219,7 @@ class Failed(Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
 
 
 class Stats(Struct, frozen=True, tag="stats", forbid_unknown_fields=True):
-    """Service → front: totals over all tenants; nothing in it tells one tenant of another's cache hits.
+    """Service → frontend: totals over all tenants; nothing in it tells one tenant of another's cache hits.
 
     The controller adds what vaults counted, and says with `up` whether there is a service at all. `seconds` is the time
     spent so far in each phase of the service's layers (compute.base.PHASES) and in its steps as a whole. How long a

@@ -1,4 +1,4 @@
-"""How a front process starts the service: what to load, and what became of it."""
+"""How a frontend process starts the service: what to load, and what became of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Path = Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
 class Start(Struct, frozen=True, tag="start", forbid_unknown_fields=True):
-    """Front → service, first of all: the model's folder and the engine's settings as their own JSON."""
+    """Frontend → service, first of all: the model's folder and the engine's settings as their own JSON."""
 
     version: int
     name: Name
@@ -30,7 +30,7 @@ class StartController(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StartFailed(Struct, frozen=True, tag="start_failed", forbid_unknown_fields=True):
-    """Service → front, instead of Ready: why it cannot serve."""
+    """Service → frontend, instead of Ready: why it cannot serve."""
 
     code: Name
     message: Annotated[str, Meta(max_length=4096)]

@@ -38,7 +38,7 @@ class Release(Struct, frozen=True, tag="release", forbid_unknown_fields=True):
     request_id: RequestId
 
 
-class TakeFloor(Struct, frozen=True, tag="take_floor", forbid_unknown_fields=True):
+class LeaseCores(Struct, frozen=True, tag="lease_cores", forbid_unknown_fields=True):
     """Controller → vault: so many cores are yours for the piece of work you asked them for."""
 
     cores: Annotated[int, Meta(ge=1, le=4096)]
@@ -57,13 +57,13 @@ class Understood(_Discreet, Struct, frozen=True, tag="understood", forbid_unknow
     prompt_tokens: Annotated[int, Meta(ge=1)]
 
 
-class WantFloor(Struct, frozen=True, tag="want_floor", forbid_unknown_fields=True):
+class WantCores(Struct, frozen=True, tag="want_cores", forbid_unknown_fields=True):
     """Vault → controller: I have work for some cores, about as much as prefilling so many tokens."""
 
     tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
-class FloorDone(Struct, frozen=True, tag="floor_done", forbid_unknown_fields=True):
+class CoresDone(Struct, frozen=True, tag="cores_done", forbid_unknown_fields=True):
     """Vault → controller: that piece of work is done."""
 
 
@@ -116,5 +116,5 @@ class LinkBroken(Struct, frozen=True, tag="link_broken", forbid_unknown_fields=T
     code: Annotated[str, Meta(max_length=64)]
 
 
-ToVault = Confide | Release | Cancel | TakeFloor | Verify
-FromVault = VaultReady | Understood | WantFloor | FloorDone | Prefilled | Verified | Tokens | Failed | LinkBroken
+ToVault = Confide | Release | Cancel | LeaseCores | Verify
+FromVault = VaultReady | Understood | WantCores | CoresDone | Prefilled | Verified | Tokens | Failed | LinkBroken

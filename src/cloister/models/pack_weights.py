@@ -12,10 +12,11 @@ from pathlib import Path
 import msgspec
 
 from cloister.config import EngineSettings
-from cloister.errors import CloisterError, ProtocolError, SetupError
+from cloister.errors import ProtocolError, SetupError, where_raised
+from cloister.messages.failure import start_failed
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import Start, StartFailed
-from cloister.process.hardening import die_with_parent, where_raised
+from cloister.process.hardening import die_with_parent, name_process
 
 
 def pack_weights(start: Start, fd: int) -> int:
@@ -39,15 +40,14 @@ def pack_weights(start: Start, fd: int) -> int:
 
 
 def main() -> None:
+    name_process("packer")
     die_with_parent()
     try:
         pack_weights(msgspec.json.decode(sys.stdin.buffer.read(), type=Start), int(sys.argv[1]))
-    except CloisterError as reason:
-        _fail(StartFailed(reason.code, reason.message, reason.hint))
     except (OSError, MemoryError) as failure:
         _fail(StartFailed(SetupError.code, f"The weights cannot be packed: {where_raised(failure)}.", _ROOM))
-    except Exception as wrong:
-        _fail(StartFailed("internal_error", f"The weights cannot be packed: {where_raised(wrong)}."))
+    except Exception as reason:
+        _fail(start_failed(reason, "The weights cannot be packed"))
 
 
 _ROOM = "The weights must fit into memory once: make room, or choose a smaller model or --weights int8."

@@ -14,7 +14,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ from rich.console import Console
 
 from cloister.errors import CloisterError, ProtocolError
 from cloister.messages.clerk import StartTrio, TrioReady
+from cloister.messages.failure import start_failed
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import StartFailed
 from cloister.models.source import open_folder
@@ -32,7 +32,7 @@ from cloister.mpc.connection import Connection
 from cloister.mpc.party.process import command
 from cloister.mpc.provider.dealing import serve_weights
 from cloister.process.child import environment
-from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks, where_raised
+from cloister.process.hardening import begin_child
 
 log = logging.getLogger(__name__)
 
@@ -157,11 +157,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    hide_tracebacks()
-    forbid_core_dumps()
-    die_with_parent()
-    asyncio.run(serve(socket.socket(fileno=int(sys.argv[1]))))
+    asyncio.run(serve(begin_child("parties")))
 
 
 async def serve(controller: socket.socket) -> None:
@@ -178,7 +174,7 @@ async def serve(controller: socket.socket) -> None:
             raise ProtocolError("The controller is of another version.")
         config = make_local(place, limits=PATIENT)
     except CloisterError as reason:
-        connection.post(StartFailed(reason.code, reason.message, reason.hint))
+        connection.post(start_failed(reason, "The parties cannot start"))
         return
     hung_up = asyncio.create_task(connection.receive())
     with closing(Supervisor(place / CONFIG_FILE, len(config.party), logs=logs)):
@@ -195,10 +191,8 @@ async def _deal(asked: StartTrio, place: Path) -> TrioReady | StartFailed:
     config, quiet = read_config(place / CONFIG_FILE), Console(quiet=True)
     try:
         await serve_weights(config, Keys(place / KEYS).provider, open_folder(Path(asked.path), asked.name), quiet)
-    except CloisterError as reason:
-        return StartFailed(reason.code, reason.message, reason.hint)
-    except Exception as wrong:
-        return StartFailed("internal_error", f"The model cannot be dealt: {where_raised(wrong)}.")
+    except Exception as reason:
+        return start_failed(reason, "The model cannot be dealt")
     return TrioReady(str(place / CONFIG_FILE))
 
 

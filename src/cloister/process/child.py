@@ -1,7 +1,8 @@
-"""Processes the controller answers for: how each is started, and how it is ended for certain."""
+"""Processes somebody answers for: how each is started, and how it is ended for certain."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import select
 import signal
@@ -47,7 +48,7 @@ def run_module(module: str, peer: socket.socket, **more_environment: str) -> sub
 
 
 class Child:
-    """A process the nursery forked for us; its pidfd comes some time after the order, perhaps when nobody wants it."""
+    """A process that was forked for us; its pidfd comes some time after the order, perhaps when nobody wants it."""
 
     def __init__(self) -> None:
         self.pid: int | None = None
@@ -59,19 +60,57 @@ class Child:
         if self._doomed:
             self.kill()
 
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self._signal(signal.SIGTERM)
+
     def kill(self, wait_s: float = 0.0) -> None:
         """End it at once; its memory goes with it. Wait until that is so, but no longer than asked."""
         self._doomed = True
         if self._pidfd is not None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            self._signal(signal.SIGKILL)
             select.select([self._pidfd], [], [], wait_s)
             os.close(self._pidfd)
             self._pidfd = None
 
+    def _signal(self, number: int) -> None:
+        if self._pidfd is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+
+class ModuleChild(Child):
+    """`python -m module FD`, started by us; the event loop sees it off when it ends, whoever still thinks of it."""
+
+    def __init__(self, module: str, peer: socket.socket, **more_environment: str) -> None:
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._process = run_module(module, peer, **more_environment)
+        pidfd = os.pidfd_open(self._process.pid)
+        self.born(os.dup(pidfd))
+        self._loop.add_reader(pidfd, self._bury, pidfd)
+
+    async def ends(self, patience_s: float | None = None) -> bool:
+        """Wait for its end; whether it came."""
+        await asyncio.wait((self._ended,), timeout=patience_s)
+        return self._ended.done()
+
+    def _bury(self, pidfd: int) -> None:
+        self._loop.remove_reader(pidfd)
+        os.close(pidfd)
+        self._process.wait()
+        self._ended.set_result(None)
+
+
+def start_module(module: str, **more_environment: str) -> tuple[ModuleChild, socket.socket]:
+    """Such a process, and our end of the socket to it."""
+    ours, theirs = socket.socketpair()
+    return ModuleChild(module, theirs, **more_environment), ours
+
 
 def _pid_of(pidfd: int) -> int | None:
-    """Its id on this machine; the nursery, in a namespace of its own, knows another. None if it has ended."""
+    """Its id on this machine; who forked it, in a namespace of its own, knows another. None if it has ended."""
     with open(f"/proc/self/fdinfo/{pidfd}") as file:
         numbers = [int(line.split()[1]) for line in file if line.startswith("Pid:")]
     return numbers[0] if numbers and numbers[0] > 0 else None

@@ -1,7 +1,7 @@
 """One control socket in the controller's loop: frames of one typed union, with descriptors beside them.
 
 It knows frames and descriptors, not what the messages mean. Whatever goes wrong (a malformed frame, a handler's
-ProtocolError, a peer that reads nothing any more, a hang-up) ends the channel, once, and its owner is told.
+ProtocolError, a peer that reads nothing any more, a hang-up) ends it, once, and its owner is told.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from typing import Any
 
 import msgspec
 
-from cloister.errors import CloisterError, ProtocolError
+from cloister.errors import CloisterError, ProtocolError, where_raised
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.process.hardening import where_raised
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +27,8 @@ MAX_UNSENT_BYTES = 64 * 1024 * 1024
 MAX_DESCRIPTORS = 16
 
 
-class Channel:
-    """`on_message` gets every message; `on_end` is called once, unless the owner closed the channel itself."""
+class Endpoint:
+    """`on_message` gets every message; `on_end` is called once, unless the owner closed it itself."""
 
     def __init__(
         self, peer: socket.socket, union: object, on_message: Callable[[Any], None], on_end: Callable[[], None]
@@ -129,7 +128,7 @@ class Channel:
         except CloisterError:
             self._end()
         except Exception as wrong:  # a fault of ours; the conversation is not what both think it is any more
-            log.error("A control channel failed: %s.", where_raised(wrong))
+            log.error("A control socket failed: %s.", where_raised(wrong))
             self._end()
 
     def _flush(self) -> None:

@@ -1,7 +1,9 @@
-"""How a command becomes a long-lived process of its own, and how that process begins and ends.
+"""How a command becomes a long-lived server of its own, and how that process begins and ends.
 
-The settings travel in a memory file: not in arguments, which anyone on the machine may read. The new process starts
-with nothing but its own code in memory, and with an allocator that wipes what it frees.
+    `cloister serve` → become → python -m cloister.controller FD → run_server
+
+FD is a memory file with the settings, which are not in the arguments: anyone on the machine may read those. The new
+process starts with nothing but its own code in memory, and with an allocator that wipes what it frees.
 """
 
 from __future__ import annotations
@@ -9,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import signal
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 from pydantic import BaseModel
@@ -20,22 +23,32 @@ from rich.console import Console
 
 from cloister.errors import CloisterError, SetupError
 from cloister.messages.lifecycle import StartController
-from cloister.process.hardening import WIPE_FREED_MEMORY, forbid_core_dumps, hide_tracebacks
+from cloister.process.hardening import (
+    WIPE_FREED_MEMORY,
+    forbid_core_dumps,
+    hide_tracebacks,
+    name_process,
+)
 
-Serve = Callable[[StartController, Console], Coroutine[Any, Any, None]]
+T = TypeVar("T")
+Serve = Callable[[StartController, Console, asyncio.Task[Any]], Coroutine[Any, Any, None]]
 
 
-def become(module: str, settings: BaseModel, model: str, path: Path, begun: float) -> NoReturn:
-    """Replace this program by `python -m module FD`; `path` is the folder of the model."""
-    start = StartController(settings.model_dump_json(), model, str(path.absolute()), begun)
+def become(module: str, settings: BaseModel, name: str, path: Path, begun: float) -> NoReturn:
+    """Replace this program by `python -m module FD`; `name` and `path` are the model's."""
+    start = StartController(settings.model_dump_json(), name, str(path.absolute()), begun)
     note = os.memfd_create("cloister-settings", 0)
     os.write(note, msgspec.json.encode(start))
     os.lseek(note, 0, os.SEEK_SET)
     os.execve(sys.executable, [sys.executable, "-m", module, str(note)], {**os.environ, **WIPE_FREED_MEMORY})
 
 
-def run(serve: Serve) -> NoReturn:
-    """Serve what the memory file says, then end with a status; errors are told in their own words."""
+def run_server(role: str, serve: Serve) -> NoReturn:
+    """Serve what the memory file says until told to stop, then end with a status; errors are told in their own words.
+
+    `serve` gets a task that is done when somebody sends SIGINT or SIGTERM.
+    """
+    name_process(role)
     hide_tracebacks()
     forbid_core_dumps()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -46,7 +59,7 @@ def run(serve: Serve) -> NoReturn:
     status = 0
     try:
         # asyncio's own loop: uvloop keeps what it last received in a buffer that lives as long as the loop.
-        asyncio.run(serve(start, console))
+        asyncio.run(_serve(serve, start, console))
     except CloisterError as reason:
         console.print(f"[red]Error: {reason.message}[/]", soft_wrap=True)
         if reason.hint:
@@ -54,3 +67,27 @@ def run(serve: Serve) -> NoReturn:
         status = 2 if isinstance(reason, SetupError) else 1
     sys.stderr.flush()
     os._exit(status)  # threads that wait for dead children are of no interest any more
+
+
+async def _serve(serve: Serve, start: StartController, console: Console) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await serve(start, console, stopped)
+    finally:
+        stopped.cancel()
+    console.print("Stopped.")
+
+
+async def unless_stopped(stopped: asyncio.Task[Any], work: Coroutine[Any, Any, T]) -> T | None:
+    """What the work results in; None if we are told to stop before, and the work is given up."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,4 +1,7 @@
-"""What every process that holds prompts does first: leave no core dump, and say nothing of its data when it fails."""
+"""What every process does first: show what it is, leave no core dump, and say nothing of its data when it fails.
+
+It imports nothing heavy: what is hardened first imports the rest after.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,16 @@ import ctypes
 import logging
 import resource
 import signal
+import socket
 import sys
-import traceback
+from functools import cache
 from types import TracebackType
 
-PR_SET_PDEATHSIG = 1
+from cloister.errors import where_raised
+
+PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
 PR_SET_DUMPABLE = 4
+PR_SET_NAME = 15
 
 log = logging.getLogger("cloister")
 
@@ -23,22 +30,59 @@ WIPE_FREED_MEMORY = {
 }
 
 
+def begin_child(role: str, *, dumpable: bool = False) -> socket.socket:
+    """The first thing a child does, before it imports what is heavy: named, hardened, tied to its parent's life.
+
+    Its end of the socket to who started it. A `dumpable` one forbids core dumps itself, later: the kernel lets no
+    process map its own ids that has done so.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; who started us decides
+    name_process(role)
+    hide_tracebacks()
+    if not dumpable:
+        forbid_core_dumps()
+    die_with_parent()
+    return socket.socket(fileno=int(sys.argv[1]))
+
+
 def forbid_core_dumps() -> None:
     """No core file, and no other process of this user may read our memory."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def die_with_parent() -> None:
-    """The kernel ends this process when the one that started it ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def die_with_parent() -> bool:
+    """The kernel ends this process when the one that started it ends; whether it says so when asked.
+
+    Changing ids or capabilities clears this, so it is said again after each change.
+    """
+    libc, told = ctypes.CDLL(None), ctypes.c_int()
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    libc.prctl(PR_GET_PDEATHSIG, ctypes.byref(told), 0, 0, 0)
+    return told.value == signal.SIGKILL
 
 
-def where_raised(error: BaseException) -> str:
-    """Type and place of an error, without its message: libraries put their input into messages."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" at {frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}{place}"
+def name_process(role: str, *, forked: bool = False) -> None:
+    """What `ps` and `top` call this process: `cl-` and its role, never anything of a user's (at most 15 bytes).
+
+    One that was `forked` has its parent's command line, which would name another role: it is written over.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_NAME, f"cl-{role}".encode(), 0, 0, 0)
+    start, end = _command_line()
+    if forked and start:
+        ctypes.memset(start, 0, end - start)
+        ctypes.memmove(start, f"cloister {role}".encode(), min(len(role) + 9, end - start - 1))
+
+
+@cache
+def _command_line() -> tuple[int, int]:
+    """Where it lies, asked while there is a /proc (proc(5): arg_start, arg_end); 0 where the kernel does not tell."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return int(fields[45]), int(fields[46])
+    except OSError:
+        return 0, 0
 
 
 def hide_tracebacks() -> None:

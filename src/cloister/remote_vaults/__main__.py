@@ -6,45 +6,35 @@ FD is a memory file with the settings. Nothing printed here comes from a prompt.
 from __future__ import annotations
 
 import asyncio
-import signal
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from rich.console import Console
 
 from cloister.config import OutpostSettings
 from cloister.messages.lifecycle import StartController
 from cloister.models.source import ModelFolder
-from cloister.process.entry import run
+from cloister.process.entry import run_server, unless_stopped
 from cloister.remote_vaults.host import VaultHost
 
 
-async def _serve(start: StartController, console: Console) -> None:
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+async def _serve(start: StartController, console: Console, stopped: asyncio.Task[Any]) -> None:
     host = VaultHost(ModelFolder(start.name, Path(start.path), {}), OutpostSettings.model_validate_json(start.settings))
-    starting = asyncio.create_task(host.start())
-    stopped = asyncio.create_task(stop.wait())
     try:
         with console.status(f"Loading {start.name}…"):
-            await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
+            address = await unless_stopped(stopped, host.start())
+        if address is not None:
             seconds = monotonic() - start.begun
             console.print(
-                f"[bold green]Vault host[/] with vaults for [bold]{start.name}[/] listens on {starting.result()}; "
+                f"[bold green]Vault host[/] with vaults for [bold]{start.name}[/] listens on {address}; "
                 f"ready in {seconds:.1f} s",
                 soft_wrap=True,
             )
             await stopped
     finally:
-        starting.cancel()
-        stopped.cancel()
-        await asyncio.gather(starting, stopped, return_exceptions=True)
         await host.close()
-    console.print("Stopped.")
 
 
 if __name__ == "__main__":
-    run(_serve)
+    run_server("vault-host", _serve)

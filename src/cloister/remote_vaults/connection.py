@@ -9,16 +9,16 @@ from collections.abc import Callable
 
 import msgspec
 
-from cloister.controller.bridge import start_bridge
-from cloister.controller.nursery import Nursery
-from cloister.controller.referee import Referee
+from cloister.controller.core_lease import LeaseKeeper
+from cloister.controller.forkserver import ForkServer
 from cloister.errors import ProtocolError
 from cloister.link.memory import LinkMemory, create_link
 from cloister.link.network.handshake import shape_of
 from cloister.messages.bridge import Accept, Admitted, FromVaultBridge, UseVault
-from cloister.messages.vault import FloorDone, WantFloor
-from cloister.process.child import Child
-from cloister.process.endpoint import Channel
+from cloister.messages.vault import CoresDone, WantCores
+from cloister.process.child import Child, start_module
+from cloister.process.endpoint import Endpoint
+from cloister.process.hardening import WIPE_FREED_MEMORY
 
 log = logging.getLogger(__name__)
 
@@ -34,20 +34,20 @@ class Connection:
         number: int,
         accepted: socket.socket,
         order: Accept,
-        nursery: Nursery,
-        referee: Referee,
+        forkserver: ForkServer,
+        core_lease: LeaseKeeper,
         on_end: Callable[[Connection], None],
     ) -> None:
         self.number = number
-        self._nursery = nursery
+        self._forkserver = forkserver
         self._shape = shape_of(order.request)
-        self._referee = referee
+        self._core_lease = core_lease
         self._on_end = on_end
         self._open = True
         self._link: LinkMemory | None = None
         self._vault: Child | None = None
-        self._bridge, ours = start_bridge(VAULT_BRIDGE)
-        self._channel = Channel(ours, FromVaultBridge, self._receive, self.close)
+        self._bridge, ours = start_module(VAULT_BRIDGE, **WIPE_FREED_MEMORY)
+        self._channel = Endpoint(ours, FromVaultBridge, self._receive, self.close)
         self._channel.send(order, (accepted.fileno(),))
         self._patience = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.give_up)
 
@@ -57,12 +57,12 @@ class Connection:
         return self._vault is not None
 
     def send(self, message: msgspec.Struct) -> None:
-        """The referee gives the floor."""
+        """The core lease gives the cores."""
         self._channel.send(message)
 
     def give_up(self) -> None:
-        """It takes too long: over its handshake, or with the floor."""
-        log.warning("A vault kept the floor too long." if self.admitted else "A stranger did not introduce itself.")
+        """It takes too long: over its handshake, or with the cores."""
+        log.warning("A vault kept the cores too long." if self.admitted else "A stranger did not introduce itself.")
         self.close()
 
     def close(self, wait_s: float = 0.0) -> None:
@@ -77,7 +77,7 @@ class Connection:
             self._vault.kill(wait_s)
         if self._link is not None:
             self._link.close()
-        self._referee.gone(self.number)
+        self._core_lease.gone(self.number)
         self._on_end(self)
 
     def _receive(self, message: msgspec.Struct) -> None:
@@ -85,12 +85,12 @@ class Connection:
             case Admitted() if self._vault is None:
                 self._patience.cancel()
                 self._link = create_link(self._shape)
-                self._vault, control = self._nursery.spawn("vault", *self._link.vault_descriptors)
+                self._vault, control = self._forkserver.spawn("vault", *self._link.vault_descriptors)
                 with control:
                     self._channel.send(UseVault(), (*self._link.service_descriptors, control.fileno()))
-            case WantFloor() if self._vault is not None:
-                self._referee.want(self.number, self, message.tokens)
-            case FloorDone() if self._vault is not None:
-                self._referee.done(self.number)
+            case WantCores() if self._vault is not None:
+                self._core_lease.want(self.number, self, message.tokens)
+            case CoresDone() if self._vault is not None:
+                self._core_lease.done(self.number)
             case _:
                 raise ProtocolError("A bridge sent a message out of turn.")

@@ -1,8 +1,8 @@
-"""The vault host: sealed weights, a nursery, and a listening socket. Who connects gets a vault, once it has proved to
+"""The vault host: sealed weights, a fork server, and a listening socket. A peer gets a vault once it has proved to
 know the key.
 
-One vault computes at a time; the service that asks them computes elsewhere, on cores of its own. A nursery that ends
-takes all vaults with it and is started again; the servers see their connections end.
+One vault computes at a time; the service that asks them computes elsewhere, on cores of its own. A fork server that
+ends takes all vaults with it and is started again; the servers see their connections end.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import socket
 from contextlib import suppress
 
 from cloister.config import ControllerSettings, OutpostSettings, Settings
-from cloister.controller.nursery import Nursery
-from cloister.controller.referee import Referee
+from cloister.controller.core_lease import LeaseKeeper
+from cloister.controller.forkserver import ForkServer
 from cloister.controller.weights import SealedWeights, seal_weights
 from cloister.errors import CloisterError, SetupError
 from cloister.link.network.address import Address, address_of, without_delay
@@ -23,7 +23,7 @@ from cloister.link.network.credentials import credentials_from, read_secret
 from cloister.link.network.handshake import digest_of, request_for
 from cloister.link.shape import LinkShape
 from cloister.messages.bridge import Accept
-from cloister.messages.nursery import Preloaded
+from cloister.messages.forkserver import Preloaded
 from cloister.models.source import ModelFolder
 from cloister.remote_vaults.connection import Connection
 
@@ -43,11 +43,11 @@ class VaultHost:
         self._folder = folder
         self._settings = settings
         self._credentials = credentials_from(read_secret(settings.key_file), "vault_host")
-        self._referee = Referee(settings.engine.cores, settings.vault_deadline_s, settings.vault_deadline_s)
+        self._core_lease = LeaseKeeper(settings.engine.cores, settings.vault_deadline_s, settings.vault_deadline_s)
         self._numbers = itertools.count(1)
         self._connections: dict[int, Connection] = {}
         self._weights: SealedWeights | None = None
-        self._nursery: Nursery | None = None
+        self._forkserver: ForkServer | None = None
         self._listener: socket.socket | None = None
         self._broken = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -62,7 +62,7 @@ class VaultHost:
                 f"Cannot listen on {address}: {reason.strerror}.", hint="Choose another --listen."
             ) from None
         self._weights = await seal_weights(self._folder, self._settings.engine)
-        facts = await self._start_nursery()
+        facts = await self._start_forkserver()
         if not facts.partitionable:
             raise SetupError("This model's attention cannot be partitioned with these kernels.")
         digest = await asyncio.to_thread(digest_of, self._weights.fd)
@@ -81,32 +81,31 @@ class VaultHost:
         if self._listener:
             self._listener.close()
         self._close_connections(WAIT_FOR_THE_KILLED_S)
-        if self._nursery:
-            await self._nursery.close()
+        if self._forkserver:
+            await self._forkserver.close()
         if self._weights:
             self._weights.close()
 
-    async def _start_nursery(self) -> Preloaded:
+    async def _start_forkserver(self) -> Preloaded:
         assert self._weights is not None
-        nursery = Nursery(self._nursery_ended)
-        nursery.start()
+        forkserver = ForkServer(self._forkserver_ended)
         settings, allow = self._settings, self._settings.allow_degraded_sandbox
         try:
-            facts = await nursery.preload(
+            facts = await forkserver.preload(
                 self._folder.name,
                 self._folder.path,
                 Settings(engine=settings.engine, controller=ControllerSettings(allow_degraded_sandbox=allow)),
                 self._weights.fd,
             )
         except BaseException:
-            await nursery.close()
+            await forkserver.close()
             raise
-        self._nursery = nursery
+        self._forkserver = forkserver
         return facts
 
-    def _nursery_ended(self) -> None:
-        log.warning("The nursery ended, and all vaults with it; starting again.")
-        self._nursery = None
+    def _forkserver_ended(self) -> None:
+        log.warning("The fork server ended, and all vaults with it; starting again.")
+        self._forkserver = None
         self._close_connections()
         self._broken.set()
 
@@ -118,11 +117,11 @@ class VaultHost:
         while True:
             await self._broken.wait()
             self._broken.clear()
-            while self._nursery is None:
+            while self._forkserver is None:
                 try:
-                    await self._start_nursery()
+                    await self._start_forkserver()
                 except (CloisterError, OSError) as reason:
-                    log.error("The nursery does not start: %s.", type(reason).__name__)
+                    log.error("The fork server does not start: %s.", type(reason).__name__)
                     await asyncio.sleep(SECONDS_BETWEEN_RESTARTS)
 
     async def _accept(self, listener: socket.socket, order: Accept) -> None:
@@ -141,13 +140,13 @@ class VaultHost:
         """Begin a connection, if there is room; else it is just closed."""
         strangers = sum(not connection.admitted for connection in self._connections.values())
         full = len(self._connections) >= self._settings.max_vaults or strangers >= MOST_STRANGERS
-        if full or self._nursery is None:
-            log.warning("A connection was turned away: %s.", "no room" if full else "no nursery")
+        if full or self._forkserver is None:
+            log.warning("A connection was turned away: %s.", "no room" if full else "no fork server")
             return
         accepted.setblocking(True)
         without_delay(accepted)
         number = next(self._numbers)
-        self._connections[number] = Connection(number, accepted, order, self._nursery, self._referee, self._ended)
+        self._connections[number] = Connection(number, accepted, order, self._forkserver, self._core_lease, self._ended)
 
     def _ended(self, connection: Connection) -> None:
         self._connections.pop(connection.number, None)

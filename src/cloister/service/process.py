@@ -18,9 +18,11 @@ from cloister.engine.model_runner import ModelRunner, reserve_cache
 from cloister.errors import ProtocolError
 from cloister.messages.frames import encode_frame
 from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Submit
-from cloister.messages.service import AskView, AttachLink, DetachLink, Pause, Paused, Resume
+from cloister.messages.service import AskView, AttachLink, DetachLink, Pause, Paused, Resume, ToSealedService
 from cloister.models.decoder import Decoder
-from cloister.service.inbox import Inbox, ToService
+from cloister.process.blocking import BlockingEndpoint
+
+ToService = Submit | Cancel | AskStats | AttachLink | DetachLink | Pause | Resume | AskView
 
 
 def prepare(decoder: Decoder, settings: EngineSettings) -> Service:
@@ -42,7 +44,7 @@ def prepare(decoder: Decoder, settings: EngineSettings) -> Service:
 
 
 class Service:
-    """Steps the engine while it has work and the floor is its own (messages.service.Pause)."""
+    """Steps the engine while it has work and the cores is its own (messages.service.Pause)."""
 
     def __init__(self, engine: Engine, ready: Ready) -> None:
         self._engine = engine
@@ -53,7 +55,7 @@ class Service:
 
     def run(self, control: socket.socket) -> None:
         """Serve until the controller hangs up. ProtocolError, after which nothing is served, if it sends nonsense."""
-        inbox = Inbox(control)
+        inbox: BlockingEndpoint[ToService] = BlockingEndpoint(control, ToSealedService)
         self._replies = [self._ready]
         try:
             while True:
@@ -74,7 +76,7 @@ class Service:
             control.sendall(encode_frame(tuple(self._replies)))
             self._replies.clear()
 
-    def _hear(self, message: ToService, inbox: Inbox) -> None:
+    def _hear(self, message: ToService, inbox: BlockingEndpoint[ToService]) -> None:
         match message:
             case Submit():
                 self._replies.append(self._engine.submit(message))

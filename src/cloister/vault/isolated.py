@@ -9,7 +9,7 @@ from __future__ import annotations
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
 from cloister.engine.runner import Runner
-from cloister.errors import error_from_code
+from cloister.messages.failure import raised
 from cloister.messages.generation import Failed, Submit, Tokens
 from cloister.vault.memory import SessionMemory
 
@@ -37,7 +37,7 @@ class Isolated:
         """Queue a request, or raise why it cannot be served."""
         verdict = self._engine.submit(request)
         if isinstance(verdict, Failed):
-            raise error_from_code(verdict.code, verdict.message, retry_after=verdict.retry_after)
+            raise raised(verdict)
         self._open.add(request.request_id)
         self._unanswered[request.request_id] = len(request.prompt)
 

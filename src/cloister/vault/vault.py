@@ -1,4 +1,4 @@
-"""The vault's loop: take what is confided, ask for the floor, compute a piece, say what came of it.
+"""The vault's loop: take what is confided, ask for cores, compute a piece, say what came of it.
 
 One thread of Python, which sleeps while the service decodes: questions on the link are answered by a thread of C. It
 prints nothing, and ends when the controller hangs up or when the service breaks the rules of the link.
@@ -15,21 +15,22 @@ import msgspec
 from cloister.compute.base import LinkAnswerer
 from cloister.config import EngineSettings
 from cloister.engine.runner import Runner
-from cloister.errors import CloisterError, InvalidRequest, ProtocolError, QueueFull
+from cloister.errors import ProtocolError
 from cloister.levels import ISOLATED, LEVELS, PARTITIONED, Decodes, VaultLevel
+from cloister.messages.failure import failed
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION, Cancel, Failed
 from cloister.messages.vault import (
     Confide,
-    FloorDone,
+    CoresDone,
+    LeaseCores,
     LinkBroken,
     Release,
-    TakeFloor,
     ToVault,
     Understood,
     VaultReady,
     Verify,
-    WantFloor,
+    WantCores,
 )
 from cloister.models.decoder import Decoder
 from cloister.prompts.reading import PromptReading
@@ -40,7 +41,7 @@ from cloister.vault.reading import Reader
 
 RECEIVE_BYTES = 1 << 20
 
-FromController = Confide | Release | Cancel | TakeFloor | Verify
+FromController = Confide | Release | Cancel | LeaseCores | Verify
 
 
 class Vault:
@@ -61,7 +62,7 @@ class Vault:
         self.memory = SessionMemory()
         self._isolated = Isolated(runner, settings, self.memory)
         self._partitioned = Partitioned(runner, settings, self.memory, answerer)
-        self._wants_floor = False
+        self._wants_cores = False
 
     @property
     def descriptors(self) -> set[int]:
@@ -87,9 +88,9 @@ class Vault:
                 control.sendall(encode_frame(tuple(replies)))
 
     def hear(self, messages: Iterable[FromController]) -> list[msgspec.Struct]:
-        """Do what the messages ask; what to say in reply, and that the floor is wanted if it is."""
+        """Do what the messages ask; what to say in reply, and that the cores is wanted if it is."""
         replies = [reply for message in messages for reply in self._do(message)]
-        return replies + self._ask_for_floor()
+        return replies + self._ask_for_cores()
 
     def _do(self, message: FromController) -> list[msgspec.Struct]:
         match message:
@@ -99,12 +100,12 @@ class Vault:
                 self._partitioned.drop(request_id)
                 self._isolated.drop(request_id)
                 return []
-            case TakeFloor(cores=cores):
-                if not self._wants_floor:
-                    raise ProtocolError("The floor was given to a vault that did not ask for it.")
-                self._wants_floor = False
+            case LeaseCores(cores=cores):
+                if not self._wants_cores:
+                    raise ProtocolError("the cores was given to a vault that did not ask for it.")
+                self._wants_cores = False
                 self._kernels.use_cores(cores)
-                return [*self._work(), FloorDone()]
+                return [*self._work(), CoresDone()]
             case Verify():
                 raise ProtocolError("This vault verifies no tokens.")
 
@@ -119,15 +120,15 @@ class Vault:
         except MemoryError:
             raise
         except Exception as error:
-            return _failed(request_id, error)
+            return failed(request_id, error)
         return Understood(request_id, len(request.prompt))
 
-    def _ask_for_floor(self) -> list[msgspec.Struct]:
+    def _ask_for_cores(self) -> list[msgspec.Struct]:
         tokens = self._partitioned.next_tokens or self._isolated.next_tokens
-        if self._wants_floor or not tokens:
+        if self._wants_cores or not tokens:
             return []
-        self._wants_floor = True
-        return [WantFloor(tokens)]
+        self._wants_cores = True
+        return [WantCores(tokens)]
 
     def _work(self) -> list[msgspec.Struct]:
         """One piece: a chunk of a prompt, or a step of the answers generated here."""
@@ -140,14 +141,5 @@ class Vault:
             raise
         except Exception as error:
             self._partitioned.drop(request_id)
-            return [_failed(request_id, error)]
+            return [failed(request_id, error)]
         return [] if first is None else [first]
-
-
-def _failed(request_id: int, error: Exception) -> Failed:
-    """The error in our own words: libraries put their input into theirs."""
-    if not isinstance(error, CloisterError):
-        error = CloisterError(f"The computation failed ({type(error).__name__}).", hint="Try again.")
-    retry_after = error.retry_after if isinstance(error, QueueFull) else 0
-    param = error.param if isinstance(error, InvalidRequest) else None
-    return Failed(request_id, error.code, str(error), retry_after, param)

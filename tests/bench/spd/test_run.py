@@ -62,6 +62,18 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, smollm_folder: ModelFolder) -
     return write_random_model(tmp_path_factory.mktemp("models") / "tiny", TINY, like=smollm_folder)
 
 
+async def test_a_part_is_measured_and_nothing_is_left_behind(tiny: ModelFolder) -> None:
+    others = set(psutil.Process().children(recursive=True))
+    results = Results(SMALL, tiny.name)
+    await Bench(results, tiny, Told(), arguments=("--kv-cache-mib", "64")).run(("users",))
+    document = results.document()
+    assert document["failed"] == [] and {run["level"] for run in document["runs"]} == set(LEVELS)
+    assert all(run["tokens_per_s"] > 0 and run["errors"] == 0 and run["ttft_ms"] > 0 for run in document["runs"])
+    left = set(psutil.Process().children(recursive=True)) - others
+    assert not any("cloister" in " ".join(process.cmdline()) for process in left)
+
+
+@pytest.mark.release
 async def test_everything_is_measured_and_nothing_is_left_behind(tiny: ModelFolder, tmp_path: Path) -> None:
     others = set(psutil.Process().children(recursive=True))
     results, told, saved = Results(SMALL, tiny.name), Told(), []

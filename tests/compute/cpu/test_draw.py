@@ -52,7 +52,7 @@ def how(rows: int, **given: float) -> Draws:
     return Draws(**{name: [value] * rows for name, value in chosen.items()})  # type: ignore[arg-type]
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 10**6),
     spread=st.sampled_from([0.0, 0.01, 1.0, 5.0, 40.0]),

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cloister.errors import ProtocolError, StartingUp
-from cloister.messages.front import Ask
+from cloister.messages.frontend import Ask
 from cloister.messages.generation import (
     Accepted,
     AskStats,
@@ -20,8 +20,8 @@ from cloister.messages.generation import (
     Submit,
     Tokens,
 )
-from cloister.messages.parlour import AskSealed
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
+from cloister.messages.sealed_api import AskSealed
 from cloister.messages.vault import Confide, FirstToken, Prefilled, Understood
 from tests.controller.fakes import VOCABULARY, House, Inbox
 
@@ -68,13 +68,13 @@ async def test_a_request_goes_to_the_clerk_and_to_nobody_else(house: House, cler
     house.relay.mpc.hear(Understood(asked.request_id, 3))
     house.relay.mpc.hear(Tokens(asked.request_id, progress=PROGRESS))
     house.relay.mpc.hear(Tokens(asked.request_id, (4,), finish="stop"))
-    assert await house.front.next(Accepted) == Accepted(5, 3)
-    assert await house.front.next(Tokens) == Tokens(5, progress=PROGRESS)
-    assert await house.front.next(Tokens) == Tokens(5, (4,), finish="stop")
-    assert not house.nursery.vaults and not house.service.messages
+    assert await house.frontend.next(Accepted) == Accepted(5, 3)
+    assert await house.frontend.next(Tokens) == Tokens(5, progress=PROGRESS)
+    assert await house.frontend.next(Tokens) == Tokens(5, (4,), finish="stop")
+    assert not house.forkserver.vaults and not house.service.messages
     assert not house.relay.requests.held_by("mpc")
     house.send(AskStats())
-    stats = await house.front.next(Stats)
+    stats = await house.frontend.next(Stats)
     assert stats.prompt_tokens == 13 and stats.output_tokens == 21
 
 
@@ -107,12 +107,12 @@ async def test_cancelled(house: House, clerk: FakeClerk) -> None:
     house.send(Cancel(5))
     assert (await clerk.next(Cancel)).request_id == asked.request_id
     house.relay.mpc.hear(Understood(asked.request_id, 3))  # was on its way
-    assert not house.front.messages
+    assert not house.frontend.messages
 
 
 async def test_a_front_that_goes_takes_its_requests_along(house: House, clerk: FakeClerk) -> None:
     asked = await confided(house, clerk)
-    house.relay.remove_front(house.gateway)
+    house.relay.remove_frontend(house.gateway)
     assert (await clerk.next(Cancel)).request_id == asked.request_id
     assert not house.relay.requests.held_by("mpc")
 
@@ -131,7 +131,7 @@ async def test_a_dead_service_is_not_the_clerks_affair(house: House, clerk: Fake
     asked = await confided(house, clerk)
     house.relay.service_gone()
     house.relay.mpc.hear(Understood(asked.request_id, 3))
-    assert isinstance(house.front.messages[0], Accepted)
+    assert isinstance(house.frontend.messages[0], Accepted)
 
 
 @pytest.mark.parametrize("accepted", [False, True])
@@ -152,7 +152,7 @@ async def test_the_clerk_speaks_of_its_own_requests_only(house: House, clerk: Fa
     submitted = await house.service.next(Submit)
     house.relay.mpc.hear(Failed(submitted.request_id, "internal_error", "no"))
     house.relay.mpc.hear(Tokens(submitted.request_id, (1,)))
-    assert not house.front.messages
+    assert not house.frontend.messages
 
 
 async def test_only_the_clerk_tells_of_progress(house: House, clerk: FakeClerk) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import settings
 from numpy.typing import NDArray
 
 from cloister.bench.mpc.baselines.plan import BaselinePlan
 from cloister.mpc.cache.base import Cache, Method, PromptLayer, Shuffles
 from cloister.mpc.cache.plan import CachePlan
 from cloister.mpc.functions.bundle import NAIVE
+from tests.examples import examples
 
-few = settings(max_examples=8, deadline=None)
+few = examples(8)
 """Every new shape is compiled: a few examples go a long way."""
 
 Floats = NDArray[np.float32]

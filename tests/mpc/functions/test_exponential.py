@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("jax", reason="JAX is not installed: pip install '.[mpc]'")
 
 from cloister.mpc.functions.softmax import WIDE
+from tests.examples import examples
 
 ERROR = 1e-3
 
@@ -25,7 +26,7 @@ def test_nothing_is_ever_large_on_the_left() -> None:
     assert (away / exact)[x > -7].max() < 5 * ERROR
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.floats(-160, 13, width=32), st.floats(-160, 13, width=32))
 def test_the_larger_score_never_weighs_noticeably_less(one: float, other: float) -> None:
     weights = np.asarray(WIDE(np.array(sorted([one, other]), np.float32)))

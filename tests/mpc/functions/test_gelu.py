@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hn
 
@@ -11,6 +11,7 @@ pytest.importorskip("jax", reason="JAX is not installed: pip install '.[mpc]'")
 import jax
 
 from cloister.mpc.functions.activations import GELU_EDGE, gelu
+from tests.examples import examples
 
 SHAPES = st.sampled_from([(5,), (2, 3), (1, 2, 3)])  # few: JAX compiles for each
 
@@ -19,7 +20,7 @@ def exact(x: np.ndarray) -> np.ndarray:
     return np.asarray(jax.nn.gelu(x))
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(hn.arrays(np.float32, SHAPES, elements=st.floats(-60, 60, width=32)))
 def test_close_for_any_shape(x: np.ndarray) -> None:
     np.testing.assert_allclose(np.asarray(gelu(x)), exact(x), atol=0.0045)

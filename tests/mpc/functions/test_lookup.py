@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("jax", reason="JAX is not installed: pip install '.[mpc]'")
 
 from cloister.mpc.functions.lookup import FRACTION_BITS, Table, chords, on_grid
+from tests.examples import examples
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(
     edges=st.lists(st.integers(-1000, 1000), min_size=4, max_size=4, unique=True).map(sorted),
     x=st.lists(st.floats(-1500, 1500, width=32), min_size=6, max_size=6),
@@ -39,7 +40,7 @@ def test_small_values_do_not_drown_in_large_ones() -> None:
     np.testing.assert_allclose(found, on_grid(columns), rtol=1e-6)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.floats(1e-7, 1e6))
 def test_grid_is_fixed_point_and_no_coarser_than_sixteen_bits(value: float) -> None:
     rounded = float(on_grid(np.array(value)))

@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("jax", reason="JAX is not installed: pip install '.[mpc]'")
 
 from cloister.mpc.functions.softmax import HIGHEST, LOWEST, divide_by_last
+from tests.examples import examples
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.sampled_from([(3,), (2, 4), (3, 1, 2)]), st.integers(0, 2**16))
 def test_all_columns_are_divided_by_the_last(shape: tuple[int, ...], seed: int) -> None:
     rng = np.random.default_rng(seed)

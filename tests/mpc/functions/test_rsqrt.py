@@ -2,15 +2,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("jax", reason="JAX is not installed: pip install '.[mpc]'")
 
 from cloister.mpc.functions.lookup import HIGHEST, LOWEST, rsqrt
+from tests.examples import examples
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(st.lists(st.floats(LOWEST, HIGHEST, width=32), min_size=3, max_size=3))
 def test_close_to_one_over_the_root(values: list[float]) -> None:
     x = np.array(values, np.float32)[None]

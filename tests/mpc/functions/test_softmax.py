@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("jax", reason="JAX is not installed: pip install '.[mpc]'")
@@ -11,6 +11,7 @@ import jax
 
 from cloister.mpc.cache.base import Softmax
 from cloister.mpc.functions.softmax import LeanSoftmax, NaiveSoftmax, TunedSoftmax
+from tests.examples import examples
 
 
 def attention(softmax: Softmax, scores: np.ndarray, values: np.ndarray, offset: float) -> np.ndarray:
@@ -24,7 +25,7 @@ def attention(softmax: Softmax, scores: np.ndarray, values: np.ndarray, offset: 
     [(LeanSoftmax(), 4e-3), (TunedSoftmax(), 0.2), (NaiveSoftmax(), 1e-5)],
     ids=["lean", "tuned", "naive"],
 )
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(rows=st.sampled_from([1, 3]), tokens=st.sampled_from([1, 40]), top=st.floats(-4, 8), seed=st.integers(0, 2**16))
 def test_answers_are_attentions(softmax: Softmax, error: float, rows: int, tokens: int, top: float, seed: int) -> None:
     """Whatever the rows' maxima are within their window around the offset; far scores weigh nothing."""

@@ -23,7 +23,7 @@ from cloister.messages.mpc import Established, FromTunnel, Listening, StartTunne
 from cloister.mpc.certificates import Credentials, Keys, Role, client_tls, make_keys
 from cloister.mpc.config import PartiesConfig
 from cloister.mpc.local_parties import KEYS, make_local
-from cloister.process.line import Line
+from cloister.process.blocking import BlockingEndpoint
 
 KEY = b"k" * 16
 
@@ -38,7 +38,7 @@ class Tunnel:
         )
         theirs.close()
         self.control.sendall(encode_frame((StartTunnel(msgspec.json.encode(config), rank, str(folder), key),)))
-        assert isinstance(Line(self.control, FromTunnel).next(), Listening)
+        assert isinstance(BlockingEndpoint(self.control, FromTunnel).next(), Listening)
 
     def engine(self) -> socket.socket:
         """Where an engine would listen."""

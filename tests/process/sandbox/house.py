@@ -1,7 +1,7 @@
-"""A nursery and one sealed child, for tests: what happens to an attempt made inside?
+"""A fork server and one sealed child, for tests: what happens to an attempt made inside?
 
-The test's process forks a nursery (which forks its child) and talks to both over pipes of JSON lines. The child waits
-after its seal until the test has looked at it from outside.
+The test's process forks a fork server (which forks its child) and talks to both over pipes of JSON lines. The child
+waits after its seal until the test has looked at it from outside.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ from typing import Any, Literal
 import pytest
 
 from cloister.process.sandbox.kernel import PR_SET_DUMPABLE, prctl
-from cloister.process.sandbox.layers import Layer
-from cloister.process.sandbox.namespaces import enter_own, fresh_pid_namespace, leave_host
-from cloister.process.sandbox.profile import Profile
-from cloister.process.sandbox.root import empty_root
+from cloister.process.sandbox.layers import Layer, Profile
+from cloister.process.sandbox.namespaces import empty_root, enter_own, fresh_pid_namespace, leave_host
 from cloister.process.sandbox.seal import seal
 
 User = Literal["root", "someone"]
@@ -31,7 +29,7 @@ DATA_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Setting:
-    """How the house is built. `leak` is made in the nursery before its root is emptied and handed to the attempt."""
+    """How the house is built. `leak` is made in the fork server before its root is emptied, for the attempt."""
 
     user: User = "someone"
     name: Literal["vault", "service"] = "vault"
@@ -71,7 +69,7 @@ class Inhabitants:
     """Process ids as the test sees them."""
 
     keeper: int
-    nursery: int
+    forkserver: int
     child: int
 
 
@@ -87,7 +85,7 @@ def attempt_inside(
     if not keeper:
         os.close(told_reader)
         os.close(go)
-        _as_nursery(attempt, setting, told, wait)
+        _as_forkserver(attempt, setting, told, wait)
     os.close(told)
     os.close(wait)
     outcome = Outcome()
@@ -120,15 +118,15 @@ def _tell(told: int, **message: Any) -> None:
     os.write(told, json.dumps(message).encode() + b"\n")
 
 
-def _as_nursery(attempt: Callable[[Any], Any], setting: Setting, told: int, wait: int) -> None:
+def _as_forkserver(attempt: Callable[[Any], Any], setting: Setting, told: int, wait: int) -> None:
     try:
         if setting.user == "someone" and os.geteuid() == 0:
             os.setgroups([])
             os.setresgid(SOMEONE, SOMEONE, SOMEONE)
             os.setresuid(SOMEONE, SOMEONE, SOMEONE)
-        leave_host(setting.without - {Layer.USER_NAMESPACE})  # without it the nursery could have none of the others
+        leave_host(setting.without - {Layer.USER_NAMESPACE})  # without it the fork server could have none of the others
         prctl(PR_SET_DUMPABLE, 1)  # changing ids cleared it; the child's own layer is to be seen
-        _tell(told, people={"nursery": int(os.readlink("/proc/self"))})
+        _tell(told, people={"forkserver": int(os.readlink("/proc/self"))})
         proc = os.open("/proc", os.O_RDONLY)
         leaked = setting.leak()
         if Layer.EMPTY_ROOT not in setting.without:

@@ -47,12 +47,12 @@ def nothing(_: Any) -> None:
     return None
 
 
-def descriptor_of_nursery() -> int:
+def descriptor_of_forkserver() -> int:
     return os.open("/proc/self/ns/uts", os.O_RDONLY)
 
 
 def listening_neighbour() -> str:
-    """An abstract socket in the nursery's network namespace."""
+    """An abstract socket in the fork server's network namespace."""
     name = f"cloister-test-{os.getpid()}"
     neighbour = socket.socket(socket.AF_UNIX)
     neighbour.bind(f"\0{name}")
@@ -66,7 +66,7 @@ def connect_to_neighbour(name: str) -> None:
         caller.connect(f"\0{name}")
 
 
-def shared_memory_of_nursery() -> int:
+def shared_memory_of_forkserver() -> int:
     return syscall("shmget", 0, 4096, 0o1666)
 
 
@@ -97,9 +97,9 @@ def readable_for_its_user(people: Inhabitants) -> bool:
     return os.waitpid(reader, 0)[1] == 0
 
 
-def dies_with_nursery(people: Inhabitants) -> bool:
+def dies_with_forkserver(people: Inhabitants) -> bool:
     child = os.pidfd_open(people.child)
-    os.kill(people.nursery, signal.SIGKILL)
+    os.kill(people.forkserver, signal.SIGKILL)
     died = bool(select.select([child], [], [], 3)[0])
     if not died:
         signal.pidfd_send_signal(child, signal.SIGKILL)
@@ -112,7 +112,7 @@ CHECKS = {
         attempts.enter_namespace,
         lambda outcome: not outcome.succeeded,
         frozenset({Layer.SECCOMP, Layer.CAPABILITIES, Layer.CLOSED_DESCRIPTORS}),
-        leak=descriptor_of_nursery,
+        leak=descriptor_of_forkserver,
     ),
     Layer.NETWORK_NAMESPACE: Check(
         connect_to_neighbour, lambda outcome: not outcome.succeeded, FILTERS, leak=listening_neighbour
@@ -120,7 +120,7 @@ CHECKS = {
     Layer.PID_NAMESPACE: Check(attempts.signal_parent, lambda outcome: not outcome.succeeded, FILTERS),
     Layer.MOUNT_NAMESPACE: Check(lambda _: os.listdir("/"), lambda outcome: outcome.result == [], FILTERS),
     Layer.IPC_NAMESPACE: Check(
-        look_at_shared_memory, lambda outcome: not outcome.succeeded, FILTERS, leak=shared_memory_of_nursery
+        look_at_shared_memory, lambda outcome: not outcome.succeeded, FILTERS, leak=shared_memory_of_forkserver
     ),
     Layer.UTS_NAMESPACE: Check(lambda _: os.uname().nodename, lambda outcome: outcome.result == "cloister"),
     Layer.EMPTY_ROOT: Check(lambda _: os.listdir("/"), lambda outcome: outcome.result == [], FILTERS),
@@ -133,7 +133,9 @@ CHECKS = {
         lambda _: prctl(PR_GET_NO_NEW_PRIVS), lambda outcome: outcome.result == 1, frozenset({Layer.SECCOMP})
     ),
     Layer.LANDLOCK: Check(attempts.open_for_reading, lambda outcome: not outcome.succeeded, frozenset({Layer.SECCOMP})),
-    Layer.CLOSED_DESCRIPTORS: Check(os.fstat, lambda outcome: outcome.error == "OSError", leak=descriptor_of_nursery),
+    Layer.CLOSED_DESCRIPTORS: Check(
+        os.fstat, lambda outcome: outcome.error == "OSError", leak=descriptor_of_forkserver
+    ),
     Layer.CLEAN_ENVIRONMENT: Check(
         lambda _: ctypes.CDLL(None).getenv(CANARY.encode()) or os.environ.get(CANARY),
         lambda outcome: not outcome.result,
@@ -142,7 +144,7 @@ CHECKS = {
     Layer.RLIMITS: Check(lambda _: len(bytes(DATA_BYTES * 2)), lambda outcome: outcome.error == "MemoryError"),
     Layer.NOT_DUMPABLE: Check(nothing, lambda outcome: outcome.seen is False, observe=readable_for_its_user),
     Layer.DEATH_WITH_PARENT: Check(
-        nothing, lambda outcome: outcome.seen is True, frozenset({Layer.PID_NAMESPACE}), observe=dies_with_nursery
+        nothing, lambda outcome: outcome.seen is True, frozenset({Layer.PID_NAMESPACE}), observe=dies_with_forkserver
     ),
     Layer.SECCOMP: Check(attempts.map_executable, lambda outcome: not outcome.succeeded),
 }
@@ -164,7 +166,7 @@ def test_a_child_shares_no_namespace(layer: Layer, user: User) -> None:
     kind = {Layer.NETWORK_NAMESPACE: "net", Layer.MOUNT_NAMESPACE: "mnt"}.get(layer, layer.removesuffix("_namespace"))
 
     def namespaces(people: Inhabitants) -> list[str]:
-        return [os.readlink(f"/proc/{who}/ns/{kind}") for who in ("self", people.nursery, people.child)]
+        return [os.readlink(f"/proc/{who}/ns/{kind}") for who in ("self", people.forkserver, people.child)]
 
     check = Check(nothing, lambda outcome: outcome.succeeded, frozenset({Layer.NOT_DUMPABLE}), observe=namespaces)
     assert len(set(check.outcome(user).seen)) == 3

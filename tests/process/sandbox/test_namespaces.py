@@ -1,4 +1,4 @@
-"""The nursery's life: many children one after the other, and an end that leaves nothing behind."""
+"""The fork server's life: many children one after the other, and an end that leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from collections.abc import Callable
 
 import pytest
 
-from cloister.process.sandbox.namespaces import enter_own, fresh_pid_namespace, leave_host
-from cloister.process.sandbox.root import empty_root
+from cloister.process.sandbox.namespaces import empty_root, enter_own, fresh_pid_namespace, leave_host
 from cloister.process.sandbox.trial import available_layers
 from tests.process.sandbox.house import Inhabitants, Setting, User, attempt_inside
 
 
-def in_nursery(work: Callable[[], int]) -> int:
-    """The exit status of a nursery that did this work, as its parent sees it."""
+def in_forkserver(work: Callable[[], int]) -> int:
+    """The exit status of a fork server that did this work, as its parent sees it."""
     keeper = os.fork()
     if not keeper:
         status = 99
@@ -49,15 +48,15 @@ def test_every_child_is_the_first_process_of_its_own() -> None:
         statuses = {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children}
         return statuses.pop() if len(statuses) == 1 else 98
 
-    assert in_nursery(three_children_at_once) == 41
+    assert in_forkserver(three_children_at_once) == 41
 
 
-def test_the_keeper_ends_as_its_nursery_ended() -> None:
-    assert in_nursery(lambda: 17) == 17
+def test_the_keeper_ends_as_its_forkserver_ended() -> None:
+    assert in_forkserver(lambda: 17) == 17
 
 
 def test_the_keeper_holds_nothing_open() -> None:
-    """Else whoever waits for the end of the nursery's connection would wait for the keeper."""
+    """Else whoever waits for the end of the fork server's connection would wait for the keeper."""
     reader, writer = os.pipe()
     keeper = os.fork()
     if not keeper:
@@ -75,10 +74,10 @@ def test_the_keeper_holds_nothing_open() -> None:
         os.close(reader)
 
 
-@pytest.mark.parametrize("victim", ["keeper", "nursery"])
-def test_killing_keeper_or_nursery_ends_all(victim: str, user: User) -> None:
+@pytest.mark.parametrize("victim", ["keeper", "forkserver"])
+def test_killing_keeper_or_forkserver_ends_all(victim: str, user: User) -> None:
     def kill(people: Inhabitants) -> bool:
-        watched = [os.pidfd_open(pid) for pid in (people.nursery, people.child)]
+        watched = [os.pidfd_open(pid) for pid in (people.forkserver, people.child)]
         os.kill(getattr(people, victim), signal.SIGKILL)
         died = all(ended(pidfd) for pidfd in watched)
         for pidfd in watched:
@@ -88,7 +87,7 @@ def test_killing_keeper_or_nursery_ends_all(victim: str, user: User) -> None:
     assert attempt_inside(lambda _: None, Setting(user=user), kill).seen is True
 
 
-def test_a_nursery_with_threads_is_told_so() -> None:
+def test_a_forkserver_with_threads_is_told_so() -> None:
     def late() -> int:
         threading.Thread(target=threading.Event().wait, daemon=True).start()
         try:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.process.sandbox import seccomp, syscalls
+from cloister.process.sandbox import kernel, seccomp
 from cloister.process.sandbox.bpf import ALLOW, ERRNO, KILL_PROCESS, Equals, Has, IsNull, Lacks, Rule, assemble
 
 EPERM = ERRNO | errno.EPERM
@@ -37,7 +37,7 @@ def run(program: bytes, arch: int, number: int, arguments: tuple[int, ...] = ())
 
 @pytest.fixture(params=["x86_64", "aarch64"])
 def arch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(syscalls, "machine", lambda: request.param)
+    monkeypatch.setattr(kernel, "machine", lambda: request.param)
     monkeypatch.setattr(seccomp, "machine", lambda: request.param)
     return str(request.param)
 
@@ -49,7 +49,7 @@ def judge(arch: str) -> Judge:
     }
 
     def answer(name: str, *arguments: int, service: bool = False) -> int:
-        return run(programs[service], syscalls.AUDIT_ARCH[arch], syscalls.TABLES[arch][name], arguments)
+        return run(programs[service], kernel.AUDIT_ARCH[arch], kernel.TABLES[arch][name], arguments)
 
     return answer
 
@@ -109,15 +109,15 @@ def test_limits_may_be_read_and_not_set(judge: Judge) -> None:
 def test_another_architecture_ends_the_process(judge: Judge, arch: str) -> None:
     program = seccomp.filter_program(receives_descriptors=True, own_pid=OWN_PID)
     i386 = 0x40000003
-    assert run(program, i386, syscalls.TABLES[arch]["read"]) == KILL_PROCESS
-    assert run(program, syscalls.AUDIT_ARCH[arch], 0x40000000 | syscalls.TABLES[arch]["read"]) == KILL_PROCESS
+    assert run(program, i386, kernel.TABLES[arch]["read"]) == KILL_PROCESS
+    assert run(program, kernel.AUDIT_ARCH[arch], 0x40000000 | kernel.TABLES[arch]["read"]) == KILL_PROCESS
 
 
 @given(number=st.integers(0, 1000), arguments=st.tuples(*[st.integers(0, 2**64 - 1)] * 6))
 def test_a_call_without_a_rule_is_refused(number: int, arguments: tuple[int, ...]) -> None:
     program = seccomp.filter_program(receives_descriptors=True, own_pid=OWN_PID)
-    known = set(syscalls.TABLES[syscalls.machine()].values())
-    answer = run(program, syscalls.AUDIT_ARCH[syscalls.machine()], number, arguments)
+    known = set(kernel.TABLES[kernel.machine()].values())
+    answer = run(program, kernel.AUDIT_ARCH[kernel.machine()], number, arguments)
     assert number in known or answer == EPERM
 
 

@@ -11,7 +11,7 @@ from cloister.messages.generation import Tokens
 
 
 class IsolatedRoute(VaultRoute):
-    """Front → vault → front."""
+    """Frontend → vault → frontend."""
 
     level = LEVELS["isolated"]
 

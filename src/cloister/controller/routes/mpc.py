@@ -24,7 +24,7 @@ class Clerk(Protocol):
 
 
 class MpcRoute(Route):
-    """Front → clerk → front. The clerk may only speak of requests it has."""
+    """Frontend → clerk → frontend. The clerk may only speak of requests it has."""
 
     level = LEVELS["mpc"]
 
@@ -37,7 +37,7 @@ class MpcRoute(Route):
         self._clerk = clerk
 
     def ask(self, asked: Asked) -> None:
-        """Hand a prompt over, or tell its front why not."""
+        """Hand a prompt over, or tell its frontend why not."""
         ask = asked.ask
         try:
             if self._clerk is None:

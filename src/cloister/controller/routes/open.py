@@ -1,4 +1,4 @@
-"""`open`: the front reads the prompt, the service gets its tokens and decodes. No vault hears of it."""
+"""`open`: the frontend reads the prompt, the service gets its tokens and decodes. No vault hears of it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from cloister.messages.generation import Accepted, Failed, Submit, Tokens
 
 
 class OpenRoute(Route):
-    """Front → service → front."""
+    """Frontend → service → frontend."""
 
     level = LEVELS["open"]
 
     def submit(self, message: Submit) -> None:
         """Give the tokens to the service."""
         if message.partitions:
-            raise ProtocolError("A front sent a message out of turn.")
+            raise ProtocolError("A frontend sent a message out of turn.")
         try:
             service = self.node.working_service()
         except ServiceUnavailable as reason:

@@ -15,7 +15,7 @@ from cloister.messages.vault import Prefilled, Release
 
 
 class PartitionedRoute(VaultRoute):
-    """Front → vault → service → front."""
+    """Frontend → vault → service → frontend."""
 
     level = LEVELS["partitioned"]
 

@@ -13,7 +13,7 @@ from cloister.messages.vault import Confide, Understood
 
 
 class VaultRoute(Route):
-    """Front → vault; what comes next differs by level."""
+    """Frontend → vault; what comes next differs by level."""
 
     def confide(self, asked: Asked) -> None:
         """Give a prompt to its session's vault; QueueFull if there is none for it now."""

@@ -7,29 +7,24 @@ stays in its parent's namespaces, where its connection was made.
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable, Collection
 from typing import NoReturn
 
-from cloister.errors import CloisterError, SandboxIncomplete
-from cloister.process.hardening import die_with_parent as end_with_parent
-from cloister.process.hardening import forbid_core_dumps, hide_tracebacks, where_raised
+from cloister.errors import CloisterError, SandboxIncomplete, where_raised
+from cloister.process.hardening import begin_child, die_with_parent
 from cloister.process.sandbox import seccomp
-from cloister.process.sandbox.credentials import die_with_parent, give_up_powers
-from cloister.process.sandbox.descriptors import close_all_but
+from cloister.process.sandbox.credentials import give_up_powers
+from cloister.process.sandbox.resources import close_all_but
 
 
-def run_bridge(serve: Callable[[socket.socket], None]) -> None:
-    """A bridge's whole life: `python -m … FD`. First of all no core dump, no traceback with data, no life alone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; who started us decides
-    hide_tracebacks()
-    forbid_core_dumps()
-    end_with_parent()
+def run_bridge(role: str, serve: Callable[[socket.socket], None]) -> None:
+    """A bridge's whole life: `python -m … FD`."""
+    control = begin_child(role)
     try:
-        serve(socket.socket(fileno=int(sys.argv[1])))
+        serve(control)
     except Exception as reason:
         say(reason)
         sys.exit(1)

@@ -15,14 +15,14 @@ from cloister.link.network.handshake import ask_for_vault, shape_of
 from cloister.link.network.records import ANSWER, CONTROL, CONTROL_BYTES, KIND, VaultEnd, kind_of, longest_record
 from cloister.link.network.tls import SecureChannel, establish
 from cloister.messages.bridge import Connect, ToServerBridge
-from cloister.process.line import Line
+from cloister.process.blocking import BlockingEndpoint
 
 CONNECT_S = 10.0
 _ZEROS = bytes(CONTROL_BYTES)
 
 
 def _serve(control: socket.socket) -> None:
-    line: Line[Connect] = Line(control, ToServerBridge)
+    line: BlockingEndpoint[Connect] = BlockingEndpoint(control, ToServerBridge)
     order = line.next()
     if order is None:
         return
@@ -76,4 +76,4 @@ class ServerBridge:
 
 
 if __name__ == "__main__":
-    run_bridge(_serve)
+    run_bridge("bridge-near", _serve)

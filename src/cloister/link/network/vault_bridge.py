@@ -1,7 +1,7 @@
 """The vault bridge: `python -m cloister.link.network.vault_bridge FD`, started by a vault host for each connection.
 
 It finds out who connects before anything else happens. Then it plays the service on the link of a new vault, and the
-controller on its control socket: it passes the conversation on, but for the floor, which is the vault host's to give.
+controller on its control socket: it passes the conversation on, but for the cores, which is the vault host's to give.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from cloister.link.network.records import CONTROL, CONTROL_BYTES, KIND, QUESTION
 from cloister.link.network.tls import CutOff, SecureChannel, establish
 from cloister.messages.bridge import Accept, Admitted, ToVaultBridge, UseVault
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.vault import FloorDone, FromVault, TakeFloor, ToVault, WantFloor
-from cloister.process.line import Line
+from cloister.messages.vault import CoresDone, FromVault, LeaseCores, ToVault, WantCores
+from cloister.process.blocking import BlockingEndpoint
 
 RECEIVE_BYTES = 1 << 18
 MAX_UNSENT_FRAMES = 4096
 
-Order: TypeAlias = Accept | UseVault | TakeFloor
+Order: TypeAlias = Accept | UseVault | LeaseCores
 
 
 def _serve(host: socket.socket) -> None:
-    line: Line[Order] = Line(host, ToVaultBridge)
+    line: BlockingEndpoint[Order] = BlockingEndpoint(host, ToVaultBridge)
     order = line.next()
     if not isinstance(order, Accept):
         return
@@ -87,8 +87,8 @@ class VaultBridge:
     def _pass_on(self, messages: list[msgspec.Struct]) -> None:
         """Controller → vault. None of them is kept: a prompt is among them."""
         for message in messages:
-            if isinstance(message, TakeFloor):
-                raise ProtocolError("The floor of a vault host is not the server's to give.")
+            if isinstance(message, LeaseCores):
+                raise ProtocolError("the cores of a vault host is not the server's to give.")
             self._tell_vault(message)
 
     def to_vault(self) -> None:
@@ -97,9 +97,9 @@ class VaultBridge:
             self._vault.sendall(self._unsent.get())
 
     def from_vault(self) -> None:
-        """Vault → controller, and the floor between vault and vault host, until either hangs up."""
+        """Vault → controller, and the cores between vault and vault host, until either hangs up."""
         said: FrameReader[msgspec.Struct] = FrameReader(FromVault)
-        granted: FrameReader[TakeFloor] = FrameReader(TakeFloor)
+        granted: FrameReader[LeaseCores] = FrameReader(LeaseCores)
         poll = select.poll()
         poll.register(self._vault, select.POLLIN)
         poll.register(self._host, select.POLLIN)
@@ -115,7 +115,7 @@ class VaultBridge:
                     continue
                 for message in said.feed(data):
                     frame = encode_frame((message,))
-                    if isinstance(message, WantFloor | FloorDone):
+                    if isinstance(message, WantCores | CoresDone):
                         self._host.sendall(frame)
                     else:
                         self._tell_controller(frame)
@@ -132,4 +132,4 @@ class VaultBridge:
 
 
 if __name__ == "__main__":
-    run_bridge(_serve)
+    run_bridge("bridge-far", _serve)

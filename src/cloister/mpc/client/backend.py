@@ -11,10 +11,11 @@ from collections.abc import Callable
 
 from cloister.backend.base import Backend, OpenJob, VaultJob
 from cloister.backend.mailbox import Mailbox
-from cloister.backend.stream import TokenStream, raised
+from cloister.backend.stream import TokenStream
 from cloister.errors import LevelUnavailable
 from cloister.levels import MPC
-from cloister.messages.front import Serving
+from cloister.messages.failure import raised
+from cloister.messages.frontend import Serving
 from cloister.messages.generation import VERSION, Cancel, Failed, SamplingParams, Stats, Tokens
 from cloister.messages.prompts import SealedPrompt
 from cloister.messages.service import View

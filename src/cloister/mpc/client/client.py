@@ -24,15 +24,16 @@ from cloister.errors import (
     PromptTooLong,
     QueueFull,
     SetupError,
+    where_raised,
 )
 from cloister.levels import MPC
+from cloister.messages.failure import failed
 from cloister.messages.generation import Cancel, Failed, SamplingParams, Tokens
 from cloister.messages.prompts import LockedPrompt
 from cloister.messages.vault import Confide, Understood
 from cloister.models.source import ModelFolder
 from cloister.mpc.client.answer import Drafts, Pace, answer
 from cloister.mpc.client.sampling import Chooser, chooser_for
-from cloister.process.hardening import where_raised
 from cloister.prompts.reading import PromptReading
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.vault.opened import opened
@@ -172,5 +173,4 @@ def _failed(request_id: int, error: Exception) -> Failed:
     """The error in our own words: libraries put their input into theirs."""
     if not isinstance(error, CloisterError):
         error = PartyLost(f"The computation failed ({where_raised(error)}).", hint="Send the request again.")
-    retry_after, param = getattr(error, "retry_after", 0), getattr(error, "param", None)
-    return Failed(request_id, error.code, str(error), retry_after, param)
+    return failed(request_id, error)

@@ -10,15 +10,13 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import os
-import signal
 import socket
-import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks, where_raised
+from cloister.process.hardening import begin_child
 from cloister.process.sandbox import kernel, landlock
 
 if TYPE_CHECKING:
@@ -39,13 +37,10 @@ _RULE_PATH_BENEATH = 1
 
 def main() -> None:
     """Harden first, then import what is heavy."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    hide_tracebacks()
-    forbid_core_dumps()
-    die_with_parent()
+    control = begin_child("mpc-client")
     forbid_writing_and_executing()
     with suppress(OSError):  # the controller hung up while we spoke
-        asyncio.run(serve(socket.socket(fileno=int(sys.argv[1]))))
+        asyncio.run(serve(control))
 
 
 def forbid_writing_and_executing() -> bool:
@@ -79,9 +74,8 @@ class _PathBeneath(ctypes.Structure):
 
 async def serve(controller: socket.socket) -> None:
     """Serve until the controller hangs up."""
-    from cloister.errors import CloisterError
     from cloister.messages.clerk import StartClerk, ToClerk
-    from cloister.messages.lifecycle import StartFailed
+    from cloister.messages.failure import start_failed
     from cloister.mpc.connection import Connection
 
     connection = Connection(*await asyncio.open_connection(sock=controller), ToClerk)
@@ -92,10 +86,8 @@ async def serve(controller: socket.socket) -> None:
         elif isinstance(message, StartClerk):
             try:
                 client = await _start(message, connection.post)
-            except CloisterError as reason:
-                connection.post(StartFailed(reason.code, reason.message, reason.hint))
-            except Exception as wrong:
-                connection.post(StartFailed("internal_error", f"The client cannot start: {where_raised(wrong)}."))
+            except Exception as reason:
+                connection.post(start_failed(reason, "The client cannot start"))
         else:
             return
     if client is not None:

@@ -36,7 +36,7 @@ from cloister.messages.mpc import (
 )
 from cloister.mpc.config import PartiesConfig, share_bytes
 from cloister.mpc.party.worker import decode_settings, live
-from cloister.process.line import Line
+from cloister.process.blocking import BlockingEndpoint
 
 if TYPE_CHECKING:
     from cloister.mpc.model.generation import Generation
@@ -50,7 +50,7 @@ _RETRY_MS = 250
 class Engine:
     """SPU's runtime and the sessions in it."""
 
-    def __init__(self, start: StartEngine, party: Line[msgspec.Struct]) -> None:
+    def __init__(self, start: StartEngine, party: BlockingEndpoint[msgspec.Struct]) -> None:
         from cloister.mpc import shares
 
         self._config = decode_settings(start.settings, PartiesConfig)
@@ -192,7 +192,7 @@ class _Session:
             raise InvalidRequest("What was dealt is not what this pass needs.", hint="model.inputs.dealt lists it.")
 
 
-def serve(party: Line[msgspec.Struct]) -> None:
+def serve(party: BlockingEndpoint[msgspec.Struct]) -> None:
     """The engine's whole life."""
     start = party.next()
     if not isinstance(start, StartEngine):
@@ -229,4 +229,4 @@ def _silence() -> None:
 
 
 if __name__ == "__main__":
-    live(serve, ToEngine)
+    live("mpc-engine", serve, ToEngine)

@@ -14,7 +14,7 @@ from cloister.errors import CloisterError, SetupError
 from cloister.mpc.config import PartiesConfig, read_config, refuse_insecure
 from cloister.mpc.party.party import Party
 from cloister.process.child import environment
-from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
+from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks, name_process
 
 WITH_PARENT = "--with-parent"
 ALLOW_INSECURE = "--allow-insecure-beaver"
@@ -46,6 +46,7 @@ async def serve(config: PartiesConfig, rank: int) -> None:
 
 
 def main(arguments: list[str]) -> NoReturn:
+    name_process("party")
     hide_tracebacks()
     forbid_core_dumps()
     if WITH_PARENT in arguments:

@@ -28,7 +28,7 @@ from cloister.messages.mpc import Established, Listening, StartTunnel, ToTunnel
 from cloister.mpc.certificates import Credentials, Role, check_pin, client_tls, require, role_of, server_tls
 from cloister.mpc.config import PartiesConfig
 from cloister.mpc.party.worker import decode_settings, live
-from cloister.process.line import Line
+from cloister.process.blocking import BlockingEndpoint
 
 MOST_HANDSHAKES = 16
 HANDSHAKE_S = 10.0
@@ -247,7 +247,7 @@ def _receive_exactly(connection: socket.socket, count: int) -> bytes:
     return received
 
 
-def serve(party: Line[msgspec.Struct]) -> None:
+def serve(party: BlockingEndpoint[msgspec.Struct]) -> None:
     """The tunnel's whole life."""
     start = party.next()
     if not isinstance(start, StartTunnel):
@@ -268,4 +268,4 @@ def serve(party: Line[msgspec.Struct]) -> None:
 
 
 if __name__ == "__main__":
-    live(serve, ToTunnel)
+    live("mpc-tunnel", serve, ToTunnel)

@@ -6,8 +6,6 @@ They end with the party; they print nothing but the type and place of an error o
 from __future__ import annotations
 
 import os
-import signal
-import socket
 import sys
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
@@ -15,21 +13,18 @@ from typing import NoReturn, TypeVar
 import msgspec
 
 from cloister.errors import ProtocolError
-from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks
-from cloister.process.line import Line
+from cloister.process.blocking import BlockingEndpoint
+from cloister.process.hardening import begin_child
 
 T = TypeVar("T")
 
 
-def live(serve: Callable[[Line[msgspec.Struct]], None], union: object) -> NoReturn:
+def live(role: str, serve: Callable[[BlockingEndpoint[msgspec.Struct]], None], union: object) -> NoReturn:
     """From the first to the last moment of a worker; `serve` gets the socket to its party."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; the party decides
-    hide_tracebacks()
-    forbid_core_dumps()
-    die_with_parent()
+    control = begin_child(role)
     status = 0
     try:
-        serve(Line(socket.socket(fileno=int(sys.argv[1])), union))
+        serve(BlockingEndpoint(control, union))
     except Exception as error:
         sys.excepthook(type(error), error, error.__traceback__)
         status = 1

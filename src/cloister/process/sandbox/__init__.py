@@ -1,6 +1,6 @@
 """The sandbox every vault and the service live in: layers of the Linux kernel, applied by the process to itself.
 
-A nursery leaves the host (`namespaces.leave_host`), empties its root (`root.empty_root`) and forks children
+A fork server leaves the host (`namespaces.leave_host`), empties its root (`namespaces.empty_root`) and forks children
 (`namespaces.fresh_pid_namespace`, then `os.fork`). A child enters namespaces of its own and gives up its powers
 (`namespaces.enter_own`), starts its threads, and shuts the door behind itself (`seal.seal`).
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
-import signal
 from collections.abc import Collection
 from contextlib import suppress
 
-from cloister.process.sandbox import kernel, ledger
+from cloister.process.sandbox import kernel, layers
 from cloister.process.sandbox.kernel import prctl, syscall
 from cloister.process.sandbox.landlock import forbid_files_and_network
 from cloister.process.sandbox.layers import Layer
@@ -39,25 +38,17 @@ def become_nobody() -> None:
         # A container's root with no other id to become: to the machine it is an unprivileged user already.
 
 
-def die_with_parent() -> bool:
-    """Changing ids or capabilities clears this, so it is said again after each change."""
-    prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-    read_back = ctypes.c_int()
-    syscall("prctl", kernel.PR_GET_PDEATHSIG, ctypes.byref(read_back))
-    return read_back.value == signal.SIGKILL
-
-
 def give_up_powers(without: Collection[Layer]) -> None:
     """No capability, none to be gained by executing something, no file, no network."""
     if Layer.NO_NEW_PRIVS not in without:
         prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-        ledger.record(Layer.NO_NEW_PRIVS)
+        layers.record(Layer.NO_NEW_PRIVS)
     if Layer.LANDLOCK not in without and forbid_files_and_network():
-        ledger.record(Layer.LANDLOCK)
+        layers.record(Layer.LANDLOCK)
     if Layer.CAPABILITIES not in without:
         _drop_capabilities()
         if not any_capability():
-            ledger.record(Layer.CAPABILITIES)
+            layers.record(Layer.CAPABILITIES)
 
 
 def any_capability() -> bool:

@@ -1,10 +1,11 @@
-"""The layers of the sandbox by name, and the report of which hold."""
+"""The layers of the sandbox by name, which of them this process holds, and what a process to be sealed may keep."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 from cloister.errors import SandboxIncomplete
 
@@ -61,3 +62,42 @@ class Report:
                 f"This machine lacks layers of the sandbox: {', '.join(self.refused)}.",
                 hint="Enable them, or accept a weaker sandbox with --allow-degraded-sandbox.",
             )
+
+
+@dataclass(frozen=True)
+class Profile:
+    """`without` leaves layers out on purpose: it exists so that a test can watch a check go red."""
+
+    name: Literal["vault", "service", "sealed_api"]
+    keep_descriptors: Collection[int]
+    data_bytes: int
+    without: frozenset[Layer] = frozenset()
+    allow_degraded: bool = False
+
+    @property
+    def receives_descriptors(self) -> bool:
+        """A link's memory reaches the service when a vault comes up; a vault has all of its own before the seal."""
+        return self.name == "service"
+
+    @property
+    def open_files(self) -> int:
+        """One more than the highest descriptor it may ever have."""
+        spare = 1024 if self.receives_descriptors else 16
+        return max((2, *self.keep_descriptors)) + 1 + spare
+
+
+_held: set[Layer] = set()
+"""A forked child inherits the list as it inherits most of the layers."""
+
+
+def record(*layers: Layer) -> None:
+    _held.update(layers)
+
+
+def forget(layers: Iterable[Layer]) -> None:
+    """A child that shall have its own does not count its parent's."""
+    _held.difference_update(layers)
+
+
+def held() -> frozenset[Layer]:
+    return frozenset(_held)

@@ -1,8 +1,8 @@
-"""Namespaces: the nursery leaves the host's, and every child the nursery's.
+"""Namespaces: the fork server leaves the host's and empties its root directory; every child leaves the fork server's.
 
 A process may create namespaces without privilege only below a user namespace of its own, in which its ids are mapped;
 and it may return to a pid namespace (`fresh_pid_namespace` must, once per child) only if that user namespace owns it.
-So the nursery runs as pid 1 of a pid namespace of its own, and the process that was started stays behind as its keeper.
+So the fork server runs as pid 1 of a pid namespace of its own, and the process that was started stays as its keeper.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import signal
 from collections.abc import Collection
 
 from cloister.errors import SetupError
-from cloister.process.sandbox import ledger
-from cloister.process.sandbox.credentials import become_nobody, die_with_parent, give_up_powers
-from cloister.process.sandbox.descriptors import close_all_but
+from cloister.process.hardening import die_with_parent, name_process
+from cloister.process.sandbox import layers
+from cloister.process.sandbox.credentials import become_nobody, give_up_powers
 from cloister.process.sandbox.kernel import PR_GET_DUMPABLE, PR_SET_DUMPABLE, prctl, syscall
 from cloister.process.sandbox.layers import NAMESPACES, Layer
-from cloister.process.sandbox.root import root_is_empty
+from cloister.process.sandbox.resources import close_all_but, hold_null
 
 _FLAGS = {
     Layer.USER_NAMESPACE: 0x10000000,
@@ -30,12 +30,17 @@ _FLAGS = {
 }
 _HOST_NAME = b"cloister"
 
-_nursery_pids: int | None = None
+_RDONLY, _NOSUID, _NODEV, _NOEXEC = 0x1, 0x2, 0x4, 0x8
+_REMOUNT, _REC, _PRIVATE = 0x20, 0x4000, 0x40000
+_DETACH = 2
+_ANY_DIRECTORY = b"/proc"
+
+_forkserver_pids: int | None = None
 _parent: int = 0
 
 
 def leave_host(without: Collection[Layer] = ()) -> None:
-    """For the nursery, while it has one thread only: shed root, enter namespaces of its own.
+    """For the fork server, while it has one thread only: shed root, enter namespaces of its own.
 
     What root alone may read (a Python or a model below /root, say) must be imported and open before. It still sees the
     host's files until `empty_root`.
@@ -43,9 +48,9 @@ def leave_host(without: Collection[Layer] = ()) -> None:
     It returns in a new process, pid 1 of a pid namespace; the caller's process becomes its keeper, which holds nothing
     open and ends with its child's status. The keeper's parent sees one process come and go, and may kill it.
     """
-    global _nursery_pids
+    global _forkserver_pids
     if len(os.listdir("/proc/self/task")) > 1:
-        raise SetupError("The nursery has threads already; a user namespace can only be entered by a lone one.")
+        raise SetupError("The fork server has threads already; a user namespace can only be entered by a lone one.")
     parent = os.getppid()
     become_nobody()
     uid, gid = os.geteuid(), os.getegid()
@@ -57,17 +62,17 @@ def leave_host(without: Collection[Layer] = ()) -> None:
         os._exit(1)
     if Layer.PID_NAMESPACE in entered:
         _continue_as_first_process()
-        _nursery_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-    ledger.record(*entered)
+        _forkserver_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    layers.record(*entered)
 
 
 def fresh_pid_namespace() -> None:
-    """For the nursery, before each os.fork(): the child will be pid 1 of a pid namespace that ends with it."""
+    """For the fork server, before each os.fork(): the child will be pid 1 of a pid namespace that ends with it."""
     global _parent
     _parent = os.getpid()
-    if _nursery_pids is not None:
+    if _forkserver_pids is not None:
         flag = _FLAGS[Layer.PID_NAMESPACE]
-        syscall("setns", _nursery_pids, flag)
+        syscall("setns", _forkserver_pids, flag)
         syscall("unshare", flag)
 
 
@@ -77,20 +82,51 @@ def enter_own(without: Collection[Layer] = ()) -> None:
     What Linux keeps per thread (capabilities, Landlock, no_new_privs) is settled here, so that every thread the child
     starts later inherits it. Whatever does not work out is missing in the report of `seal`.
     """
-    ledger.forget(NAMESPACES)
+    layers.forget(NAMESPACES)
     entered = _unshare(NAMESPACES.difference(without, {Layer.PID_NAMESPACE}))
     if os.getpid() == 1:
         entered.add(Layer.PID_NAMESPACE)
     if Layer.UTS_NAMESPACE in entered:
         syscall("sethostname", _HOST_NAME, len(_HOST_NAME))
-    ledger.record(*entered)
+    layers.record(*entered)
     if not root_is_empty():
-        ledger.forget({Layer.EMPTY_ROOT})
+        layers.forget({Layer.EMPTY_ROOT})
     give_up_powers(without)
     if Layer.DEATH_WITH_PARENT not in without:
         die_with_parent()
     if os.getppid() not in (0, _parent):
-        os._exit(1)  # the nursery ended before it could take us along
+        os._exit(1)  # the fork server ended before it could take us along
+
+
+def empty_root() -> None:
+    """For the fork server, in its own mount namespace, when all it will ever import or open is imported and open.
+
+    Whatever does not work out is missing in the report of a child's `seal`.
+    """
+    hold_null()
+    if Layer.MOUNT_NAMESPACE not in layers.held():
+        return  # the host's mounts are not ours to change
+    hardened = _NOSUID | _NODEV | _NOEXEC
+    try:
+        syscall("mount", None, b"/", None, _REC | _PRIVATE, None)
+        syscall("mount", b"none", _ANY_DIRECTORY, b"tmpfs", hardened, b"mode=555,size=4k,nr_inodes=1")
+        os.chdir(_ANY_DIRECTORY)
+        syscall("pivot_root", b".", b".")
+        syscall("umount2", b".", _DETACH)  # pivot_root(2): the old root is stacked on the new one at "."
+        os.chdir("/")
+        syscall("mount", None, b"/", None, _REMOUNT | _RDONLY | hardened, None)
+    except OSError:
+        return
+    if root_is_empty():
+        layers.record(Layer.EMPTY_ROOT)
+
+
+def root_is_empty() -> bool:
+    """Whether nothing is there and nothing can be put there."""
+    try:
+        return os.listdir("/") == [] and os.getcwd() == "/" and bool(os.statvfs("/").f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
 
 
 def _unshare(wanted: Collection[Layer]) -> set[Layer]:
@@ -137,6 +173,7 @@ def _continue_as_first_process() -> None:
 def _keep(child: int, pipe: int) -> None:
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; the controller decides
+        name_process("keeper")
         close_all_but({pipe})
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         os._exit(status if status >= 0 else 128 - status)

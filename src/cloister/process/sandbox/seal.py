@@ -9,20 +9,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from cloister.process.sandbox import kernel, ledger, seccomp
-from cloister.process.sandbox.credentials import any_capability, die_with_parent
-from cloister.process.sandbox.descriptors import close_all_but, silence_standard
-from cloister.process.sandbox.environment import clean_environment
+from cloister.process.hardening import die_with_parent
+from cloister.process.sandbox import kernel, layers, seccomp
+from cloister.process.sandbox.credentials import any_capability
 from cloister.process.sandbox.kernel import prctl
-from cloister.process.sandbox.layers import Layer, Report
-from cloister.process.sandbox.limits import limit
-from cloister.process.sandbox.memory import lock_memory, machine_has_swap
-from cloister.process.sandbox.profile import Profile
+from cloister.process.sandbox.layers import Layer, Profile, Report
+from cloister.process.sandbox.resources import (
+    clean_environment,
+    close_all_but,
+    limit,
+    lock_memory,
+    machine_has_swap,
+    silence_standard,
+)
 
 
 def seal(profile: Profile) -> Report:
     """Applies what is left. Raises SandboxIncomplete, in a process sealed as far as possible, if a layer is missing."""
-    holding = {layer for layer in ledger.held() if _still_holds(layer)}
+    holding = {layer for layer in layers.held() if _still_holds(layer)}
     for layer, apply in _LEFT.items():
         if layer not in profile.without and _succeeds(apply, profile):
             holding.add(layer)

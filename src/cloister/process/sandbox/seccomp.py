@@ -13,8 +13,7 @@ from functools import cache
 
 from cloister.process.sandbox import kernel
 from cloister.process.sandbox.bpf import ALLOW, ERRNO, KILL_PROCESS, Equals, Has, IsNull, Lacks, Rule, assemble
-from cloister.process.sandbox.kernel import prctl, syscall
-from cloister.process.sandbox.syscalls import AUDIT_ARCH, has, machine, number_of
+from cloister.process.sandbox.kernel import AUDIT_ARCH, has, machine, number_of, prctl, syscall
 
 _SET_MODE_FILTER, _ALL_THREADS = 1, 1
 _PROT_EXEC = 0x4

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 
-from cloister.process.sandbox.layers import Layer, Report
-from cloister.process.sandbox.namespaces import enter_own, fresh_pid_namespace, leave_host
-from cloister.process.sandbox.profile import Profile
-from cloister.process.sandbox.root import empty_root
+from cloister.process.sandbox.layers import Layer, Profile, Report
+from cloister.process.sandbox.namespaces import empty_root, enter_own, fresh_pid_namespace, leave_host
 from cloister.process.sandbox.seal import seal
 
 
@@ -17,7 +15,7 @@ def available_layers() -> Report:
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
-        _as_nursery(writer)
+        _as_forkserver(writer)
     os.close(writer)
     with open(reader, "rb") as pipe:
         told = pipe.read()
@@ -25,7 +23,7 @@ def available_layers() -> Report:
     return Report.of(Layer(name) for name in json.loads(told or "[]"))
 
 
-def _as_nursery(writer: int) -> None:
+def _as_forkserver(writer: int) -> None:
     try:
         leave_host()
         empty_root()

@@ -1,0 +1,189 @@
+"""Run the checks and the tests, two groups at a time: `make test`, `make test-all` and `make check`.
+
+A group is a plain pytest process over one or more folders of tests/. Sandboxes are forked from a process with a lone
+thread and SPU brings threads: tests on shares therefore have groups of their own, and pytest-xdist cannot be used.
+Tests spend much of their time waiting for processes, so two groups at once keep two cores busy. Each group writes to a
+log of its own in artifacts/tests; the whole log of a group that failed is shown.
+
+Arguments other than --release and --check go to one plain pytest and then to one on shares: run_tests.py -k scheduler
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ROOT / "tests"
+LOGS = ROOT / "artifacts" / "tests"
+AT_ONCE = 2
+PYTHON = sys.executable
+NONE_SELECTED = 5
+"""pytest's exit status where no test was selected."""
+
+SECONDS = {
+    ("mpc", True): 480,
+    ("serving", False): 240,
+    ("redteam", False): 120,
+    ("bench", True): 80,
+    ("cli", False): 70,
+    ("chaos", False): 60,
+    ("remote_vaults", False): 60,
+    ("client", False): 60,
+    ("gateway", False): 60,
+    ("cli", True): 60,
+    ("serving", True): 60,
+    ("attest", False): 50,
+    ("browser", False): 50,
+    ("models", False): 50,
+    ("process", False): 50,
+    ("controller", False): 40,
+    ("forkserver", False): 40,
+    ("bench", False): 30,
+    ("compute", False): 30,
+    ("transparency", False): 30,
+}
+"""About how long the tests of a folder, on shares or not, take on two quiet cores; others take `FEW_SECONDS`."""
+
+FEW_SECONDS = 15
+WORTH_A_GROUP = 60
+"""Folders that take less share groups: to start pytest and import torch takes seconds each time."""
+
+WITHOUT_PROCESSES = {
+    *("attention", "attest", "backend", "channel", "engine", "messages", "sealed_weights", "service", "transparency"),
+}
+"""What `make check` runs: folders whose tests start next to no processes."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The tests on shares of a folder of tests/, or all its others."""
+
+    name: str
+    on_shares: bool = False
+
+    @property
+    def seconds(self) -> int:
+        return SECONDS.get((self.name, self.on_shares), FEW_SECONDS)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Commands that run one after the other and write to one log."""
+
+    name: str
+    seconds: int
+    commands: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    group: Group
+    passed: bool
+    seconds: float
+    output: str
+
+
+def main(arguments: list[str]) -> int:
+    folders = find_folders()
+    match arguments:
+        case [] | ["--release"]:
+            groups = [lint(), *group(folders, *arguments)]
+        case ["--check"]:
+            groups = [lint(), *group(folder for folder in folders if folder.name in WITHOUT_PROCESSES)]
+        case _:
+            return run_plainly(arguments)
+    begun = time.monotonic()
+    failed = [result.group.name for result in run(groups, LOGS, show) if not result.passed]
+    verdict = f"failed: {'; '.join(failed)}" if failed else "all passed"
+    print(f"{len(groups)} groups in {time.monotonic() - begun:.0f} s, {verdict}")
+    return 1 if failed else 0
+
+
+def run_plainly(arguments: Sequence[str]) -> int:
+    """What a developer asks for by name: the tests, then those on shares. One of the two may have none."""
+    commands = [(PYTHON, "-m", "pytest", *more, *arguments) for more in ((), ("--on-shares",))]
+    statuses = [subprocess.run(command, cwd=ROOT, check=False).returncode for command in commands]
+    failures = [status for status in statuses if status not in (0, NONE_SELECTED)]
+    return failures[0] if failures else min(statuses)
+
+
+def find_folders() -> list[Folder]:
+    """Every folder of tests/ that holds tests."""
+    sys.path.insert(0, str(ROOT))
+    from tests.conftest import is_on_shares
+
+    found = {(path.relative_to(TESTS).parts[0], is_on_shares(path)) for path in TESTS.rglob("test_*.py")}
+    return [Folder(*each) for each in sorted(found)]
+
+
+def lint() -> Group:
+    tools = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",))
+    return Group("lint", 90, tuple((PYTHON, "-m", *tool) for tool in tools))
+
+
+def group(folders: Iterable[Folder], *options: str) -> list[Group]:
+    """The longest first: one that began last would keep a core waiting. Those on shares are with no others."""
+    groups: list[Group] = []
+    waiting: dict[bool, list[Folder]] = {False: [], True: []}
+    for folder in sorted(folders, key=lambda folder: -folder.seconds):
+        together = waiting[folder.on_shares]
+        together.append(folder)
+        if sum(each.seconds for each in together) >= WORTH_A_GROUP:
+            groups.append(pytest_of(together, options))
+            together.clear()
+    groups += [pytest_of(together, options) for together in waiting.values() if together]
+    return sorted(groups, key=lambda group: -group.seconds)
+
+
+def pytest_of(folders: Sequence[Folder], options: Sequence[str]) -> Group:
+    on_shares = folders[0].on_shares
+    name = " ".join(folder.name for folder in folders) + " on shares" * on_shares
+    paths = [f"tests/{folder.name}" for folder in folders]
+    # Two at once would write over each other's cache.
+    command = (PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=10", "--durations-min=3")
+    command = (*command, *["--on-shares"] * on_shares, *options, *paths)
+    return Group(name, sum(folder.seconds for folder in folders), (command,))
+
+
+def run(groups: Sequence[Group], logs: Path, tell: Callable[[Result], None]) -> list[Result]:
+    """Each group's result, told as soon as it is there."""
+    logs.mkdir(parents=True, exist_ok=True)
+    results = []
+    with ThreadPoolExecutor(AT_ONCE) as workers:
+        try:
+            for done in as_completed([workers.submit(run_group, group, logs) for group in groups]):
+                results.append(done.result())
+                tell(results[-1])
+        except KeyboardInterrupt:
+            workers.shutdown(cancel_futures=True)  # the terminal has told those at work
+            raise
+    return results
+
+
+def run_group(group: Group, logs: Path) -> Result:
+    log = logs / f"{group.name.replace(' ', '-')}.log"
+    begun = time.monotonic()
+    with log.open("w") as output:
+        where = {"cwd": ROOT, "stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+        statuses = [subprocess.run(command, check=False, **where).returncode for command in group.commands]
+    passed = all(status in (0, NONE_SELECTED) for status in statuses)
+    return Result(group, passed, time.monotonic() - begun, log.read_text(errors="replace"))
+
+
+def show(result: Result) -> None:
+    """A line for what passed, everything it said for what did not."""
+    lines = result.output.strip().splitlines() or ["it said nothing"]
+    if not result.passed:
+        print(result.output)
+    mark = "passed" if result.passed else "FAILED"
+    print(f"{mark}  {result.seconds:4.0f} s  {result.group.name}: {lines[-1].strip('= ')}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

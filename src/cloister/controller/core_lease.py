@@ -1,0 +1,178 @@
+"""Who may compute now, on how many cores: the service, or vaults. `CoreLease` is a pure state machine (events in,
+commands out); `LeaseKeeper` carries its commands out and ends a process that keeps the others waiting.
+
+Two teams of kernel threads on the same cores ruin each other, so heavy work takes turns: vaults wait in line, the
+service is asked to pause, vaults have the cores until about ROUND_TOKENS' worth of work is done, then the service
+computes one step at least (messages.service.Resume) before the next round. Vaults that wait together divide the cores
+among them: one thread does most where nobody waits for another. Answering links is light and needs no lease. The
+machine knows neither sockets nor clocks: a holder that dies or is late is reported as `gone`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import msgspec
+
+from cloister.errors import ProtocolError
+from cloister.messages.service import Pause, Resume
+from cloister.messages.vault import LeaseCores
+
+ROUND_TOKENS = 512
+
+
+@dataclass(frozen=True)
+class Grant:
+    """Give this vault so many cores."""
+
+    vault: int
+    cores: int
+
+
+Command = Pause | Resume | Grant
+
+
+class CoreLease:
+    """Never more cores given than there are, never any while the service computes; first come, first served."""
+
+    def __init__(self, cores: int) -> None:
+        self.holders: dict[int, int] = {}
+        """Vaults that compute, and on how many cores."""
+        self._cores = cores
+        self.service: Literal["absent", "computing", "pausing", "paused"] = "absent"
+        self._waiting: dict[int, int] = {}
+        self._spent = 0
+
+    def want(self, vault: int, tokens: int) -> list[Command]:
+        """A vault has work for all cores."""
+        if vault in self._waiting or vault in self.holders:
+            raise ProtocolError("A vault asked for cores twice.")
+        self._waiting[vault] = tokens
+        return self._go_on()
+
+    def done(self, vault: int) -> list[Command]:
+        """A holder has done its piece of work."""
+        if self.holders.pop(vault, None) is None:
+            raise ProtocolError("A vault gave back cores it did not have.")
+        return self._go_on()
+
+    def gone(self, vault: int) -> list[Command]:
+        """A vault died or was given up."""
+        self._waiting.pop(vault, None)
+        self.holders.pop(vault, None)
+        return self._go_on()
+
+    def paused(self) -> list[Command]:
+        """The service has made way."""
+        if self.service != "pausing":
+            raise ProtocolError("The service paused unasked.")
+        self.service = "paused"
+        return self._go_on()
+
+    def service_up(self) -> list[Command]:
+        """There is a service. Before it hears of any work it is told to wait if a vault is computing."""
+        self._spent = 0
+        self.service = "pausing" if self.holders else "computing"
+        return [Pause()] if self.service == "pausing" else self._go_on()
+
+    def service_gone(self) -> list[Command]:
+        """There is no service; vaults need not wait for it."""
+        self.service = "absent"
+        return self._go_on()
+
+    def _go_on(self) -> list[Command]:
+        if self.service == "pausing":
+            return []
+        if self.service == "computing":
+            if not self._waiting:
+                return []
+            self.service = "pausing"
+            return [Pause()]
+        granted = self._grants()
+        if self.service == "paused" and not self.holders:
+            self._spent = 0
+            self.service = "computing"
+            return [Resume(), *self._go_on()]
+        return granted
+
+    def _grants(self) -> list[Command]:
+        """Divide the free cores among those who wait."""
+        granted: list[Command] = []
+        free = self._cores - sum(self.holders.values())
+        while free and self._waiting and (self.service == "absent" or self._spent < ROUND_TOKENS):
+            cores = max(1, free // len(self._waiting))
+            vault = next(iter(self._waiting))
+            self._spent += self._waiting.pop(vault)
+            self.holders[vault] = cores
+            free -= cores
+            granted.append(Grant(vault, cores))
+        return granted
+
+
+class Computes(Protocol):
+    """A process that computes when told to."""
+
+    def send(self, message: msgspec.Struct) -> None: ...
+    def give_up(self) -> None: ...
+
+
+class LeaseKeeper:
+    """One lease for the service and all vaults."""
+
+    def __init__(self, cores: int, vault_deadline_s: float, service_deadline_s: float) -> None:
+        self._lease = CoreLease(cores)
+        self._vaults: dict[int, Computes] = {}
+        self._service: Computes | None = None
+        self._vault_deadline_s = vault_deadline_s
+        self._service_deadline_s = service_deadline_s
+        self._vault_timers: dict[int, asyncio.TimerHandle] = {}
+        self._service_timer: asyncio.TimerHandle | None = None
+
+    def want(self, number: int, vault: Computes, tokens: int) -> None:
+        self._vaults[number] = vault
+        self._obey(self._lease.want(number, tokens))
+
+    def done(self, number: int) -> None:
+        commands = self._lease.done(number)
+        self._vault_timers.pop(number).cancel()
+        self._obey(commands)
+
+    def gone(self, number: int) -> None:
+        self._vaults.pop(number, None)
+        _stop(self._vault_timers.pop(number, None))
+        self._obey(self._lease.gone(number))
+
+    def paused(self) -> None:
+        commands = self._lease.paused()
+        _stop(self._service_timer)
+        self._obey(commands)
+
+    def service_up(self, service: Computes) -> None:
+        """To be called before the service hears of any work."""
+        self._service = service
+        self._obey(self._lease.service_up())
+
+    def service_gone(self) -> None:
+        self._service = None
+        _stop(self._service_timer)
+        self._obey(self._lease.service_gone())
+
+    def _obey(self, commands: Iterable[Command]) -> None:
+        later = asyncio.get_running_loop().call_later
+        for command in commands:
+            if isinstance(command, Grant):
+                vault = self._vaults[command.vault]
+                self._vault_timers[command.vault] = later(self._vault_deadline_s, vault.give_up)
+                vault.send(LeaseCores(command.cores))
+            elif self._service is not None:
+                if isinstance(command, Pause):
+                    self._service_timer = later(self._service_deadline_s, self._service.give_up)
+                self._service.send(command)
+
+
+def _stop(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()

@@ -1,0 +1,75 @@
+"""The controller's handle on the fork server, the preloaded process that the service and all vaults are forked from.
+
+The fork server never sees user data. When it ends, all it forked end too: whoever owns this handle starts again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from cloister.config import Settings
+from cloister.errors import ProtocolError
+from cloister.messages.forkserver import FromForkServer, Preload, Preloaded, Spawn, Spawned
+from cloister.messages.generation import VERSION
+from cloister.process.child import Child
+from cloister.process.handle import ModuleHandle
+
+GOODBYE_S = 5.0
+
+
+class ForkServer:
+    """It imports what it needs from the first moment on; `on_end` is called if it ends before `close`."""
+
+    def __init__(self, on_end: Callable[[], None]) -> None:
+        self._on_end = on_end
+        self._closing = False
+        self._numbers = itertools.count(1)
+        self._unborn: dict[int, Child] = {}
+        self._handle = ModuleHandle(
+            "fork server",
+            "cloister.forkserver",
+            FromForkServer,
+            Preloaded,
+            hear=self._receive,
+            on_end=self._ended,
+            wiping=False,  # no user data is there, and its children seal themselves
+        )
+
+    async def preload(self, name: str, path: Path, settings: Settings, weights: int) -> Preloaded:
+        """Hand it the sealed weights; what it says when it is ready to fork."""
+        allow = settings.controller.allow_degraded_sandbox
+        engine = settings.engine.model_dump_json().encode()
+        self._handle.send(Preload(VERSION, name, str(path), engine, allow), (weights,))
+        return await self._handle.ready
+
+    def spawn(self, role: Literal["service", "vault"], *descriptors: int) -> tuple[Child, socket.socket]:
+        """Have a child forked, with these descriptors beside its control socket; our end of that socket."""
+        number, child = next(self._numbers), Child()
+        self._unborn[number] = child
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._handle.send(Spawn(number, role), (theirs.fileno(), *descriptors))
+        return child, ours
+
+    async def close(self) -> None:
+        """End it, and with it all its children: its pid namespace ends only when nobody is left in it."""
+        self._closing = True
+        await self._handle.close(GOODBYE_S)
+
+    def _receive(self, message: msgspec.Struct) -> None:
+        if not isinstance(message, Spawned) or message.child not in self._unborn:
+            raise ProtocolError("The fork server sent a message out of turn.")
+        self._unborn.pop(message.child).born(self._handle.endpoint.take_descriptor())
+
+    def _ended(self) -> None:
+        if not self._closing:
+            started = self._handle.started
+            self._handle.kill(GOODBYE_S)
+            if started:
+                self._on_end()

@@ -1,0 +1,216 @@
+"""The controller's handles on the frontends, the processes that users' requests come through: gateway and sealed API.
+
+They are apart from the controller and started again when they die. Requests under way die with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from time import time
+from typing import ClassVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from cloister.config import GatewaySettings
+from cloister.controller.evidence import EvidenceMaker
+from cloister.controller.relay import Relay
+from cloister.controller.sealed_requests import SealedRequests
+from cloister.messages.frontend import (
+    AskEvidence,
+    FromGateway,
+    Leave,
+    Listening,
+    Sealed,
+    SealedPart,
+    Serving,
+    StartFrontend,
+    Taken,
+)
+from cloister.messages.generation import VERSION, Failed
+from cloister.messages.sealed_api import FromSealedApi, Mishap, Settled
+from cloister.models.source import ModelFolder
+from cloister.process.endpoint import Endpoint
+from cloister.process.handle import ModuleHandle
+
+log = logging.getLogger(__name__)
+
+SECONDS_BEFORE_RESTART = 0.5
+
+
+class FrontendProcess(ABC):
+    """`start` runs it beside everything else; it takes requests from `serve` on."""
+
+    name: ClassVar[str]
+    module: ClassVar[str]
+    says: ClassVar[object]
+    ready: ClassVar[type[msgspec.Struct]]
+    grace_s: ClassVar[float]
+
+    def __init__(
+        self, relay: Relay, folder: ModelFolder, settings: GatewaySettings, *, allow_degraded: bool = False
+    ) -> None:
+        self.relay = relay
+        self.settings = settings
+        self._folder = folder
+        self._allow_degraded = allow_degraded
+        self._created = int(time())
+        self._closing = False
+        self._serving: Serving | None = None
+        self._restart: asyncio.Task[None] | None = None
+        self._handle: ModuleHandle[msgspec.Struct] | None = None
+
+    def start(self) -> None:
+        """Let it import and read the tokenizer while the model loads elsewhere."""
+        handle = ModuleHandle(self.name, self.module, self.says, self.ready, hear=self.hear, on_end=self._ended)
+        self._handle = handle
+        self.number = self.relay.add_frontend(handle.endpoint)
+        settings = self.settings.model_dump_json().encode()
+        folder = self._folder
+        handle.send(
+            StartFrontend(VERSION, settings, folder.name, str(folder.path), self._created, self._allow_degraded)
+        )
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Our end of the socket to it."""
+        assert self._handle is not None
+        return self._handle.endpoint
+
+    @property
+    def pid(self) -> int | None:
+        """The process that was started, for those who watch it."""
+        return self._handle.pid if self._handle else None
+
+    async def open(self, serving: Serving) -> msgspec.Struct:
+        """Have it take requests; what it says when it does."""
+        assert self._handle is not None
+        self._serving = serving
+        self._handle.send(serving)
+        return await self._handle.ready
+
+    async def close(self) -> None:
+        """End it. What it is doing gets as much time as its kind allows."""
+        self._closing = True
+        if self._restart:
+            self._restart.cancel()
+        if self._handle is not None:
+            await self._handle.close(self.grace_s, terminate=True)
+
+    @abstractmethod
+    def hear(self, message: msgspec.Struct) -> None:
+        """What it says beside being ready."""
+
+    def gone(self) -> None:
+        """It ended: whoever waits for what only this process had is told."""
+        self.relay.remove_frontend(self.number)
+
+    def _ended(self) -> None:
+        self.gone()
+        if self._handle is not None and not self._closing:
+            self._handle.kill()
+        if self._serving is not None and not self._closing and self._restart is None:
+            self._restart = asyncio.create_task(self._start_again(self._serving))
+
+    async def _start_again(self, serving: Serving) -> None:
+        while True:
+            log.warning("The %s process ended; starting it again.", self.name)
+            if self._handle is not None:
+                await self._handle.ends()
+            await asyncio.sleep(SECONDS_BEFORE_RESTART)
+            self.start()
+            try:
+                await self.open(serving)
+                break
+            except Exception as reason:
+                log.error("The %s does not start: %s.", self.name, type(reason).__name__)
+        self._restart = None
+
+
+class Gateway(FrontendProcess):
+    """The HTTP edge; listens where the settings say. Sealed requests pass it as bytes nobody reads there."""
+
+    name = "gateway"
+    module = "cloister.gateway"
+    says = FromGateway
+    ready = Listening
+    grace_s = 15.0
+
+    def __init__(
+        self,
+        relay: Relay,
+        secure: SealedRequests,
+        evidence_maker: EvidenceMaker,
+        folder: ModelFolder,
+        settings: GatewaySettings,
+    ) -> None:
+        super().__init__(relay, folder, settings)
+        self._secure = secure
+        self._evidence_maker = evidence_maker
+
+    async def serve(self, serving: Serving) -> str:
+        """Open the doors; the URL it listens on."""
+        listening = await self.open(serving)
+        assert isinstance(listening, Listening)
+        # Should it have to start again, then at the same address.
+        self.settings = self.settings.model_copy(update={"port": urlsplit(listening.url).port})
+        return listening.url
+
+    def hear(self, message: msgspec.Struct) -> None:
+        match message:
+            case Sealed():
+                self._secure.accept(self.number, self.endpoint, message)
+            case Taken():
+                self._secure.taken(self.number, message)
+            case Leave():
+                self._secure.leave(self.number, message)
+            case AskEvidence():
+                self._evidence_maker.answer(self.endpoint, message)
+            case _:
+                self.relay.from_frontend(self.number, message)
+
+    def gone(self) -> None:
+        super().gone()
+        self._secure.gateway_gone(self.number)
+
+
+class SealedApi(FrontendProcess):
+    """Answers sealed requests; asks the relay as any frontend does. It has no network and no files."""
+
+    name = "sealed API"
+    module = "cloister.sealed_api"
+    says = FromSealedApi
+    ready = Settled
+    grace_s = 2.0
+
+    def __init__(
+        self,
+        relay: Relay,
+        secure: SealedRequests,
+        folder: ModelFolder,
+        settings: GatewaySettings,
+        *,
+        allow_degraded: bool = False,
+    ) -> None:
+        super().__init__(relay, folder, settings, allow_degraded=allow_degraded)
+        self._secure = secure
+
+    async def open(self, serving: Serving) -> msgspec.Struct:
+        settled = await super().open(serving)
+        self._secure.sealed_api_up(self.endpoint)
+        return settled
+
+    def hear(self, message: msgspec.Struct) -> None:
+        match message:
+            case SealedPart() | Failed():
+                self._secure.from_sealed_api(message)
+            case Mishap():
+                log.error("The sealed API: %s", message.line)
+            case _:
+                self.relay.from_frontend(self.number, message)
+
+    def gone(self) -> None:
+        super().gone()
+        self._secure.sealed_api_gone()

@@ -1,0 +1,165 @@
+"""Where sealed requests are taken in: keys are derived here, and each goes to the one process that is to have it.
+
+The sealed API gets the keys of the inner request and of the answer. The prompts and their key stay here, unopened,
+until the sealed API names the vault's request they belong to; they are forgotten as soon as an answer begins. So nobody
+but a vault has a prompt's key and its bytes and the right to open them (Petridish §4.1: the controller derives keys).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from cloister.channel.envelope import Envelope
+from cloister.controller.channel_key import ChannelKeys
+from cloister.controller.numbering import frontend_of, local, wide
+from cloister.controller.relay import Frontend
+from cloister.errors import CloisterError, PromptTooLong, ProtocolError, QueueFull, ServiceUnavailable
+from cloister.messages.failure import failed
+from cloister.messages.frontend import Leave, Sealed, SealedPart, Taken
+from cloister.messages.generation import Failed
+from cloister.messages.prompts import MAX_SEALED_PROMPT_BYTES, LockedPrompt, SealedPrompt
+from cloister.messages.sealed_api import Serve
+
+MAX_REQUESTS = 4096
+MAX_HELD_BYTES = 48 * 1024 * 1024
+"""Of requests that have no answer yet, together: as much as a socket to a busy sealed API may hold back."""
+
+_SMALL_BYTES = 4096
+
+
+@dataclass(eq=False, repr=False)
+class SealedRequest:
+    """One under way: whose it is and, until its answer begins, its prompts and their key."""
+
+    frontend: Frontend
+    enc: bytes
+    prompts: tuple[bytes, ...]
+    prompt_key: bytearray
+    bytes: int
+    begun: bool = False
+
+
+class SealedRequests:
+    """All sealed requests, by the house's number."""
+
+    def __init__(self, keys: ChannelKeys) -> None:
+        self._keys = keys
+        self._sealed_api: Frontend | None = None
+        self._requests: dict[int, SealedRequest] = {}
+        self._held_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    # ---- gateways
+
+    def accept(self, gateway: int, frontend: Frontend, sealed: Sealed) -> None:
+        """Take a request in, or tell the gateway why not."""
+        number = wide(gateway, sealed.request_id)
+        if number in self._requests:
+            raise ProtocolError("The gateway sent a message out of turn.")
+        try:
+            self._serve(number, frontend, sealed.envelope)
+        except CloisterError as reason:
+            frontend.send(failed(sealed.request_id, reason))
+
+    def taken(self, gateway: int, message: Taken) -> None:
+        """The sealed API may send more of an answer."""
+        number = wide(gateway, message.request_id)
+        if self._sealed_api is not None and number in self._requests:
+            self._sealed_api.send_soon(replace(message, request_id=number))
+
+    def leave(self, gateway: int, message: Leave) -> None:
+        """Nobody waits for an answer any more."""
+        self._abandon(wide(gateway, message.request_id))
+
+    def gateway_gone(self, gateway: int) -> None:
+        """Nobody waits for any of its answers any more."""
+        for number in [one for one in self._requests if frontend_of(one) == gateway]:
+            self._abandon(number)
+
+    # ---- the sealed API
+
+    def sealed_api_up(self, sealed_api: Frontend) -> None:
+        self._sealed_api = sealed_api
+
+    def sealed_api_gone(self) -> None:
+        """The answers under way cannot be sealed by anybody else."""
+        self._sealed_api = None
+        for number in list(self._requests):
+            frontend = self._requests[number].frontend
+            self._forget(number)
+            frontend.send(failed(local(number), _away()))
+
+    def from_sealed_api(self, message: SealedPart | Failed) -> None:
+        """Pass on a part of an answer, or that there is none. One that nobody waits for any more is dropped."""
+        number = message.request_id
+        if (request := self._requests.get(number)) is None:
+            return
+        if not request.begun:
+            self._begin(request)
+        if isinstance(message, Failed):
+            request.frontend.send(replace(message, request_id=local(number)))
+            self._forget(number)
+            return
+        part = SealedPart(local(number), message.data, message.end)
+        if len(part.data) <= _SMALL_BYTES:
+            request.frontend.send_soon(part)  # a beat brings something for everybody: the gateway is woken once
+        else:
+            request.frontend.send(part)
+        if part.end:
+            self._forget(number)
+
+    def lock(self, prompt: SealedPrompt) -> LockedPrompt:
+        """A prompt with the key to it, for the vault that is to serve it."""
+        request = self._requests.get(prompt.request_id)
+        if request is None or request.begun:
+            raise ServiceUnavailable("The sealed request has ended.", hint="Send it again.")
+        if prompt.index >= len(request.prompts):
+            raise ProtocolError("The sealed API names a prompt that did not come.")
+        data, key = request.prompts[prompt.index], bytearray(request.prompt_key)
+        return LockedPrompt(data, key, request.enc, prompt.index, prompt.field)
+
+    # ---- a request's way
+
+    def _serve(self, number: int, frontend: Frontend, data: bytes) -> None:
+        if self._sealed_api is None:
+            raise _away()
+        if len(self._requests) >= MAX_REQUESTS or self._held_bytes + len(data) > MAX_HELD_BYTES:
+            raise QueueFull("Too many sealed requests wait already.", retry_after=1)
+        envelope = Envelope.decode(data)
+        if any(len(prompt) > MAX_SEALED_PROMPT_BYTES for prompt in envelope.prompts):
+            raise PromptTooLong("A sealed prompt is too long.", hint="Shorten the prompt.")
+        keys = self._keys.accept(envelope)
+        count = len(envelope.prompts)
+        self._sealed_api.send(Serve(number, envelope.enc, envelope.request, count, keys.request, keys.response))
+        self._requests[number] = SealedRequest(
+            frontend, envelope.enc, envelope.prompts, bytearray(keys.prompt), len(data)
+        )
+        self._held_bytes += len(data)
+        keys.erase()
+
+    def _begin(self, request: SealedRequest) -> None:
+        """All vaults that are to have a prompt of it have it: forget prompts and key."""
+        if not request.begun:
+            request.begun = True
+            request.prompt_key[:] = bytes(len(request.prompt_key))
+            request.prompts = ()
+            self._held_bytes -= request.bytes
+
+    def _forget(self, number: int) -> None:
+        self._begin(self._requests.pop(number))
+
+    def _abandon(self, number: int) -> None:
+        if number in self._requests:
+            self._forget(number)
+            if self._sealed_api is not None:
+                self._sealed_api.send(Leave(number))
+
+
+def _away() -> ServiceUnavailable:
+    return ServiceUnavailable(
+        "The process that answers sealed requests is restarting.", hint="Try again in a few seconds."
+    )

@@ -1,0 +1,75 @@
+"""What a forked child does: enter its own namespaces, prepare its role, seal itself, and only then speak.
+
+The order is the point (cloister.process.sandbox): threads start after `enter_own` and before `seal`, and nothing of
+a user reaches the process before it is sealed. A child that fails before that says which error, in the service's case,
+and ends; a vault just ends: the controller sees its socket close.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NoReturn
+
+from cloister.forkserver.preloaded import PreloadedModel
+from cloister.messages.failure import start_failed
+from cloister.messages.forkserver import Spawn
+from cloister.messages.frames import encode_frame
+from cloister.process.hardening import name_process
+from cloister.process.sandbox.layers import Profile
+from cloister.process.sandbox.namespaces import enter_own
+from cloister.process.sandbox.seal import seal
+from cloister.service import process as service
+from cloister.vault import process as vault
+
+DESCRIPTORS = {"service": 1, "vault": 3}
+"""How many come with the order for a child: its control socket, and a vault's link."""
+
+MIB = 1 << 20
+VAULT_BEYOND_KV = 64 * MIB
+SERVICE_BEYOND_KV = 1024 * MIB
+"""Memory a child may take after the seal; its KV cache is reserved before."""
+
+Role = Callable[[socket.socket], None]
+
+
+def live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], *, allow_degraded: bool) -> NoReturn:
+    """The whole life of a child, from the fork to its end."""
+    status = 1
+    try:
+        _live(spawn, model, descriptors, allow_degraded)
+        status = 0
+    except BaseException:  # nothing may return into the fork server's code, and nothing is printed
+        pass
+    finally:
+        os._exit(status)
+
+
+def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_degraded: bool) -> None:
+    control = socket.socket(fileno=descriptors[0])
+    try:
+        name_process(spawn.role, forked=True)
+        enter_own()
+        model.decoder.kernels.start_team(model.settings.threads)
+        role, kept, memory = _vault(model, descriptors) if spawn.role == "vault" else _service(model)
+        seal(Profile(spawn.role, {control.fileno(), *kept}, memory, allow_degraded=allow_degraded))
+    except Exception as error:
+        if spawn.role == "service":
+            with suppress(OSError):
+                control.sendall(encode_frame((start_failed(error, "The service cannot start"),)))
+        raise
+    role(control)
+
+
+def _vault(model: PreloadedModel, descriptors: list[int]) -> tuple[Role, set[int], int]:
+    _, question, answer = descriptors
+    made = vault.prepare(model.decoder, model.reading, model.settings, question, answer)
+    return made.run, made.descriptors, VAULT_BEYOND_KV + model.scratch_bytes
+
+
+def _service(model: PreloadedModel) -> tuple[Role, set[int], int]:
+    model.decoder.kernels.take_short_turns()
+    made = service.prepare(model.decoder, model.settings)
+    return made.run, set(), SERVICE_BEYOND_KV + model.scratch_bytes

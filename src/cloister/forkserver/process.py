@@ -1,0 +1,97 @@
+"""The fork server's life: load, rehearse, leave the host, then fork children on order and bury them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+from typing import TypeAlias
+
+from cloister.errors import ProtocolError, SetupError
+from cloister.messages.failure import start_failed
+from cloister.messages.forkserver import Preload, Preloaded, Spawn, Spawned, ToForkServer
+from cloister.process.blocking import BlockingEndpoint
+from cloister.process.sandbox.namespaces import empty_root, fresh_pid_namespace, leave_host
+from cloister.process.sandbox.seccomp import filter_program
+from cloister.process.sandbox.trial import available_layers
+
+Endpoint: TypeAlias = BlockingEndpoint[Preload | Spawn]
+
+
+def serve(control: socket.socket) -> None:
+    """Serve until the controller hangs up; the children end with this process."""
+    endpoint: Endpoint = BlockingEndpoint(control, ToForkServer)
+    import cloister.forkserver.child  # torch and all: while the controller has the weights packed
+    import cloister.forkserver.rehearsal  # noqa: F401
+
+    order = endpoint.next()
+    if order is None:
+        return
+    if not isinstance(order, Preload):
+        raise ProtocolError("The fork server was ordered to fork before it was told what to load.")
+    [weights] = endpoint.take_descriptors(1)
+    try:
+        forkserver = ForkServer(endpoint, order, weights)
+    except Exception as reason:
+        endpoint.send(start_failed(reason, "The fork server cannot start"))
+        return
+    forkserver.run()
+
+
+class ForkServer:
+    """Loaded, alone in its namespaces, and ready to fork."""
+
+    def __init__(self, endpoint: Endpoint, preload: Preload, weights: int) -> None:
+        layers = available_layers()
+        layers.require(allow_degraded=preload.allow_degraded)
+        from cloister.forkserver import child
+        from cloister.forkserver.preloaded import load_model
+        from cloister.forkserver.rehearsal import rehearse
+        from cloister.vault.process import partitionable
+
+        self._endpoint = endpoint
+        self._allow_degraded = preload.allow_degraded
+        self._child = child
+        self._model = load_model(preload, weights)
+        os.close(weights)
+        rehearse(self._model)
+        for receives in (False, True):  # assembled once here, not once in every child, which is pid 1 of its namespace
+            filter_program(receives_descriptors=receives, own_pid=1)
+        gc.collect()
+        gc.freeze()  # so that no collection in a child writes to, and thereby copies, what it shares with all others
+        if len(os.listdir("/proc/self/task")) != 1:
+            raise SetupError("A library started a thread in the fork server, which could not fork safely.")
+        leave_host()
+        empty_root()
+        self._living: dict[int, int] = {}
+        decoder = self._model.decoder
+        shape = decoder.cache_shape
+        able = partitionable(decoder)
+        endpoint.send(Preloaded(decoder.heads, shape.dim, shape.layers, partitionable=able, missing=layers.missing))
+
+    def run(self) -> None:
+        """Take orders until the controller hangs up."""
+        while (order := self._endpoint.next_or_readable(set(self._living))) is not None:
+            if isinstance(order, set):
+                self._bury(order)
+            elif isinstance(order, Spawn):
+                self._fork(order)
+            else:
+                raise ProtocolError("The fork server is loaded already.")
+
+    def _fork(self, spawn: Spawn) -> None:
+        descriptors = self._endpoint.take_descriptors(self._child.DESCRIPTORS[spawn.role])
+        fresh_pid_namespace()
+        pid = os.fork()
+        if not pid:
+            self._child.live(spawn, self._model, descriptors, allow_degraded=self._allow_degraded)
+        pidfd = os.pidfd_open(pid)
+        self._living[pidfd] = pid
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self._endpoint.send(Spawned(spawn.child, pid), pidfd)
+
+    def _bury(self, ended: set[int]) -> None:
+        for pidfd in ended:
+            os.waitpid(self._living.pop(pidfd), 0)
+            os.close(pidfd)

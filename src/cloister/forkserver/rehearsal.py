@@ -1,0 +1,116 @@
+"""One small request of each kind, played through before the first fork.
+
+A sealed child can open no file, so whatever Python or torch import, compile or look up on first use must have been
+used once before. What the rehearsal says is thrown away.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from cloister.channel.sealing import seal_prompt
+from cloister.engine.model_runner import ModelRunner, reserve_cache
+from cloister.forkserver.preloaded import PreloadedModel
+from cloister.levels import ISOLATED, PARTITIONED, VaultLevel
+from cloister.messages.frames import FrameReader, encode_frame
+from cloister.messages.generation import Cancel, Failed, SamplingParams
+from cloister.messages.prompts import (
+    ChatPrompt,
+    LockedPrompt,
+    Prompt,
+    PromptField,
+    TextPrompt,
+    TokenPrompt,
+    Turn,
+    write_prompt,
+)
+from cloister.messages.vault import (
+    Confide,
+    FromVault,
+    LeaseCores,
+    Release,
+    ToVault,
+    WantCores,
+)
+from cloister.vault.process import Unasked
+from cloister.vault.vault import Vault
+
+PROMPTS: tuple[Prompt, ...] = (
+    TokenPrompt((0,)),
+    TextPrompt("a <confidential>b</confidential>"),
+    ChatPrompt((Turn("user", "a"),)),
+    ChatPrompt((Turn("system", "a"), Turn("user", "a <confidential>b</confidential>"))),
+    TextPrompt("<confidential>"),
+)
+SEALED: tuple[tuple[PromptField, bytes], ...] = (
+    ("messages", b'[{"role": "user", "content": [{"type": "text", "text": "a"}]}]'),
+    ("messages", b'[{"role": "a"}]'),
+    ("prompt", b'"a"'),
+    ("prompt", b"[0]"),
+    ("prompt", b"{"),
+)
+WAYS = (
+    SamplingParams(max_tokens=2, temperature=0.0, presence_penalty=0.5, logit_bias={0: 1.0}),
+    SamplingParams(max_tokens=2, top_p=0.9, top_k=3, min_p=0.01, repetition_penalty=1.1),
+    SamplingParams(max_tokens=2, logprobs=2),
+    SamplingParams(max_tokens=2, temperature=0.0, prompt_logprobs=1),
+)
+
+
+def rehearse(model: PreloadedModel) -> None:
+    """Play all prompts in all ways at both levels through a vault without a link."""
+    stage = _Stage()
+    runner = ModelRunner(model.decoder, reserve_cache(model.decoder, model.settings.vault_kv_mib))
+    vault = Vault(model.decoder, model.reading, model.settings, runner, stage)
+    levels: tuple[VaultLevel, ...] = (PARTITIONED, ISOLATED)
+    number = 0
+    for level in levels:
+        for prompt in PROMPTS:
+            for params in WAYS:
+                number += 1
+                _play(vault, Confide(number, level, write_prompt(prompt), params))
+        for field, written in SEALED:
+            for key in (bytearray(32), bytearray(b"?" * 32)):  # the second does not open it
+                number += 1
+                _play(vault, Confide(number, level, _locked(field, written, key), WAYS[0]))
+    stage.close()
+
+
+def _locked(field: PromptField, written: bytes, key: bytearray) -> LockedPrompt:
+    enc = bytes(32)
+    return LockedPrompt(seal_prompt(bytes(32), enc, 0, written), key, enc, 0, field)
+
+
+def _play(vault: Vault, confided: Confide) -> None:
+    replies = _over_the_wire(vault, confided)
+    while any(isinstance(reply, WantCores) for reply in replies):
+        replies = _over_the_wire(vault, LeaseCores(1))
+    _over_the_wire(vault, Release(confided.request_id))
+    _over_the_wire(vault, Cancel(confided.request_id))
+
+
+def _over_the_wire(vault: Vault, message: Confide | Release | Cancel | LeaseCores) -> list[msgspec.Struct]:
+    """What the vault says, after both messages went through bytes as they will."""
+    to_vault: FrameReader[Confide | Release | Cancel | LeaseCores] = FrameReader(ToVault)
+    from_vault: FrameReader[msgspec.Struct] = FrameReader(FromVault)
+    replies = vault.hear(to_vault.feed(encode_frame((message,))))
+    if any(isinstance(reply, Failed) and reply.code == "internal_error" for reply in replies):
+        raise RuntimeError("the rehearsal failed")
+    return from_vault.feed(encode_frame(tuple(replies)))
+
+
+class _Stage(Unasked):
+    """Has slots, which nobody asks about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._taken: set[int] = set()
+
+    def free_slot(self) -> int | None:
+        return 0 if not self._taken else None
+
+    def expose(self, slot: int, blocks: object, *, start: int, end: int, rotation: int) -> None:
+        self._taken.add(slot)
+
+    def withdraw(self, slot: int) -> None:
+        self._taken.discard(slot)

@@ -1,0 +1,136 @@
+"""What a frontend process (the gateway, the sealed API) and the controller say to each other.
+
+Of a request that came sealed the gateway knows its bytes and their number, nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from cloister.levels import ConfidedLevel, ServedLevel
+from cloister.messages.generation import (
+    Accepted,
+    AskStats,
+    Cancel,
+    Failed,
+    Name,
+    RequestId,
+    SamplingParams,
+    Stats,
+    Submit,
+    Tokens,
+    _Discreet,
+)
+from cloister.messages.lifecycle import Path, StartFailed
+from cloister.messages.prompts import PromptBytes
+from cloister.messages.service import AskView, View
+
+MAX_SEALED_BYTES = 15 * 1024 * 1024
+MAX_PART_BYTES = 1 << 18
+
+
+class Ask(_Discreet, Struct, frozen=True, tag="ask", forbid_unknown_fields=True):
+    """Gateway → controller: serve this prompt in a vault. (A frontend that may read it sends Submit, tokens and all.)
+
+    Requests of one tenant with one `session` share a vault. With `keep` it outlives its requests until it is idle for
+    too long or EndSession comes; without, it ends with the last of them. `group` puts tenants that trust each other
+    into one vault (Petridish §7.2): it comes from the keys file, never from a request.
+    """
+
+    request_id: RequestId
+    tenant: Name
+    level: ConfidedLevel
+    session: Name
+    keep: bool
+    prompt: PromptBytes
+    params: SamplingParams
+    group: Annotated[str, Meta(max_length=256)] = ""
+
+
+class EndSession(Struct, frozen=True, tag="end_session", forbid_unknown_fields=True):
+    """Gateway → controller: forget this session now."""
+
+    tenant: Name
+    session: Name
+    group: Annotated[str, Meta(max_length=256)] = ""
+
+
+class Sealed(_Discreet, Struct, frozen=True, tag="sealed", forbid_unknown_fields=True):
+    """Gateway → controller: a request sealed to the channel key. SealedPart or Failed come of it."""
+
+    request_id: RequestId
+    envelope: Annotated[bytes, Meta(max_length=MAX_SEALED_BYTES)]
+
+
+class SealedPart(_Discreet, Struct, frozen=True, tag="sealed_part", forbid_unknown_fields=True):
+    """Sealed API → controller → gateway: more of a sealed answer. With `end` it is whole."""
+
+    request_id: RequestId
+    data: Annotated[bytes, Meta(max_length=MAX_PART_BYTES)]
+    end: bool = False
+
+
+class Taken(Struct, frozen=True, tag="taken", forbid_unknown_fields=True):
+    """Gateway → controller → sealed API: the user has taken so many bytes more of a sealed answer."""
+
+    request_id: RequestId
+    bytes: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+
+
+class Leave(Struct, frozen=True, tag="leave", forbid_unknown_fields=True):
+    """Gateway → controller → sealed API: nobody waits for this sealed answer any more. Unknown ids are ignored."""
+
+    request_id: RequestId
+
+
+class AskEvidence(Struct, frozen=True, tag="ask_evidence", forbid_unknown_fields=True):
+    """Gateway → controller: evidence over this nonce, for a client that saw a log of `since` entries last."""
+
+    request_id: RequestId
+    nonce: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    since: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+
+
+class Evidence(_Discreet, Struct, frozen=True, tag="evidence", forbid_unknown_fields=True):
+    """Controller → gateway: the document, as JSON."""
+
+    request_id: RequestId
+    document: Annotated[bytes, Meta(max_length=1 << 20)]
+
+
+class StartFrontend(Struct, frozen=True, tag="start_frontend", forbid_unknown_fields=True):
+    """Controller → frontend, first: its settings as their own JSON, and the model whose tokenizer it needs."""
+
+    version: int
+    settings: Annotated[bytes, Meta(max_length=65536)]
+    name: Name
+    path: Path
+    created: int
+    allow_degraded: bool = False
+
+
+class Listening(Struct, frozen=True, tag="listening", forbid_unknown_fields=True):
+    """Gateway → controller, once: where users reach it."""
+
+    url: Annotated[str, Meta(max_length=1024)]
+
+
+class Serving(Struct, frozen=True, tag="serving", forbid_unknown_fields=True):
+    """Controller → frontend, once: what is served and which levels work here."""
+
+    version: int
+    vocabulary: int
+    max_context: int
+    kv_blocks: int
+    block_tokens: int
+    kernels: str
+    levels: tuple[ServedLevel, ...]
+    missing_layers: tuple[str, ...] = ()
+
+
+AboutGenerating = Accepted | Tokens | Failed | Stats | View
+AskGenerating = Submit | Cancel | AskStats | AskView | EndSession
+FromGateway = Listening | StartFailed | Ask | AskGenerating | Sealed | Taken | Leave | AskEvidence
+ToGateway = StartFrontend | Serving | AboutGenerating | SealedPart | Evidence

@@ -1,0 +1,93 @@
+"""A control socket in a process without an event loop: frames of one typed union, with descriptors beside them.
+
+It waits in the kernel. A malformed frame, or descriptors nobody announced, raise ProtocolError: it is then dead.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import select
+import socket
+from collections import deque
+from typing import Generic, TypeVar
+
+import msgspec
+
+from cloister.errors import ProtocolError
+from cloister.messages.frames import FrameReader, encode_frame
+
+RECEIVE_BYTES = 1 << 20
+MAX_DESCRIPTORS = 64
+_DESCRIPTOR_BYTES = array.array("i").itemsize
+_BESIDE_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * _DESCRIPTOR_BYTES)
+
+Message = TypeVar("Message", bound=msgspec.Struct)
+
+
+class BlockingEndpoint(Generic[Message]):
+    """Messages come in order, one by one (`next`) or as many as have come (`receive`)."""
+
+    def __init__(self, peer: socket.socket, union: object) -> None:
+        self._peer = peer
+        self._frames: FrameReader[Message] = FrameReader(union)
+        self._messages: deque[Message] = deque()
+        self._descriptors: deque[int] = deque()
+
+    def next(self) -> Message | None:
+        """The next message; None when the other side hung up."""
+        while not self._messages:
+            if (received := self.receive()) is None:
+                return None
+            self._messages.extend(received)
+        return self._messages.popleft()
+
+    def next_or_readable(self, watched: set[int]) -> Message | set[int] | None:
+        """The next message, or those of the watched descriptors that become readable before it; None at the end."""
+        while not self._messages:
+            if readable := _readable({self._peer.fileno(), *watched}) & watched:
+                return readable
+            if (received := self.receive()) is None:
+                return None
+            self._messages.extend(received)
+        return self._messages.popleft()
+
+    def receive(self, *, wait: bool = True) -> list[Message] | None:
+        """The messages that have come, after waiting for some if told to; None once the other side has hung up."""
+        flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
+        try:
+            # Not socket.recv_fds: Python 3.11's does not pass the flags on.
+            data, beside, received, _ = self._peer.recvmsg(RECEIVE_BYTES, _BESIDE_BYTES, flags)
+        except BlockingIOError:
+            return []
+        for level, kind, content in beside:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                whole = len(content) - len(content) % _DESCRIPTOR_BYTES
+                self._descriptors.extend(array.array("i", content[:whole]))
+        if received & socket.MSG_CTRUNC or len(self._descriptors) > MAX_DESCRIPTORS:
+            raise ProtocolError("More descriptors came than were announced.")
+        return self._frames.feed(data) if data else None
+
+    def take_descriptors(self, count: int) -> list[int]:
+        """The descriptors that the message at hand announces; they are the caller's to close."""
+        if len(self._descriptors) < count:
+            raise ProtocolError("A message announces descriptors that did not come.")
+        return [self._descriptors.popleft() for _ in range(count)]
+
+    def send(self, message: msgspec.Struct, *descriptors: int) -> None:
+        """Send a message; descriptors go as copies."""
+        frame = encode_frame((message,))
+        sent = socket.send_fds(self._peer, [frame], list(descriptors)) if descriptors else 0
+        self._peer.sendall(frame[sent:])
+
+    def close(self) -> None:
+        """Close the descriptors nobody took."""
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
+
+
+def _readable(descriptors: set[int]) -> set[int]:
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll()}

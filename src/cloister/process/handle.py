@@ -1,0 +1,126 @@
+"""A handle on a process that answers to us over a socket: it says once that it is ready or why not, then it is heard.
+
+It knows the start, the end and the socket, not what is said in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable
+from cloister.messages.failure import why_not_started
+from cloister.messages.lifecycle import StartFailed
+from cloister.process.child import Child, start_module
+from cloister.process.endpoint import Endpoint
+from cloister.process.hardening import WIPE_FREED_MEMORY
+
+Ready = TypeVar("Ready", bound=msgspec.Struct)
+
+
+class Handle(Generic[Ready]):
+    """`ready` is what it says when it has started, or raises why it has not; `hear` gets what else it says.
+
+    `on_end` is called once if it hangs up or breaks the protocol; who wants it dead then kills it. `lost` is the error
+    for who waits for a process that ended while it started.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        child: Child,
+        peer: socket.socket,
+        says: object,
+        ready: type[Ready],
+        *,
+        hear: Callable[[msgspec.Struct], None] | None = None,
+        on_end: Callable[[], None] | None = None,
+        lost: CloisterError | None = None,
+    ) -> None:
+        self.name = name
+        self._child = child
+        self._is_ready = ready
+        self._hear = hear
+        self._on_end = on_end
+        self._lost = lost or ServiceUnavailable(f"The {name} ended while it started.")
+        self.ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        self.endpoint = Endpoint(peer, says, self._receive, self._hung_up)
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid
+
+    @property
+    def started(self) -> bool:
+        """Whether it said that it is ready."""
+        return self.ready.done() and not self.ready.cancelled() and self.ready.exception() is None
+
+    def send(self, message: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
+        self.endpoint.send(message, descriptors)
+
+    def kill(self, wait_s: float = 0.0) -> None:
+        """End it at once; wait until it has ended, but no longer than asked."""
+        self.endpoint.close()
+        self._child.kill(wait_s)
+        self._fail()
+
+    def _receive(self, message: msgspec.Struct) -> None:
+        if isinstance(message, (self._is_ready, StartFailed)):
+            if self.ready.done():
+                raise ProtocolError(f"The {self.name} sent a message out of turn.")
+            if isinstance(message, StartFailed):
+                self._fail(why_not_started(message))
+            else:
+                self.ready.set_result(message)
+        elif self._hear is not None:
+            self._hear(message)
+        else:
+            raise ProtocolError(f"The {self.name} sent a message out of turn.")
+
+    def _hung_up(self) -> None:
+        self._fail()
+        if self._on_end is not None:
+            self._on_end()
+
+    def _fail(self, reason: CloisterError | None = None) -> None:
+        if not self.ready.done():
+            self.ready.set_exception(reason or self._lost)
+            self.ready.exception()  # nobody may be waiting
+
+
+class ModuleHandle(Handle[Ready]):
+    """A handle on `python -m module FD`, which is started here; its freed memory is wiped unless told otherwise."""
+
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        says: object,
+        ready: type[Ready],
+        *,
+        hear: Callable[[msgspec.Struct], None] | None = None,
+        on_end: Callable[[], None] | None = None,
+        lost: CloisterError | None = None,
+        wiping: bool = True,
+    ) -> None:
+        self._module, ours = start_module(module, **(WIPE_FREED_MEMORY if wiping else {}))
+        super().__init__(name, self._module, ours, says, ready, hear=hear, on_end=on_end, lost=lost)
+
+    async def ends(self) -> None:
+        """Wait until it has ended by itself."""
+        await self._module.ends()
+
+    async def close(self, grace_s: float = 0.0, *, terminate: bool = False) -> None:
+        """Have it end, by a signal or by an end of what we say; what it is doing gets so much time. Then kill it."""
+        if terminate:
+            self._module.terminate()
+        else:
+            self.endpoint.say_goodbye()
+        if not await self._module.ends(grace_s):
+            self._module.kill()
+            await self._module.ends()
+        self.kill()

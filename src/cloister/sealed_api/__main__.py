@@ -1,0 +1,19 @@
+"""Entry of the sealed API process: `python -m cloister.sealed_api FD`, started by the controller."""
+
+from __future__ import annotations
+
+import os
+
+from cloister.process.hardening import begin_child
+
+
+def main() -> None:
+    control = begin_child("sealed-api")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # it must have one thread only when it leaves the host
+    from cloister.sealed_api.process import serve
+
+    serve(control)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""One sealed request and its answer: opened here, put to the application as ASGI has it, sealed again on the way out.
+
+How far the answer may be ahead of its reader is bounded. Keys are overwritten as soon as they have been used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from urllib.parse import unquote
+
+from starlette.types import ASGIApp, Message, Scope
+
+from cloister.channel.envelope import InnerHead, InnerRequest
+from cloister.channel.sealing import open_request
+from cloister.channel.stream import StreamSealer
+from cloister.errors import CloisterError, ServiceUnavailable
+from cloister.gateway.sealed_request import SCOPE, SealedRequest
+from cloister.messages.sealed_api import Serve
+
+WINDOW_BYTES = 1 << 18
+
+# Of a connection, of which there is none; the length is said again, as it is.
+_NOT_OURS = frozenset(("host", "connection", "content-length", "transfer-encoding", "expect", "upgrade", "te"))
+
+
+class Exchange:
+    """`wants_out` is called when there is something to `flush`."""
+
+    def __init__(self, serve: Serve, wants_out: Callable[[Exchange], None]) -> None:
+        self.number = serve.request_id
+        self._prompts = serve.prompts
+        self._enc = serve.enc
+        self._request: bytes | None = serve.request
+        self._request_key = serve.request_key
+        self._response_key = serve.response_key
+        self._wants_out = wants_out
+        self._sealer: StreamSealer | None = None
+        self._head: bytes | None = None
+        self._data: list[bytes] = []
+        self._ahead = 0
+        self._room = asyncio.Event()
+        self._gone = asyncio.Event()
+        self.ended = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether some of the answer is out, so that an error can only be told by cutting it short."""
+        return self._sealer is not None
+
+    async def run(self, app: ASGIApp) -> None:
+        """Have the application answer. Raises if it cannot be opened, or the answer is not whole in the end."""
+        inner = self._open()
+        body: bytes | None = inner.body
+        scope = self._scope(inner)
+        del inner
+
+        async def receive() -> Message:
+            nonlocal body
+            if body is not None:
+                given, body = body, None
+                return {"type": "http.request", "body": given, "more_body": False}
+            await self._gone.wait()
+            return {"type": "http.disconnect"}
+
+        await app(scope, receive, self._send)
+        if not self.ended and not self._gone.is_set():
+            raise ServiceUnavailable("The answer broke off.", hint="Send the request again.")
+
+    def taken(self, count: int) -> None:
+        """The reader has so many bytes more."""
+        self._ahead -= count
+        if self._ahead <= WINDOW_BYTES:
+            self._room.set()
+
+    def leave(self) -> None:
+        """Nobody reads the answer any more."""
+        self._gone.set()
+        self._room.set()
+        self.erase()
+
+    def flush(self) -> bytes:
+        """What there is to send, sealed: all data that came since the last time is in one frame, as far as it fits."""
+        pieces: list[bytes] = []
+        if self._gone.is_set():
+            return b""
+        if self._head is not None:
+            self._sealer = StreamSealer(self._response_key, self._enc)
+            pieces.append(self._sealer.head(self._head))
+            self._head = None
+        if self._sealer is not None:
+            pieces.append(self._sealer.data(*self._data) if self._data else b"")
+            self._data.clear()
+            if self.ended:
+                pieces.append(self._sealer.end())
+        sealed = b"".join(pieces)
+        self._ahead += len(sealed)
+        return sealed
+
+    def erase(self) -> None:
+        """Forget what is left of keys and answer."""
+        for key in (self._request_key, self._response_key):
+            key[:] = bytes(len(key))
+        self._request, self._head = None, None
+        self._data.clear()
+
+    def _open(self) -> InnerRequest:
+        request, self._request = self._request, None
+        assert request is not None
+        try:
+            return InnerRequest.decode(open_request(self._request_key, self._enc, request))
+        finally:
+            self._request_key[:] = bytes(len(self._request_key))
+
+    def _scope(self, inner: InnerRequest) -> Scope:
+        path, _, query = inner.path.partition("?")
+        headers = [
+            (name.lower().encode("ascii"), value.encode("utf-8"))
+            for name, value in inner.headers
+            if name.lower() not in _NOT_OURS
+        ]
+        if inner.body or inner.method in ("POST", "PUT", "PATCH"):
+            headers.append((b"content-length", str(len(inner.body)).encode()))
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": inner.method,
+            "scheme": "http",
+            "path": unquote(path),
+            "raw_path": path.encode("ascii"),
+            "query_string": query.encode("ascii"),
+            "root_path": "",
+            "headers": headers,
+            "client": None,
+            "server": None,
+            SCOPE: SealedRequest(self.number, self._prompts),
+        }
+
+    async def _send(self, message: Message) -> None:
+        if self._gone.is_set() or self.ended:
+            return
+        if message["type"] == "http.response.start":
+            self._head = _head(message).encode()
+            return  # it goes out with the first data
+        if message["type"] != "http.response.body":
+            return
+        if data := message.get("body", b""):
+            self._data.append(data)
+        self.ended = not message.get("more_body", False)
+        self._wants_out(self)
+        if not self.ended:
+            await self._until_there_is_room()
+
+    async def _until_there_is_room(self) -> None:
+        while self._ahead > WINDOW_BYTES and not self._gone.is_set():
+            self._room.clear()
+            await self._room.wait()
+
+
+def _head(message: Message) -> InnerHead:
+    headers = tuple(
+        (name.decode("latin-1"), value.decode("latin-1"))
+        for name, value in message.get("headers", ())
+        if name.lower() not in (b"connection", b"transfer-encoding")
+    )
+    return InnerHead(message["status"], headers)
+
+
+def why(error: Exception) -> CloisterError:
+    """The error to tell of: ours as it is, others without their words."""
+    return error if isinstance(error, CloisterError) else CloisterError("The server met an unexpected error.")

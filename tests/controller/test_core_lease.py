@@ -1,0 +1,181 @@
+"""The rules of the cores, against a model of what service and vaults do with the commands they get."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from cloister.controller.core_lease import ROUND_TOKENS, Command, CoreLease, Grant
+from cloister.errors import ProtocolError
+from cloister.messages.service import Pause, Resume
+from tests.examples import examples
+
+CORES = 3
+
+
+class House(RuleBasedStateMachine):
+    """The service as it really behaves: after Resume it makes one step at least before a Pause counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lease = CoreLease(CORES)
+        self.up = False
+        self.may_compute = False  # between its start or Resume, and Paused
+        self.pause_asked = False
+        self.owes_step = False
+        self.holders: dict[int, int] = {}
+        self.waiting: list[int] = []
+        self.alive = set(range(6))
+        self.spent_since_step = 0
+        self.tokens: dict[int, int] = {}
+
+    def obey(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case Grant(vault=vault, cores=cores):
+                    assert vault == self.waiting[0], "first come, first served"
+                    assert not (self.up and self.may_compute), "a vault was let in while the service computes"
+                    self.waiting.remove(vault)
+                    self.holders[vault] = cores
+                    if self.up:
+                        assert self.spent_since_step < ROUND_TOKENS, "the service waits longer than a round"
+                        self.spent_since_step += self.tokens[vault]
+                case Pause():
+                    assert self.up and not self.pause_asked
+                    self.pause_asked = True
+                case Resume():
+                    assert self.up and not self.may_compute
+                    self.may_compute = self.owes_step = True
+                    self.pause_asked = False
+                    self.spent_since_step = 0
+
+    @rule(vault=st.integers(0, 5), tokens=st.sampled_from([1, 64, 511, 512, 2000]))
+    def a_vault_wants_it(self, vault: int, tokens: int) -> None:
+        if vault in self.waiting or vault in self.holders:
+            with pytest.raises(ProtocolError):
+                self.lease.want(vault, tokens)
+            return
+        self.waiting.append(vault)
+        self.tokens[vault] = tokens
+        self.obey(self.lease.want(vault, tokens))
+
+    @rule(vault=st.integers(0, 5))
+    def a_vault_is_done(self, vault: int) -> None:
+        if vault not in self.holders:
+            with pytest.raises(ProtocolError):
+                self.lease.done(vault)
+            return
+        del self.holders[vault]
+        self.obey(self.lease.done(vault))
+
+    @rule(vault=st.integers(0, 5))
+    def a_vault_dies(self, vault: int) -> None:
+        self.holders.pop(vault, None)
+        if vault in self.waiting:
+            self.waiting.remove(vault)
+        self.obey(self.lease.gone(vault))
+
+    @precondition(lambda self: not self.up)
+    @rule()
+    def the_service_comes(self) -> None:
+        self.up = True
+        self.pause_asked = self.owes_step = False
+        self.spent_since_step = 0
+        busy = bool(self.holders)
+        self.may_compute = False  # it hears of no work before what this call sends
+        commands = self.lease.service_up()
+        self.obey(commands)
+        if busy:
+            assert commands == [Pause()]
+        else:
+            self.may_compute = True
+
+    @precondition(lambda self: self.up)
+    @rule()
+    def the_service_dies(self) -> None:
+        self.up = self.may_compute = False
+        self.obey(self.lease.service_gone())
+
+    @precondition(lambda self: self.up and self.may_compute)
+    @rule()
+    def the_service_steps(self) -> None:
+        self.owes_step = False
+
+    @precondition(lambda self: self.up and self.pause_asked)
+    @rule()
+    def the_service_makes_way(self) -> None:
+        if self.lease.service != "pausing":
+            with pytest.raises(ProtocolError):
+                self.lease.paused()
+            return
+        self.owes_step = self.may_compute = False
+        self.obey(self.lease.paused())
+
+    @invariant()
+    def never_more_than_there_are(self) -> None:
+        assert all(self.holders.values()) and sum(self.holders.values()) <= CORES
+        assert self.lease.holders == self.holders
+        assert not (self.holders and self.up and self.may_compute)
+
+    @invariant()
+    def somebody_can_always_go_on(self) -> None:
+        """Whoever waits, waits for a holder's end or for a pause that was asked for: nothing else."""
+        if self.waiting:
+            assert self.holders or (self.up and self.pause_asked and self.lease.service == "pausing")
+            if not self.up:
+                assert sum(self.holders.values()) == CORES, "a core is idle though somebody waits"
+        if self.up and not self.may_compute and not self.holders:
+            assert self.lease.service == "pausing", "a paused service is forgotten"
+
+    def teardown(self) -> None:
+        """Everyone who asked is served in the end, and the service is left computing."""
+        for _ in range(50):
+            if self.holders:
+                self.a_vault_is_done(next(iter(self.holders)))
+            elif self.up and self.lease.service == "pausing":
+                self.the_service_makes_way()
+        assert not self.waiting and not self.holders
+        assert not self.up or self.lease.service == "computing"
+
+
+TestFloor = House.TestCase
+TestFloor.settings = examples(150, stateful_step_count=40)
+
+
+def test_small_pieces_share_one_round_and_large_ones_do_not() -> None:
+    lease = CoreLease(1)
+    lease.service_up()
+    assert lease.want(1, 64) == [Pause()]
+    for vault in range(2, 11):
+        assert lease.want(vault, 64) == []
+    assert lease.paused() == [Grant(1, 1)]
+    for vault in range(1, 8):
+        assert lease.done(vault) == [Grant(vault + 1, 1)]
+    assert lease.done(8) == [Resume(), Pause()]  # 512 tokens' worth of work: now the service has its step
+    assert lease.paused() == [Grant(9, 1)]
+    assert lease.done(9) == [Grant(10, 1)]
+    assert lease.done(10) == [Resume()]
+
+
+def test_one_vault_has_all_cores_and_several_divide_them() -> None:
+    lease = CoreLease(4)
+    assert lease.want(1, 64) == [Grant(1, 4)]
+    assert lease.want(2, 64) == lease.want(3, 64) == []
+    assert lease.done(1) == [Grant(2, 2), Grant(3, 2)]
+    assert [lease.want(vault, 64) for vault in range(4, 9)] == [[]] * 5
+    assert lease.done(2) == [Grant(4, 1), Grant(5, 1)]
+    assert lease.gone(3) == [Grant(6, 1), Grant(7, 1)]
+    assert lease.done(7) == [Grant(8, 1)]
+    assert lease.done(8) == []
+
+
+def test_the_service_waits_for_the_last_holder_and_nobody_joins_a_round_that_is_over() -> None:
+    lease = CoreLease(2)
+    lease.service_up()
+    lease.want(1, 400)
+    lease.want(2, 400)
+    lease.want(3, 400)
+    assert lease.paused() == [Grant(1, 1), Grant(2, 1)]
+    assert lease.done(1) == []
+    assert lease.done(2) == [Resume(), Pause()]

@@ -1,0 +1,134 @@
+"""A controller of few words: starts a fork server, has children forked, speaks with them over their sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from typing import IO, Any
+
+import msgspec
+
+from cloister.config import EngineSettings
+from cloister.controller.weights import seal_weights
+from cloister.link.memory import LinkMemory, create_link
+from cloister.link.shape import LinkShape
+from cloister.messages.forkserver import FromForkServer, Preload, Preloaded, Spawn, Spawned
+from cloister.messages.frames import FrameReader, encode_frame
+from cloister.messages.generation import VERSION
+from cloister.messages.service import FromSealedService
+from cloister.messages.vault import FromVault
+from cloister.models.source import ModelFolder
+
+PATIENCE_S = 240
+
+
+class Line:
+    """One control socket."""
+
+    def __init__(self, peer: socket.socket, union: object) -> None:
+        peer.settimeout(PATIENCE_S)
+        self.socket = peer
+        self._frames: FrameReader[msgspec.Struct] = FrameReader(union)
+        self._messages: deque[Any] = deque()
+        self.descriptors: deque[int] = deque()
+
+    def send(self, *messages: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
+        socket.send_fds(self.socket, [encode_frame(messages)], list(descriptors))
+
+    def hear(self) -> Any:
+        """The next message; None when the other side hung up."""
+        while not self._messages:
+            try:
+                data, descriptors, _, _ = socket.recv_fds(self.socket, 1 << 16, 16)
+            except ConnectionResetError:
+                return None
+            self.descriptors.extend(descriptors)
+            if not data:
+                return None
+            self._messages.extend(self._frames.feed(data))
+        return self._messages.popleft()
+
+
+class Child:
+    """A forked child: its line, its pidfd and, for a vault, its link."""
+
+    def __init__(self, line: Line, pidfd: int, link: LinkMemory | None) -> None:
+        self.line = line
+        self.pidfd = pidfd
+        self.link = link
+
+    @property
+    def pid(self) -> int:
+        """Its id among all processes of the machine: the fork server knows another."""
+        with open(f"/proc/self/fdinfo/{self.pidfd}") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("Pid:"))
+
+    def ended(self, patience_s: float = PATIENCE_S) -> bool:
+        return bool(select.select([self.pidfd], [], [], patience_s)[0])
+
+    def kill(self) -> None:
+        signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+
+class Controller:
+    """Starts a fork server; `close` ends it and all that came of it."""
+
+    def __init__(
+        self,
+        folder: ModelFolder,
+        settings: EngineSettings,
+        weights_of: ModelFolder | None = None,
+        packed_with: EngineSettings | None = None,
+        module: str = "cloister.forkserver",
+        output: IO[bytes] | None = None,
+    ) -> None:
+        weights = asyncio.run(seal_weights(weights_of or folder, packed_with or settings))
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", module, str(theirs.fileno())]
+        with theirs:
+            self.process = subprocess.Popen(
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        self.line = Line(ours, FromForkServer)
+        order = Preload(VERSION, folder.name, str(folder.path), settings.model_dump_json().encode())
+        self.line.send(order, descriptors=(weights.fd,))
+        weights.close()
+        self.preloaded = self.line.hear()
+        self._numbers = iter(range(1, 1 << 30))
+        self.children: list[Child] = []
+
+    def spawn(self, role: str) -> Child:
+        number = next(self._numbers)
+        ours, theirs = socket.socketpair()
+        link = create_link(self.shape) if role == "vault" else None
+        with theirs:
+            descriptors = (theirs.fileno(), *(link.vault_descriptors if link else ()))
+            self.line.send(Spawn(number, role), descriptors=descriptors)
+        born = self.line.hear()
+        assert isinstance(born, Spawned) and born.child == number
+        line = Line(ours, FromVault if role == "vault" else FromSealedService)
+        child = Child(line, self.line.descriptors.popleft(), link)
+        self.children.append(child)
+        return child
+
+    @property
+    def shape(self) -> LinkShape:
+        assert isinstance(self.preloaded, Preloaded), self.preloaded
+        return LinkShape(self.preloaded.heads, self.preloaded.dim, self.preloaded.layers)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.line.socket.close()
+        for child in self.children:
+            assert child.ended()
+            child.line.socket.close()
+            os.close(child.pidfd)
+            if child.link:
+                child.link.close()

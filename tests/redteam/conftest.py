@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cloister.models.source import ModelFolder
+from tests.served import Server, running_server
+
+IDLE_S = 15
+ARGUMENTS = (
+    *("--threads", "1", "--kv-cache-mib", "64", "--vault-kv-mib", "32", "--spare-vaults", "1"),
+    # Long enough for a step to outlast the stop of all processes that a search takes.
+    *("--link-deadline-ms", "300000", "--request-timeout", "600", "--session-idle", str(IDLE_S)),
+)
+
+
+@pytest.fixture(scope="session")
+def searched(
+    tmp_path_factory: pytest.TempPathFactory, smollm_folder: ModelFolder
+) -> Iterator[tuple[Server, Path, ModelFolder]]:
+    """A server whose memory is searched, the folder for its temporary files, and its model."""
+    temporary = tmp_path_factory.mktemp("temporary")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(temporary))
+        with running_server(tmp_path_factory.mktemp("served") / "log", *ARGUMENTS) as server:
+            server.url()
+            patch.undo()
+            yield server, temporary, smollm_folder

@@ -1,0 +1,97 @@
+"""The runner of `make test`: every test file is in one group, and a group that failed is shown and counts."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def runner() -> Iterator[ModuleType]:
+    spec = importlib.util.spec_from_file_location("run_tests", ROOT / "scripts" / "run_tests.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look for it there
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def test_every_folder_with_tests_is_found(runner: ModuleType) -> None:
+    folders = runner.find_folders()
+    assert {folder.name for folder in folders} == {
+        path.name for path in (ROOT / "tests").iterdir() if any(path.rglob("test_*.py"))
+    }
+    assert runner.Folder("serving") in folders and runner.Folder("serving", on_shares=True) in folders
+    assert runner.Folder("mpc") not in folders, "all of them load SPU"
+
+
+def test_what_is_checked_in_two_minutes_is_there(runner: ModuleType) -> None:
+    assert {folder.name for folder in runner.find_folders() if not folder.on_shares} >= runner.WITHOUT_PROCESSES
+
+
+def test_groups_share_no_folder_and_lose_none(runner: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "SECONDS", {("long", False): 100, ("longer", True): 200, ("half", False): 30})
+    names = [("long", False), ("longer", True), ("half", False), ("a", False), ("b", False), ("c", True), ("d", False)]
+    groups = runner.group([runner.Folder(*name) for name in names], "--release")
+    assert [group.name for group in groups] == ["longer on shares", "long", "half a b", "d", "c on shares"]
+    for group in groups:
+        [command] = group.commands
+        assert ("--on-shares" in command) == ("on shares" in group.name) and "--release" in command
+        assert [f"tests/{name}" for name in group.name.replace(" on shares", "").split()] == [
+            part for part in command if part.startswith("tests/")
+        ]
+
+
+def says(text: str, status: int) -> tuple[str, ...]:
+    return sys.executable, "-c", f"print({text!r}); raise SystemExit({status})"
+
+
+def test_a_group_that_fails_is_shown_whole(
+    runner: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups = [
+        runner.Group("good", 1, (says("first line\n1 passed", 0),)),
+        runner.Group("empty", 1, (says("none here", 5),)),
+        runner.Group("bad", 1, (says("first line of it\n1 failed", 1), says("2 passed", 0))),
+    ]
+    results = runner.run(groups, tmp_path, runner.show)
+    assert {result.group.name: result.passed for result in results} == {"good": True, "empty": True, "bad": False}
+    said = capsys.readouterr().out
+    assert "first line of it" in said and "first line\n" not in said
+    assert "good: 1 passed" in said and "FAILED" in said and said.count("passed  ") == 2
+    assert (tmp_path / "good.log").read_text() == "first line\n1 passed\n"
+
+
+@pytest.mark.parametrize(("status", "expected"), [(0, 0), (1, 1), (2, 1)])
+def test_the_exit_status_tells(
+    runner: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: int, expected: int
+) -> None:
+    monkeypatch.setattr(runner, "lint", lambda: runner.Group("lint", 1, (says("lint", status),)))
+    monkeypatch.setattr(runner, "find_folders", list)
+    monkeypatch.setattr(runner, "LOGS", tmp_path)
+    assert runner.main([]) == expected
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"), [((0, 5), 0), ((5, 0), 0), ((5, 5), 5), ((1, 0), 1), ((0, 1), 1), ((5, 2), 2)]
+)
+def test_arguments_go_to_pytest(
+    runner: ModuleType, monkeypatch: pytest.MonkeyPatch, statuses: tuple[int, int], expected: int
+) -> None:
+    given, left = [], list(statuses)
+
+    def run(command: tuple[str, ...], **_: object) -> object:
+        given.append(command[3:])
+        return type("Done", (), {"returncode": left.pop(0)})
+
+    monkeypatch.setattr(runner.subprocess, "run", run)
+    assert runner.main(["-k", "scheduler"]) == expected
+    assert given == [("-k", "scheduler"), ("--on-shares", "-k", "scheduler")]

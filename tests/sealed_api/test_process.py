@@ -1,0 +1,170 @@
+"""The sealed API as a process: sealed off before it hears of a request, answering over one socket, ending with it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from cloister.channel.envelope import InnerHead, InnerRequest
+from cloister.channel.keys import ChannelKey, RequestKeys, address_to
+from cloister.channel.sealing import seal_request
+from cloister.channel.stream import StreamOpener
+from cloister.config import GatewaySettings
+from cloister.messages.frontend import Leave, SealedPart, Serving, StartFrontend
+from cloister.messages.generation import VERSION, Accepted, Cancel, Failed, Submit, Tokens
+from cloister.messages.lifecycle import StartFailed
+from cloister.messages.prompts import SealedPrompt
+from cloister.messages.sealed_api import AskSealed, FromSealedApi, Serve, Settled
+from cloister.models.source import ModelFolder
+from cloister.process.child import run_module
+from cloister.process.hardening import WIPE_FREED_MEMORY
+from tests.controller.fakes import Peer
+from tests.forkserver.model import save_model
+from tests.gateway.fakes import KEY
+
+pytestmark = pytest.mark.slow
+
+CHAT = "/v1/chat/completions"
+SERVING = Serving(VERSION, 300, 512, 64, 16, "fake", levels=("open", "partitioned", "isolated"))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
+    return save_model(tmp_path_factory.mktemp("tiny"))
+
+
+class PlayedController(Peer):
+    """The controller, played: started a sealed API and speaks to it."""
+
+    def __init__(self, folder: ModelFolder, settings: GatewaySettings) -> None:
+        ours, theirs = socket.socketpair()
+        self.keeper = run_module("cloister.sealed_api", theirs, **WIPE_FREED_MEMORY)
+        super().__init__(ours, FromSealedApi)
+        self._node = ChannelKey.generate()
+        chosen = settings.model_dump_json().encode()
+        self.say(StartFrontend(VERSION, chosen, folder.name, str(folder.path), 1, allow_degraded=False), SERVING)
+
+    async def next_within(self, kind: Any, seconds: float = 240) -> Any:
+        async with asyncio.timeout(seconds):
+            while not self.messages:
+                await asyncio.sleep(0.02)
+        return await self.next(kind)
+
+    @property
+    def process(self) -> psutil.Process:
+        [child] = psutil.Process(self.keeper.pid).children()
+        return child
+
+    def ask(self, number: int, body: Any, prompts: int = 1) -> StreamOpener:
+        enc, keys = address_to(self._node.public)
+        inner = InnerRequest("POST", CHAT, tuple(KEY.items()), json.dumps(body).encode())
+        self.say(_serve(number, enc, self._node.accept(enc), seal_request(keys.request, enc, inner.encode()), prompts))
+        return StreamOpener(keys.response, enc)
+
+    async def answer(self, opener: StreamOpener) -> tuple[int, bytes]:
+        frames: list[Any] = []
+        while not opener.ended:
+            frames += opener.feed((await self.next_within(SealedPart)).data)
+        return InnerHead.decode(frames[0].data).status, b"".join(frame.data for frame in frames[1:])
+
+    def end(self) -> None:
+        self.die()
+        self.keeper.wait(60)
+
+
+def _serve(number: int, enc: bytes, keys: RequestKeys, sealed: bytes, prompts: int) -> Serve:
+    return Serve(number, enc, sealed, prompts, keys.request, keys.response)
+
+
+@pytest.fixture
+async def controller(tiny: ModelFolder) -> AsyncIterator[PlayedController]:
+    controller = PlayedController(tiny, GatewaySettings())
+    await controller.next_within(Settled)
+    yield controller
+    controller.end()
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"model": "tiny", "messages": {"sealed": 1}, "max_tokens": 8, **fields}
+
+
+async def test_it_has_neither_network_nor_files_nor_powers(controller: PlayedController) -> None:
+    pid = controller.process.pid
+    status = dict(
+        line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line
+    )
+    assert status["Seccomp"] == "2" and status["NoNewPrivs"] == "1"
+    assert {status[name].strip("0") for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")} == {""}
+    assert status["NSpid"].split()[-1] == "1"
+    if os.geteuid() == 0:
+        for space in ("net", "mnt", "ipc", "uts", "user", "pid"):
+            assert os.readlink(f"/proc/{pid}/ns/{space}") != os.readlink(f"/proc/self/ns/{space}")
+        assert os.listdir(f"/proc/{pid}/root") == []
+        interfaces = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
+        assert [line.split(":")[0].strip() for line in interfaces] in ([], ["lo"])
+        assert Path(f"/proc/{pid}/net/tcp").read_text().count("\n") == 1, "nothing listens"
+        left = Path(f"/proc/{pid}/environ").read_bytes().strip(b"\0").split(b"\0")
+        assert all(b"glibc.malloc" in each for each in left if each), "glibc keeps its own settings where they were"
+        kinds = {os.readlink(each).split(":")[0] for each in Path(f"/proc/{pid}/fd").iterdir()}
+        assert kinds <= {"socket", "anon_inode", "/dev/null"}
+
+
+async def test_it_answers_at_every_level(controller: PlayedController) -> None:
+    for number, level in enumerate(("partitioned", "isolated"), 1):
+        opener = controller.ask(number, body(protection=level, logprobs=True, n=2))
+        for _ in range(2):
+            asked = await controller.next_within(AskSealed)
+            assert asked.prompt == SealedPrompt(number, 0, "messages") and asked.ask.prompt == b""
+            assert (asked.ask.level, asked.ask.tenant) == (level, "development")
+            request_id = asked.ask.request_id
+            controller.say(Accepted(request_id, 7), Tokens(request_id, (40, 41), finish="length"))
+        status, answer = await controller.answer(opener)
+        assert status == 200 and json.loads(answer)["usage"]["prompt_tokens"] == 7
+
+
+async def test_at_open_it_reads_long_prompts_too(controller: PlayedController) -> None:
+    """In its thread, which was there before the seal."""
+    messages = [{"role": "user", "content": "ab"}] * 100
+    opener = controller.ask(1, body(messages=messages, protection="open", max_tokens=2), prompts=0)
+    status, answer = await controller.answer(opener)
+    assert status == 400 and b"context" in answer
+    messages = [{"role": "user", "content": ""}] * 66
+    opener = controller.ask(2, body(messages=messages, protection="open", max_tokens=2), prompts=0)
+    heard = await controller.next_within((Submit, SealedPart))  # as the template's own words fit the context or not
+    assert isinstance(heard, Submit | SealedPart) and not opener.ended
+
+
+async def test_what_is_odd_neither_stops_nor_opens_anything(controller: PlayedController) -> None:
+    controller.say(Serve(1, bytes(32), bytes(700), 1, bytearray(32), bytearray(32)), Leave(5))
+    failed = await controller.next_within(Failed)
+    assert (failed.request_id, failed.code) == (1, "channel_broken")
+    status, answer = await controller.answer(controller.ask(2, {"messages": 1}))
+    assert status == 400 and b"error" in answer
+    opener = controller.ask(3, body(stream=True))
+    asked = await controller.next_within(AskSealed)
+    controller.say(Leave(3))
+    assert (await controller.next_within(Cancel)).request_id == asked.ask.request_id
+    assert not opener.ended
+
+
+async def test_it_ends_with_its_socket(tiny: ModelFolder) -> None:
+    controller = PlayedController(tiny, GatewaySettings())
+    await controller.next_within(Settled)
+    process = controller.process
+    controller.end()
+    process.wait(60)
+
+
+async def test_a_keys_file_that_is_not_there_is_told(tiny: ModelFolder, tmp_path: Path) -> None:
+    controller = PlayedController(tiny, GatewaySettings(keys_file=tmp_path / "none.toml"))
+    failed = await controller.next_within(StartFailed)
+    assert failed.code == "setup_error" and "keys file" in failed.message
+    controller.end()
