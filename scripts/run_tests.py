@@ -41,7 +41,7 @@ SECONDS = {
     ("attest", False): 50,
     ("browser", False): 50,
     ("models", False): 50,
-    ("process", False): 50,
+    ("process", False): 60,
     ("controller", False): 40,
     ("forkserver", False): 40,
     ("bench", False): 30,
