@@ -170,7 +170,7 @@ class Node:
         locking = {} if lock is None else {"lock": lock}
         self.relay = Relay(ControllerSettings(**settings), lambda: SERVING, cores=1, **locking)
         self.relay.vaults.open(self.forkserver, LinkShape(3, 16, 2))  # type: ignore[arg-type]
-        self.front = Inbox()
+        self.frontend = Inbox()
         self.gateway = self.add_gateway(self.frontend)
         self.real_service: Service | None = None
 

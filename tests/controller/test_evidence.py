@@ -45,7 +45,7 @@ class Office:
     def __init__(self, release: Release, attester: object | None = None, **more: int) -> None:
         self.keys = ChannelKeys()
         self.evidence_maker = EvidenceMaker(attester or SoftwareAttester(), release, self.keys, statement, **more)  # type: ignore[arg-type]
-        self.front = Wire()
+        self.frontend = Wire()
 
     async def evidence(self, nonce: bytes = NONCE, since: int = 0) -> NodeEvidence:
         self.evidence_maker.answer(self.frontend, AskEvidence(7, nonce, since))

@@ -67,24 +67,24 @@ async def test_a_view_that_nobody_asked_for_ends_the_service_and_not_the_gateway
     node.service.say(View(asked.request_id, known=True, prompt=(1, 2, 3)))
     await asyncio.wait_for(node.service.gone.wait(), 5)
     vault.say(Understood(asked.request_id, 3), Tokens(asked.request_id, (4,), finish="stop"))
-    await node.front.next(Accepted)
-    assert (await node.front.next(Tokens)).tokens == (4,)
+    await node.frontend.next(Accepted)
+    assert (await node.frontend.next(Tokens)).tokens == (4,)
 
 
 async def test_a_view_is_told_once(node: Node) -> None:
     node.send(AskView(9))
     asked = await node.service.next(AskView)
     node.service.say(View(asked.request_id, known=True), View(asked.request_id, known=True))
-    await node.front.next(View)
+    await node.frontend.next(View)
     await asyncio.wait_for(node.service.gone.wait(), 5)
-    assert not node.front.messages
+    assert not node.frontend.messages
 
 
 async def test_a_view_is_answered_though_the_service_died(node: Node) -> None:
     node.send(AskView(9))
     await node.service.next(AskView)
     node.service.die()
-    assert await node.front.next(View) == View(9, known=False)
+    assert await node.frontend.next(View) == View(9, known=False)
 
 
 def test_no_message_of_the_service_has_text_but_what_is_replaced_or_said_before_any_request() -> None:
