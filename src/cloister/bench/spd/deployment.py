@@ -18,10 +18,11 @@ from cloister.bench.load import PATHS, User, Workload, measure
 from cloister.bench.prompts import PromptSource, request_body
 from cloister.bench.report import RunReport
 from cloister.bench.server_process import ServerProcess
-from cloister.bench.spd.plan import LEVELS, Level
+from cloister.bench.spd.plan import LEVELS
 from cloister.bench.suite.rounds import Point
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import ServiceUnavailable
+from cloister.levels import OPEN, ServedLevel
 from cloister.models.source import ModelFolder
 
 START_S = 120.0
@@ -76,7 +77,7 @@ class Deployment:
             timeout_s=REQUEST_S,
             token_ids=TOKEN_IDS,
             protection=point.level,
-            sessions=point.level != "open",
+            sessions=point.level != OPEN,
         )
         run = await measure(self._server.address, self._server.api_key, self.model, load, point.users)
         if not run.output_tokens:
@@ -85,7 +86,7 @@ class Deployment:
         return run
 
     async def ask(
-        self, level: Level, input_tokens: int, output_tokens: int, seed: int, session: str | None = None
+        self, level: ServedLevel, input_tokens: int, output_tokens: int, seed: int, session: str | None = None
     ) -> Answer:
         """One request of one user. Raises BrokenAnswer."""
         fields = PromptSource("completions", input_tokens, seed, TOKEN_IDS).prompt_fields("ask")

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from cloister.bench.spd.plan import LEVELS
 from cloister.bench.suite.figures import Draw, panels, stacked_bars, titled
 from cloister.bench.suite.results import Document, find
+from cloister.levels import ISOLATED, OPEN, PARTITIONED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Run = dict[str, Any]
-COLORS = {"open": "tab:blue", "partitioned": "tab:orange", "isolated": "tab:green"}
+COLORS = {OPEN: "tab:blue", PARTITIONED: "tab:orange", ISOLATED: "tab:green"}
 BAR = 0.26
 _panels = partial(panels, panel=(5.0, 3.0), margin=(3.0, 0.8))
 
@@ -28,7 +29,7 @@ def draw_users(document: Document) -> Figure | None:
     figure, (latency, throughput) = _panels(1, 2)
     for level in LEVELS:
         mine = [run for run in runs if run["level"] == level and run["tokens_per_s"]]
-        beside = [(run, _same_load(runs, run, "open")) for run in mine]
+        beside = [(run, _same_load(runs, run, OPEN)) for run in mine]
         known = [(run, other) for run, other in beside if other and run["answer_ms"] and other["answer_ms"]]
         users = [run["users"] for run, _ in known]
         ratios = [run["answer_ms"] / other["answer_ms"] for run, other in known]
@@ -96,11 +97,11 @@ def draw_breakdown(document: Document) -> Figure | None:
     names = list(next(iter(breakdown.values()))["phases_ms"])
     rows = list(breakdown)
     for row, users in enumerate(rows):
-        whole = breakdown[users]["between_tokens_ms"]["open"] or 0.0
+        whole = breakdown[users]["between_tokens_ms"][OPEN] or 0.0
         panel.barh(2 * row + 1, whole, color="lightgray", label="between tokens at open" if row == 0 else None)
     parts = {name.replace("_", " "): [breakdown[users]["phases_ms"][name] for users in rows] for name in names}
     stacked_bars(panel, [2.0 * row for row in range(len(rows))], parts)
-    labels = [f"{users} users, {level}" for users in rows for level in ("partitioned", "open")]
+    labels = [f"{users} users, {level}" for users in rows for level in (PARTITIONED, OPEN)]
     panel.set_yticks(range(2 * len(rows)), labels)
     panel.set(xlabel="ms in a step")
     panel.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -9,9 +9,10 @@ from typing import Any
 
 from cloister.bench.spd import memory
 from cloister.bench.spd.deployment import Deployment
-from cloister.bench.spd.plan import Level, Plan
+from cloister.bench.spd.plan import Plan
 from cloister.bench.spd.results import breakdown_entry
 from cloister.errors import ServiceUnavailable
+from cloister.levels import OPEN, PARTITIONED, ServedLevel
 
 MB = 1e6
 WEIGHTS = "memfd:cloister-weights"
@@ -38,18 +39,18 @@ async def break_down(server: Deployment, plan: Plan, into: dict[str, Any], advan
 
 async def time_first_tokens(server: Deployment, plan: Plan, into: dict[str, Any], advance: Advance) -> None:
     """One user's wait for the first token of a long prompt, at `open` and at `partitioned` in turn."""
-    waits: dict[Level, list[float]] = {"open": [], "partitioned": []}
-    order: tuple[Level, ...] = ("open", "partitioned")
+    waits: dict[ServedLevel, list[float]] = {OPEN: [], PARTITIONED: []}
+    order: tuple[ServedLevel, ...] = (OPEN, PARTITIONED)
     for sample in range(plan.ttft_samples):
         for level in order[:: 1 if sample % 2 else -1]:
             answer = await server.ask(level, plan.ttft_tokens, 2, seed=plan.seed + sample)
             waits[level].append(1000 * (answer.first_token - answer.sent))
         advance(f"first token, {plan.ttft_tokens} in")
-    ratios = [ours / theirs for ours, theirs in zip(waits["partitioned"], waits["open"], strict=True)]
+    ratios = [ours / theirs for ours, theirs in zip(waits[PARTITIONED], waits[OPEN], strict=True)]
     into |= {
         "input_tokens": plan.ttft_tokens,
-        "open_ms": round(median(waits["open"]), 3),
-        "partitioned_ms": round(median(waits["partitioned"]), 3),
+        "open_ms": round(median(waits[OPEN]), 3),
+        "partitioned_ms": round(median(waits[PARTITIONED]), 3),
         "ratio": round(median(ratios), 4),
         "samples": plan.ttft_samples,
     }
@@ -60,7 +61,7 @@ async def time_spare_vaults(server: Deployment, plan: Plan, into: dict[str, Any]
     waits: list[float] = []
     for sample in range(plan.vault_samples):
         await asyncio.sleep(SETTLE_S)  # the one taken last is being replaced
-        await server.ask("partitioned", 16, 1, seed=plan.seed + sample)
+        await server.ask(PARTITIONED, 16, 1, seed=plan.seed + sample)
         if (wait := (await server.counters()).vault_wait_ms) is not None:
             waits.append(wait)
         advance("a new user's vault")
@@ -82,7 +83,7 @@ async def weigh_vaults(
     ready: list[float] = []
     weighed: dict[str, Any] = {}
     for number in range(plan.vault_samples if reason else plan.idle_vaults):
-        await server.ask("partitioned", SHORT_PROMPT, 1, seed=plan.seed + number, session=f"idle-{number}")
+        await server.ask(PARTITIONED, SHORT_PROMPT, 1, seed=plan.seed + number, session=f"idle-{number}")
         if (took := (await server.counters()).vault_ready_ms) is not None:
             ready.append(took)
         if not reason and number + 1 == min(plan.mapped_vaults, plan.idle_vaults):
@@ -114,7 +115,7 @@ async def _weigh(server: Deployment, plan: Plan, before: set[int], empty: int) -
         raise ServiceUnavailable(f"{plan.idle_vaults} vaults should be waiting, and there are {len(idle)}.")
     together = memory.total({server.pid, *before, *idle}) - empty
     private = [memory.memory_of(pid).private for pid in idle]
-    await server.ask("partitioned", plan.ttft_tokens, 1, seed=plan.seed, session="long")
+    await server.ask(PARTITIONED, plan.ttft_tokens, 1, seed=plan.seed, session="long")
     (long,) = memory.descendants(server.pid) - before - idle
     long_private = memory.memory_of(long).private
     kv, long_kv = (memory.kv_bytes(server.folder.path, tokens) for tokens in (SHORT_PROMPT, plan.ttft_tokens))

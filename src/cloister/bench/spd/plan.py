@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from cloister.bench.suite.rounds import Point
+from cloister.levels import ISOLATED, OPEN, PARTITIONED, ServedLevel
 
-Level = Literal["open", "partitioned", "isolated"]
-LEVELS: tuple[Level, ...] = get_args(Level)
+LEVELS: tuple[ServedLevel, ...] = (OPEN, PARTITIONED, ISOLATED)
+"""The levels that are compared: those whose tokens are the same."""
 
 Part = Literal["users", "lengths", "breakdown", "ttft", "vaults", "model", "memory"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -51,16 +52,16 @@ class Plan:
             self._point(level, users, *tokens, isolated_once=users > 8)
             for users in self.users
             for level in LEVELS
-            if level != "isolated" or users <= self.isolated_users
+            if level != ISOLATED or users <= self.isolated_users
         ]
 
     def length_points(self) -> list[Point]:
         """Figure 6: latency per token against the lengths of prompts and answers."""
         return [
-            Point(level, self.shared_users, *tokens, optional=level == "isolated")
+            Point(level, self.shared_users, *tokens, optional=level == ISOLATED)
             for tokens in self.lengths
             for level in LEVELS
-            if level != "isolated" or tokens[1] <= self.isolated_output
+            if level != ISOLATED or tokens[1] <= self.isolated_output
         ]
 
     def model_points(self) -> list[Point]:
@@ -71,24 +72,22 @@ class Plan:
     def breakdown_points(self) -> list[Point]:
         """Figure 7: where a partitioned step's time goes; `open` beside it, for the whole of its step."""
         tokens = (self.input_tokens, self.output_tokens)
-        return [
-            Point(level, users, *tokens) for users in self.breakdown_users for level in LEVELS if level != "isolated"
-        ]
+        return [Point(level, users, *tokens) for users in self.breakdown_users for level in LEVELS if level != ISOLATED]
 
     def left_out(self) -> Iterator[tuple[Part, Point, str]]:
         """What the paper has and this plan has not, and why."""
         why = "the vaults decode one after another: it would take minutes"
         for users in self.users:
             if users > self.isolated_users:
-                yield "users", self._point("isolated", users, self.input_tokens, self.output_tokens), why
+                yield "users", self._point(ISOLATED, users, self.input_tokens, self.output_tokens), why
         for tokens in self.lengths:
             if tokens[1] > self.isolated_output:
-                yield "lengths", Point("isolated", self.shared_users, *tokens), why
+                yield "lengths", Point(ISOLATED, self.shared_users, *tokens), why
 
     def _point(
-        self, level: Level, users: int, input_tokens: int, output_tokens: int, isolated_once: bool = False
+        self, level: ServedLevel, users: int, input_tokens: int, output_tokens: int, isolated_once: bool = False
     ) -> Point:
-        if level == "isolated":
+        if level == ISOLATED:
             rounds = 1 if isolated_once else min(self.rounds, 2)
             return Point(level, users, input_tokens, output_tokens, 1, rounds, optional=users > self.shared_users)
         return Point(level, users, input_tokens, output_tokens, self.requests, self.rounds)

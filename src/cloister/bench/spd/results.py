@@ -12,6 +12,7 @@ from cloister.bench.spd.plan import Part, Plan
 from cloister.bench.spd.targets import TARGETS
 from cloister.bench.suite import results
 from cloister.bench.suite.rounds import Measured, Point, ratio
+from cloister.levels import ISOLATED, OPEN, PARTITIONED
 
 FIGURES: dict[Part, int] = {"users": 4, "model": 5, "lengths": 6}
 
@@ -30,8 +31,8 @@ OTHER = "other"
 def run_entry(part: Part, model: str, point: Point, measured: Measured) -> dict[str, Any]:
     """One row of `runs`: medians over its rounds."""
     runs = list(measured.rounds[point].values())
-    beside_open = ratio(measured.rounds[point], measured.side(point, "open"))
-    beside_isolated = ratio(measured.rounds[point], measured.side(point, "isolated"))
+    beside_open = ratio(measured.rounds[point], measured.side(point, OPEN))
+    beside_isolated = ratio(measured.rounds[point], measured.side(point, ISOLATED))
     answer = _median(run.answer_ms.p50 for run in runs)
     return {
         "level": point.level,
@@ -65,7 +66,7 @@ def breakdown_entry(
         "step_ms": round(step, 3),
         "phases_ms": {name: round(each, 4) for name, each in phases.items()},
         "shares": {name: round(each / step, 4) if step else 0.0 for name, each in phases.items()},
-        "between_tokens_ms": {"partitioned": partitioned.itl_ms.p50, "open": unprotected.itl_ms.p50},
+        "between_tokens_ms": {PARTITIONED: partitioned.itl_ms.p50, OPEN: unprotected.itl_ms.p50},
     }
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cloister.bench.suite.results import Document, Target, find
+from cloister.levels import PARTITIONED
 
 IDLE_VAULTS = 64
 
 
 def _ratio(users: int, key: str) -> Callable[[Document], float | None]:
-    return lambda document: (find(document["runs"], figure=4, level="partitioned", users=users) or {}).get(key)
+    return lambda document: (find(document["runs"], figure=4, level=PARTITIONED, users=users) or {}).get(key)
 
 
 def _number(part: str, key: str) -> Callable[[Document], float | None]:
