@@ -18,7 +18,7 @@ Cases: TypeAlias = tuple[tuple[int, int], ...]
 GREEDY = SamplingParams(max_tokens=20, temperature=0, logprobs=3)
 SEEDED = SamplingParams(max_tokens=20, temperature=0.9, top_p=0.95, seed=11, logprobs=0)
 CHUNKS = (5, 64, 512)
-FEW = ((0, 5), (7, 64), (15, 512))
+FEW = ((0, 5), (11, 512))
 ALL = tuple((company, chunk) for company in (0, 7, 31) for chunk in CHUNKS)
 """How many neighbours, and how many tokens of prompts a step takes."""
 
