@@ -18,7 +18,7 @@ from cloister.compute.base import Device
 from cloister.compute.reference import ReferenceDevice, ReferenceKernels
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
-from cloister.engine.model_runner import ModelRunner, reserve_cache
+from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Failed, Partition, SamplingParams, Submit, Tokens
 from cloister.messages.prompts import TokenPrompt, write_prompt

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from cloister.config import EngineSettings
+from cloister.engine.blocks import PrefixCache
 from cloister.engine.engine import Engine
-from cloister.engine.prefix import PrefixCache
 from cloister.messages.generation import (
     Accepted,
     Failed,

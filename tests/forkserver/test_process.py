@@ -14,7 +14,7 @@ import pytest
 from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
-from cloister.engine.model_runner import ModelRunner, reserve_cache
+from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.messages.forkserver import Preloaded, Spawn
 from cloister.messages.frames import encode_frame
 from cloister.messages.generation import VERSION, Failed, Partition, Ready, SamplingParams, Submit, Tokens, label_spans

@@ -23,7 +23,7 @@ from cloister.compute.cpu.build import find_compiler
 from cloister.compute.cpu.native import NativeKernels
 from cloister.compute.layout import Chunk, Wanted
 from cloister.compute.reference import ReferenceKernels
-from cloister.engine.model_runner import ModelRunner, reserve_cache
+from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.errors import ModelCorrupt, SetupError
 from cloister.models import fused
 from cloister.models.decoder import Decoder

@@ -16,7 +16,7 @@ from cloister.compute.choose import choose_device
 from cloister.compute.layout import Batch
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
-from cloister.engine.model_runner import ModelRunner, reserve_cache
+from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.levels import VaultLevel
 from cloister.messages.generation import Cancel, Failed, SamplingParams, Submit, TokenLogprob, Tokens, label_spans
 from cloister.messages.prompts import LockedPrompt, Prompt, TextPrompt, write_prompt

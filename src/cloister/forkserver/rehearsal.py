@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from cloister.channel.sealing import seal_prompt
-from cloister.engine.model_runner import ModelRunner, reserve_cache
+from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.forkserver.preloaded import PreloadedModel
 from cloister.levels import ISOLATED, PARTITIONED, VaultLevel
 from cloister.messages.frames import FrameReader, encode_frame

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from cloister.compute.base import LinkAnswerer
 from cloister.config import EngineSettings
-from cloister.engine.model_runner import ModelRunner, reserve_cache
+from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.levels import ISOLATED
 from cloister.models.decoder import Decoder
 from cloister.prompts.reading import PromptReading
