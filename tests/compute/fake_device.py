@@ -12,12 +12,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from cloister.attention.partition import Part, merged
 from cloister.compute.base import AttentionShape, CacheShape, Device, KVCache, LinkAnswerer, LinkAsker
 from cloister.compute.host_cache import HostCache
 from cloister.compute.layer import Angles
 from cloister.compute.layout import Batch
-from cloister.compute.reference import ReferenceKernels, part_in, parts_of, rotated_on
+from cloister.compute.reference import Part, ReferenceKernels, merged, part_in, parts_of, rotated_on
 
 SLOTS = 4
 

@@ -24,8 +24,8 @@ from cloister.messages.generation import Failed, Partition, SamplingParams, Subm
 from cloister.messages.prompts import TokenPrompt, write_prompt
 from cloister.messages.service import AttachLink, FromSealedService
 from cloister.messages.vault import Confide, LeaseCores, Prefilled
+from cloister.models.decoder import RawParts
 from cloister.models.fused import FusedDecoder
-from cloister.models.parts import RawParts
 from cloister.prompts.reading import PromptReading
 from cloister.service import process as service
 from cloister.vault import process as vault

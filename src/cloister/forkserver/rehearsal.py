@@ -32,8 +32,7 @@ from cloister.messages.vault import (
     ToVault,
     WantCores,
 )
-from cloister.vault.process import Unasked
-from cloister.vault.vault import Vault
+from cloister.vault.process import Unasked, Vault
 
 PROMPTS: tuple[Prompt, ...] = (
     TokenPrompt((0,)),

@@ -22,9 +22,8 @@ from cloister.compute.base import CacheShape, Device, Kernels, KVCache, LinkAske
 from cloister.compute.layer import Packed
 from cloister.compute.layout import Batch
 from cloister.errors import ModelUnsupported
-from cloister.models.decoder import Decoder
-from cloister.models.parts import Parts, misshapen
-from cloister.models.rotary import check_rotary
+from cloister.models.decoder import Decoder, Parts, misshapen
+from cloister.models.fused import check_rotary
 
 UNSUPPORTED_ATTENTION = ("softcap", "s_aux", "sinks")
 

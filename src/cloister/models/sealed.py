@@ -24,8 +24,8 @@ from msgspec import Meta
 from cloister.compute.base import Kernels
 from cloister.compute.layer import Gate, Packed
 from cloister.errors import ModelCorrupt, SetupError
+from cloister.models.decoder import Parts, lacking
 from cloister.models.memory_file import check_sealed
-from cloister.models.parts import Parts, lacking
 
 MAGIC = b"CLOISTER"
 VERSION = 1

@@ -13,16 +13,16 @@ from typing import Any
 import torch
 
 from cloister.compute.base import PHASES, Kernels, KVCache, LinkAsker
-from cloister.compute.cpu.asking import CpuAsker
-from cloister.compute.cpu.library import load_library
-from cloister.compute.cpu.structs import (
+from cloister.compute.cpu.library import (
     AskingStruct,
     AttentionStruct,
     DrawStruct,
     LayerStruct,
     PackedStruct,
     WorkspaceStruct,
+    load_library,
 )
+from cloister.compute.cpu.link import CpuAsker
 from cloister.compute.host_cache import HostCache, on_host
 from cloister.compute.layer import Angles, DrawRows, Draws, Gate, Layer, Packed, quantised
 from cloister.compute.layout import Batch
