@@ -96,7 +96,7 @@ def partitioned(device: FakeDevice) -> list[tuple[int, float]]:
     ours.settimeout(60)
     made = service.prepare(decoder_on(device), SETTINGS)
     threading.Thread(target=made.run, args=(theirs,), daemon=True).start()
-    partition = Partition(7, first.slot, first.token, first.origin, first.turn)
+    partition = Partition(7, first.slot, first.token, first.origin, first.rotation)
     request = Submit(1, "t", (), PARAMS, partitions=(partition,))
     socket.send_fds(ours, [encode_frame((AttachLink(7), request))], [question_in, answer_out])
     frames: FrameReader[Any] = FrameReader(FromSealedService)

@@ -127,7 +127,7 @@ def test_service_and_vault_together_give_the_unprotected_answer_turn_after_turn(
     for number in range(3):
         first = first_of(vault, text, SAMPLED, number)
         [begun] = first.sequences
-        partition = Partition(4, begun.slot, begun.token, begun.origin, begun.turn)
+        partition = Partition(4, begun.slot, begun.token, begun.origin, begun.rotation)
         service.line.send(
             Submit(
                 number,

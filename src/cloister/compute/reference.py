@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from cloister.compute.base import CacheShape, Device, Kernels, KVCache, LinkAsker
+from cloister.compute.base import CacheShape, Device, Kernels, KVCache, Step
 from cloister.compute.host_cache import HostCache, on_host
 from cloister.compute.layer import GATE_ROWS, Angles, Gate, Layer, Packed, quantised
 from cloister.compute.layout import BLOCK_TOKENS, Batch
@@ -102,33 +102,22 @@ class ReferenceKernels(Kernels):
         held.keys(layer)[blocks, :, :, lanes] = keys.to(cache.dtype)
         held.values(layer)[blocks, :, lanes] = values.to(cache.dtype)
 
-    def attention(
-        self,
-        q: torch.Tensor,
-        layer: int,
-        batch: Batch,
-        cache: KVCache,
-        scale: float,
-        window: int = 0,
-        angles: Angles | None = None,
-        asker: LinkAsker | None = None,
-    ) -> torch.Tensor:
-        if batch.remotes:
+    def attention(self, q: torch.Tensor, layer: int, step: Step, scale: float, window: int = 0) -> torch.Tensor:
+        if step.batch.remotes:
             raise ValueError("the reference kernels reach no vault")
-        rows = [parts_of(q[row], row, layer, batch, cache, scale, window, angles) for row in range(len(q))]
+        rows = [parts_of(q[row], row, layer, step, scale, window) for row in range(len(q))]
         return torch.stack([merged(parts).reshape(-1) for parts in rows])
 
-    def before_attention(
-        self, layer: Layer, x: torch.Tensor, angles: Angles, batch: Batch, cache: KVCache
-    ) -> torch.Tensor:
+    def before_attention(self, layer: Layer, x: torch.Tensor, step: Step) -> torch.Tensor:
         shape = layer.shape
         projected = self.linear(self.rms_norm(x, layer.attention_norm, shape.epsilon), layer.qkv)
         heads = projected.view(len(x), -1, shape.dim)
         q, keys, values = torch.split(heads, [shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
         if layer.q_norm is not None and layer.k_norm is not None:
             q, keys = self.rms_norm(q, layer.q_norm, shape.epsilon), self.rms_norm(keys, layer.k_norm, shape.epsilon)
-        self.store(_rotated(keys, angles), values, layer.index, batch, cache)
-        return _rotated(q, angles)
+        assert step.angles is not None
+        self.store(_rotated(keys, step.angles), values, layer.index, step.batch, step.cache)
+        return _rotated(q, step.angles)
 
     def after_attention(self, layer: Layer, x: torch.Tensor, attended: torch.Tensor) -> None:
         self.linear(attended, layer.out, add_to=x)
@@ -146,17 +135,9 @@ class ReferenceDevice(Device):
         return HostCache(shape, blocks, self.kernels.dtype)
 
 
-def parts_of(
-    q: torch.Tensor,
-    row: int,
-    layer: int,
-    batch: Batch,
-    cache: KVCache,
-    scale: float,
-    window: int,
-    angles: Angles | None,
-) -> list[Part]:
+def parts_of(q: torch.Tensor, row: int, layer: int, step: Step, scale: float, window: int) -> list[Part]:
     """What one row finds in each of its segments held here, to be merged by Theorem 1 of Petridish."""
+    batch, angles = step.batch, step.angles
     span, position = int(batch.span[row]), int(batch.positions[row])
     parts = []
     for first, length, shift, rotated in batch.segments[span, : int(batch.counts[span])].tolist():
@@ -165,7 +146,7 @@ def parts_of(
             assert angles is not None
             query = rotated_on(q, angles.rotation_cosine[span], angles.rotation_sine[span])
         table = batch.tables[span, first:]
-        parts.append(part_in(query * scale, layer, table, length, position + shift, cache, window))
+        parts.append(part_in(query * scale, layer, table, length, position + shift, step.cache, window))
     return parts
 
 

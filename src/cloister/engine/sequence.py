@@ -105,7 +105,7 @@ def layout_of(request: Submit, relative: bool) -> Layout:
     length, partition = len(request.prompt), request.partition
     if partition is not None:
         remote = Remote(partition.link, partition.slot)
-        return Layout(prompt=length, public=length, origin=partition.origin, rotation=partition.turn, remote=remote)
+        return Layout(length, length, partition.origin, partition.rotation, remote)
     prompt = length - request.answered
     if relative:
         return Layout(prompt=prompt, public=request.public, rotation=prompt)

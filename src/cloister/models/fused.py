@@ -13,7 +13,7 @@ import torch
 from transformers import PretrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from cloister.compute.base import CacheShape, Device, KVCache, LinkAsker
+from cloister.compute.base import CacheShape, Device, KVCache, LinkAsker, Step
 from cloister.compute.layer import Angles, Gate, Layer, LayerShape, Packed
 from cloister.compute.layout import Batch
 from cloister.errors import ModelCorrupt, ModelUnsupported
@@ -107,7 +107,7 @@ class FusedDecoder(Decoder):
     def hidden(self, batch: Batch, cache: KVCache, asker: LinkAsker | None = None) -> torch.Tensor:
         kernels, angles = self.kernels, self._rotary.at(batch.positions, batch.rotations)
         x = kernels.embed(self._embedding, batch.tokens)
-        kernels.run_layers(self._layers, x, angles, batch, cache, asker)
+        kernels.run_layers(self._layers, x, Step(batch, cache, angles, asker))
         return x
 
     def rotation(self, distance: int) -> tuple[torch.Tensor, torch.Tensor]:
