@@ -21,7 +21,6 @@ ALLOWED = {
     "files": {"errors"},
     "messages": {"errors", "levels"},
     "process": EVERYBODY,
-    "attention": set(),
     "transparency": {"errors", "checks", "files"},
     "attest": {"errors", "checks", "files", "transparency"},
     "channel": {"errors"},

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cloister.compute.base import Kernels
-from cloister.compute.cpu.build import find_compiler
+from cloister.compute.cpu.library import find_compiler
 from cloister.compute.cpu.native import NativeKernels
 from cloister.compute.reference import ReferenceKernels
 

@@ -12,12 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from cloister.attention.partition import Part, merged
-from cloister.compute.base import AttentionShape, CacheShape, Device, KVCache, LinkAnswerer, LinkAsker
+from cloister.compute.base import AttentionShape, CacheShape, Device, KVCache, LinkAnswerer, LinkAsker, Step
 from cloister.compute.host_cache import HostCache
-from cloister.compute.layer import Angles
-from cloister.compute.layout import Batch
-from cloister.compute.reference import ReferenceKernels, part_in, parts_of, rotated_on
+from cloister.compute.reference import Part, ReferenceKernels, merged, part_in, parts_of, rotated_on
 
 SLOTS = 4
 
@@ -138,21 +135,11 @@ class FakeKernels(ReferenceKernels):
 
     name = "fake"
 
-    def attention(
-        self,
-        q: torch.Tensor,
-        layer: int,
-        batch: Batch,
-        cache: KVCache,
-        scale: float,
-        window: int = 0,
-        angles: Angles | None = None,
-        asker: LinkAsker | None = None,
-    ) -> torch.Tensor:
-        found = [parts_of(q[row], row, layer, batch, cache, scale, window, angles) for row in range(len(q))]
-        for remote in batch.remotes:
-            assert isinstance(asker, FakeAsker)
-            told = asker.ask(remote.link, layer, remote.asks, q[remote.rows.long()])
+    def attention(self, q: torch.Tensor, layer: int, step: Step, scale: float, window: int = 0) -> torch.Tensor:
+        found = [parts_of(q[row], row, layer, step, scale, window) for row in range(len(q))]
+        for remote in step.batch.remotes:
+            assert isinstance(step.asker, FakeAsker)
+            told = step.asker.ask(remote.link, layer, remote.asks, q[remote.rows.long()])
             for row, part in zip(remote.rows.tolist(), told, strict=True):
                 found[row].insert(-1, part)  # after the public span, before the generated one
         return torch.stack([merged(parts).reshape(-1) for parts in found])

@@ -18,14 +18,14 @@ from cloister.compute.base import Device
 from cloister.compute.reference import ReferenceDevice, ReferenceKernels
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
-from cloister.engine.model_runner import ModelRunner, reserve_cache
+from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Failed, Partition, SamplingParams, Submit, Tokens
 from cloister.messages.prompts import TokenPrompt, write_prompt
 from cloister.messages.service import AttachLink, FromSealedService
 from cloister.messages.vault import Confide, LeaseCores, Prefilled
+from cloister.models.decoder import RawParts
 from cloister.models.fused import FusedDecoder
-from cloister.models.parts import RawParts
 from cloister.prompts.reading import PromptReading
 from cloister.service import process as service
 from cloister.vault import process as vault
@@ -96,7 +96,7 @@ def partitioned(device: FakeDevice) -> list[tuple[int, float]]:
     ours.settimeout(60)
     made = service.prepare(decoder_on(device), SETTINGS)
     threading.Thread(target=made.run, args=(theirs,), daemon=True).start()
-    partition = Partition(7, first.slot, first.token, first.origin, first.turn)
+    partition = Partition(7, first.slot, first.token, first.origin, first.rotation)
     request = Submit(1, "t", (), PARAMS, partitions=(partition,))
     socket.send_fds(ours, [encode_frame((AttachLink(7), request))], [question_in, answer_out])
     frames: FrameReader[Any] = FrameReader(FromSealedService)

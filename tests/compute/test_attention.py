@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from cloister.compute.base import CacheShape, Kernels
+from cloister.compute.base import CacheShape, Kernels, Step
 from cloister.compute.host_cache import HostCache
 from cloister.compute.layout import BLOCK_TOKENS, Batch, Chunk, lay_out
 from tests.examples import examples
@@ -40,7 +40,7 @@ class Story:
         batch: Batch = lay_out(chunks, self.heads // self.kv_heads)
         k, v, q = (torch.cat([each[s][start:end] for s, start, end in spans]) for each in (self.k, self.v, self.q))
         self.kernels.store(k, v, 0, batch, self.cache)
-        return self.kernels.attention(q, 0, batch, self.cache, self.dim**-0.5, window).clone()
+        return self.kernels.attention(q, 0, Step(batch, self.cache), self.dim**-0.5, window).clone()
 
     def expected(self, sequence: int, window: int = 0) -> torch.Tensor:
         dtype, group = self.kernels.dtype, self.heads // self.kv_heads

@@ -7,7 +7,7 @@ import torch
 
 from cloister.compute.base import Kernels
 from cloister.compute.choose import choose_device
-from cloister.compute.cpu.build import find_compiler
+from cloister.compute.cpu.library import find_compiler
 from cloister.compute.cpu.native import NativeKernels
 from cloister.compute.layer import quantised
 from cloister.compute.reference import ReferenceKernels

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from cloister.config import EngineSettings
+from cloister.engine.blocks import PrefixCache
 from cloister.engine.engine import Engine
-from cloister.engine.prefix import PrefixCache
 from cloister.messages.generation import (
     Accepted,
     Failed,
@@ -88,16 +88,16 @@ def split(submit: Submit, runner: FakeRunner, *, public: int = 0, link: int = 0,
     runner.vaults[(link, slot)] = list(submit.prompt)
     first = alone(msgspec.structs.replace(submit, params=msgspec.structs.replace(params, max_tokens=1))).tokens[0]
     if runner.relative:
-        origin, turn = 0, length if public else 0
+        origin, rotation = 0, length if public else 0
     else:
-        origin, turn = length, 0
+        origin, rotation = length, 0
     left = min(params.max_tokens, runner.max_context - length)  # only the vault knows the prompt's length
     return msgspec.structs.replace(
         submit,
         prompt=submit.prompt[:public],
         params=msgspec.structs.replace(params, max_tokens=left),
         spans=label_spans(public, public=public),
-        partitions=(Partition(link, slot, first, origin, turn),),
+        partitions=(Partition(link, slot, first, origin, rotation),),
     )
 
 

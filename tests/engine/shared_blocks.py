@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloister.engine.blocks import BlockPool
-from cloister.engine.prefix import PrefixCache
+from cloister.engine.blocks import BlockPool, PrefixCache
 
 
 class SharedBlocks(PrefixCache):

@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from cloister.engine.draw import uniform
+from cloister.engine.logits import uniform
 from cloister.engine.sampler import Forced, Sampler
 from cloister.engine.sequence import Sequence
 from cloister.messages.generation import SamplingParams, Submit, TokenLogprob

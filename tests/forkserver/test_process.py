@@ -14,7 +14,7 @@ import pytest
 from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
-from cloister.engine.model_runner import ModelRunner, reserve_cache
+from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.messages.forkserver import Preloaded, Spawn
 from cloister.messages.frames import encode_frame
 from cloister.messages.generation import VERSION, Failed, Partition, Ready, SamplingParams, Submit, Tokens, label_spans
@@ -127,7 +127,7 @@ def test_service_and_vault_together_give_the_unprotected_answer_turn_after_turn(
     for number in range(3):
         first = first_of(vault, text, SAMPLED, number)
         [begun] = first.sequences
-        partition = Partition(4, begun.slot, begun.token, begun.origin, begun.turn)
+        partition = Partition(4, begun.slot, begun.token, begun.origin, begun.rotation)
         service.line.send(
             Submit(
                 number,

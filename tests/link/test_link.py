@@ -8,8 +8,8 @@ import signal
 import pytest
 import torch
 
-from cloister.compute.cpu.asking import CpuAsker
-from cloister.compute.cpu.build import find_compiler
+from cloister.compute.cpu.library import find_compiler
+from cloister.compute.cpu.link import CpuAsker
 from cloister.compute.cpu.native import NativeKernels
 from cloister.compute.host_cache import HostCache
 from cloister.compute.layout import Chunk, Layout, Remote

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 
 from cloister.compute.base import LinkAsker
-from cloister.compute.cpu.answering import CpuAnswerer
+from cloister.compute.cpu.link import CpuAnswerer
 from cloister.compute.cpu.native import NativeKernels
 from cloister.compute.host_cache import HostCache
 from cloister.compute.layout import Chunk, Layout, lay_out

@@ -25,10 +25,9 @@ from cloister.compute.cpu.device import CpuDevice
 from cloister.compute.cpu.native import NativeKernels
 from cloister.compute.reference import ReferenceDevice, ReferenceKernels
 from cloister.models import fused
-from cloister.models.decoder import Decoder
+from cloister.models.decoder import Decoder, RawParts
 from cloister.models.fused import FusedDecoder
 from cloister.models.hooked import HookedDecoder
-from cloister.models.parts import RawParts
 
 VOCABULARY = 301
 COMMON: dict[str, Any] = {

@@ -21,7 +21,7 @@ from tests.models.conftest import VOCABULARY, write_gguf
 CONVERT = "import sys; from cloister.models.source import find_model; print(find_model(sys.argv[1]).path)"
 STOP_MIDWAY = """
 import sys, time
-from cloister.models.shard import ShardWriter
+from cloister.models.weights import ShardWriter
 from cloister.models.source import find_model
 write, written = ShardWriter.write, []
 def write_three_then_hang(self, name, tensor):

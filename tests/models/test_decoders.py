@@ -9,18 +9,17 @@ import torch
 from transformers import LlamaConfig, PretrainedConfig
 
 from cloister.compute.base import Kernels
-from cloister.compute.cpu.build import find_compiler
+from cloister.compute.cpu.library import find_compiler
 from cloister.compute.cpu.native import NativeKernels
 from cloister.compute.layer import Packed
 from cloister.compute.layout import Chunk, Wanted
 from cloister.compute.reference import ReferenceKernels
-from cloister.engine.model_runner import ModelRunner, reserve_cache
+from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.errors import ModelCorrupt, ModelUnsupported
 from cloister.models import fused
-from cloister.models.decoder import Decoder
+from cloister.models.decoder import Decoder, RawParts
 from cloister.models.fused import FusedDecoder
 from cloister.models.hooked import HookedDecoder
-from cloister.models.parts import RawParts
 from tests.models.architectures import CONFIGS, GPT2, GROUPED, VOCABULARY, device_of, random_model
 
 DecoderKind = type[FusedDecoder] | type[HookedDecoder]

@@ -6,7 +6,7 @@ import torch
 from cloister.compute.layer import interleave_gate
 from cloister.compute.reference import ReferenceKernels
 from cloister.errors import ModelCorrupt
-from cloister.models.parts import RawParts
+from cloister.models.decoder import RawParts
 
 WEIGHTS = {
     "q.weight": torch.randn(8, 4).bfloat16(),

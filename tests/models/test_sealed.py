@@ -19,18 +19,17 @@ from hypothesis import strategies as st
 from transformers import PretrainedConfig
 
 from cloister.compute.base import Kernels
-from cloister.compute.cpu.build import find_compiler
+from cloister.compute.cpu.library import find_compiler
 from cloister.compute.cpu.native import NativeKernels
 from cloister.compute.layout import Chunk, Wanted
 from cloister.compute.reference import ReferenceKernels
-from cloister.engine.model_runner import ModelRunner, reserve_cache
+from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.errors import ModelCorrupt, SetupError
 from cloister.models import fused
-from cloister.models.decoder import Decoder
+from cloister.models.decoder import Decoder, RawParts
 from cloister.models.fused import FusedDecoder
 from cloister.models.hooked import HookedDecoder
 from cloister.models.memory_file import create_memory_file, seal
-from cloister.models.parts import RawParts
 from cloister.models.sealed import HEADER, MAGIC, VERSION, PartsWriter, SealedParts
 from tests.models.architectures import CONFIGS, VOCABULARY, device_of, random_model
 

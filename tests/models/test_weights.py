@@ -10,9 +10,8 @@ from safetensors.torch import save_file
 from transformers import LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from cloister.errors import ModelCorrupt, ModelNotFound
-from cloister.models.shard import ShardWriter
 from cloister.models.source import ModelFolder, find_model
-from cloister.models.weights import open_weights
+from cloister.models.weights import ShardWriter, open_weights
 
 
 def folder_of(path: Path) -> ModelFolder:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import InvalidRequest
-from cloister.prompts.confidential import CLOSING, OPENING, Marked, parse_confidential, shared_length
+from cloister.prompts.reading import CLOSING, OPENING, Marked, parse_confidential, shared_length
 
 FRAGMENTS = [
     OPENING,

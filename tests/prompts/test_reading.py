@@ -10,8 +10,7 @@ from jinja2 import TemplateError
 from cloister.errors import InvalidRequest, PromptTooLong
 from cloister.messages.prompts import ChatPrompt, Prompt, PromptMessage, TextPrompt, TokenPrompt
 from cloister.models.source import ModelFolder
-from cloister.prompts.confidential import CLOSING, OPENING
-from cloister.prompts.reading import PromptReading, ReadPrompt
+from cloister.prompts.reading import CLOSING, OPENING, PromptReading, ReadPrompt
 from cloister.prompts.tokenizer import Tokenizer
 from tests.prompts.test_tokenizer import sentencepiece_like, write_folder
 

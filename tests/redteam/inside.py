@@ -258,7 +258,7 @@ def main() -> None:
     from cloister.forkserver import child, preloaded, process
     from cloister.process.sandbox.layers import Profile
     from cloister.service.process import Service
-    from cloister.vault.vault import Vault
+    from cloister.vault.process import Vault
 
     without = frozenset(Layer(name) for name in os.environ.get("CLOISTER_TEST_WITHOUT", "").split())
     load_model = preloaded.load_model

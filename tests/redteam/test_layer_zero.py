@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from cloister.attention.partition import part_of
+from cloister.compute.reference import part_of
 from tests.models.architectures import CONFIGS, random_model
 
 PROMPT_TOKENS = 3

@@ -8,7 +8,7 @@ import torch
 from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
-from cloister.engine.model_runner import ModelRunner, reserve_cache
+from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.messages.generation import Failed, SamplingParams, Submit, TokenLogprob, label_spans
 from cloister.models.decoder import Decoder
 from cloister.models.load import load_from_files

@@ -16,16 +16,15 @@ from cloister.compute.choose import choose_device
 from cloister.compute.layout import Batch
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
-from cloister.engine.model_runner import ModelRunner, reserve_cache
+from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.levels import VaultLevel
 from cloister.messages.generation import Cancel, Failed, SamplingParams, Submit, TokenLogprob, Tokens, label_spans
 from cloister.messages.prompts import LockedPrompt, Prompt, TextPrompt, write_prompt
 from cloister.messages.vault import Confide, CoresDone, LeaseCores, Prefilled, Release, WantCores
-from cloister.models.decoder import Decoder
+from cloister.models.decoder import Decoder, RawParts
 from cloister.models.fused import FusedDecoder
-from cloister.models.parts import RawParts
 from cloister.prompts.reading import PromptReading
-from cloister.vault.vault import Vault
+from cloister.vault.process import Vault
 from tests.models.architectures import CONFIGS, VOCABULARY, random_model
 
 SETTINGS = EngineSettings(dtype="fp32", threads=1, kv_cache_mib=2, vault_kv_mib=2, chunk_tokens=32)

@@ -71,7 +71,7 @@ def seal(
 
       cloister weights seal --model ./my-model --out my-model.sealed --key content.key --sign-key sign.key
     """
-    from cloister.models.manifest import FILE_NAME
+    from cloister.models.convert import FILE_NAME
     from cloister.models.source import find_model
     from cloister.sealed_weights.file import seal_weights
     from cloister.sealed_weights.key import read_content_key

@@ -116,11 +116,24 @@ class LinkAnswerer(ABC):
         """Answer for this slot no more. The service must have been told first: asking now ends the link."""
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class Step:
+    """What the layers of one step share. `angles` may be left out where nothing is rotated by the kernels.
+
+    Where rows of the batch have parts in vaults, `asker` reaches them.
+    """
+
+    batch: Batch
+    cache: KVCache
+    angles: Angles | None = None
+    asker: LinkAsker | None = None
+
+
 class Kernels(ABC):
     """The arithmetic a decoder needs. Every result row depends on its own inputs alone, bit for bit.
 
     Activations are fp32 in both precisions; weights and cache are in the precision of the kernels (bf16 inputs to a
-    product are rounded once, sums stay in fp32). Where rows of a batch have parts in vaults, `asker` reaches them.
+    product are rounded once, sums stay in fp32).
     """
 
     name: str
@@ -169,46 +182,22 @@ class Kernels(ABC):
         """Write the rows' keys and values [rows, kv heads, dim] into their cache slots."""
 
     @abstractmethod
-    def attention(
-        self,
-        q: torch.Tensor,
-        layer: int,
-        batch: Batch,
-        cache: KVCache,
-        scale: float,
-        window: int = 0,
-        angles: Angles | None = None,
-        asker: LinkAsker | None = None,
-    ) -> torch.Tensor:
-        """Causal attention of q [rows, heads, dim] over each row's own segments, merged: [rows, heads × dim].
-
-        `angles` may be left out where no span is rotated on.
-        """
+    def attention(self, q: torch.Tensor, layer: int, step: Step, scale: float, window: int = 0) -> torch.Tensor:
+        """Causal attention of q [rows, heads, dim] over each row's own segments, merged: [rows, heads × dim]."""
 
     @abstractmethod
-    def before_attention(
-        self, layer: Layer, x: torch.Tensor, angles: Angles, batch: Batch, cache: KVCache
-    ) -> torch.Tensor:
+    def before_attention(self, layer: Layer, x: torch.Tensor, step: Step) -> torch.Tensor:
         """Norm, project, rotate; store keys and values; return q [rows, heads, dim]."""
 
     @abstractmethod
     def after_attention(self, layer: Layer, x: torch.Tensor, attended: torch.Tensor) -> None:
         """Output projection and MLP, each added to the residual stream x in place."""
 
-    def run_layers(
-        self,
-        layers: Sequence[Layer],
-        x: torch.Tensor,
-        angles: Angles,
-        batch: Batch,
-        cache: KVCache,
-        asker: LinkAsker | None = None,
-    ) -> None:
+    def run_layers(self, layers: Sequence[Layer], x: torch.Tensor, step: Step) -> None:
         """All layers over the residual stream x, in place."""
         for layer in layers:
-            q = self.before_attention(layer, x, angles, batch, cache)
-            shape = layer.shape
-            attended = self.attention(q, layer.index, batch, cache, shape.scale, shape.window, angles, asker)
+            q = self.before_attention(layer, x, step)
+            attended = self.attention(q, layer.index, step, layer.shape.scale, layer.shape.window)
             self.after_attention(layer, x, attended)
 
 

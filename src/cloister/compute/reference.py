@@ -1,18 +1,65 @@
 """The plain torch twin of the native kernels: slow, short, and the yardstick they are tested against.
 
-Rows are computed one by one, so batch invariance holds by construction here too. It serves where no C compiler is.
+Attention over segments, each by itself, merged without loss, is Theorem 1 of Petridish (§4.2) for anyone who reads the
+paper beside the code. Rows are computed one by one, so batch invariance holds by construction here too. It serves where
+no C compiler is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch.nn import functional
 
-from cloister.attention.partition import Part, merged, part_of
-from cloister.compute.base import CacheShape, Device, Kernels, KVCache, LinkAsker
+from cloister.compute.base import CacheShape, Device, Kernels, KVCache, Step
 from cloister.compute.host_cache import HostCache, on_host
 from cloister.compute.layer import GATE_ROWS, Angles, Gate, Layer, Packed, quantised
 from cloister.compute.layout import BLOCK_TOKENS, Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What queries found in one segment: A = softmax(q·Kᵀ)·V, m = max(q·Kᵀ) and γ = Σ exp(q·Kᵀ - m).
+
+    The last dimension of `attended` is the head's; `top` and `total` have one entry for each query. A segment in
+    which a query sees nothing has γ = 0, and whatever A it has does not count.
+    """
+
+    attended: torch.Tensor
+    top: torch.Tensor
+    total: torch.Tensor
+
+
+def part_of(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> Part:
+    """The part of scaled queries [kv heads, queries, dim] over keys and values [kv heads, positions, dim]."""
+    if keys.shape[1] == 0:
+        none = q.new_zeros(q.shape[:2])
+        return Part(torch.zeros_like(q), none, none)
+    scores = q @ keys.transpose(1, 2)
+    top = scores.amax(-1)
+    weights = (scores - top[..., None]).exp()
+    total = weights.sum(-1)
+    return Part(weights @ values / total[..., None], top, total)
+
+
+def merged(parts: Sequence[Part]) -> torch.Tensor:
+    """The attention over all segments together, whatever their order and number.
+
+    With two parts this is the paper's formula: the coefficients γ_in / (γ_in + α·γ_out) and γ_out / (γ_in/α + γ_out),
+    α = exp(m_out - m_in). The largest m is subtracted from all, so that no exponential overflows.
+    """
+    if len(parts) == 1:
+        return parts[0].attended
+    totals = torch.stack([part.total for part in parts])
+    tops = torch.stack([part.top for part in parts]).masked_fill(totals == 0, -torch.inf)
+    weights = totals * (tops - tops.amax(0)).exp()
+    shares = weights / weights.sum(0)
+    whole = torch.zeros_like(parts[0].attended)
+    for part, share in zip(parts, shares, strict=True):
+        whole += part.attended * share[..., None]
+    return whole
 
 
 class ReferenceKernels(Kernels):
@@ -55,33 +102,22 @@ class ReferenceKernels(Kernels):
         held.keys(layer)[blocks, :, :, lanes] = keys.to(cache.dtype)
         held.values(layer)[blocks, :, lanes] = values.to(cache.dtype)
 
-    def attention(
-        self,
-        q: torch.Tensor,
-        layer: int,
-        batch: Batch,
-        cache: KVCache,
-        scale: float,
-        window: int = 0,
-        angles: Angles | None = None,
-        asker: LinkAsker | None = None,
-    ) -> torch.Tensor:
-        if batch.remotes:
+    def attention(self, q: torch.Tensor, layer: int, step: Step, scale: float, window: int = 0) -> torch.Tensor:
+        if step.batch.remotes:
             raise ValueError("the reference kernels reach no vault")
-        rows = [parts_of(q[row], row, layer, batch, cache, scale, window, angles) for row in range(len(q))]
+        rows = [parts_of(q[row], row, layer, step, scale, window) for row in range(len(q))]
         return torch.stack([merged(parts).reshape(-1) for parts in rows])
 
-    def before_attention(
-        self, layer: Layer, x: torch.Tensor, angles: Angles, batch: Batch, cache: KVCache
-    ) -> torch.Tensor:
+    def before_attention(self, layer: Layer, x: torch.Tensor, step: Step) -> torch.Tensor:
         shape = layer.shape
         projected = self.linear(self.rms_norm(x, layer.attention_norm, shape.epsilon), layer.qkv)
         heads = projected.view(len(x), -1, shape.dim)
         q, keys, values = torch.split(heads, [shape.heads, shape.kv_heads, shape.kv_heads], dim=1)
         if layer.q_norm is not None and layer.k_norm is not None:
             q, keys = self.rms_norm(q, layer.q_norm, shape.epsilon), self.rms_norm(keys, layer.k_norm, shape.epsilon)
-        self.store(_rotated(keys, angles), values, layer.index, batch, cache)
-        return _rotated(q, angles)
+        assert step.angles is not None
+        self.store(_rotated(keys, step.angles), values, layer.index, step.batch, step.cache)
+        return _rotated(q, step.angles)
 
     def after_attention(self, layer: Layer, x: torch.Tensor, attended: torch.Tensor) -> None:
         self.linear(attended, layer.out, add_to=x)
@@ -99,17 +135,9 @@ class ReferenceDevice(Device):
         return HostCache(shape, blocks, self.kernels.dtype)
 
 
-def parts_of(
-    q: torch.Tensor,
-    row: int,
-    layer: int,
-    batch: Batch,
-    cache: KVCache,
-    scale: float,
-    window: int,
-    angles: Angles | None,
-) -> list[Part]:
+def parts_of(q: torch.Tensor, row: int, layer: int, step: Step, scale: float, window: int) -> list[Part]:
     """What one row finds in each of its segments held here, to be merged by Theorem 1 of Petridish."""
+    batch, angles = step.batch, step.angles
     span, position = int(batch.span[row]), int(batch.positions[row])
     parts = []
     for first, length, shift, rotated in batch.segments[span, : int(batch.counts[span])].tolist():
@@ -118,7 +146,7 @@ def parts_of(
             assert angles is not None
             query = rotated_on(q, angles.rotation_cosine[span], angles.rotation_sine[span])
         table = batch.tables[span, first:]
-        parts.append(part_in(query * scale, layer, table, length, position + shift, cache, window))
+        parts.append(part_in(query * scale, layer, table, length, position + shift, step.cache, window))
     return parts
 
 

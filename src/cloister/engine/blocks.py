@@ -1,11 +1,14 @@
-"""Which blocks of the paged KV cache are free, and how many hold each of the others.
+"""The blocks of the paged KV cache: which are free, how many hold each of the others, and the seam for prefix reuse.
 
-The pool counts; it stores no keys or values and knows neither sequences nor devices.
+The pool counts; it stores no keys or values and knows neither sequences nor devices. A prefix cache decides by tenant
+and tokens only. It never influences the order in which requests are served: a scheduler that prefers hits tells one
+tenant of another's prompts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 
 
 class BlockPool:
@@ -49,3 +52,49 @@ class BlockPool:
             self._references[block] -= 1
             if self._references[block] == 0:
                 self._free.append(block)
+
+
+class PrefixCache(ABC):
+    """Keeps computed full blocks beyond the life of a sequence, under references of its own in the pool."""
+
+    @abstractmethod
+    def attach(self, pool: BlockPool, block_tokens: int) -> None:
+        """Meet the pool; the engine calls this once, before anything else."""
+
+    @abstractmethod
+    def match(self, tenant: str, tokens: Sequence[int]) -> list[int]:
+        """Blocks holding the longest reusable prefix of `tokens`, whole blocks only, in order.
+
+        They are retained in the pool for the caller, who releases them like its own and never writes to them.
+        """
+
+    @abstractmethod
+    def offer(self, tenant: str, tokens: Sequence[int], blocks: Sequence[int]) -> None:
+        """These full blocks hold the keys and values of exactly these tokens; retain what is worth keeping.
+
+        They are of a prompt's first segment alone (compute.layout.Layout): its keys and values are a function of its
+        tokens. What was offered when it was computed is offered again when its sequence leaves.
+        """
+
+    @abstractmethod
+    def evict(self, count: int) -> None:
+        """The pool runs short: let go so that `count` more blocks become free, or as many as can be.
+
+        A block that nobody else holds must be given up when asked for, or requests would wait for ever.
+        """
+
+
+class NoReuse(PrefixCache):
+    """Every sequence computes its own prompt."""
+
+    def attach(self, pool: BlockPool, block_tokens: int) -> None:
+        pass
+
+    def match(self, tenant: str, tokens: Sequence[int]) -> list[int]:
+        return []
+
+    def offer(self, tenant: str, tokens: Sequence[int], blocks: Sequence[int]) -> None:
+        pass
+
+    def evict(self, count: int) -> None:
+        pass

@@ -15,14 +15,11 @@ import torch
 
 from cloister.compute.layout import Wanted
 from cloister.config import EngineSettings
-from cloister.engine.admission import check
-from cloister.engine.blocks import BlockPool
-from cloister.engine.prefix import NoReuse, PrefixCache
+from cloister.engine.blocks import BlockPool, NoReuse, PrefixCache
 from cloister.engine.runner import Runner
 from cloister.engine.sampler import Forced, Sampled, Sampler
-from cloister.engine.scheduler import Scheduler
-from cloister.engine.sequence import Sequence
-from cloister.engine.work import Work
+from cloister.engine.scheduler import Scheduler, Work
+from cloister.engine.sequence import Sequence, check
 from cloister.errors import (
     CloisterError,
     InvalidRequest,
@@ -185,8 +182,8 @@ class Engine:
             raise InvalidRequest("A request of this id is under way.", param="request_id")
         if request.partition is not None and (reason := self._links.get(request.partition.link, "vault_lost")):
             raise VaultLost.because(reason)
-        relative = self._runner.relative
-        check(request, vocabulary=self._runner.vocabulary, max_context=self.max_context, relative=relative)
+        runner = self._runner
+        check(request, vocabulary=runner.vocabulary, max_context=self.max_context, relative=runner.relative)
 
     def _sample(self, batch: list[Work], logits: torch.Tensor, broken: Container[int | None]) -> Sampled:
         """The next tokens of all whose rows mean something."""

@@ -1,4 +1,5 @@
-"""What the engine asks of whatever computes the model: one forward pass over chunks of sequences.
+"""What the engine asks of whatever computes the model, one forward pass over chunks of sequences; and the runner over a
+decoder, which works on every device whose kernels are called step by step.
 
 A runner knows weights, a device, the storage of the KV cache and the links to vaults. It knows nothing of requests,
 tenants or sampling, and `forward` waits for nothing but its own computation and the vaults.
@@ -11,9 +12,11 @@ from collections.abc import Sequence
 
 import torch
 
+from cloister.compute.base import KVCache, LinkAsker
 from cloister.compute.layer import DrawRows
-from cloister.compute.layout import Chunk
+from cloister.compute.layout import BLOCK_TOKENS, Chunk, Wanted, lay_out
 from cloister.errors import SetupError
+from cloister.models.decoder import Decoder
 
 
 class Runner(ABC):
@@ -32,6 +35,8 @@ class Runner(ABC):
     """Rows one link carries at a time, at most."""
     draw_rows: DrawRows | None = None
     """The kernels' own way to draw a token from each row of logits, where they have one."""
+    asker: LinkAsker | None = None
+    """The way to the vaults; without one whole prompts alone are served."""
 
     @abstractmethod
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
@@ -39,20 +44,72 @@ class Runner(ABC):
 
     def attach(self, link: int, question: int, answer: int) -> None:
         """Map the memory of a link, by its descriptors, which stay the caller's to close."""
-        raise SetupError("These kernels cannot ask vaults.", hint="Use the native kernels.")
+        self._links().attach(link, question, answer)
 
     def detach(self, link: int) -> None:
         """Forget a link that was attached."""
-        raise SetupError("These kernels cannot ask vaults.", hint="Use the native kernels.")
+        self._links().detach(link)
 
     def broken_links(self) -> dict[int, str]:
         """The links that failed during the last forward, and how: what their rows gave is worth nothing.
 
         vault_lost, vault_timeout or link_malformed; see errors.VaultLost.
         """
-        return {}
+        return {} if self.asker is None else self.asker.broken()
+
+    def _links(self) -> LinkAsker:
+        if self.asker is None:
+            raise SetupError("These kernels cannot ask vaults.", hint="Use the native kernels.")
+        return self.asker
 
     @property
     def seconds(self) -> dict[str, float]:
         """Time spent so far in each phase of the layers (compute.base.PHASES), where it is measured."""
         return {}
+
+
+def reserve_cache(decoder: Decoder, mib: int) -> KVCache:
+    """As many blocks of the decoder's keys and values as so much memory of its device holds."""
+    blocks = mib * 2**20 // decoder.cache_shape.block_bytes(decoder.kernels.dtype)
+    if blocks < 1:
+        raise SetupError(
+            f"{mib} MiB of KV cache hold not one block of this model.", hint="Give more with --kv-cache-mib."
+        )
+    return decoder.device.cache(decoder.cache_shape, blocks)
+
+
+class ModelRunner(Runner):
+    """Runs a decoder over chunks of sequences."""
+
+    block_tokens = BLOCK_TOKENS
+
+    def __init__(self, decoder: Decoder, cache: KVCache, asker: LinkAsker | None = None) -> None:
+        self._decoder, self._cache, self.asker = decoder, cache, asker
+        self.vocabulary = decoder.vocabulary
+        self.max_context = decoder.max_context
+        self.draw_rows = decoder.kernels.draw_rows
+        self.relative = decoder.relative
+        self.layers, self.heads, self.dim = decoder.cache_shape.layers, decoder.heads, decoder.cache_shape.dim
+        self.num_blocks = cache.blocks
+        if asker is not None:
+            self.link_rows = asker.capacity
+
+    def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
+        """Each row is computed by itself, so the logits of a chunk do not depend on its neighbours."""
+        batch = lay_out(chunks, self._decoder.queries_per_kv_head)
+        hidden = self._decoder.hidden(batch, self._cache, self.asker)
+        return self._decoder.logits(hidden[_wanted_rows(chunks)])
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        return self._decoder.kernels.seconds
+
+
+def _wanted_rows(chunks: Sequence[Chunk]) -> torch.Tensor:
+    rows: list[int] = []
+    end = 0
+    for chunk in chunks:
+        start, end = end, end + len(chunk.tokens)
+        if chunk.wanted is not Wanted.NONE:
+            rows.extend(range(start if chunk.wanted is Wanted.ALL else end - 1, end))
+    return torch.tensor(rows, dtype=torch.int64)

@@ -17,12 +17,19 @@ from dataclasses import dataclass
 import torch
 
 from cloister.compute.layer import DrawRows, Draws
-from cloister.engine import logprobs
-from cloister.engine.draw import Limits, draw, draw_filtered, filters, uniform
-from cloister.engine.penalties import Adjustments, adjusts
-from cloister.engine.probabilities import argmax, group_size, integer, padded, relative
+from cloister.engine.logits import (
+    Adjustments,
+    adjusts,
+    argmax,
+    draw_group,
+    group_size,
+    measure,
+    padded,
+    report,
+    uniform,
+)
 from cloister.engine.sequence import Sequence
-from cloister.messages.generation import TokenLogprob
+from cloister.messages.generation import SamplingParams, TokenLogprob
 
 GREEDY_BELOW = 1e-5
 """Temperatures under this are 0: dividing by them leaves nothing but the maximum anyway."""
@@ -81,14 +88,13 @@ class Sampler:
             )
         )
         widest = min(max(counts), self._vocabulary)
-        measured = logprobs.measure(rows, torch.tensor(where, dtype=torch.int64, device=device), wanted, widest)
+        measured = measure(rows, torch.tensor(where, dtype=torch.int64, device=device), wanted, widest)
         flat: list[float] = torch.cat((tokens.double(), measured.flatten())).tolist()
 
         width = measured.shape[1]
         starts = range(len(sequences), len(flat), width)
         reports = [
-            logprobs.report(flat[start : start + width], min(count, widest))
-            for start, count in zip(starts, counts, strict=True)
+            report(flat[start : start + width], min(count, widest)) for start, count in zip(starts, counts, strict=True)
         ]
         own: list[TokenLogprob | None] = [None] * len(sequences)
         for i, reported in zip(reporting, reports, strict=False):
@@ -113,24 +119,26 @@ class Sampler:
         return tokens
 
     def _draw(self, rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
+        params = [sequence.params for sequence in sequences]
+        numbers = [uniform(sequence.params.seed, sequence.outputs) for sequence in sequences]
         if self._draw_rows is not None:
-            return self._draw_rows(rows, _how_to_draw(sequences, rows.shape[-1])).clamp_(max=self._vocabulary - 1)
+            how = _how_to_draw(params, numbers, rows.shape[-1])
+            return self._draw_rows(rows, how).clamp_(max=self._vocabulary - 1)
         size = group_size(rows)
         parts = [
-            _draw_group(rows[first : first + size], sequences[first : first + size])
-            for first in range(0, len(sequences), size)
+            draw_group(rows[group], params[group], numbers[group])
+            for group in (slice(first, first + size) for first in range(0, len(sequences), size))
         ]
         return torch.cat(parts).clamp_(max=self._vocabulary - 1)
 
 
-def _how_to_draw(sequences: list[Sequence], width: int) -> Draws:
-    params = [sequence.params for sequence in sequences]
+def _how_to_draw(params: list[SamplingParams], numbers: list[float], width: int) -> Draws:
     return Draws(
         temperature=[p.temperature for p in params],
         top_k=[p.top_k or width for p in params],
         top_p=[p.top_p for p in params],
         min_p=[p.min_p for p in params],
-        u=[uniform(sequence.params.seed, sequence.outputs) for sequence in sequences],
+        u=numbers,
     )
 
 
@@ -147,22 +155,3 @@ def _adjusted(rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
             sequence.adjustments = Adjustments(sequence.params, prompt, outputs, rows.device)
         sequence.adjustments.apply(rows[i])
     return rows
-
-
-def _draw_group(rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
-    """A random token for each row: over the whole vocabulary in order of id, or over what filters leave."""
-    params, device = [sequence.params for sequence in sequences], rows.device
-    temperature = torch.tensor([p.temperature for p in params], dtype=torch.float32, device=device).unsqueeze(-1)
-    probabilities = relative(rows, rows.amax(-1, keepdim=True), temperature)
-    weights = integer(probabilities)
-    u = torch.tensor([uniform(s.params.seed, s.outputs) for s in sequences], dtype=torch.float64, device=device)
-
-    filtered = [i for i, p in enumerate(params) if filters(p)]
-    limits = Limits.of([params[i] for i in filtered], rows.shape[-1], device)
-    if len(filtered) == len(params):
-        return draw_filtered(probabilities, weights, limits, u)
-    tokens = draw(weights, u)
-    if filtered:
-        index = torch.tensor(filtered, dtype=torch.int64, device=device)
-        tokens[index] = draw_filtered(probabilities[index], weights[index], limits, u[index])
-    return tokens

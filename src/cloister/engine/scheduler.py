@@ -1,7 +1,7 @@
 """Who computes in the next step: iteration-level batching with chunked prefill, fair among tenants.
 
 Each step first continues the sequences that decode, then prefills in chunks with what is left of the token budget.
-Turns go to the tenant least served (see fairness.py), never by prefix match or prompt length. When blocks run out, a
+Turns go to the tenant least served (ServiceMeter), never by prefix match or prompt length. When blocks run out, a
 sequence of the tenant most served, its youngest, loses its place: its blocks are freed, its tokens kept, and it is
 recomputed later. Blocks are counted by a sequence's layout: each segment has blocks of its own, so the answer's first
 token always begins one. A link carries so many rows in a step; who finds it full has a turn in a later one.
@@ -17,21 +17,81 @@ of it. And any one sequence fits the pool.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from cloister.compute.layout import Chunk, Wanted
 from cloister.config import EngineSettings
-from cloister.engine.blocks import BlockPool
-from cloister.engine.fairness import ServiceMeter
-from cloister.engine.prefix import PrefixCache
+from cloister.engine.blocks import BlockPool, PrefixCache
 from cloister.engine.sequence import Sequence
-from cloister.engine.waiting import WaitingRoom
-from cloister.engine.work import LinkRows, Work, within_links
+from cloister.engine.tenants import ServiceMeter, WaitingRoom
 
 MAX_FORCED_ROWS = 64
 """Rows of logits one step may give to forced passes: the buffer of logits stays small."""
 
 _HEADROOM = 16
 """One part in this many of the pool stays free, at most, for the running to grow into when another enters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One sequence's share of a step; `samples` says that its last row yields the next token."""
+
+    sequence: Sequence
+    chunk: Chunk
+    samples: bool
+
+    @property
+    def end(self) -> int:
+        """Positions that are computed once this is done."""
+        return self.chunk.start + len(self.chunk.tokens)
+
+    @property
+    def asked_rows(self) -> int:
+        """Rows whose queries go over the sequence's link, once per layer: those of generated tokens."""
+        layout = self.chunk.layout
+        return max(0, self.end - max(self.chunk.start, layout.prompt)) if layout.remote else 0
+
+    @property
+    def rows(self) -> int:
+        """Rows of logits this brings."""
+        if self.chunk.wanted is Wanted.ALL:
+            return len(self.chunk.tokens)
+        return 1 if self.chunk.wanted is Wanted.LAST else 0
+
+
+class LinkRows:
+    """One step's rows, link by link: a link's memory holds so many queries. Rows of a public span ask nobody."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken: dict[int, int] = {}
+
+    def take(self, work: Iterable[Work]) -> None:
+        """Count what is planned."""
+        for part in work:
+            if part.sequence.link is not None:
+                self._taken[part.sequence.link] = self._taken.get(part.sequence.link, 0) + part.asked_rows
+
+    def fitting(self, sequence: Sequence, chunk: int) -> int:
+        """How many of the sequence's next `chunk` tokens may be computed in this step."""
+        if sequence.link is None:
+            return chunk
+        left = self._most - self._taken.get(sequence.link, 0)
+        return min(chunk, max(0, sequence.layout.prompt - sequence.computed) + left)
+
+
+def within_links(decoding: list[Sequence], most: int) -> list[Sequence]:
+    """Of sequences that decode, at most so many per link: those that have waited longest, the oldest among equals."""
+    by_link: dict[int, list[Sequence]] = {}
+    for sequence in decoding:
+        if sequence.link is not None:
+            by_link.setdefault(sequence.link, []).append(sequence)
+    postponed: set[int] = set()
+    for sequences in by_link.values():
+        if len(sequences) > most:
+            sequences.sort(key=lambda s: (s.last_step, s.arrival))
+            postponed.update(sequence.request_id for sequence in sequences[most:])
+    return [sequence for sequence in decoding if sequence.request_id not in postponed]
 
 
 class Scheduler:
@@ -203,7 +263,8 @@ class Scheduler:
         mine = held.pop(tenant, [])
         if len(mine) >= slot_share or _blocks_of(mine) + need > block_share:
             return
-        held = {other: sequences for other, sequences in held.items() if self._served_more(other, tenant)}
+        served = self._meter.served
+        held = {other: sequences for other, sequences in held.items() if served(other) > served(tenant)}
         while held:
             no_slot = len(self.running) >= self._max_running
             no_blocks = not self._secured(need + self._headroom())
@@ -220,9 +281,6 @@ class Scheduler:
             victim = self._youngest_of_most_served(s for sequences in greedy.values() for s in sequences)
             held[victim.tenant].remove(victim)
             self._preempt(victim)
-
-    def _served_more(self, tenant: str, other: str) -> bool:
-        return self._meter.served(tenant) > self._meter.served(other)
 
     def _running_by_tenant(self) -> dict[str, list[Sequence]]:
         by_tenant: dict[str, list[Sequence]] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from cloister.channel.sealing import seal_prompt
-from cloister.engine.model_runner import ModelRunner, reserve_cache
+from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.forkserver.preloaded import PreloadedModel
 from cloister.levels import ISOLATED, PARTITIONED, VaultLevel
 from cloister.messages.frames import FrameReader, encode_frame
@@ -32,8 +32,7 @@ from cloister.messages.vault import (
     ToVault,
     WantCores,
 )
-from cloister.vault.process import Unasked
-from cloister.vault.vault import Vault
+from cloister.vault.process import Unasked, Vault
 
 PROMPTS: tuple[Prompt, ...] = (
     TokenPrompt((0,)),

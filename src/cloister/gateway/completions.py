@@ -22,7 +22,7 @@ from cloister.gateway.sampling import choice_seed, sampling_params
 from cloister.gateway.schema import COMPLETION
 from cloister.gateway.text import Tokenizer
 from cloister.messages.prompts import Prompt, SealedPrompt, TextPrompt
-from cloister.prompts.confidential import parse_confidential
+from cloister.prompts.reading import parse_confidential
 
 
 class CompletionLogprobs(msgspec.Struct):

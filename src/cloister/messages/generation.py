@@ -98,14 +98,14 @@ def label_spans(length: int, *, public: int = 0, answer: int = 0) -> tuple[Span,
 class Partition(Struct, frozen=True, forbid_unknown_fields=True):
     """A sequence whose prompt's private span is in a vault: on which link, in which slot, and where the answer stands.
 
-    `first` is the answer's first token, which the vault chose. `origin` and `turn`: see compute.layout.Layout.
+    `first` is the answer's first token, which the vault chose. `origin` and `rotation`: see compute.layout.Layout.
     """
 
     link: Annotated[int, Meta(ge=0, le=2**31 - 1)]
     slot: Annotated[int, Meta(ge=0, le=1023)]
     first: TokenId
     origin: Annotated[int, Meta(ge=0)] = 0
-    turn: Annotated[int, Meta(ge=0)] = 0
+    rotation: Annotated[int, Meta(ge=0)] = 0
 
 
 class Submit(_Discreet, Struct, frozen=True, tag="submit", forbid_unknown_fields=True):

@@ -70,13 +70,13 @@ class CoresDone(Struct, frozen=True, tag="cores_done", forbid_unknown_fields=Tru
 class FirstToken(_Silent, Struct, frozen=True, forbid_unknown_fields=True):
     """Where one sequence's answer begins: its first token, and the slot that names its private span on the link.
 
-    `origin` and `turn` say where the answer stands: see compute.layout.Layout.
+    `origin` and `rotation` say where the answer stands: see compute.layout.Layout.
     """
 
     token: TokenId
     slot: Annotated[int, Meta(ge=0, le=1023)]
     origin: Annotated[int, Meta(ge=0)] = 0
-    turn: Annotated[int, Meta(ge=0)] = 0
+    rotation: Annotated[int, Meta(ge=0)] = 0
     logprob: TokenLogprob | None = None
     finish: FinishReason | None = None
 

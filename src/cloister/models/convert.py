@@ -1,4 +1,4 @@
-"""Convert a GGUF file into a model folder, all or nothing.
+"""A converted model's folder: made from a GGUF file, all or nothing, with a manifest of every file's SHA-256.
 
 The folder appears under its name only when every byte is on the disk. A conversion that was killed leaves a folder of
 another name, which the next one removes; of two at once, one waits and finds the work done.
@@ -9,12 +9,69 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+import msgspec
 
-from cloister.files import needed, only_one, sync
-from cloister.models.manifest import Manifest, record_files, write_manifest
+from cloister.errors import ModelCorrupt
+from cloister.files import needed, only_one, sha256_of, sync
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+FILE_NAME = "cloister-manifest.json"
+
+
+class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one file must be."""
+
+    bytes: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a converted model's folder must hold."""
+
+    name: str
+    source: str
+    source_sha256: str
+    dtype: str
+    files: dict[str, FileRecord]
+
+
+def record_files(folder: Path) -> dict[str, FileRecord]:
+    """Every file of the folder, as it is now."""
+    return {
+        path.name: FileRecord(bytes=path.stat().st_size, sha256=sha256_of(path)) for path in sorted(folder.iterdir())
+    }
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    (folder / FILE_NAME).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """The folder's manifest; None where there is none: a folder that we did not convert."""
+    try:
+        return msgspec.json.decode((folder / FILE_NAME).read_bytes(), type=Manifest)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as wrong:
+        raise ModelCorrupt(f"The manifest of the model in {folder} does not decode.", hint=_again(folder)) from wrong
+
+
+def check_files(folder: Path, manifest: Manifest) -> None:
+    """Raise ModelCorrupt unless every file is byte for byte what was recorded."""
+    for name, record in manifest.files.items():
+        path = folder / name
+        if not path.is_file():
+            raise ModelCorrupt(f"The converted model lacks {path}.", hint=_again(folder))
+        if path.stat().st_size != record.bytes or sha256_of(path) != record.sha256:
+            raise ModelCorrupt(f"{path} has changed since it was converted.", hint=_again(folder))
+
+
+def _again(folder: Path) -> str:
+    return f"Remove the folder {folder}: the model is converted again at the next start."
 
 
 def convert_gguf(gguf: Path, target: Path, *, name: str, sha256: str) -> None:
@@ -53,6 +110,10 @@ def _convert(gguf: Path, target: Path, *, name: str, sha256: str) -> None:
 
 
 def _progress_bar(what: str) -> Progress:
+    # Only who converts pays for loading it: whoever opens a model imports this module.
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
     console = Console(stderr=True)
     if not console.is_terminal:
         console.print(f"{what}…")

@@ -1,17 +1,21 @@
-"""What a loaded model offers: hidden states for a batch of rows, and logits for chosen ones.
+"""The contract of a loaded model: what a decoder offers, and the named parts it is built from.
 
-A decoder knows weights and the device they are computed on. It does not know sequences, sampling, or where the
-weights' bytes came from.
+A decoder knows weights and the device they are computed on: hidden states for a batch of rows, and logits for chosen
+ones. It does not know sequences or sampling, nor whether its parts are packed on the spot from the model's files or lie
+packed already in a sealed memory file (`sealed.py`). Parts know names, not architectures.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from cloister.compute.base import CacheShape, Device, Kernels, KVCache, LinkAsker
+from cloister.compute.layer import Gate, Packed, interleave_gate
 from cloister.compute.layout import Batch
+from cloister.errors import ModelCorrupt
 
 
 class Decoder(ABC):
@@ -52,3 +56,89 @@ class Decoder(ABC):
     @abstractmethod
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [rows, vocabulary] of the given hidden states, fp32."""
+
+
+class Parts(ABC):
+    """Named parts. Layers are named without the `.weight` and `.bias` of their tensors."""
+
+    @abstractmethod
+    def has(self, name: str) -> bool:
+        """Whether there is a tensor of this name, alone or as a weight of a product."""
+
+    @abstractmethod
+    def tensor(self, name: str) -> torch.Tensor:
+        """The tensor, contiguous; floating point as fp32. Not to be written to."""
+
+    @abstractmethod
+    def packed(self, weight: str, bias: str | None = None) -> Packed:
+        """One product out of exactly these tensors."""
+
+    @abstractmethod
+    def joined(self, *layers: str) -> Packed:
+        """One product out of linear layers over the same input, their columns in this order, with any biases."""
+
+    @abstractmethod
+    def gated(self, gate: str, up: str, act: Gate) -> Packed:
+        """The two layers of a gated MLP as one product act(x·G) × (x·U)."""
+
+    @abstractmethod
+    def leftover(self) -> set[str]:
+        """Names of tensors that nobody has asked for so far."""
+
+    def optional(self, name: str) -> torch.Tensor | None:
+        return self.tensor(name) if self.has(name) else None
+
+
+class RawParts(Parts):
+    """Packs what is asked for out of the model's own tensors. Keeps nothing."""
+
+    def __init__(self, weights: Mapping[str, torch.Tensor], kernels: Kernels) -> None:
+        self._weights = weights
+        self._kernels = kernels
+        self._asked: set[str] = set()
+
+    def has(self, name: str) -> bool:
+        return name in self._weights
+
+    def tensor(self, name: str) -> torch.Tensor:
+        found = self._raw(name)
+        return (found.float() if found.is_floating_point() else found).contiguous()
+
+    def packed(self, weight: str, bias: str | None = None) -> Packed:
+        return self._kernels.pack(self._raw(weight), None if bias is None else self._raw(bias))
+
+    def joined(self, *layers: str) -> Packed:
+        weight = torch.cat([self._raw(f"{layer}.weight") for layer in layers])
+        biases = self._biases(layers)
+        return self._kernels.pack(weight, torch.cat(biases) if biases else None)
+
+    def gated(self, gate: str, up: str, act: Gate) -> Packed:
+        weight = interleave_gate(self._raw(f"{gate}.weight"), self._raw(f"{up}.weight"))
+        biases = [bias[:, None] for bias in self._biases((gate, up))]
+        return self._kernels.pack(weight, interleave_gate(*biases)[:, 0] if biases else None, act)
+
+    def leftover(self) -> set[str]:
+        return set(self._weights) - self._asked
+
+    def _raw(self, name: str) -> torch.Tensor:
+        try:
+            found = self._weights[name]
+        except KeyError:
+            raise lacking(name) from None
+        self._asked.add(name)
+        return found
+
+    def _biases(self, layers: Sequence[str]) -> list[torch.Tensor]:
+        """The layers' biases: all of them or none."""
+        names = [f"{layer}.bias" for layer in layers]
+        return [self._raw(name) for name in names] if any(map(self.has, names)) else []
+
+
+def lacking(name: str) -> ModelCorrupt:
+    return ModelCorrupt(f"The model's weights lack '{name}'.", hint="Fetch or convert the model again.")
+
+
+def misshapen(name: str) -> ModelCorrupt:
+    return ModelCorrupt(
+        f"'{name}' has another shape than the model's configuration says.", hint="Fetch or convert the model again."
+    )

@@ -1,7 +1,8 @@
 """The Llama family (Llama, Mistral, Qwen2, Qwen3 …) with fused projections: three kernel calls a layer.
 
 The embedding reads the packed output layer when the two are tied, so weights are held once. Where the parts come from
-and who packed them is not known here.
+and who packed them is not known here. Rotary angles are transformers' own formulas for every scaling that is static;
+only `modeling_rope_utils` is imported: a model's own module takes seconds to import and is not needed.
 """
 
 from __future__ import annotations
@@ -10,17 +11,65 @@ from typing import Any
 
 import torch
 from transformers import PretrainedConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from cloister.compute.base import CacheShape, Device, KVCache, LinkAsker
-from cloister.compute.layer import Gate, Layer, LayerShape, Packed
+from cloister.compute.base import CacheShape, Device, KVCache, LinkAsker, Step
+from cloister.compute.layer import Angles, Gate, Layer, LayerShape, Packed
 from cloister.compute.layout import Batch
-from cloister.errors import ModelCorrupt
-from cloister.models.decoder import Decoder
-from cloister.models.parts import Parts
-from cloister.models.rotary import Rotary
+from cloister.errors import ModelCorrupt, ModelUnsupported
+from cloister.models.decoder import Decoder, Parts
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 GATES: dict[str, Gate] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+LENGTH_DEPENDENT = ("dynamic", "longrope")
+
+
+def check_rotary(config: PretrainedConfig) -> None:
+    """Refuse scalings whose angles depend on the longest neighbour in the batch: they would leave a trace."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    kinds = [parameters] if "rope_type" in parameters else [p for p in parameters.values() if isinstance(p, dict)]
+    for kind in kinds:
+        if kind.get("rope_type") in LENGTH_DEPENDENT:
+            raise ModelUnsupported(
+                f"Rotary scaling '{kind['rope_type']}' depends on other requests' lengths and is not served.",
+                hint="Choose a model with default, linear, yarn or llama3 scaling.",
+            )
+
+
+class Rotary:
+    """A table of angles for positions 0 .. max_context-1."""
+
+    def __init__(self, config: PretrainedConfig, dim: int, max_context: int) -> None:
+        check_rotary(config)
+        kind = config.rope_parameters["rope_type"]
+        if kind == "default":
+            frequencies, scaling = _default_frequencies(config.rope_parameters["rope_theta"], dim), 1.0
+        else:
+            frequencies, scaling = ROPE_INIT_FUNCTIONS[kind](config)
+        angles = torch.arange(max_context)[:, None].float() * frequencies.float()
+        both_halves = torch.cat((angles, angles), dim=-1)
+        cosine, sine = both_halves.cos(), both_halves.sin()
+        self._cosine, self._sine = cosine * scaling, sine * scaling
+        # Rotating further goes on from a position that was scaled already.
+        self._rotation_cosine, self._rotation_sine = (cosine, sine) if scaling != 1.0 else (self._cosine, self._sine)
+
+    @property
+    def width(self) -> int:
+        """How many of a head's dimensions are rotated."""
+        return self._cosine.shape[1]
+
+    def at(self, positions: torch.Tensor, rotations: torch.Tensor) -> Angles:
+        """The angles of the rows' positions and of the spans' rotations."""
+        further = self.rotation(rotations)
+        return Angles(self._cosine[positions], self._sine[positions], *further)
+
+    def rotation(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines that carry a rotated vector so many positions further."""
+        return self._rotation_cosine[positions], self._rotation_sine[positions]
+
+
+def _default_frequencies(theta: float, dim: int) -> torch.Tensor:
+    return 1.0 / (theta ** (torch.arange(0, dim, 2, dtype=torch.float) / dim))
 
 
 def suits(config: PretrainedConfig) -> bool:
@@ -58,7 +107,7 @@ class FusedDecoder(Decoder):
     def hidden(self, batch: Batch, cache: KVCache, asker: LinkAsker | None = None) -> torch.Tensor:
         kernels, angles = self.kernels, self._rotary.at(batch.positions, batch.rotations)
         x = kernels.embed(self._embedding, batch.tokens)
-        kernels.run_layers(self._layers, x, angles, batch, cache, asker)
+        kernels.run_layers(self._layers, x, Step(batch, cache, angles, asker))
         return x
 
     def rotation(self, distance: int) -> tuple[torch.Tensor, torch.Tensor]:

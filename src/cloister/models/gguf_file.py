@@ -24,7 +24,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer, get_gguf_tokenizer
 
 from cloister.errors import ModelCorrupt, ModelUnsupported
-from cloister.models.shard import ShardWriter
+from cloister.models.weights import ShardWriter
 
 _HINT = "Give the model as a Hugging Face folder with safetensors instead."
 

@@ -18,13 +18,12 @@ from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, PretrainedConfig
 from transformers.initialization import no_init_weights
 
-from cloister.compute.base import CacheShape, Device, Kernels, KVCache, LinkAsker
+from cloister.compute.base import CacheShape, Device, Kernels, KVCache, LinkAsker, Step
 from cloister.compute.layer import Packed
 from cloister.compute.layout import Batch
 from cloister.errors import ModelUnsupported
-from cloister.models.decoder import Decoder
-from cloister.models.parts import Parts, misshapen
-from cloister.models.rotary import check_rotary
+from cloister.models.decoder import Decoder, Parts, misshapen
+from cloister.models.fused import check_rotary
 
 UNSUPPORTED_ATTENTION = ("softcap", "s_aux", "sinks")
 
@@ -50,7 +49,7 @@ class HookedDecoder(Decoder):
         self.device = device
         self.max_context = max_context
         self.vocabulary = int(config.vocab_size)
-        self._step: tuple[Batch, KVCache, LinkAsker | None] | None = None
+        self._step: Step | None = None
         hook = f"cloister-{id(self)}"
         AttentionInterface.register(hook, self._attend)
         AttentionMaskInterface.register(hook, lambda *_, **__: None)
@@ -67,7 +66,7 @@ class HookedDecoder(Decoder):
 
     @torch.inference_mode()
     def hidden(self, batch: Batch, cache: KVCache, asker: LinkAsker | None = None) -> torch.Tensor:
-        self._step = (batch, cache, asker)
+        self._step = Step(batch, cache, asker=asker)
         spare = torch.zeros(1, dtype=torch.int64)
         tokens, positions = torch.cat((batch.tokens, spare)), torch.cat((batch.positions.long(), spare))
         try:
@@ -93,20 +92,20 @@ class HookedDecoder(Decoder):
         sliding_window: int | None = None,
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
-        assert self._step is not None
+        step = self._step
+        assert step is not None
         for name in UNSUPPORTED_ATTENTION:
             if others.get(name) is not None:
                 raise ModelUnsupported(f"Attention with '{name}' is not supported yet.")
-        batch, cache, asker = self._step
         layer = int(module.layer_idx)  # type: ignore[arg-type]
-        q, k, v = (tensor[0].transpose(0, 1)[: batch.rows] for tensor in (query, key, value))
-        self.kernels.store(k, v, layer, batch, cache)
+        q, k, v = (tensor[0].transpose(0, 1)[: step.batch.rows] for tensor in (query, key, value))
+        self.kernels.store(k, v, layer, step.batch, step.cache)
         scale = q.shape[-1] ** -0.5 if scaling is None else scaling
         window = sliding_window or 0
         self.scales[layer], self.windows[layer] = scale, window
-        attended = self.kernels.attention(q.contiguous(), layer, batch, cache, scale, window, asker=asker)
+        attended = self.kernels.attention(q.contiguous(), layer, step, scale, window)
         spare = attended.new_zeros(1, attended.shape[1])
-        return torch.cat((attended, spare)).view(1, batch.rows + 1, q.shape[1], -1), None
+        return torch.cat((attended, spare)).view(1, step.batch.rows + 1, q.shape[1], -1), None
 
 
 def _assembled(config: PretrainedConfig, parts: Parts, kernels: Kernels) -> Any:

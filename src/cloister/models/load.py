@@ -10,9 +10,8 @@ from transformers import AutoConfig
 from cloister.compute.base import Device
 from cloister.errors import ModelUnsupported
 from cloister.models import fused
-from cloister.models.decoder import Decoder
+from cloister.models.decoder import Decoder, Parts, RawParts
 from cloister.models.fused import FusedDecoder
-from cloister.models.parts import Parts, RawParts
 from cloister.models.source import ModelFolder
 from cloister.models.weights import open_weights
 

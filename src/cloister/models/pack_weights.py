@@ -25,8 +25,8 @@ def pack_weights(start: Start, fd: int) -> int:
         raise ProtocolError("The packer was started by a controller of another version.")
     # Loading torch and transformers takes seconds: who only imports this module does not pay for it.
     from cloister.compute.choose import choose_device
+    from cloister.models.decoder import RawParts
     from cloister.models.load import load_decoder
-    from cloister.models.parts import RawParts
     from cloister.models.sealed import PartsWriter
     from cloister.models.source import open_folder
     from cloister.models.weights import open_weights

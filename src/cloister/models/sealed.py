@@ -24,8 +24,9 @@ from msgspec import Meta
 from cloister.compute.base import Kernels
 from cloister.compute.layer import Gate, Packed
 from cloister.errors import ModelCorrupt, SetupError
+from cloister.link.mapping import Mapping
+from cloister.models.decoder import Parts, lacking
 from cloister.models.memory_file import check_sealed
-from cloister.models.parts import Parts, lacking
 
 MAGIC = b"CLOISTER"
 VERSION = 1
@@ -252,20 +253,13 @@ def _check_entry(entry: Entry, end: int) -> None:
 
 
 def _mapped(fd: int, size: int) -> torch.Tensor:
-    """The file's bytes, read-only and shared; unmapped when the last view is gone.
-
-    Not with Python's own mmap, which keeps a descriptor open and would close that number when it dies, whoever has it
-    by then.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *([ctypes.c_int] * 3), ctypes.c_long]
-    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    address = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
-    if address in (None, ctypes.c_void_p(-1).value):
-        raise SetupError(f"The weights cannot be mapped: {os.strerror(ctypes.get_errno())}.")
-    memory = (ctypes.c_ubyte * size).from_address(address)
-    weakref.finalize(memory, libc.munmap, address, size).atexit = False
+    """The file's bytes, read-only and shared; unmapped when the last view is gone."""
+    try:
+        mapping = Mapping(fd, size, writable=False)
+    except OSError as failure:
+        raise SetupError(f"The weights cannot be mapped: {os.strerror(failure.errno or 0)}.") from failure
+    memory = (ctypes.c_ubyte * size).from_address(mapping.address)
+    weakref.finalize(memory, mapping.close).atexit = False
     return torch.frombuffer(memory, dtype=torch.uint8)
 
 

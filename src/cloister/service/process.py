@@ -14,7 +14,7 @@ import torch
 
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
-from cloister.engine.model_runner import ModelRunner, reserve_cache
+from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.errors import ProtocolError
 from cloister.messages.frames import encode_frame
 from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Submit

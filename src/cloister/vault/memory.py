@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloister.compute.layout import BLOCK_TOKENS, Layout
-from cloister.engine.blocks import BlockPool
-from cloister.engine.prefix import PrefixCache
+from cloister.engine.blocks import BlockPool, PrefixCache
 
 Tokens = npt.NDArray[np.int64]
 

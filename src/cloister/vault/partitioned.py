@@ -90,7 +90,7 @@ class Partitioned:
             slot=slot,
             origin=layout.origin,
             # Who holds nothing of the prompt has no use for the rotation, which tells the prompt's length.
-            turn=layout.rotation if layout.public else 0,
+            rotation=layout.rotation if layout.public else 0,
             logprob=sampled.logprobs[0],
             finish=sequence.finish,
         )

@@ -1,20 +1,49 @@
-"""What a vault does before it is sealed: take its memory, start its threads.
+"""The vault's process: take what is confided, ask for cores, compute a piece, say what came of it.
 
-The vault itself is in `vault.py`; this module alone joins it to its end of the link.
+One thread of Python, which sleeps while the service decodes: questions on the link are answered by a thread of C. It
+prints nothing, and ends when the controller hangs up or when the service breaks the rules of the link. `prepare` does
+all that a sealed process cannot: take its memory, start its threads.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import select
+import socket
+from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from cloister.compute.base import LinkAnswerer
 from cloister.config import EngineSettings
-from cloister.engine.model_runner import ModelRunner, reserve_cache
-from cloister.levels import ISOLATED
+from cloister.engine.runner import ModelRunner, Runner, reserve_cache
+from cloister.errors import ProtocolError
+from cloister.levels import ISOLATED, LEVELS, PARTITIONED, Decodes, VaultLevel
+from cloister.messages.failure import failed
+from cloister.messages.frames import FrameReader, encode_frame
+from cloister.messages.generation import VERSION, Cancel, Failed
+from cloister.messages.vault import (
+    Confide,
+    CoresDone,
+    LeaseCores,
+    LinkBroken,
+    Release,
+    ToVault,
+    Understood,
+    VaultReady,
+    Verify,
+    WantCores,
+)
 from cloister.models.decoder import Decoder
 from cloister.prompts.reading import PromptReading
-from cloister.vault.vault import Vault
+from cloister.vault.isolated import Isolated
+from cloister.vault.memory import SessionMemory
+from cloister.vault.partitioned import Partitioned
+from cloister.vault.reading import Reader
+
+RECEIVE_BYTES = 1 << 20
+
+FromController = Confide | Release | Cancel | LeaseCores | Verify
 
 
 def partitionable(decoder: Decoder) -> bool:
@@ -65,3 +94,104 @@ class Unasked(LinkAnswerer):
 
     def withdraw(self, slot: int) -> None:
         raise NotImplementedError
+
+
+class Vault:
+    """One session's prompts, at whatever level each of them is served."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        reading: PromptReading,
+        settings: EngineSettings,
+        runner: Runner,
+        answerer: LinkAnswerer,
+        levels: tuple[VaultLevel, ...] = (PARTITIONED, ISOLATED),
+    ) -> None:
+        self._answerer = answerer
+        self._kernels = decoder.kernels
+        self._reader = Reader(reading, decoder, levels)
+        self.memory = SessionMemory()
+        self._isolated = Isolated(runner, settings, self.memory)
+        self._partitioned = Partitioned(runner, settings, self.memory, answerer)
+        self._wants_cores = False
+
+    @property
+    def descriptors(self) -> set[int]:
+        """What must stay open when the vault is sealed, beside its control socket."""
+        return {self._answerer.fileno()}
+
+    def run(self, control: socket.socket) -> None:
+        """Serve until the controller hangs up or the link breaks."""
+        control.sendall(encode_frame((VaultReady(VERSION),)))
+        frames: FrameReader[FromController] = FrameReader(ToVault)
+        poll = select.poll()
+        poll.register(control, select.POLLIN)
+        poll.register(self._answerer.fileno(), select.POLLIN)
+        while True:
+            ready = {fd for fd, _ in poll.poll()}
+            if self._answerer.fileno() in ready:
+                control.sendall(encode_frame((LinkBroken(self._answerer.verdict),)))
+                return
+            data = control.recv(RECEIVE_BYTES)
+            if not data:
+                return
+            if replies := self.hear(frames.feed(data)):
+                control.sendall(encode_frame(tuple(replies)))
+
+    def hear(self, messages: Iterable[FromController]) -> list[msgspec.Struct]:
+        """Do what the messages ask; what to say in reply, and that the cores is wanted if it is."""
+        replies = [reply for message in messages for reply in self._do(message)]
+        return replies + self._ask_for_cores()
+
+    def _do(self, message: FromController) -> list[msgspec.Struct]:
+        match message:
+            case Confide():
+                return [self._take(message)]
+            case Cancel(request_id=request_id) | Release(request_id=request_id):
+                self._partitioned.drop(request_id)
+                self._isolated.drop(request_id)
+                return []
+            case LeaseCores(cores=cores):
+                if not self._wants_cores:
+                    raise ProtocolError("the cores was given to a vault that did not ask for it.")
+                self._wants_cores = False
+                self._kernels.use_cores(cores)
+                return [*self._work(), CoresDone()]
+            case Verify():
+                raise ProtocolError("This vault verifies no tokens.")
+
+    def _take(self, confided: Confide) -> Understood | Failed:
+        request_id = confided.request_id
+        if request_id in self._partitioned or request_id in self._isolated:
+            raise ProtocolError("A request of this id is under way.")
+        try:
+            request = self._reader.read(confided)
+            alone = LEVELS[confided.level].decodes is Decodes.VAULT
+            (self._isolated if alone else self._partitioned).add(request)
+        except MemoryError:
+            raise
+        except Exception as error:
+            return failed(request_id, error)
+        return Understood(request_id, len(request.prompt))
+
+    def _ask_for_cores(self) -> list[msgspec.Struct]:
+        tokens = self._partitioned.next_tokens or self._isolated.next_tokens
+        if self._wants_cores or not tokens:
+            return []
+        self._wants_cores = True
+        return [WantCores(tokens)]
+
+    def _work(self) -> list[msgspec.Struct]:
+        """One piece: a chunk of a prompt, or a step of the answers generated here."""
+        request_id = self._partitioned.next_request
+        if request_id is None:
+            return list(self._isolated.work()) if self._isolated.next_tokens else []
+        try:
+            first = self._partitioned.work(request_id)
+        except MemoryError:
+            raise
+        except Exception as error:
+            self._partitioned.drop(request_id)
+            return [failed(request_id, error)]
+        return [] if first is None else [first]

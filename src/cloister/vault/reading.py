@@ -1,21 +1,40 @@
-"""From a confided prompt's bytes to tokens, or to an error that says what is wrong and nothing of the prompt."""
+"""From a confided prompt's bytes to tokens, or to an error that says what is wrong and nothing of the prompt.
+
+A sealed prompt is opened here and nowhere else; its key is overwritten as soon as it was tried.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from cloister.channel.sealing import open_prompt
 from cloister.errors import InvalidRequest, LevelUnavailable, PromptTooLong
 from cloister.levels import LEVELS
 from cloister.messages.generation import SamplingParams, Submit, label_spans
+from cloister.messages.prompts import LockedPrompt, Prompt, read_prompt
 from cloister.messages.vault import Confide
-from cloister.models.decoder import Decoder
+from cloister.prompts.json_prompt import read_given
 from cloister.prompts.reading import PromptReading
-from cloister.vault.opened import opened
+
+if TYPE_CHECKING:
+    from cloister.models.decoder import Decoder  # loads torch, which who only opens prompts does without
 
 TENANT = "vault"
 """All of a vault's requests are of one tenant: whose, it is not told."""
+
+
+def opened(prompt: bytes | LockedPrompt) -> Prompt:
+    """The prompt; ChannelBroken if the key does not open it."""
+    if isinstance(prompt, bytes):
+        return read_prompt(prompt)
+    try:
+        written = open_prompt(prompt.key, prompt.enc, prompt.index, prompt.data)
+    finally:
+        prompt.key[:] = bytes(len(prompt.key))
+    return read_given(prompt.field, written)
 
 
 class Reader:

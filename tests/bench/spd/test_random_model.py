@@ -3,8 +3,8 @@ from pathlib import Path
 import torch
 
 from cloister.bench.spd.random_model import LlamaShape, write_random_model
-from cloister.models.shard import Shard
 from cloister.models.source import ModelFolder
+from cloister.models.weights import Shard
 
 
 def test_the_default_has_the_shape_of_a_360m_llama() -> None:

@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cloister.compute.cpu.build import find_compiler
+from cloister.compute.cpu.library import find_compiler
 from cloister.compute.cpu.native import NativeKernels
 from cloister.compute.layer import Draws
 

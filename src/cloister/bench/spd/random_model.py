@@ -56,7 +56,7 @@ def write_random_model(folder: Path, shape: LlamaShape, like: ModelFolder) -> Mo
     """A Llama in bf16 that reads and writes text as `like` does, whose vocabulary must be as large."""
     import torch
 
-    from cloister.models.shard import ShardWriter
+    from cloister.models.weights import ShardWriter
 
     folder.mkdir(parents=True)
     for name in _TOKENIZER:

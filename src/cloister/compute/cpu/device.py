@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from cloister.compute.base import AttentionShape, CacheShape, Device, KVCache
-from cloister.compute.cpu.answering import CpuAnswerer
-from cloister.compute.cpu.asking import CpuAsker
+from cloister.compute.cpu.link import CpuAnswerer, CpuAsker
 from cloister.compute.cpu.native import MAX_QUERIES, NativeKernels
 from cloister.compute.host_cache import HostCache, on_host
 from cloister.errors import SetupError

@@ -1,15 +1,34 @@
-"""The C library loaded into this process, with its functions' types and its team of threads running."""
+"""The C library: its structures, field for field as in native.c; built once for this machine; loaded and started.
+
+Its file in the cache folder carries a hash of the sources, the flags, the compiler and the processor's features, so a
+change of any of them builds anew. Without a C compiler on PATH the one in the `ziglang` package serves, where it is
+installed.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import importlib.util
 import os
-from ctypes import c_float, c_int, c_size_t, c_void_p
-from typing import Any
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+from typing import Any, ClassVar
 
-from cloister.compute.cpu.build import build_library
+from cloister.config import cache_folder
 from cloister.errors import SetupError
 
+SOURCES = ("native.c", "linear.h", "attention.h", "link.h", "draw.h", "lanes.h", "team.h")
+FLAGS = (
+    *("-O3", "-march=native", "-std=gnu11", "-ffp-contract=fast", "-fno-math-errno"),
+    *("-fPIC", "-shared", "-fvisibility=hidden", "-pthread"),
+)
+WITHOUT_TILES = ("-mno-amx-bf16", "-mno-amx-int8", "-mno-amx-tile")
 SIGNATURES: dict[str, list[Any]] = {
     "pack": [c_void_p, c_int, c_int, c_int, c_void_p],
     "embed": [c_void_p, c_void_p, c_int, c_void_p],
@@ -24,6 +43,134 @@ SIGNATURES: dict[str, list[Any]] = {
     "use": [c_int],
     "take_short_turns": [],
 }
+
+
+class PackedStruct(Structure):
+    _fields_: ClassVar = [
+        *((name, c_void_p) for name in ("data", "bias", "scale")),
+        *((name, c_int) for name in ("columns", "k", "epilogue", "format")),
+    ]
+
+
+class LayerStruct(Structure):
+    _fields_: ClassVar = [
+        *((name, c_void_p) for name in ("attention_norm", "q_norm", "k_norm", "mlp_norm")),
+        *((name, PackedStruct) for name in ("qkv", "out", "gate_up", "down")),
+        *((name, c_int) for name in ("index", "hidden", "heads", "kv_heads", "dim", "rotary", "window")),
+        *((name, c_float) for name in ("epsilon", "scale")),
+    ]
+
+
+class WorkspaceStruct(Structure):
+    _fields_: ClassVar = [(name, c_void_p) for name in ("normed", "qkv", "gated", "tiles")]
+
+
+class AttentionStruct(Structure):
+    _fields_: ClassVar = [
+        *((name, c_void_p) for name in ("q", "out", "keys", "values", "tables", "span", "position")),
+        *((name, c_void_p) for name in ("tile_row", "tile_rows", "segments", "counts")),
+        *((name, c_void_p) for name in ("rotation_cosine", "rotation_sine", "remote", "parts")),
+        ("block", c_size_t),
+        *((name, c_int) for name in ("tiles", "heads", "kv_heads", "dim", "q_stride", "table_stride")),
+        *((name, c_int) for name in ("window", "bf16", "rotary")),
+        ("scale", c_float),
+    ]
+
+
+class AskedStruct(Structure):
+    _fields_: ClassVar = [
+        *((name, c_void_p) for name in ("question", "reply", "row", "ask")),
+        *((name, c_uint32) for name in ("number", "rows", "capacity", "verdict")),
+        ("patience_ns", c_uint64),
+    ]
+
+
+class AskingStruct(Structure):
+    _fields_: ClassVar = [("links", POINTER(POINTER(AskedStruct))), ("count", c_int), ("asked_ns", c_uint64)]
+
+
+class SlotStruct(Structure):
+    _fields_: ClassVar = [
+        *((name, c_int32) for name in ("exposed", "length", "ahead", "rotated")),
+        *((name, c_void_p) for name in ("blocks", "cosine", "sine")),
+    ]
+
+
+class AnsweringStruct(Structure):
+    _fields_: ClassVar = [
+        *((name, c_void_p) for name in ("question", "reply", "slots", "keys", "values")),
+        *((name, c_size_t) for name in ("cache_bytes_per_layer", "block")),
+        *((name, c_void_p) for name in ("scale", "window")),
+        *((name, c_int) for name in ("slot_count", "heads", "kv_heads", "dim", "layers", "capacity", "rotary", "bf16")),
+        ("event", c_int),
+        *((name, c_uint32) for name in ("number", "verdict", "started")),
+    ]
+
+
+class DrawStruct(Structure):
+    _fields_: ClassVar = [
+        *((name, c_void_p) for name in ("logits", "temperature", "min_p", "top_p", "u", "top_k", "token")),
+        *((name, c_void_p) for name in ("probabilities", "ranked")),
+        *((name, c_int) for name in ("rows", "width")),
+    ]
+
+
+def find_compiler() -> list[str] | None:
+    """The command of a C compiler, or None."""
+    for name in ("cc", "gcc", "clang"):
+        if found := shutil.which(name):
+            return [found]
+    if importlib.util.find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc"]
+    return None
+
+
+def build_library(*, tiles: bool = True) -> Path:
+    """The shared library, built now if it is not there yet; `tiles=False` leaves the AMX registers alone."""
+    compiler = find_compiler()
+    if compiler is None:
+        raise SetupError(
+            "The native kernels need a C compiler and none was found.",
+            hint="Install gcc or clang, or `pip install ziglang`, or start with --kernels reference.",
+        )
+    flags = (*FLAGS, *(() if tiles or platform.machine() != "x86_64" else WITHOUT_TILES))
+    folder = Path(__file__).parent
+    library = cache_folder() / "kernels" / f"native-{_fingerprint(folder, compiler, flags)}.so"
+    if not library.exists():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        _compile(compiler, flags, folder / "native.c", library)
+    return library
+
+
+def _compile(compiler: list[str], flags: tuple[str, ...], source: Path, library: Path) -> None:
+    handle, name = tempfile.mkstemp(dir=library.parent, suffix=".part")
+    os.close(handle)
+    try:
+        done = subprocess.run([*compiler, *flags, str(source), "-o", name], capture_output=True, text=True, check=False)
+        if done.returncode:
+            first = next((line for line in done.stderr.splitlines() if "error" in line), "no message")
+            raise SetupError(f"The native kernels do not compile: {first}", hint="Start with --kernels reference.")
+        os.chmod(name, 0o755)
+        os.replace(name, library)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _fingerprint(folder: Path, compiler: list[str], flags: tuple[str, ...]) -> str:
+    digest = hashlib.sha256()
+    for source in SOURCES:
+        digest.update((folder / source).read_bytes())
+    version = subprocess.run([*compiler, "--version"], capture_output=True, check=False).stdout
+    digest.update(repr((compiler, flags, version, _processor_features())).encode())
+    return digest.hexdigest()[:16]
+
+
+def _processor_features() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
 
 
 def load_library(threads: int, *, tiles: bool = True) -> ctypes.CDLL:

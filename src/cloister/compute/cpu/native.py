@@ -12,17 +12,17 @@ from typing import Any
 
 import torch
 
-from cloister.compute.base import PHASES, Kernels, KVCache, LinkAsker
-from cloister.compute.cpu.asking import CpuAsker
-from cloister.compute.cpu.library import load_library
-from cloister.compute.cpu.structs import (
+from cloister.compute.base import PHASES, Kernels, KVCache, Step
+from cloister.compute.cpu.library import (
     AskingStruct,
     AttentionStruct,
     DrawStruct,
     LayerStruct,
     PackedStruct,
     WorkspaceStruct,
+    load_library,
 )
+from cloister.compute.cpu.link import CpuAsker
 from cloister.compute.host_cache import HostCache, on_host
 from cloister.compute.layer import Angles, DrawRows, Draws, Gate, Layer, Packed, quantised
 from cloister.compute.layout import Batch
@@ -139,48 +139,29 @@ class NativeKernels(Kernels):
         """For the vault's end of a link, whose thread runs these kernels' code."""
         return self._library
 
-    def attention(
-        self,
-        q: torch.Tensor,
-        layer: int,
-        batch: Batch,
-        cache: KVCache,
-        scale: float,
-        window: int = 0,
-        angles: Angles | None = None,
-        asker: LinkAsker | None = None,
-    ) -> torch.Tensor:
+    def attention(self, q: torch.Tensor, layer: int, step: Step, scale: float, window: int = 0) -> torch.Tensor:
         rows, heads, dim = q.shape
         if q.stride()[1:] != (dim, 1) or q.dtype != torch.float32:
             q = q.float().contiguous()
-        held = self._prepare(batch, cache, rows, dim)
-        job = self._attention_over(heads, angles)
+        held = self._prepare(step.batch, step.cache, rows, dim)
+        job = self._attention_over(heads, step.angles)
         out = self._buffer("attended", rows, heads * dim)
         job.q, job.q_stride, job.out = q.data_ptr(), q.stride(0), out.data_ptr()
         job.keys, job.values = held.keys(layer).data_ptr(), held.values(layer).data_ptr()
         job.scale, job.window = scale, window
-        self._library.cloister_attention(byref(job), self._asking(batch, asker), layer)
+        self._library.cloister_attention(byref(job), self._asking(step), layer)
         return out
 
-    def before_attention(
-        self, layer: Layer, x: torch.Tensor, angles: Angles, batch: Batch, cache: KVCache
-    ) -> torch.Tensor:
-        shape, rows = layer.shape, len(x)
-        held = self._prepare(batch, cache, rows, shape.dim)
+    def before_attention(self, layer: Layer, x: torch.Tensor, step: Step) -> torch.Tensor:
+        shape, rows, angles = layer.shape, len(x), step.angles
+        assert angles is not None
+        held = self._prepare(step.batch, step.cache, rows, shape.dim)
         struct = self._layer(layer)
         self._grow(layer, rows)
-        cosine, sine = angles.cosine.data_ptr(), angles.sine.data_ptr()
-        into = (held.keys(layer.index).data_ptr(), held.values(layer.index).data_ptr())
+        keys, values = held.keys(layer.index), held.values(layer.index)
+        read = (each.data_ptr() for each in (angles.cosine, angles.sine, step.batch.slots, keys, values))
         self._library.cloister_before_attention(
-            byref(struct),
-            byref(self._space),
-            x.data_ptr(),
-            rows,
-            cosine,
-            sine,
-            batch.slots.data_ptr(),
-            *into,
-            held.block,
+            byref(struct), byref(self._space), x.data_ptr(), rows, *read, held.block
         )
         stride = (shape.heads + 2 * shape.kv_heads) * shape.dim
         return self._buffers["qkv"].as_strided((rows, shape.heads, shape.dim), (stride, shape.dim, 1))
@@ -190,17 +171,10 @@ class NativeKernels(Kernels):
             byref(self._layer(layer)), byref(self._space), x.data_ptr(), len(x), attended.data_ptr()
         )
 
-    def run_layers(
-        self,
-        layers: Sequence[Layer],
-        x: torch.Tensor,
-        angles: Angles,
-        batch: Batch,
-        cache: KVCache,
-        asker: LinkAsker | None = None,
-    ) -> None:
-        shape, rows = layers[0].shape, len(x)
-        held = self._prepare(batch, cache, rows, shape.dim)
+    def run_layers(self, layers: Sequence[Layer], x: torch.Tensor, step: Step) -> None:
+        shape, rows, angles = layers[0].shape, len(x), step.angles
+        assert angles is not None
+        held = self._prepare(step.batch, step.cache, rows, shape.dim)
         self._grow(layers[0], rows)
         job = self._attention_over(shape.heads, angles)
         job.q, job.q_stride = self._space.qkv, layers[0].qkv.columns
@@ -210,7 +184,7 @@ class NativeKernels(Kernels):
         cosine, sine = angles.cosine.data_ptr(), angles.sine.data_ptr()
         self._library.cloister_run_layers(
             *(stack, len(stack), byref(self._space), x.data_ptr(), rows, cosine, sine),
-            *(batch.slots.data_ptr(), byref(job), held.bytes_per_layer, self._asking(batch, asker), self._phases),
+            *(step.batch.slots.data_ptr(), byref(job), held.bytes_per_layer, self._asking(step), self._phases),
         )
 
     @property
@@ -319,18 +293,19 @@ class NativeKernels(Kernels):
         self._prepared, self._asked = (batch, cache), None
         return cache
 
-    def _asking(self, batch: Batch, asker: LinkAsker | None) -> Any:
+    def _asking(self, step: Step) -> Any:
         """Where rows of the batch have parts in vaults: the way to ask for them, the same through all layers."""
+        batch = step.batch
         if not batch.remotes:
             return None
         if self._asked is None:
-            if not isinstance(asker, CpuAsker):
+            if not isinstance(step.asker, CpuAsker):
                 raise ValueError("rows of the batch need a vault and there is no link")
             self._remote = torch.full((batch.rows,), -1, dtype=torch.int32)
             rows = torch.cat([remote.rows for remote in batch.remotes])
             self._remote[rows.long()] = torch.arange(len(rows), dtype=torch.int32)
             self._attention.remote = self._remote.data_ptr()
-            self._asked = asker.begin(batch.remotes)
+            self._asked = step.asker.begin(batch.remotes)
         return byref(self._asked)
 
     def _attention_over(self, heads: int, angles: Angles | None) -> AttentionStruct:

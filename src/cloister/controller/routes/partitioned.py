@@ -73,7 +73,7 @@ class PartitionedRoute(VaultRoute):
                 label_spans(len(message.public), public=len(message.public)),
                 (
                     Partition(
-                        request.session.vault.number, sequence.slot, sequence.token, sequence.origin, sequence.turn
+                        request.session.vault.number, sequence.slot, sequence.token, sequence.origin, sequence.rotation
                     ),
                 ),
             )

@@ -36,7 +36,7 @@ from cloister.mpc.client.answer import Drafts, Pace, answer
 from cloister.mpc.client.sampling import Chooser, chooser_for
 from cloister.prompts.reading import PromptReading
 from cloister.prompts.tokenizer import Tokenizer
-from cloister.vault.opened import opened
+from cloister.vault.reading import opened
 
 if TYPE_CHECKING:
     from cloister.mpc.client.passes import ModelAtParties

@@ -1,4 +1,4 @@
-"""The random stream is uniform; and the draw against a plain reference that sorts, exactly."""
+"""The order of ranks; the random stream is uniform; and the draw against a plain reference that sorts, exactly."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloister.engine import draw as module
-from cloister.engine.draw import Limits, draw_filtered, filters, uniform
-from cloister.engine.probabilities import integer
+from cloister.engine import logits as module
+from cloister.engine.logits import Limits, best, draw_filtered, filters, integer, uniform
 from cloister.messages.generation import SamplingParams
 
 # Few distinct values: ties at the cut are the rule, not the exception.
@@ -139,3 +138,20 @@ def test_neighbouring_seeds_and_indices_are_uncorrelated() -> None:
     pairs += [(uniform(s, 1), uniform(s + 1, 0)) for s in range(5000)]
     correlation = sum((a - 0.5) * (b - 0.5) for a, b in pairs) / len(pairs) * 12
     assert abs(correlation) < 0.05
+
+
+@given(st.integers(0, 10**6), st.sampled_from([1, 5, 20, 40, 128]), st.sampled_from([128, 4096, 16384]), st.booleans())
+def test_best_is_the_head_of_a_stable_sort(seed, count, width, many_ties):
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(3, width, generator=generator)
+    if many_ties:
+        rows = (rows * 2).round() / 2
+        rows[rows == 0] *= torch.where(torch.rand(int((rows == 0).sum()), generator=generator) < 0.5, 1.0, -1.0)
+    expected = torch.sort(rows, dim=-1, descending=True, stable=True).indices[:, :count]
+    assert torch.equal(best(rows, count), expected)
+
+
+def test_minus_infinity_comes_last():
+    rows = torch.full((1, 128), float("-inf"))
+    rows[0, 100] = -1e30
+    assert best(rows, 3).tolist() == [[100, 0, 1]]

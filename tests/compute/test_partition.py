@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.attention.partition import Part, merged, part_of
+from cloister.compute.reference import Part, merged, part_of
 from tests.examples import examples
 
 

@@ -1,4 +1,4 @@
-from cloister.engine.fairness import ServiceMeter
+from cloister.engine.tenants import ServiceMeter
 
 
 def test_outputs_weigh_twice_inputs():

@@ -100,7 +100,7 @@ def test_only_the_private_span_is_exposed(room: Room, answerer: FakeAnswerer):
     assert first.slot == slot
     assert exposed == Exposed(exposed.blocks, public, length, exposed.rotation)
     assert len(exposed.blocks) == -(-(length - public) // 16) and first.origin + exposed.rotation == length
-    assert first.turn == exposed.rotation
+    assert first.rotation == exposed.rotation
 
 
 def test_the_length_of_a_prompt_that_is_all_private_is_not_told(room: Room, answerer: FakeAnswerer):
@@ -110,7 +110,7 @@ def test_the_length_of_a_prompt_that_is_all_private_is_not_told(room: Room, answ
         room.confide(number, text)
         room.serve()
         firsts.append(room.first(number))
-    assert {(first.origin, first.turn, first.public) for first in firsts} == {(0, 0, ())}
+    assert {(first.origin, first.rotation, first.public) for first in firsts} == {(0, 0, ())}
     assert [exposed.rotation for exposed in answerer.exposed.values()] == [len(WORDS), 40]
 
 

@@ -1,1 +1,0 @@
-"""Attention over a sequence in parts: the mathematics of Secure Partitioned Decoding, plain and slow."""
