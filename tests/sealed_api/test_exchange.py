@@ -17,12 +17,10 @@ from cloister.config import GatewaySettings
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.app import create_api
 from cloister.gateway.keys import load_keys
-from cloister.messages.frontend import Leave, SealedPart, Taken
+from cloister.messages.frontend import Leave, SealedPart, Serve, Taken
 from cloister.messages.generation import Failed
 from cloister.messages.prompts import SealedPrompt
-from cloister.messages.sealed_api import Serve
-from cloister.sealed_api.desk import Desk
-from cloister.sealed_api.exchange import WINDOW_BYTES
+from cloister.sealed_api.exchange import WINDOW_BYTES, Desk
 from tests.gateway.fakes import KEY, MODEL, ByteTokenizer, FakeBackend, FakeStream, chat_body, completion_body
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

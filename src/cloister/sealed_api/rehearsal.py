@@ -21,9 +21,8 @@ from cloister.gateway.app import create_api
 from cloister.gateway.keys import load_keys
 from cloister.gateway.text import Tokenizer
 from cloister.levels import OPEN, Needs, served
-from cloister.messages.frontend import Serving
+from cloister.messages.frontend import Serve, Serving
 from cloister.messages.generation import VERSION, SamplingParams, Stats, TokenLogprob, Tokens
-from cloister.messages.sealed_api import Serve
 from cloister.messages.service import View
 from cloister.sealed_api.exchange import Exchange
 
