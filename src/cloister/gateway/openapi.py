@@ -14,8 +14,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from cloister.gateway import session
-from cloister.gateway.protection import HEADER
+from cloister.gateway.terms import LEVEL_HEADER, SESSION_HEADER, SESSION_PATTERN
 from cloister.levels import LEVELS
 
 _REF = "#/components/schemas/{}"
@@ -57,21 +56,21 @@ def generation_docs(body: str, reply: str) -> dict[str, Any]:
     named = {"description": "The session, where the caller named one", "schema": {"type": "string"}}
     parameters = [
         {
-            "name": HEADER,
+            "name": LEVEL_HEADER,
             "in": "header",
             "required": False,
             "description": "The level of protection; like `protection` in the body",
             "schema": {"type": "string", "enum": list(LEVELS)},
         },
         {
-            "name": session.HEADER,
+            "name": SESSION_HEADER,
             "in": "header",
             "required": False,
             "description": "The conversation this belongs to; like `session` in the body",
-            "schema": {"type": "string", "pattern": session.PATTERN},
+            "schema": {"type": "string", "pattern": SESSION_PATTERN},
         },
     ]
-    headers = {HEADER: level, session.HEADER: named}
+    headers = {LEVEL_HEADER: level, SESSION_HEADER: named}
     return {
         "responses": {
             200: {"description": "OK", "content": content, "headers": headers},

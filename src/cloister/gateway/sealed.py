@@ -21,8 +21,7 @@ from cloister.channel.envelope import CONTENT_TYPE
 from cloister.errors import CloisterError, InvalidRequest, RequestTimeout, ServiceUnavailable
 from cloister.gateway.api import api_of
 from cloister.gateway.errors import error_response
-from cloister.gateway.guard import Guard
-from cloister.gateway.limits import read_body
+from cloister.gateway.guard import Guard, read_body
 from cloister.gateway.openapi import errors
 from cloister.messages.frontend import MAX_SEALED_BYTES
 

@@ -19,7 +19,7 @@ from cloister.channel.sealing import open_request
 from cloister.channel.stream import StreamSealer
 from cloister.errors import CloisterError, ServiceUnavailable
 from cloister.gateway.errors import log_unexpected
-from cloister.gateway.sealed_request import SCOPE, SealedRequest
+from cloister.gateway.schema import SCOPE, SealedRequest
 from cloister.messages.frontend import MAX_PART_BYTES, Leave, SealedPart, Serve, Taken
 from cloister.messages.lifecycle import failed
 

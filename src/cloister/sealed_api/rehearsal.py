@@ -19,11 +19,11 @@ from cloister.config import DEVELOPMENT_KEY, GatewaySettings
 from cloister.errors import ChannelBroken, QueueFull, where_raised
 from cloister.gateway.app import create_api
 from cloister.gateway.keys import load_keys
-from cloister.gateway.text import Tokenizer
 from cloister.levels import OPEN, Needs, served
 from cloister.messages.frontend import Serve, Serving
 from cloister.messages.generation import VERSION, SamplingParams, Stats, TokenLogprob, Tokens
 from cloister.messages.service import View
+from cloister.prompts.tokenizer import Tokenizer
 from cloister.sealed_api.exchange import Exchange
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
