@@ -153,7 +153,7 @@ class Generation:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._jobs.clear()
         self._watched.end(self._answer)
-        self._metrics.ended(self)
+        self._metrics.ended(self, self.prompt_tokens, self.output_tokens)
 
     async def news(self) -> list[Choice]:
         """Wait until something is new; the choices it concerns. Raises what the backend raised, or ClientGone."""
@@ -174,7 +174,7 @@ class Generation:
                 self._unfinished -= 1
                 if message.finish is None:
                     self._carriers[choice.index].cancel()
-        self._metrics.progressed(self)
+        self._metrics.progressed(self, self.output_tokens)
         return concerned
 
     def _put(self, choice: Choice | None, message: Tokens | Exception) -> None:

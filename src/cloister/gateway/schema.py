@@ -50,6 +50,19 @@ def _prompts(value: Any) -> tuple[OnePrompt, ...]:
     return (one_prompt(value),)
 
 
+def _refused(message: str) -> AfterValidator:
+    """Whatever the field says, beyond nothing, is refused with this message."""
+
+    def check(value: Any) -> Any:
+        if value:
+            raise ValueError(message)
+        return value
+
+    return AfterValidator(check)
+
+
+NoTools = Annotated[list[Any] | None, _refused("Tools and functions are not supported")]
+NoSuffix = Annotated[str | None, _refused("Insertion before a suffix is not supported")]
 PlainPrompts = Annotated[Any, AfterValidator(_prompts), WithJsonSchema(_SCHEMA)]
 
 
@@ -157,19 +170,12 @@ class ChatOptions(GenerationRequest):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20, description="needs logprobs: true")
     response_format: ResponseFormat | None = None
-    tools: list[Any] | None = Field(default=None, json_schema_extra=EMPTY)
-    functions: list[Any] | None = Field(default=None, json_schema_extra=EMPTY)
+    tools: NoTools = Field(default=None, json_schema_extra=EMPTY)
+    functions: NoTools = Field(default=None, json_schema_extra=EMPTY)
 
     @property
     def wished(self) -> set[str]:
         return super().wished | ({"logprobs"} if self.logprobs else set())
-
-    @field_validator("tools", "functions")
-    @classmethod
-    def _no_tools(cls, value: list[Any] | None) -> list[Any] | None:
-        if value:
-            raise ValueError("Tools and functions are not supported")
-        return value
 
     @field_validator("top_logprobs")
     @classmethod
@@ -214,20 +220,13 @@ class CompletionOptions(GenerationRequest):
     )
     logprobs: int | None = Field(default=None, ge=0, le=20, description="alternatives reported beside each token")
     echo: bool | None = None
-    suffix: str | None = None
+    suffix: NoSuffix = None
     best_of: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
 
     @property
     def wished(self) -> set[str]:
         wishes = {"echo": self.echo, "max_tokens": self.max_tokens == 0, "logprobs": self.logprobs is not None}
         return super().wished | {name for name, wished in wishes.items() if wished}
-
-    @field_validator("suffix")
-    @classmethod
-    def _no_suffix(cls, value: str | None) -> str | None:
-        if value:
-            raise ValueError("Insertion before a suffix is not supported")
-        return value
 
     @model_validator(mode="after")
     def _best_is_all(self) -> CompletionOptions:

@@ -17,6 +17,7 @@ from cloister.messages.generation import (
     Cancel,
     Failed,
     Name,
+    Ready,
     RequestId,
     SamplingParams,
     Stats,
@@ -118,15 +119,9 @@ class Listening(Struct, frozen=True, tag="listening", forbid_unknown_fields=True
     url: Annotated[str, Meta(max_length=1024)]
 
 
-class Serving(Struct, frozen=True, tag="serving", forbid_unknown_fields=True):
+class Serving(Ready, frozen=True, tag="serving"):
     """Controller → frontend, once: what is served and which levels work here."""
 
-    version: int
-    vocabulary: int
-    max_context: int
-    kv_blocks: int
-    block_tokens: int
-    kernels: str
     levels: tuple[ServedLevel, ...]
     missing_layers: tuple[str, ...] = ()
 

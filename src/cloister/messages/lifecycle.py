@@ -45,13 +45,9 @@ class StartFailed(Struct, frozen=True, tag="start_failed", forbid_unknown_fields
 ChildId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
-class Preload(Struct, frozen=True, tag="preload", forbid_unknown_fields=True):
+class Preload(Start, frozen=True, tag="preload"):
     """Controller → fork server, first, with the sealed weights' descriptor: import, map, be ready to fork."""
 
-    version: int
-    name: Name
-    path: Path
-    settings: Annotated[bytes, Meta(max_length=65536)]
     allow_degraded: bool = False
 
 

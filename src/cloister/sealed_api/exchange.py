@@ -180,8 +180,8 @@ def why(error: Exception) -> CloisterError:
 MAX_TOGETHER_BYTES = 1 << 22
 
 
-class Desk:
-    """`send` takes messages that go out in one frame."""
+class Exchanges:
+    """All sealed requests under way. `send` takes messages that go out in one frame."""
 
     def __init__(self, app: ASGIApp, send: Callable[..., None]) -> None:
         self._app = app

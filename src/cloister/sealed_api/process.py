@@ -33,7 +33,7 @@ from cloister.process.sandbox.namespaces import empty_root, leave_host
 from cloister.process.sandbox.seal import seal
 from cloister.process.sandbox.seccomp import filter_program
 from cloister.prompts.tokenizer import Tokenizer
-from cloister.sealed_api.exchange import Desk
+from cloister.sealed_api.exchange import Exchanges
 from cloister.sealed_api.rehearsal import rehearse
 
 MEMORY_BYTES = 1 << 30
@@ -92,8 +92,8 @@ async def _serve(
     await client.serving
     app = create_api(client, tokenizer, start.name, settings, start.created, keys)
     app.state.api.prompts.start()
-    desk = Desk(app, client.send)
-    client.serve_with(desk.hear)
+    exchanges = Exchanges(app, client.send)
+    client.serve_with(exchanges.hear)
     logging.getLogger().addHandler(_Reporter(client))
     seal(Profile("sealed_api", _needed_descriptors(), MEMORY_BYTES, allow_degraded=start.allow_degraded))
     client.send(Settled())
