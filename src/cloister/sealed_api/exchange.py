@@ -24,6 +24,7 @@ from cloister.messages.frontend import MAX_PART_BYTES, Leave, SealedPart, Serve,
 from cloister.messages.lifecycle import failed
 
 WINDOW_BYTES = 1 << 18
+MAX_TOGETHER_BYTES = 1 << 22
 
 # Of a connection, of which there is none; the length is said again, as it is.
 _NOT_OURS = frozenset(("host", "connection", "content-length", "transfer-encoding", "expect", "upgrade", "te"))
@@ -172,14 +173,6 @@ def _head(message: Message) -> InnerHead:
     return InnerHead(message["status"], headers)
 
 
-def why(error: Exception) -> CloisterError:
-    """The error to tell of: ours as it is, others without their words."""
-    return error if isinstance(error, CloisterError) else CloisterError("The server met an unexpected error.")
-
-
-MAX_TOGETHER_BYTES = 1 << 22
-
-
 class Exchanges:
     """All sealed requests under way. `send` takes messages that go out in one frame."""
 
@@ -208,8 +201,9 @@ class Exchanges:
         except Exception as error:
             if not isinstance(error, CloisterError):
                 log_unexpected(error)
+                error = CloisterError("The server met an unexpected error.")
             self._flush()
-            self._send(failed(exchange.number, why(error)))
+            self._send(failed(exchange.number, error))
             exchange.erase()
         finally:
             self._exchanges.pop(exchange.number, None)
