@@ -17,10 +17,10 @@ from cloister.backend.base import Backend, OpenJob, VaultJob
 from cloister.config import GatewaySettings
 from cloister.errors import ModelNotFound
 from cloister.gateway.answer import Answer, Reply, StreamedAnswer
-from cloister.gateway.choice import Choice, StopStrings
+from cloister.gateway.choice import Choice, Echo, StopStrings
 from cloister.gateway.generation import Generation, Order, WatchedAnswer, WatchedAnswers
 from cloister.gateway.guard import read_body
-from cloister.gateway.jobs import PromptReader, answer_tokens, for_vault
+from cloister.gateway.jobs import PromptReader, answer_tokens, choice_seed, for_vault, sampling_params
 from cloister.gateway.keys import Caller, KeyRing
 from cloister.gateway.metrics import Metrics
 from cloister.gateway.schema import Forms, GenerationRequest, prompts_of, sealed_request_of
@@ -108,6 +108,27 @@ class Api:
         if isinstance(job, VaultJob) and (short := LEVELS[job.level].default_tokens) is not None:
             default = min(default, short)
         return answer_tokens(prompt_tokens, asked, default, self.backend.ready.max_context)
+
+    def orders(
+        self,
+        body: GenerationRequest,
+        job: OpenJob | VaultJob,
+        max_tokens: int,
+        logprobs: int | None,
+        prompt: int = 0,
+        echo: Echo | None = None,
+    ) -> list[Order]:
+        """One order for each choice the body asks for; they differ in their seeds alone."""
+        params = sampling_params(
+            body,
+            max_tokens=max_tokens,
+            logprobs=logprobs,
+            prompt_logprobs=logprobs if echo else None,
+            vocabulary=self.backend.ready.vocabulary,
+            stop_tokens=self.tokenizer.stop_tokens,
+        )
+        seeds = [choice_seed(body.seed, choice) for choice in range(body.n or 1)]
+        return [Order(job, msgspec.structs.replace(params, seed=seed), prompt, echo) for seed in seeds]
 
     def answer(self, terms: Terms, body: GenerationRequest, orders: Sequence[Order], reply: Reply) -> Answer:
         """The response that will generate what was ordered and send it as the body wishes."""

@@ -19,7 +19,6 @@ from cloister.gateway.answer import Reply, Usage, comment, encode, finite
 from cloister.gateway.api import AskedBy, api_of
 from cloister.gateway.choice import Delta, Echo, Finish, ScoredToken
 from cloister.gateway.generation import Order
-from cloister.gateway.jobs import choice_seed, sampling_params
 from cloister.gateway.openapi import generation_docs
 from cloister.gateway.schema import CHAT, COMPLETION, MAX_CHOICES
 from cloister.messages.prompts import Prompt, SealedPrompt, TextPrompt
@@ -116,20 +115,7 @@ async def chat_completions(request: Request, asked: AskedBy) -> Response:
     job = await api.job(prompt, terms)
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     max_tokens = api.answer_tokens(job, limit, CHAT_TOKENS)
-    orders = [
-        Order(
-            job,
-            sampling_params(
-                body,
-                max_tokens=max_tokens,
-                logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-                vocabulary=api.backend.ready.vocabulary,
-                stop_tokens=api.tokenizer.stop_tokens,
-                seed=choice_seed(body.seed, choice),
-            ),
-        )
-        for choice in range(body.n or 1)
-    ]
+    orders = api.orders(body, job, max_tokens, (body.top_logprobs or 0) if body.logprobs else None)
     reply = ChatReply(api.model, int(time.time()), api.tokenizer, include_usage=body.include_usage)
     return api.answer(terms, body, orders, reply)
 
@@ -204,25 +190,14 @@ async def completions(request: Request, asked: AskedBy) -> Response:
     """Continue one or several prompts."""
     api = api_of(request)
     body, terms = await api.read(request, COMPLETION, asked)
-    each = body.n or 1
-    if each * len(terms.prompts) > MAX_CHOICES:
+    if (body.n or 1) * len(terms.prompts) > MAX_CHOICES:
         raise InvalidRequest(f"n times the number of prompts may be at most {MAX_CHOICES}.", param="n")
     orders: list[Order] = []
     for number, prompt in enumerate(terms.prompts):
         job = await api.job(prompt, terms)
         max_tokens = api.answer_tokens(job, body.max_tokens, COMPLETION_TOKENS)
         echo = _echo(prompt, job, api.tokenizer) if body.echo and isinstance(job, OpenJob) else None
-        for choice in range(each):
-            params = sampling_params(
-                body,
-                max_tokens=max_tokens,
-                logprobs=body.logprobs,
-                prompt_logprobs=body.logprobs if echo else None,
-                vocabulary=api.backend.ready.vocabulary,
-                stop_tokens=api.tokenizer.stop_tokens,
-                seed=choice_seed(body.seed, choice),
-            )
-            orders.append(Order(job, params, number, echo))
+        orders += api.orders(body, job, max_tokens, body.logprobs, prompt=number, echo=echo)
     reply = CompletionReply(api.model, int(time.time()), api.tokenizer, include_usage=body.include_usage)
     return api.answer(terms, body, orders, reply)
 

@@ -97,10 +97,9 @@ def sampling_params(
     logprobs: int | None,
     vocabulary: int,
     stop_tokens: tuple[int, ...],
-    seed: int,
     prompt_logprobs: int | None = None,
 ) -> SamplingParams:
-    """The parameters of one choice; InvalidRequest if they name tokens the model does not have."""
+    """The parameters of every choice, but for seeds; InvalidRequest if they name tokens the model does not have."""
     temperature = 1.0 if body.temperature is None else body.temperature
     bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
     if bias and max(bias) >= vocabulary:
@@ -114,7 +113,6 @@ def sampling_params(
         repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
-        seed=seed,
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         logit_bias=bias,
