@@ -13,6 +13,9 @@ class CloisterError(Exception):
 
     code = "internal_error"
 
+    def __init_subclass__(cls, *, code: str = "") -> None:
+        cls.code = code or cls.code
+
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = message
@@ -22,100 +25,72 @@ class CloisterError(Exception):
         return f"{self.message} {self.hint}" if self.hint else self.message
 
 
-class SetupError(CloisterError):
+class SetupError(CloisterError, code="setup_error"):
     """The machine or the settings do not allow what was asked."""
 
-    code = "setup_error"
 
-
-class SandboxIncomplete(SetupError):
+class SandboxIncomplete(SetupError, code="sandbox_incomplete"):
     """The kernel lacks layers of the sandbox, and nobody allowed to do without them."""
 
-    code = "sandbox_incomplete"
 
-
-class ModelNotFound(CloisterError):
+class ModelNotFound(CloisterError, code="model_not_found"):
     """The model named does not exist here."""
 
-    code = "model_not_found"
 
-
-class ModelUnsupported(CloisterError):
+class ModelUnsupported(CloisterError, code="model_unsupported"):
     """The model exists, but its architecture or file format cannot be served."""
 
-    code = "model_unsupported"
 
-
-class ModelCorrupt(CloisterError):
+class ModelCorrupt(CloisterError, code="model_corrupt"):
     """The model's bytes are not the bytes they should be."""
 
-    code = "model_corrupt"
 
-
-class InvalidRequest(CloisterError):
+class InvalidRequest(CloisterError, code="invalid_request"):
     """The request is malformed. `param` names the offending field, as OpenAI's errors do."""
-
-    code = "invalid_request"
 
     def __init__(self, message: str, *, param: str | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.param = param
 
 
-class PromptTooLong(InvalidRequest):
+class PromptTooLong(InvalidRequest, code="context_length_exceeded"):
     """Prompt and answer do not fit the context window or the KV cache."""
 
-    code = "context_length_exceeded"
 
-
-class LevelUnavailable(InvalidRequest):
+class LevelUnavailable(InvalidRequest, code="protection_unavailable"):
     """The level of protection asked for is not offered by this server."""
 
-    code = "protection_unavailable"
 
-
-class Unauthorized(CloisterError):
+class Unauthorized(CloisterError, code="invalid_api_key"):
     """The API key is missing or unknown."""
 
-    code = "invalid_api_key"
 
-
-class QueueFull(CloisterError):
+class QueueFull(CloisterError, code="queue_full"):
     """Too many requests wait already; `retry_after` seconds is an honest guess."""
-
-    code = "queue_full"
 
     def __init__(self, message: str, *, retry_after: int = 1) -> None:
         super().__init__(message)
         self.retry_after = retry_after
 
 
-class RequestTimeout(CloisterError):
+class RequestTimeout(CloisterError, code="request_timeout"):
     """The request ran longer than the server allows."""
 
-    code = "request_timeout"
 
-
-class ServiceUnavailable(CloisterError):
+class ServiceUnavailable(CloisterError, code="service_unavailable"):
     """The process that computes is gone or not yet up; trying again is right."""
 
-    code = "service_unavailable"
 
-
-class StartingUp(ServiceUnavailable):
+class StartingUp(ServiceUnavailable, code="starting_up"):
     """What was asked for is being started; `retry_after` seconds is an honest guess of how long that still takes."""
-
-    code = "starting_up"
 
     def __init__(self, message: str, *, hint: str | None = None, retry_after: int = 30) -> None:
         super().__init__(message, hint=hint)
         self.retry_after = retry_after
 
 
-class VaultLost(ServiceUnavailable):
+class VaultLost(ServiceUnavailable, code="vault_lost"):
     """The process that held a prompt ended, fell silent or broke the rules of its link. The request is lost with it."""
-
-    code = "vault_lost"
 
     @classmethod
     def because(cls, reason: str) -> VaultLost:
@@ -130,50 +105,36 @@ _LOST = {
 }
 
 
-class PartyLost(ServiceUnavailable):
+class PartyLost(ServiceUnavailable, code="party_lost"):
     """A party of a computation on shares ended, fell silent, or said what it must not. Nothing was revealed."""
 
-    code = "party_lost"
 
-
-class ProtocolError(CloisterError):
+class ProtocolError(CloisterError, code="protocol_error"):
     """A message between processes was malformed, oversized or of another version."""
 
-    code = "protocol_error"
 
-
-class EvidenceInvalid(CloisterError):
+class EvidenceInvalid(CloisterError, code="evidence_invalid"):
     """Evidence, a certificate, a token or a proof is malformed or too large to look at."""
 
-    code = "evidence_invalid"
 
-
-class VerificationFailed(CloisterError):
+class VerificationFailed(CloisterError, code="verification_failed"):
     """A node did not prove what the policy asks for. `checks` names what failed; no prompt was sent."""
-
-    code = "verification_failed"
 
     def __init__(self, message: str, *, checks: tuple[str, ...] = (), hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.checks = checks
 
 
-class ChannelBroken(CloisterError):
+class ChannelBroken(CloisterError, code="channel_broken"):
     """A sealed message was altered, cut off, reordered, repeated or made for another key."""
 
-    code = "channel_broken"
 
-
-class ChannelKeyUnknown(ChannelBroken):
+class ChannelKeyUnknown(ChannelBroken, code="channel_key_unknown"):
     """The node does not hold this channel key (any more): it started again. Verify it anew and send again."""
 
-    code = "channel_key_unknown"
 
-
-class MessageRepeated(ChannelBroken):
+class MessageRepeated(ChannelBroken, code="message_repeated"):
     """This sealed message was received before; somebody repeats what they recorded."""
-
-    code = "message_repeated"
 
 
 def error_from_code(

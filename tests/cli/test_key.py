@@ -10,7 +10,7 @@ def test_a_new_key_opens_a_server_given_its_line(run: Run, tmp_path: Path) -> No
     key, line = result.stdout.splitlines()
     file = tmp_path / "keys.toml"
     file.write_text(f"[keys]\n{line}\n")
-    assert load_keys(GatewaySettings(host="0.0.0.0", keys_file=file)).tenant(key) == "alice"
+    assert load_keys(GatewaySettings(host="0.0.0.0", keys_file=file)).caller(key).tenant == "alice"
     assert key not in line and key not in result.stderr
 
 

@@ -14,14 +14,15 @@ from typing import Any
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION, Tokens
 from cloister.messages.lifecycle import StartFailed
-from cloister.messages.mpc_client import (
+from cloister.messages.vault import (
+    Confide,
     LocalPartiesReady,
     MpcClientReady,
     StartLocalParties,
     StartMpcClient,
     ToMpcClient,
+    Understood,
 )
-from cloister.messages.vault import Confide, Understood
 
 
 def main() -> None:

@@ -18,10 +18,9 @@ from cloister.controller.numbering import wide
 from cloister.controller.sealed_requests import SealedRequests
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.frontend import Ask, FromGateway, Leave, Sealed, SealedPart, Taken
+from cloister.messages.frontend import Ask, AskSealed, FromGateway, Leave, Sealed, SealedPart, Serve, Taken, ToSealedApi
 from cloister.messages.generation import Accepted, Cancel, Failed, SamplingParams, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
-from cloister.messages.sealed_api import AskSealed, Serve, ToSealedApi
 from cloister.messages.vault import Confide, Understood
 from tests.controller.fakes import Inbox, Node
 

@@ -18,9 +18,9 @@ from cloister.config import EngineSettings
 from cloister.controller.weights import seal_weights
 from cloister.link.memory import LinkMemory, create_link
 from cloister.link.shape import LinkShape
-from cloister.messages.forkserver import FromForkServer, Preload, Preloaded, Spawn, Spawned
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION
+from cloister.messages.lifecycle import FromForkServer, Preload, Preloaded, Spawn, Spawned
 from cloister.messages.service import FromSealedService
 from cloister.messages.vault import FromVault
 from cloister.models.source import ModelFolder

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import ServiceUnavailable
-from cloister.gateway.choice import Choice, Delta, Echo
-from cloister.gateway.stops import StopStrings
+from cloister.gateway.choice import Choice, Delta, Echo, StopStrings
 from cloister.messages.generation import SamplingParams, TokenLogprob, Tokens
 from tests.gateway.fakes import END, ByteTokenizer
 

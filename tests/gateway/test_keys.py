@@ -16,16 +16,16 @@ def test_a_new_key_opens_for_its_tenant_only(tmp_path: Path) -> None:
     path.write_text(f"[keys]\n{key_line(alice, 'alice')}\n{key_line(bob, 'bob')}\n")
     assert alice not in path.read_text()
     keys = load_keys(GatewaySettings(host="0.0.0.0", keys_file=path))
-    assert (keys.tenant(alice), keys.tenant(bob)) == ("alice", "bob")
+    assert (keys.caller(alice).tenant, keys.caller(bob).tenant) == ("alice", "bob")
     for wrong in (None, "", DEVELOPMENT_KEY, alice + " ", alice.upper(), new_key(), "\ud800"):
         with pytest.raises(Unauthorized):
-            keys.tenant(wrong)
+            keys.caller(wrong)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
 def test_the_development_key_works_on_loopback(host: str) -> None:
     assert is_loopback(host)
-    assert load_keys(GatewaySettings(host=host)).tenant(DEVELOPMENT_KEY) == "development"
+    assert load_keys(GatewaySettings(host=host)).caller(DEVELOPMENT_KEY).tenant == "development"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.4", "example.org", "", "localhost.evil.org"])
@@ -69,7 +69,7 @@ def test_a_missing_or_binary_keys_file_admits_nobody(tmp_path: Path) -> None:
 
 def test_an_empty_ring_admits_nobody() -> None:
     with pytest.raises(Unauthorized):
-        KeyRing({}).tenant(DEVELOPMENT_KEY)
+        KeyRing({}).caller(DEVELOPMENT_KEY)
 
 
 def test_a_trust_group_belongs_to_the_tenant(tmp_path: Path) -> None:

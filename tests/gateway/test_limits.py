@@ -11,9 +11,9 @@ from fastapi import FastAPI
 
 from cloister.config import GatewaySettings
 from cloister.errors import PromptTooLong
-from cloister.gateway import limits
+from cloister.gateway import guard
 from cloister.gateway.app import create_app
-from cloister.gateway.limits import answer_tokens
+from cloister.gateway.jobs import answer_tokens
 from tests.gateway.fakes import KEY, MODEL, ByteTokenizer, FakeBackend, chat_body, served
 
 CHAT = "/v1/chat/completions"
@@ -73,7 +73,7 @@ def test_an_endless_upload_ends(url: str, name: str, key: str) -> None:
 async def test_a_body_that_does_not_come_is_not_waited_for(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "BODY_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(guard, "BODY_TIMEOUT_S", 0.05)
 
     async def stuck() -> AsyncIterator[bytes]:
         yield b"{"

@@ -9,7 +9,7 @@ import pytest
 
 from cloister.backend.base import VaultJob
 from cloister.errors import StartingUp
-from cloister.gateway.reply import comment
+from cloister.gateway.answer import comment
 from cloister.levels import LEVELS as EVERY_LEVEL
 from cloister.messages.generation import Progress, Tokens
 from tests.gateway.fakes import LEVELS, FakeBackend, chat_body, completion_body
@@ -109,7 +109,7 @@ async def test_while_it_starts_clients_are_told_how_long(http: httpx.AsyncClient
 
 
 async def test_a_server_without_it_says_how_to_have_it(http: httpx.AsyncClient, app: Any) -> None:
-    from cloister.gateway.protection import Levels
+    from cloister.gateway.terms import Levels
 
     object.__setattr__(app.state.api, "levels", Levels(LEVELS))
     refused = await http.post(CHAT, json=chat_body())

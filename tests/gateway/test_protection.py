@@ -11,7 +11,7 @@ from cloister.backend.base import OpenJob, VaultJob
 from cloister.config import GatewaySettings
 from cloister.errors import InvalidRequest, LevelUnavailable
 from cloister.gateway.app import create_app
-from cloister.gateway.protection import Levels
+from cloister.gateway.terms import Levels
 from cloister.levels import LEVELS as EVERY_LEVEL
 from cloister.messages.prompts import ChatPrompt, PromptMessage, TextPrompt, TokenPrompt, read_prompt
 from tests.gateway.fakes import KEY, LEVELS, MODEL, ByteTokenizer, FakeBackend, chat_body, completion_body

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.gateway.stops import StopStrings
+from cloister.gateway.choice import StopStrings
 
 letters = st.text("ab", max_size=30)
 

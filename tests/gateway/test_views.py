@@ -12,8 +12,8 @@ import pytest
 
 from cloister.config import GatewaySettings
 from cloister.gateway.app import create_app
+from cloister.gateway.generation import KEPT_S, MOST, WatchedAnswer, WatchedAnswers
 from cloister.gateway.keys import key_line, new_key
-from cloister.gateway.watched import KEPT_S, MOST, WatchedAnswer, WatchedAnswers
 from cloister.messages.service import View
 from tests.gateway.fakes import KEY, MODEL, ByteTokenizer, FakeBackend, chat_body
 

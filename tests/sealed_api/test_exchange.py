@@ -17,12 +17,10 @@ from cloister.config import GatewaySettings
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.app import create_api
 from cloister.gateway.keys import load_keys
-from cloister.messages.frontend import Leave, SealedPart, Taken
+from cloister.messages.frontend import Leave, SealedPart, Serve, Taken
 from cloister.messages.generation import Failed
 from cloister.messages.prompts import SealedPrompt
-from cloister.messages.sealed_api import Serve
-from cloister.sealed_api.desk import Desk
-from cloister.sealed_api.exchange import WINDOW_BYTES
+from cloister.sealed_api.exchange import WINDOW_BYTES, Exchanges
 from tests.gateway.fakes import KEY, MODEL, ByteTokenizer, FakeBackend, FakeStream, chat_body, completion_body
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -72,12 +70,12 @@ class Answer:
 
 
 class Room:
-    """A desk and whoever sends to it."""
+    """A exchanges and whoever sends to it."""
 
     def __init__(self, backend: FakeBackend, **settings: Any) -> None:
         chosen = GatewaySettings(**settings)
         self.app = create_api(backend, ByteTokenizer(), MODEL, chosen, 1, load_keys(chosen))
-        self.desk = Desk(self.app, self._receive)
+        self.exchanges = Exchanges(self.app, self._receive)
         self.answers: dict[int, Answer] = {}
         self.frames: list[tuple[Any, ...]] = []
         self._node = ChannelKey.generate()
@@ -97,7 +95,7 @@ class Room:
         derived = self._node.accept(enc)
         self.keys = derived
         self.answers[number] = Answer(keys, enc)
-        self.desk.hear(Serve(number, enc, sealed, prompts, derived.request, derived.response))
+        self.exchanges.hear(Serve(number, enc, sealed, prompts, derived.request, derived.response))
         return self.answers[number]
 
     async def ask(self, *args: Any, **more: Any) -> Answer:
@@ -127,7 +125,7 @@ async def test_an_answer_is_head_data_and_end(room: Room, backend: VaultBackend)
     assert json.loads(answer.body)["choices"][0]["message"]["content"] == backend.answer
     assert [frame.kind for frame in answer.frames] == [FrameKind.HEAD, FrameKind.DATA, FrameKind.END]
     assert backend.named == [(SealedPrompt(1, 0, "messages"), "partitioned")]
-    assert len(answer.sizes) == 1 and len(room.desk) == 0
+    assert len(answer.sizes) == 1 and len(room.exchanges) == 0
 
 
 async def test_each_prompt_of_a_completion_is_named(room: Room, backend: VaultBackend) -> None:
@@ -244,10 +242,10 @@ async def test_a_user_who_leaves_cancels(room: Room, backend: VaultBackend) -> N
     while len(answer.sizes) < 5:
         await asyncio.sleep(0.001)
     assert backend.open == 2
-    room.desk.hear(Leave(1))
+    room.exchanges.hear(Leave(1))
     received = len(answer.sizes)
     async with asyncio.timeout(5):
-        while backend.open or len(room.desk):
+        while backend.open or len(room.exchanges):
             await asyncio.sleep(0.001)
     assert backend.cancelled == 2 and len(answer.sizes) == received
     assert answer.failed is None
@@ -268,7 +266,7 @@ async def test_no_more_is_made_than_is_taken(room: Room, backend: VaultBackend) 
     async with asyncio.timeout(20):
         while not answer.done.is_set():
             if (new := sum(answer.sizes) - told) > 0:
-                room.desk.hear(Taken(1, new))
+                room.exchanges.hear(Taken(1, new))
                 told += new
             await asyncio.sleep(0.001)
     assert answer.body.endswith(b"data: [DONE]\n\n") or b"length" in answer.body

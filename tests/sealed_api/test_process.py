@@ -18,11 +18,19 @@ from cloister.channel.keys import ChannelKey, RequestKeys, address_to
 from cloister.channel.sealing import seal_request
 from cloister.channel.stream import StreamOpener
 from cloister.config import GatewaySettings
-from cloister.messages.frontend import Leave, SealedPart, Serving, StartFrontend
+from cloister.messages.frontend import (
+    AskSealed,
+    FromSealedApi,
+    Leave,
+    SealedPart,
+    Serve,
+    Serving,
+    Settled,
+    StartFrontend,
+)
 from cloister.messages.generation import VERSION, Accepted, Cancel, Failed, Submit, Tokens
 from cloister.messages.lifecycle import StartFailed
 from cloister.messages.prompts import SealedPrompt
-from cloister.messages.sealed_api import AskSealed, FromSealedApi, Serve, Settled
 from cloister.models.source import ModelFolder
 from cloister.process.child import run_module
 from cloister.process.hardening import WIPE_FREED_MEMORY

@@ -17,12 +17,10 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from cloister.backend.base import Backend, OpenJob, VaultJob
-from cloister.backend.mailbox import Event, Mailbox
-from cloister.backend.stream import TokenStream
+from cloister.backend.stream import Event, Mailbox, TokenStream
 from cloister.errors import ProtocolError, ServiceUnavailable
-from cloister.messages.failure import raised
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.frontend import Ask, EndSession, Serving, StartFrontend, ToGateway
+from cloister.messages.frontend import Ask, AskSealed, EndSession, Serving, StartFrontend, ToGateway
 from cloister.messages.generation import (
     VERSION,
     Accepted,
@@ -35,8 +33,8 @@ from cloister.messages.generation import (
     Tokens,
     label_spans,
 )
+from cloister.messages.lifecycle import raised
 from cloister.messages.prompts import SealedPrompt
-from cloister.messages.sealed_api import AskSealed
 from cloister.messages.service import AskView, View
 
 RECEIVE_BYTES = 1 << 20

@@ -21,10 +21,10 @@ from cloister.config import Settings
 from cloister.controller.evidence import EvidenceMaker
 from cloister.controller.release import find_release
 from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable
-from cloister.messages.delivery import FromKeyWaiting, KeyTaken, OfferKey, StartKeyWaiting
-from cloister.messages.failure import failed
 from cloister.messages.frontend import AskEvidence, Listening
 from cloister.messages.generation import VERSION, Failed
+from cloister.messages.lifecycle import failed
+from cloister.messages.sealed_weights import FromKeyWaiting, KeyTaken, OfferKey, StartKeyWaiting
 from cloister.process.child import environment
 from cloister.process.handle import ModuleHandle
 from cloister.sealed_weights.file import WeightsBundle

@@ -17,8 +17,8 @@ from cloister.attest.attester import Attester, Tee
 from cloister.attest.evidence import VERSION, NodeEvidence, Statement, bind, write_evidence
 from cloister.controller.relay import Frontend
 from cloister.errors import CloisterError, QueueFull, where_raised
-from cloister.messages.failure import failed
 from cloister.messages.frontend import AskEvidence, Evidence
+from cloister.messages.lifecycle import failed
 from cloister.transparency.dev_log import Release
 
 MAX_WAITING = 256

@@ -15,8 +15,8 @@ import msgspec
 
 from cloister.config import Settings
 from cloister.errors import ProtocolError
-from cloister.messages.forkserver import FromForkServer, Preload, Preloaded, Spawn, Spawned
 from cloister.messages.generation import VERSION
+from cloister.messages.lifecycle import FromForkServer, Preload, Preloaded, Spawn, Spawned
 from cloister.process.child import Child
 from cloister.process.handle import ModuleHandle
 

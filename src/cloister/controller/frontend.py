@@ -21,16 +21,18 @@ from cloister.controller.sealed_requests import SealedRequests
 from cloister.messages.frontend import (
     AskEvidence,
     FromGateway,
+    FromSealedApi,
     Leave,
     Listening,
+    Mishap,
     Sealed,
     SealedPart,
     Serving,
+    Settled,
     StartFrontend,
     Taken,
 )
 from cloister.messages.generation import VERSION, Failed
-from cloister.messages.sealed_api import FromSealedApi, Mishap, Settled
 from cloister.models.source import ModelFolder
 from cloister.process.endpoint import Endpoint
 from cloister.process.handle import ModuleHandle

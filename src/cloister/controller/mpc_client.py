@@ -21,7 +21,8 @@ from cloister.controller.routes.mpc import MpcRoute
 from cloister.controller.shares_folder import SharesFolder
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable, StartingUp
 from cloister.messages.generation import VERSION
-from cloister.messages.mpc_client import (
+from cloister.messages.vault import (
+    Confide,
     FromLocalParties,
     FromMpcClient,
     LocalPartiesReady,
@@ -29,7 +30,6 @@ from cloister.messages.mpc_client import (
     StartLocalParties,
     StartMpcClient,
 )
-from cloister.messages.vault import Confide
 from cloister.models.source import ModelFolder
 from cloister.process.handle import ModuleHandle
 

@@ -32,9 +32,9 @@ from cloister.errors import CloisterError, ServiceUnavailable
 from cloister.levels import Needs, served
 from cloister.link.network.handshake import digest_of
 from cloister.link.shape import LinkShape
-from cloister.messages.forkserver import Preloaded
 from cloister.messages.frontend import Serving
 from cloister.messages.generation import VERSION, Ready
+from cloister.messages.lifecycle import Preloaded
 from cloister.models.source import ModelFolder
 
 log = logging.getLogger(__name__)

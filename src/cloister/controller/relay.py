@@ -31,10 +31,9 @@ from cloister.controller.vaults import Vault, Vaults
 from cloister.controller.wording import in_own_words
 from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable, VaultLost
 from cloister.levels import Decodes
-from cloister.messages.frontend import Ask, EndSession, Serving
+from cloister.messages.frontend import Ask, AskSealed, EndSession, Serving
 from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Submit, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
-from cloister.messages.sealed_api import AskSealed
 from cloister.messages.service import AskView, Paused, View
 from cloister.messages.vault import CoresDone, LinkBroken, Prefilled, Release, Understood, WantCores
 

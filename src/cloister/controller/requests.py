@@ -14,8 +14,8 @@ from cloister.controller.numbering import frontend_of
 from cloister.controller.sessions import Session
 from cloister.errors import CloisterError, ProtocolError
 from cloister.levels import Level
-from cloister.messages.failure import failed
 from cloister.messages.generation import Accepted, Failed, SamplingParams, Tokens
+from cloister.messages.lifecycle import failed
 
 Holder = Literal["vault", "service", "mpc"]
 

@@ -16,11 +16,10 @@ from cloister.controller.channel_key import ChannelKeys
 from cloister.controller.numbering import frontend_of, local, wide
 from cloister.controller.relay import Frontend
 from cloister.errors import CloisterError, PromptTooLong, ProtocolError, QueueFull, ServiceUnavailable
-from cloister.messages.failure import failed
-from cloister.messages.frontend import Leave, Sealed, SealedPart, Taken
+from cloister.messages.frontend import Leave, Sealed, SealedPart, Serve, Taken
 from cloister.messages.generation import Failed
+from cloister.messages.lifecycle import failed
 from cloister.messages.prompts import MAX_SEALED_PROMPT_BYTES, LockedPrompt, SealedPrompt
-from cloister.messages.sealed_api import Serve
 
 MAX_REQUESTS = 4096
 MAX_HELD_BYTES = 48 * 1024 * 1024

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from cloister.controller.memory_folder import MemoryFolder
 from cloister.errors import ProtocolError
-from cloister.messages.failure import start_failed
 from cloister.messages.generation import VERSION
-from cloister.messages.unsealing import Locked, Packed, ToUnsealer, Unseal, Unsealed
+from cloister.messages.lifecycle import start_failed
+from cloister.messages.sealed_weights import Locked, Packed, ToUnsealer, Unseal, Unsealed
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import begin_child, forbid_core_dumps
 from cloister.sealed_weights.file import WeightsBundle

@@ -14,7 +14,7 @@ import msgspec
 from cloister.controller.memory_folder import path_of
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.messages.generation import VERSION
-from cloister.messages.unsealing import FromUnsealer, Locked, Packed, Unseal, Unsealed
+from cloister.messages.sealed_weights import FromUnsealer, Locked, Packed, Unseal, Unsealed
 from cloister.models.source import ModelFolder
 from cloister.process.child import inherit_everywhere
 from cloister.process.handle import ModuleHandle

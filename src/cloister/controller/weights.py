@@ -15,9 +15,8 @@ import msgspec
 
 from cloister.config import EngineSettings
 from cloister.errors import CloisterError, SetupError
-from cloister.messages.failure import why_not_started
 from cloister.messages.generation import VERSION
-from cloister.messages.lifecycle import Start, StartFailed
+from cloister.messages.lifecycle import Start, StartFailed, why_not_started
 from cloister.models.memory_file import check_sealed, create_memory_file, reopen_read_only, seal
 from cloister.models.source import ModelFolder
 from cloister.process.child import inherited

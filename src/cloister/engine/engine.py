@@ -28,8 +28,8 @@ from cloister.errors import (
     VaultLost,
     where_raised,
 )
-from cloister.messages.failure import failed
 from cloister.messages.generation import Accepted, Failed, Phase, Stats, Submit, TokenLogprob, Tokens
+from cloister.messages.lifecycle import failed
 from cloister.messages.service import View
 
 log = logging.getLogger(__name__)

@@ -14,9 +14,8 @@ from contextlib import suppress
 from typing import NoReturn
 
 from cloister.forkserver.preloaded import PreloadedModel
-from cloister.messages.failure import start_failed
-from cloister.messages.forkserver import Spawn
 from cloister.messages.frames import encode_frame
+from cloister.messages.lifecycle import Spawn, start_failed
 from cloister.process.hardening import name_process
 from cloister.process.sandbox.layers import Profile
 from cloister.process.sandbox.namespaces import enter_own

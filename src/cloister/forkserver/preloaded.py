@@ -10,8 +10,8 @@ import torch
 from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
 from cloister.errors import ProtocolError
-from cloister.messages.forkserver import Preload
 from cloister.messages.generation import VERSION
+from cloister.messages.lifecycle import Preload
 from cloister.models.decoder import Decoder
 from cloister.models.load import load_decoder
 from cloister.models.sealed import SealedParts

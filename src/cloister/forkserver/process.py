@@ -8,8 +8,7 @@ import socket
 from typing import TypeAlias
 
 from cloister.errors import ProtocolError, SetupError
-from cloister.messages.failure import start_failed
-from cloister.messages.forkserver import Preload, Preloaded, Spawn, Spawned, ToForkServer
+from cloister.messages.lifecycle import Preload, Preloaded, Spawn, Spawned, ToForkServer, start_failed
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.sandbox.namespaces import empty_root, fresh_pid_namespace, leave_host
 from cloister.process.sandbox.seccomp import filter_program

@@ -1,12 +1,15 @@
-"""The two ways an answer goes out: whole, or as server-sent events while it is being generated.
+"""How an answer is written and sent: whole, or as server-sent events while it is being generated.
 
-Raw ASGI, because a stream passes here once per token. An answer sends a reply's bytes and does not know their shape.
+A reply knows the JSON shapes of an endpoint, not where the text comes from. An answer sends a reply's bytes and does
+not know their shape: raw ASGI, because a stream passes here once per token.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -14,9 +17,88 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from cloister.errors import CloisterError, RequestTimeout
+from cloister.gateway.choice import Delta
 from cloister.gateway.errors import describe, log_unexpected
 from cloister.gateway.generation import ClientGone, Generation
-from cloister.gateway.reply import DONE, Reply, usage_of
+from cloister.messages.generation import Progress
+from cloister.prompts.tokenizer import Tokenizer
+
+encode = msgspec.json.encode
+DONE = b"data: [DONE]\n\n"
+
+
+class Usage(msgspec.Struct):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+def usage_of(prompt_tokens: int, output_tokens: int) -> Usage:
+    return Usage(prompt_tokens, output_tokens, prompt_tokens + output_tokens)
+
+
+def finite(logprob: float) -> float:
+    """JSON has no infinity; OpenAI writes -9999.0 for a token that cannot come."""
+    return max(logprob, -9999.0)
+
+
+def comment(progress: Progress) -> bytes:
+    """How far a slow answer is, as a comment among the events: a line that begins with a colon, which readers of events
+    skip (HTML standard, §9.2.6). Counts and a pace; nothing of what is computed."""
+    pace = progress.seconds_per_token
+    estimate = "" if pace is None else f", about {pace:.2g} s per token"
+    return f": token {progress.token}, layer {progress.layer} of {progress.layers}{estimate}\n\n".encode()
+
+
+class Reply(ABC):
+    """One endpoint's way of writing one answer.
+
+    A stream writes thousands of events that differ in a few bytes: what is constant is encoded once.
+    """
+
+    id_prefix: str
+    chunk_object: str
+
+    def __init__(self, model: str, created: int, tokenizer: Tokenizer, *, include_usage: bool) -> None:
+        self.id = f"{self.id_prefix}-{secrets.token_hex(12)}"
+        self.model = model
+        self.created = created
+        self.tokenizer = tokenizer
+        self.include_usage = include_usage
+        head = {"id": self.id, "object": self.chunk_object, "created": created, "model": model}
+        self._head = b"data: " + encode(head)[:-1]
+        self._choice_head = self._head + b',"choices":[{"index":'
+        self._choice_tail = b'}],"usage":null}\n\n' if include_usage else b"}]}\n\n"
+
+    @abstractmethod
+    def whole(self, deltas: Sequence[Delta], usage: Usage) -> bytes:
+        """The body of an answer that is not streamed."""
+
+    @abstractmethod
+    def opening(self, index: int) -> bytes:
+        """The events that come before a choice's first text."""
+
+    @abstractmethod
+    def events(self, index: int, delta: Delta) -> bytes:
+        """The events that carry what is new in a choice; possibly none."""
+
+    def usage_event(self, usage: Usage) -> bytes:
+        """The event before the last, when the client asked for it."""
+        return b"".join((self._head, b',"choices":[],"usage":', encode(usage), b"}\n\n"))
+
+    def event(self, index: int, content: bytes, scores: bytes, finish: bytes) -> bytes:
+        """One event about one choice; `content` is the member that differs between the endpoints."""
+        head, tail = self._choice_head, self._choice_tail
+        return b'%b%d,%b,"logprobs":%b,"finish_reason":%b%b' % (head, index, content, scores, finish, tail)
+
+    def label(self, token: int) -> str:
+        """A token as text; one that is no whole character is spelt in bytes, as OpenAI does."""
+        raw = self.tokenizer.token_bytes(token)
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in raw)
+
 
 _LAST_WORD_S = 2.0
 
@@ -66,19 +148,9 @@ class StreamedAnswer(Answer):
 
     media_type = "text/event-stream"
 
-    def __init__(
-        self,
-        generation: Generation,
-        reply: Reply,
-        deadline: float,
-        headers: Mapping[str, str],
-        *,
-        include_usage: bool,
-    ) -> None:
-        super().__init__(generation, reply, deadline, headers)
-        self.headers["cache-control"] = "no-cache"
-        self.headers["x-accel-buffering"] = "no"
-        self._include_usage = include_usage
+    def __init__(self, generation: Generation, reply: Reply, deadline: float, headers: Mapping[str, str]) -> None:
+        unbuffered = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        super().__init__(generation, reply, deadline, {**headers, **unbuffered})
         self._started = False
 
     async def generate(self, send: Send) -> None:
@@ -91,7 +163,7 @@ class StreamedAnswer(Answer):
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 pieces[:0] = [reply.opening(choice.index) for choice in generation.choices]
             if generation.done:
-                if self._include_usage:
+                if reply.include_usage:
                     pieces.append(reply.usage_event(usage_of(generation.prompt_tokens, generation.output_tokens)))
                 pieces.append(DONE)
             if events := b"".join(pieces):

@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, TypeVar, cast
 
+import msgspec
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import ValidationError
+from starlette.responses import Response
 
 from cloister.backend.base import Backend, OpenJob, VaultJob
 from cloister.config import GatewaySettings
 from cloister.errors import ModelNotFound
-from cloister.gateway import protection, session
-from cloister.gateway.answer import Answer, StreamedAnswer
-from cloister.gateway.choice import Choice
-from cloister.gateway.generation import Generation, Order
+from cloister.gateway.answer import Answer, Reply, StreamedAnswer
+from cloister.gateway.choice import Choice, Echo, StopStrings
+from cloister.gateway.generation import Generation, Order, WatchedAnswer, WatchedAnswers
+from cloister.gateway.guard import read_body
+from cloister.gateway.jobs import PromptReader, answer_tokens, choice_seed, for_vault, sampling_params
 from cloister.gateway.keys import Caller, KeyRing
-from cloister.gateway.limits import answer_tokens, read_body
 from cloister.gateway.metrics import Metrics
-from cloister.gateway.prompts import PromptReader, for_vault
-from cloister.gateway.protection import Levels
-from cloister.gateway.reply import Reply
-from cloister.gateway.schema import Forms, GenerationRequest
-from cloister.gateway.sealed_request import prompts_of, sealed_request_of
-from cloister.gateway.session import Session, choose_session
-from cloister.gateway.stops import StopStrings
-from cloister.gateway.text import Tokenizer
-from cloister.gateway.watched import WatchedAnswer, WatchedAnswers
+from cloister.gateway.schema import Forms, GenerationRequest, prompts_of, sealed_request_of
+from cloister.gateway.terms import LEVEL_HEADER, SESSION_HEADER, Levels, Session, choose_session
 from cloister.levels import LEVELS, ConfidedLevel, Level
 from cloister.messages.prompts import Prompt, SealedPrompt
 from cloister.prompts.json_prompt import invalid_from
+from cloister.prompts.tokenizer import Tokenizer
 
 Body = TypeVar("Body", bound=GenerationRequest)
 bearer = HTTPBearer(auto_error=False, description="An API key of this server.")
@@ -61,8 +57,8 @@ class Terms:
     @property
     def headers(self) -> dict[str, str]:
         """What an answer says of the terms it was made under."""
-        named = {session.HEADER: self.session.name} if self.session.keep else {}
-        return {protection.HEADER: self.level.name, **named}
+        named = {SESSION_HEADER: self.session.name} if self.session.keep else {}
+        return {LEVEL_HEADER: self.level.name, **named}
 
 
 @dataclass(frozen=True)
@@ -113,6 +109,27 @@ class Api:
             default = min(default, short)
         return answer_tokens(prompt_tokens, asked, default, self.backend.ready.max_context)
 
+    def orders(
+        self,
+        body: GenerationRequest,
+        job: OpenJob | VaultJob,
+        max_tokens: int,
+        logprobs: int | None,
+        prompt: int = 0,
+        echo: Echo | None = None,
+    ) -> list[Order]:
+        """One order for each choice the body asks for; they differ in their seeds alone."""
+        params = sampling_params(
+            body,
+            max_tokens=max_tokens,
+            logprobs=logprobs,
+            prompt_logprobs=logprobs if echo else None,
+            vocabulary=self.backend.ready.vocabulary,
+            stop_tokens=self.tokenizer.stop_tokens,
+        )
+        seeds = [choice_seed(body.seed, choice) for choice in range(body.n or 1)]
+        return [Order(job, msgspec.structs.replace(params, seed=seed), prompt, echo) for seed in seeds]
+
     def answer(self, terms: Terms, body: GenerationRequest, orders: Sequence[Order], reply: Reply) -> Answer:
         """The response that will generate what was ordered and send it as the body wishes."""
         stops = StopStrings(body.stop_strings)
@@ -123,9 +140,12 @@ class Api:
         watched = WatchedAnswer(reply.id, terms.caller.tenant, terms.level.name)
         jobs = [order.job for order in orders]
         generation = Generation(self.backend, watched, choices, jobs, self.watched, self.metrics)
-        if body.stream:
-            return StreamedAnswer(generation, reply, terms.deadline, terms.headers, include_usage=body.include_usage)
-        return Answer(generation, reply, terms.deadline, terms.headers)
+        kind = StreamedAnswer if body.stream else Answer
+        return kind(generation, reply, terms.deadline, terms.headers)
+
+
+def json_response(value: msgspec.Struct, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(value), headers=headers, media_type="application/json")
 
 
 def api_of(request: Request) -> Api:
@@ -145,7 +165,7 @@ async def _asked(
     timeout = api_of(request).settings.request_timeout_s
     deadline = asyncio.get_running_loop().time() + timeout
     headers = request.headers
-    return Asked(caller_of(request, credentials), deadline, headers.get(protection.HEADER), headers.get(session.HEADER))
+    return Asked(caller_of(request, credentials), deadline, headers.get(LEVEL_HEADER), headers.get(SESSION_HEADER))
 
 
 AskedBy = Annotated[Asked, Depends(_asked)]

@@ -12,19 +12,19 @@ from cloister import __version__
 from cloister.backend.base import Backend, Carrier
 from cloister.config import GatewaySettings
 from cloister.errors import CloisterError
-from cloister.gateway import chat, completions, models, operations, sealed, sessions, views
+from cloister.gateway import completions, routes, sealed
 from cloister.gateway.api import Api
 from cloister.gateway.errors import ErrorReply, handle_cloister_error, handle_http_error
+from cloister.gateway.generation import WatchedAnswers
 from cloister.gateway.guard import Guard
+from cloister.gateway.jobs import PromptReader
 from cloister.gateway.keys import KeyRing, load_keys
 from cloister.gateway.metrics import Metrics
 from cloister.gateway.openapi import describe
-from cloister.gateway.prompts import PromptReader
-from cloister.gateway.protection import Levels
 from cloister.gateway.schema import ChatRequest, CompletionRequest
-from cloister.gateway.text import Tokenizer
-from cloister.gateway.watched import WatchedAnswers
+from cloister.gateway.terms import Levels
 from cloister.gateway.webpage import PageInfo, mount_page
+from cloister.prompts.tokenizer import Tokenizer
 
 
 def create_api(
@@ -55,15 +55,15 @@ def create_api(
     app.add_middleware(Guard, metrics=metrics, local_only=settings.keys_file is None)
     app.add_exception_handler(CloisterError, handle_cloister_error)
     app.add_exception_handler(HTTPException, handle_http_error)
-    for part in (chat, completions, models, sessions, views, operations):
+    for part in (completions, routes):
         app.include_router(part.router)
     describe(
         app,
         model,
         levels.offered,
         sent=(
-            *(ErrorReply, chat.ChatCompletion, completions.Completion, models.Model, models.ModelList),
-            *(views.RequestView, operations.Health, PageInfo),
+            *(ErrorReply, completions.ChatCompletion, completions.Completion, routes.Model, routes.ModelList),
+            *(routes.RequestView, routes.Health, PageInfo),
         ),
         received=(ChatRequest, CompletionRequest),
     )

@@ -13,9 +13,9 @@ import msgspec
 from cloister.backend.base import Carrier, SealedAnswer
 from cloister.backend.client import ControllerClient
 from cloister.errors import CloisterError, ServiceUnavailable
-from cloister.messages.failure import raised
 from cloister.messages.frontend import AskEvidence, Evidence, Leave, Sealed, SealedPart, Taken, ToGateway
 from cloister.messages.generation import Failed
+from cloister.messages.lifecycle import raised
 
 TELL_TAKEN_BYTES = 1 << 16
 """The sealed API may be further ahead than this (sealed_api.exchange.WINDOW_BYTES), so it need not wait for it."""

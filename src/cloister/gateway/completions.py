@@ -1,4 +1,7 @@
-"""POST /v1/completions: plain text or token ids in, text out; with echo, also the scoring of given text."""
+"""POST /v1/chat/completions and POST /v1/completions, and the shapes of their answers.
+
+Plain completions take text or token ids; with echo, they also score given text.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,109 @@ from starlette.responses import Response
 
 from cloister.backend.base import OpenJob
 from cloister.errors import InvalidRequest
+from cloister.gateway.answer import Reply, Usage, comment, encode, finite
 from cloister.gateway.api import AskedBy, api_of
 from cloister.gateway.choice import Delta, Echo, Finish, ScoredToken
 from cloister.gateway.generation import Order
-from cloister.gateway.limits import MAX_CHOICES
 from cloister.gateway.openapi import generation_docs
-from cloister.gateway.reply import Reply, Usage, comment, encode, finite
-from cloister.gateway.sampling import choice_seed, sampling_params
-from cloister.gateway.schema import COMPLETION
-from cloister.gateway.text import Tokenizer
+from cloister.gateway.schema import CHAT, COMPLETION, MAX_CHOICES
 from cloister.messages.prompts import Prompt, SealedPrompt, TextPrompt
 from cloister.prompts.reading import parse_confidential
+from cloister.prompts.tokenizer import Tokenizer
+
+# An answer without a limit of its own may take the rest of the context, but not hold blocks for ever.
+CHAT_TOKENS = 1024
+# OpenAI's own default.
+COMPLETION_TOKENS = 16
+
+router = APIRouter()
+
+
+class TopLogprob(msgspec.Struct):
+    token: str
+    bytes: list[int]
+    logprob: float
+
+
+class ChatTokenLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    content: list[ChatTokenLogprob]
+    refusal: None = None
+
+
+class AssistantMessage(msgspec.Struct):
+    content: str
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct):
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Finish
+
+
+class ChatCompletion(msgspec.Struct):
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    object: Literal["chat.completion"] = "chat.completion"
+
+
+class ChatReply(Reply):
+    id_prefix = "chatcmpl"
+    chunk_object = "chat.completion.chunk"
+
+    def whole(self, deltas: Sequence[Delta], usage: Usage) -> bytes:
+        choices = [
+            ChatChoice(index, AssistantMessage(delta.text), self._logprobs(delta.scores), delta.finish or "stop")
+            for index, delta in enumerate(deltas)
+        ]
+        return encode(ChatCompletion(self.id, self.created, self.model, choices, usage))
+
+    def opening(self, index: int) -> bytes:
+        return self.event(index, b'"delta":{"role":"assistant","content":""}', b"null", b"null")
+
+    def events(self, index: int, delta: Delta) -> bytes:
+        events = b"" if delta.progress is None else comment(delta.progress)
+        if delta.text or delta.scores:
+            scores = b"null" if delta.scores is None else encode(self._logprobs(delta.scores))
+            events += self.event(index, b'"delta":{"content":%b}' % encode(delta.text), scores, b"null")
+        if delta.finish is not None:
+            events += self.event(index, b'"delta":{}', b"null", encode(delta.finish))
+        return events
+
+    def _logprobs(self, scores: list[ScoredToken] | None) -> ChatLogprobs | None:
+        if scores is None:
+            return None
+        content = []
+        for scored in scores:
+            top = [TopLogprob(*self._scored(token, logprob)) for token, logprob in scored.top]
+            content.append(ChatTokenLogprob(*self._scored(scored.token, scored.logprob or 0.0), top))
+        return ChatLogprobs(content)
+
+    def _scored(self, token: int, logprob: float) -> tuple[str, list[int], float]:
+        return self.label(token), list(self.tokenizer.token_bytes(token)), finite(logprob)
+
+
+@router.post("/v1/chat/completions", **generation_docs("ChatRequest", "ChatCompletion"))
+async def chat_completions(request: Request, asked: AskedBy) -> Response:
+    """Continue a conversation."""
+    api = api_of(request)
+    body, terms = await api.read(request, CHAT, asked)
+    [prompt] = terms.prompts
+    job = await api.job(prompt, terms)
+    limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+    max_tokens = api.answer_tokens(job, limit, CHAT_TOKENS)
+    orders = api.orders(body, job, max_tokens, (body.top_logprobs or 0) if body.logprobs else None)
+    reply = ChatReply(api.model, int(time.time()), api.tokenizer, include_usage=body.include_usage)
+    return api.answer(terms, body, orders, reply)
 
 
 class CompletionLogprobs(msgspec.Struct):
@@ -90,36 +185,19 @@ class CompletionReply(Reply):
         return top
 
 
-# OpenAI's own default.
-DEFAULT_TOKENS = 16
-
-router = APIRouter()
-
-
 @router.post("/v1/completions", **generation_docs("CompletionRequest", "Completion"))
 async def completions(request: Request, asked: AskedBy) -> Response:
     """Continue one or several prompts."""
     api = api_of(request)
     body, terms = await api.read(request, COMPLETION, asked)
-    each = body.n or 1
-    if each * len(terms.prompts) > MAX_CHOICES:
+    if (body.n or 1) * len(terms.prompts) > MAX_CHOICES:
         raise InvalidRequest(f"n times the number of prompts may be at most {MAX_CHOICES}.", param="n")
     orders: list[Order] = []
     for number, prompt in enumerate(terms.prompts):
         job = await api.job(prompt, terms)
-        max_tokens = api.answer_tokens(job, body.max_tokens, DEFAULT_TOKENS)
+        max_tokens = api.answer_tokens(job, body.max_tokens, COMPLETION_TOKENS)
         echo = _echo(prompt, job, api.tokenizer) if body.echo and isinstance(job, OpenJob) else None
-        for choice in range(each):
-            params = sampling_params(
-                body,
-                max_tokens=max_tokens,
-                logprobs=body.logprobs,
-                prompt_logprobs=body.logprobs if echo else None,
-                vocabulary=api.backend.ready.vocabulary,
-                stop_tokens=api.tokenizer.stop_tokens,
-                seed=choice_seed(body.seed, choice),
-            )
-            orders.append(Order(job, params, number, echo))
+        orders += api.orders(body, job, max_tokens, body.logprobs, prompt=number, echo=echo)
     reply = CompletionReply(api.model, int(time.time()), api.tokenizer, include_usage=body.include_usage)
     return api.answer(terms, body, orders, reply)
 

@@ -46,28 +46,20 @@ class ErrorReply(msgspec.Struct):
     error: ErrorBody
 
 
-class BodyTooLarge(InvalidRequest):
+class BodyTooLarge(InvalidRequest, code="body_too_large"):
     """The request's body exceeds the server's limit."""
 
-    code = "body_too_large"
 
-
-class BodyTimeout(InvalidRequest):
+class BodyTimeout(InvalidRequest, code="body_timeout"):
     """The request's body did not arrive in time."""
 
-    code = "body_timeout"
 
-
-class ForeignHost(CloisterError):
+class ForeignHost(CloisterError, code="foreign_host"):
     """The request names a host that is not this machine, where only this machine may ask."""
 
-    code = "foreign_host"
 
-
-class UnsupportedMedia(InvalidRequest):
+class UnsupportedMedia(InvalidRequest, code="unsupported_media_type"):
     """The request's body is not JSON."""
-
-    code = "unsupported_media_type"
 
 
 # The first class that matches decides; what is not listed is the server's own fault.

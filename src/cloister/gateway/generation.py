@@ -4,14 +4,17 @@ One task per choice carries the backend's messages into a mailbox; the reader ta
 go, so a slow client gets few large pieces rather than many small ones. Nothing here knows the API's shapes; of ASGI it
 knows only how a client's leaving announces itself.
 
-A job holds a prompt, so it is given away: once the backend has it, nothing here leads to it any more.
+A job holds a prompt, so it is given away: once the backend has it, nothing here leads to it any more. Which of the
+backend's requests belong to an answer is remembered for as long as its caller may ask: numbers and names only.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 import traceback
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -22,8 +25,55 @@ from cloister.backend.base import Backend, OpenJob, VaultJob
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.choice import Choice, Echo
 from cloister.gateway.metrics import Metrics
-from cloister.gateway.watched import WatchedAnswer, WatchedAnswers
 from cloister.messages.generation import SamplingParams, Tokens
+
+MOST = 4096
+KEPT_S = 60.0
+
+
+@dataclass(slots=True)
+class WatchedAnswer:
+    """An answer's owner and level, and the backend's request for each choice that has begun."""
+
+    id: str
+    tenant: str
+    level: str
+    requests: dict[int, int] = field(default_factory=dict)
+    ended: float | None = None
+
+
+class WatchedAnswers:
+    """The answers under way and those that ended a short while ago. When there are too many, the oldest go."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._running: OrderedDict[str, WatchedAnswer] = OrderedDict()
+        self._ended: OrderedDict[str, WatchedAnswer] = OrderedDict()
+
+    def begin(self, answer: WatchedAnswer) -> None:
+        self._forget_old()
+        while len(self._running) + len(self._ended) >= MOST:
+            (self._ended or self._running).popitem(last=False)
+        self._running[answer.id] = answer
+
+    def end(self, answer: WatchedAnswer) -> None:
+        answer.ended = self._clock()
+        if self._running.pop(answer.id, None) is not None:
+            self._ended[answer.id] = answer
+
+    def find(self, answer_id: str, tenant: str) -> WatchedAnswer | None:
+        """The answer, if it is this tenant's; another's is as unknown as one that never was."""
+        self._forget_old()
+        answer = self._running.get(answer_id) or self._ended.get(answer_id)
+        return answer if answer is not None and answer.tenant == tenant else None
+
+    def _forget_old(self) -> None:
+        oldest = self._clock() - KEPT_S
+        while self._ended:
+            first = next(iter(self._ended.values()))
+            if first.ended is None or first.ended >= oldest:
+                return
+            self._ended.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +153,7 @@ class Generation:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._jobs.clear()
         self._watched.end(self._answer)
-        self._metrics.ended(self)
+        self._metrics.ended(self, self.prompt_tokens, self.output_tokens)
 
     async def news(self) -> list[Choice]:
         """Wait until something is new; the choices it concerns. Raises what the backend raised, or ClientGone."""
@@ -124,7 +174,7 @@ class Generation:
                 self._unfinished -= 1
                 if message.finish is None:
                     self._carriers[choice.index].cancel()
-        self._metrics.progressed(self)
+        self._metrics.progressed(self, self.output_tokens)
         return concerned
 
     def _put(self, choice: Choice | None, message: Tokens | Exception) -> None:

@@ -1,18 +1,71 @@
-"""The outermost layer: every request gets an id, is counted, and never ends in an exception.
+"""What stands before every endpoint: the outermost layer of the application, and the limits on bodies.
 
-It sees routes and statuses, never bodies. Pure ASGI: it stands on the path of every streamed token.
+The layer gives every request an id, counts it, and never lets it end in an exception. It sees routes and statuses,
+never bodies. Pure ASGI: it stands on the path of every streamed token.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
+from collections.abc import AsyncIterator
+from contextlib import suppress
 
+from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cloister.gateway.errors import ForeignHost, error_response, log_unexpected
+from cloister.config import GatewaySettings
+from cloister.gateway.errors import (
+    BodyTimeout,
+    BodyTooLarge,
+    ForeignHost,
+    UnsupportedMedia,
+    error_response,
+    log_unexpected,
+)
 from cloister.gateway.keys import is_loopback
 from cloister.gateway.metrics import Metrics
+
+BODY_TIMEOUT_S = 30.0
+JSON = "application/json"
+_DRAIN_S = 2.0
+
+
+async def read_body(request: Request, settings: GatewaySettings, wanted: str = JSON, limit: int | None = None) -> bytes:
+    """The whole body, if it is of the wanted kind, comes in time and is no larger than allowed."""
+    kind = request.headers.get("content-type", wanted).partition(";")[0].strip().lower()
+    if kind != wanted:
+        what = "JSON" if wanted == JSON else "a sealed request"
+        raise UnsupportedMedia(f"The body must be {what}.", hint=f"Send `Content-Type: {wanted}`.")
+    limit = settings.max_body_bytes if limit is None else limit
+    allowed_s = min(BODY_TIMEOUT_S, settings.request_timeout_s)
+    pieces = request.stream()
+    body = bytearray()
+    try:
+        async with asyncio.timeout(allowed_s):
+            async for piece in pieces:
+                body += piece
+                if len(body) > limit:
+                    break
+            else:
+                return bytes(body)
+    except TimeoutError:
+        raise BodyTimeout(f"The request's body did not arrive within {allowed_s:g} s.") from None
+    del body
+    await _drain(pieces, limit)
+    raise BodyTooLarge(f"The request's body exceeds the limit of {limit} bytes.")
+
+
+async def _drain(pieces: AsyncIterator[bytes], limit: int) -> None:
+    """Read a little of what is still coming: a client cut off in the middle of sending would not see the answer."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DRAIN_S):
+            async for piece in pieces:
+                limit -= len(piece)
+                if limit < 0:
+                    return
+
 
 _PORT = re.compile(r":\d+$")
 

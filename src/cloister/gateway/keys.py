@@ -53,10 +53,6 @@ class KeyRing:
             raise Unauthorized("The API key is not known here.", hint="Ask the operator for one.")
         return found
 
-    def tenant(self, key: str | None) -> str:
-        """The tenant alone."""
-        return self.caller(key).tenant
-
 
 def load_keys(settings: GatewaySettings) -> KeyRing:
     """The keys of the keys file or, without one and on a loopback address only, the development key."""

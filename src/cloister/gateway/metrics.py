@@ -6,8 +6,7 @@ No tenant, no user content and no sign of cache hits is ever a label or a value 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
@@ -18,14 +17,15 @@ _FIRST_TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 6
 _BETWEEN_TOKENS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
-class Progress(Protocol):
-    """What the metrics look at in a generation."""
-
-    @property
-    def prompt_tokens(self) -> int: ...
-
-    @property
-    def output_tokens(self) -> int: ...
+_GAUGES: dict[str, tuple[str, Callable[[Stats], float | None]]] = {
+    "running": ("Sequences being computed", lambda stats: stats.running),
+    "waiting": ("Sequences waiting", lambda stats: stats.waiting),
+    "kv_blocks_used": ("Blocks of the KV cache in use", lambda stats: stats.blocks_total - stats.blocks_free),
+    "kv_blocks_total": ("Blocks of the KV cache", lambda stats: stats.blocks_total),
+    "vaults": ("Vaults that hold a prompt or wait for one", lambda stats: stats.vaults),
+    "vault_ready_ms": ("From the order to fork the last vault until it was sealed", lambda stats: stats.vault_ready_ms),
+    "vault_wait_ms": ("From the last new session until its vault was sealed", lambda stats: stats.vault_wait_ms),
+}
 
 
 class ServiceWork:
@@ -72,18 +72,7 @@ class Metrics:
             buckets=_BETWEEN_TOKENS_S,
             registry=registry,
         )
-        self._gauges = {
-            name: Gauge(f"cloister_{name}", text, registry=registry)
-            for name, text in (
-                ("running", "Sequences being computed"),
-                ("waiting", "Sequences waiting"),
-                ("kv_blocks_used", "Blocks of the KV cache in use"),
-                ("kv_blocks_total", "Blocks of the KV cache"),
-                ("vaults", "Vaults that hold a prompt or wait for one"),
-                ("vault_ready_ms", "From the order to fork the last vault until it was sealed"),
-                ("vault_wait_ms", "From the last new session until its vault was sealed"),
-            )
-        }
+        self._gauges = {name: Gauge(f"cloister_{name}", text, registry=registry) for name, (text, _) in _GAUGES.items()}
         self._service = ServiceWork()
         registry.register(self._service)
         # When each live generation began or last progressed, and how many tokens it had then.
@@ -92,36 +81,27 @@ class Metrics:
     def answered(self, route: str, status: str) -> None:
         self._requests.labels(route, status).inc()
 
-    def began(self, generation: Progress, level: str) -> None:
+    def began(self, generation: object, level: str) -> None:
         self._last[id(generation)] = (time.perf_counter(), 0)
         self._generations.labels(level).inc()
 
-    def progressed(self, generation: Progress) -> None:
+    def progressed(self, generation: object, tokens: int) -> None:
         then, before = self._last[id(generation)]
-        tokens = generation.output_tokens
         if tokens == before:
             return
         now = time.perf_counter()
         (self._between if before else self._first).observe(now - then)
         self._last[id(generation)] = (now, tokens)
 
-    def ended(self, generation: Progress) -> None:
+    def ended(self, generation: object, prompt_tokens: int, output_tokens: int) -> None:
         self._last.pop(id(generation), None)
-        self._tokens_in.inc(generation.prompt_tokens)
-        self._tokens_out.inc(generation.output_tokens)
+        self._tokens_in.inc(prompt_tokens)
+        self._tokens_out.inc(output_tokens)
 
     def exposition(self, stats: Stats | None) -> bytes:
         """Prometheus's text format. Without stats (the service is away) the gauges say NaN."""
-        nothing = float("nan")
-        self._gauges["running"].set(stats.running if stats else nothing)
-        self._gauges["waiting"].set(stats.waiting if stats else nothing)
-        self._gauges["kv_blocks_total"].set(stats.blocks_total if stats else nothing)
-        self._gauges["kv_blocks_used"].set(stats.blocks_total - stats.blocks_free if stats else nothing)
-        self._gauges["vaults"].set(stats.vaults if stats else nothing)
-        for name, milliseconds in (
-            ("vault_ready_ms", stats.vault_ready_ms if stats else None),
-            ("vault_wait_ms", stats.vault_wait_ms if stats else None),
-        ):
-            self._gauges[name].set(nothing if milliseconds is None else milliseconds)
+        for name, (_, value) in _GAUGES.items():
+            told = value(stats) if stats else None
+            self._gauges[name].set(float("nan") if told is None else told)
         self._service.stats = stats
         return generate_latest(self._registry)

@@ -14,8 +14,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from cloister.gateway import session
-from cloister.gateway.protection import HEADER
+from cloister.gateway.terms import LEVEL_HEADER, SESSION_HEADER, SESSION_PATTERN
 from cloister.levels import LEVELS
 
 _REF = "#/components/schemas/{}"
@@ -49,6 +48,11 @@ def replies(name: str, *statuses: int) -> dict[str, Any]:
     return {"responses": {200: {"description": "OK", "content": json_of(name)}, **errors(*statuses)}}
 
 
+def _header(name: str, description: str, **schema: Any) -> dict[str, Any]:
+    schema = {"type": "string", **schema}
+    return {"name": name, "in": "header", "required": False, "description": description, "schema": schema}
+
+
 def generation_docs(body: str, reply: str) -> dict[str, Any]:
     """The documentation of a route that generates: JSON, or events when `stream` is true."""
     event = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
@@ -56,22 +60,12 @@ def generation_docs(body: str, reply: str) -> dict[str, Any]:
     level = {"description": "The level of protection the answer was made under", "schema": {"type": "string"}}
     named = {"description": "The session, where the caller named one", "schema": {"type": "string"}}
     parameters = [
-        {
-            "name": HEADER,
-            "in": "header",
-            "required": False,
-            "description": "The level of protection; like `protection` in the body",
-            "schema": {"type": "string", "enum": list(LEVELS)},
-        },
-        {
-            "name": session.HEADER,
-            "in": "header",
-            "required": False,
-            "description": "The conversation this belongs to; like `session` in the body",
-            "schema": {"type": "string", "pattern": session.PATTERN},
-        },
+        _header(LEVEL_HEADER, "The level of protection; like `protection` in the body", enum=list(LEVELS)),
+        _header(
+            SESSION_HEADER, "The conversation this belongs to; like `session` in the body", pattern=SESSION_PATTERN
+        ),
     ]
-    headers = {HEADER: level, session.HEADER: named}
+    headers = {LEVEL_HEADER: level, SESSION_HEADER: named}
     return {
         "responses": {
             200: {"description": "OK", "content": content, "headers": headers},

@@ -13,8 +13,8 @@ from cloister.gateway.app import create_app
 from cloister.gateway.client import GatewayClient
 from cloister.gateway.sealed import SealedFirst
 from cloister.gateway.server import serve as serve_http
-from cloister.messages.failure import start_failed
 from cloister.messages.frontend import Listening
+from cloister.messages.lifecycle import start_failed
 from cloister.models.source import open_folder
 from cloister.prompts.tokenizer import Tokenizer
 

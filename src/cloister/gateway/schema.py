@@ -4,6 +4,8 @@ Known fields are checked strictly (no "3" for 3, no true for 1, no NaN); fields 
 as OpenAI does. What only a particular model can judge (its context, its vocabulary) is checked elsewhere.
 
 Of each body there is a second form for requests that came sealed: in the prompts' place it says how many there are.
+Only the sealed API puts a SealedRequest into a request's scope; no client can. Neither key nor sealed prompt is seen
+here.
 """
 
 from __future__ import annotations
@@ -12,14 +14,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
+import msgspec
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, field_validator, model_validator
+from starlette.requests import Request
 
-from cloister.gateway.limits import MAX_CHOICES
-from cloister.gateway.session import PATTERN
-from cloister.levels import LEVELS, OPEN, PARTITIONED
+from cloister.errors import InvalidRequest
+from cloister.gateway.terms import SESSION_PATTERN
+from cloister.levels import LEVELS, OPEN, PARTITIONED, Level
+from cloister.messages.prompts import Prompt, PromptField, SealedPrompt
 from cloister.messages.prompts import Prompt as GivenPrompt
-from cloister.messages.prompts import PromptField
 from cloister.prompts.json_prompt import EMPTY, Given, Messages, OnePrompt, chat_prompt, one_prompt, plain_prompt
+
+MAX_CHOICES = 128
 
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
@@ -44,6 +50,19 @@ def _prompts(value: Any) -> tuple[OnePrompt, ...]:
     return (one_prompt(value),)
 
 
+def _refused(message: str) -> AfterValidator:
+    """Whatever the field says, beyond nothing, is refused with this message."""
+
+    def check(value: Any) -> Any:
+        if value:
+            raise ValueError(message)
+        return value
+
+    return AfterValidator(check)
+
+
+NoTools = Annotated[list[Any] | None, _refused("Tools and functions are not supported")]
+NoSuffix = Annotated[str | None, _refused("Insertion before a suffix is not supported")]
 PlainPrompts = Annotated[Any, AfterValidator(_prompts), WithJsonSchema(_SCHEMA)]
 
 
@@ -95,7 +114,7 @@ class GenerationRequest(Given):
     )
     session: str | None = Field(
         default=None,
-        pattern=PATTERN,
+        pattern=SESSION_PATTERN,
         description="a name for the conversation, so that its vault keeps what it computed until the next turn",
     )
     mpc_reveal: Literal["token", "logits"] | None = Field(
@@ -151,19 +170,12 @@ class ChatOptions(GenerationRequest):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20, description="needs logprobs: true")
     response_format: ResponseFormat | None = None
-    tools: list[Any] | None = Field(default=None, json_schema_extra=EMPTY)
-    functions: list[Any] | None = Field(default=None, json_schema_extra=EMPTY)
+    tools: NoTools = Field(default=None, json_schema_extra=EMPTY)
+    functions: NoTools = Field(default=None, json_schema_extra=EMPTY)
 
     @property
     def wished(self) -> set[str]:
         return super().wished | ({"logprobs"} if self.logprobs else set())
-
-    @field_validator("tools", "functions")
-    @classmethod
-    def _no_tools(cls, value: list[Any] | None) -> list[Any] | None:
-        if value:
-            raise ValueError("Tools and functions are not supported")
-        return value
 
     @field_validator("top_logprobs")
     @classmethod
@@ -208,20 +220,13 @@ class CompletionOptions(GenerationRequest):
     )
     logprobs: int | None = Field(default=None, ge=0, le=20, description="alternatives reported beside each token")
     echo: bool | None = None
-    suffix: str | None = None
+    suffix: NoSuffix = None
     best_of: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
 
     @property
     def wished(self) -> set[str]:
         wishes = {"echo": self.echo, "max_tokens": self.max_tokens == 0, "logprobs": self.logprobs is not None}
         return super().wished | {name for name, wished in wishes.items() if wished}
-
-    @field_validator("suffix")
-    @classmethod
-    def _no_suffix(cls, value: str | None) -> str | None:
-        if value:
-            raise ValueError("Insertion before a suffix is not supported")
-        return value
 
     @model_validator(mode="after")
     def _best_is_all(self) -> CompletionOptions:
@@ -264,3 +269,53 @@ class Forms(Generic[Options]):
 
 CHAT = Forms[ChatOptions]("messages", ChatRequest, SealedChatRequest)
 COMPLETION = Forms[CompletionOptions]("prompt", CompletionRequest, SealedCompletionRequest)
+
+
+SCOPE = "cloister.sealed"
+
+_Fields = dict[str, msgspec.Raw]
+
+
+@dataclass(frozen=True, slots=True)
+class SealedRequest:
+    """The controller's number for a sealed request, and how many sealed prompts came with it."""
+
+    number: int
+    prompts: int
+
+    def counts_prompts(self, raw: bytes, field: PromptField) -> bool:
+        """Whether the body has an object where prompts would be: no prompt is one, but a SealedCount is."""
+        try:
+            given = msgspec.json.decode(raw, type=_Fields).get(field)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return False  # read as a plain body, it is told what is wrong with it
+        return given is not None and bytes(given).startswith(b"{")
+
+
+def sealed_request_of(request: Request) -> SealedRequest | None:
+    """What the sealed API says of the request; None for one that came in the clear."""
+    sealed = request.scope.get(SCOPE)
+    assert sealed is None or isinstance(sealed, SealedRequest)
+    return sealed
+
+
+def prompts_of(
+    given: Sequence[Prompt] | SealedCount, field: PromptField, level: Level, sealed: SealedRequest | None
+) -> Sequence[Prompt | SealedPrompt]:
+    """The prompts, or the names of those that are sealed; InvalidRequest where they should be the other."""
+    if not isinstance(given, SealedCount):
+        if sealed is not None and level.confides:
+            raise InvalidRequest(
+                f"{field}: In a sealed request a prompt is sealed by itself, for its vault alone.",
+                param=field,
+                hint=f"Use a Cloister client, or ask for the level {OPEN!r}.",
+            )
+        return given
+    if sealed is None or given.sealed != sealed.prompts:
+        raise InvalidRequest(f"{field}: The number of sealed prompts is not the one that came.", param=field)
+    if not level.confides:
+        raise InvalidRequest(
+            f"{field}: At the level {level.name!r} the prompt is read outside vaults and must not be sealed by itself.",
+            param=field,
+        )
+    return tuple(SealedPrompt(sealed.number, index, field) for index in range(given.sealed))

@@ -21,8 +21,7 @@ from cloister.channel.envelope import CONTENT_TYPE
 from cloister.errors import CloisterError, InvalidRequest, RequestTimeout, ServiceUnavailable
 from cloister.gateway.api import api_of
 from cloister.gateway.errors import error_response
-from cloister.gateway.guard import Guard
-from cloister.gateway.limits import read_body
+from cloister.gateway.guard import Guard, read_body
 from cloister.gateway.openapi import errors
 from cloister.messages.frontend import MAX_SEALED_BYTES
 
@@ -32,6 +31,9 @@ GRACE_S = 5.0
 """Whoever answers has the deadline of the settings; this process waits a little longer for its last word."""
 
 _BYTES = {"type": "string", "format": "binary"}
+_NONCE = {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"}
+_SINCE = {"type": "integer", "minimum": 0, "maximum": 2**63 - 1}
+_QUESTION = {"type": "object", "properties": {"nonce": _NONCE, "since": _SINCE}, "required": ["nonce"]}
 _DOCUMENT = {"application/json": {"schema": {"type": "object"}}}
 
 
@@ -49,23 +51,7 @@ _asked: msgspec.json.Decoder[EvidenceRequest] = msgspec.json.Decoder(EvidenceReq
 @router.post(
     "/v1/evidence",
     responses={200: {"description": "OK", "content": _DOCUMENT}, **errors(400, 408, 413, 415, 429, 500, 503)},
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {
-                    "schema": {
-                        "type": "object",
-                        "properties": {
-                            "nonce": {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"},
-                            "since": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
-                        },
-                        "required": ["nonce"],
-                    }
-                }
-            },
-        }
-    },
+    openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": _QUESTION}}}},
 )
 async def evidence(request: Request) -> Response:
     """What this node can show of itself, over the caller's own 32 random bytes; needs no key."""

@@ -12,9 +12,9 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from cloister.config import DEVELOPMENT_KEY
-from cloister.gateway.api import api_of
+from cloister.gateway.api import api_of, json_response
 from cloister.gateway.openapi import replies
-from cloister.gateway.protection import LevelInfo
+from cloister.gateway.terms import LevelInfo
 
 FOLDER = Path(__file__).parent / "page"
 HEADERS = {
@@ -68,11 +68,8 @@ async def page_info(request: Request) -> Response:
     api = api_of(request)
     key = DEVELOPMENT_KEY if api.settings.keys_file is None else None
     missing = api.backend.ready.missing_layers
-    return Response(
-        msgspec.json.encode(PageInfo(api.model, api.levels.table, api.levels.default, missing, key)),
-        headers={"Cache-Control": "no-store"},
-        media_type="application/json",
-    )
+    info = PageInfo(api.model, api.levels.table, api.levels.default, missing, key)
+    return json_response(info, headers={"Cache-Control": "no-store"})
 
 
 def mount_page(app: FastAPI) -> None:

@@ -1,6 +1,7 @@
 """What a frontend process (the gateway, the sealed API) and the controller say to each other.
 
-Of a request that came sealed the gateway knows its bytes and their number, nothing else.
+Of a request that came sealed the gateway knows its bytes and their number, nothing else. The sealed API gets the keys
+of the inner request and of the answer. It names prompts; it is never given one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from cloister.messages.generation import (
     Cancel,
     Failed,
     Name,
+    Ready,
     RequestId,
     SamplingParams,
     Stats,
@@ -24,7 +26,7 @@ from cloister.messages.generation import (
     _Discreet,
 )
 from cloister.messages.lifecycle import Path, StartFailed
-from cloister.messages.prompts import PromptBytes
+from cloister.messages.prompts import Enc, PromptBytes, RequestKey, SealedPrompt
 from cloister.messages.service import AskView, View
 
 MAX_SEALED_BYTES = 15 * 1024 * 1024
@@ -117,15 +119,9 @@ class Listening(Struct, frozen=True, tag="listening", forbid_unknown_fields=True
     url: Annotated[str, Meta(max_length=1024)]
 
 
-class Serving(Struct, frozen=True, tag="serving", forbid_unknown_fields=True):
+class Serving(Ready, frozen=True, tag="serving"):
     """Controller → frontend, once: what is served and which levels work here."""
 
-    version: int
-    vocabulary: int
-    max_context: int
-    kv_blocks: int
-    block_tokens: int
-    kernels: str
     levels: tuple[ServedLevel, ...]
     missing_layers: tuple[str, ...] = ()
 
@@ -134,3 +130,36 @@ AboutGenerating = Accepted | Tokens | Failed | Stats | View
 AskGenerating = Submit | Cancel | AskStats | AskView | EndSession
 FromGateway = Listening | StartFailed | Ask | AskGenerating | Sealed | Taken | Leave | AskEvidence
 ToGateway = StartFrontend | Serving | AboutGenerating | SealedPart | Evidence
+
+
+class Serve(_Discreet, Struct, frozen=True, tag="serve", forbid_unknown_fields=True):
+    """Controller → sealed API: answer this sealed request, which has so many prompts. SealedPart or Failed follows."""
+
+    request_id: RequestId
+    enc: Enc
+    request: Annotated[bytes, Meta(max_length=MAX_SEALED_BYTES)]
+    prompts: Annotated[int, Meta(ge=0, le=128)]
+    request_key: RequestKey
+    response_key: RequestKey
+
+
+class AskSealed(Struct, frozen=True, tag="ask_sealed", forbid_unknown_fields=True):
+    """Sealed API → controller: as `ask` says, with a sealed prompt in place of the empty one. The gateway cannot say
+    so: it would get the answer to a prompt that is not its own to ask about."""
+
+    ask: Ask
+    prompt: SealedPrompt
+
+
+class Settled(Struct, frozen=True, tag="settled", forbid_unknown_fields=True):
+    """Sealed API → controller, once: sealed off, and ready for requests."""
+
+
+class Mishap(Struct, frozen=True, tag="mishap", forbid_unknown_fields=True):
+    """Sealed API → controller: a line for the log. The type and place of an error, never what it says."""
+
+    line: Annotated[str, Meta(pattern="^[ -~]{1,200}$")]
+
+
+ToSealedApi = StartFrontend | Serving | AboutGenerating | Serve | Taken | Leave
+FromSealedApi = Settled | StartFailed | Mishap | AskGenerating | AskSealed | SealedPart | Failed

@@ -1,12 +1,17 @@
-"""How a frontend process starts the service: what to load, and what became of it."""
+"""How processes start, and how they say what went wrong: in place of being ready, or with a request.
+
+Only errors' words of our own travel. An error from elsewhere is told by its type and place: libraries put their input
+into theirs.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from cloister.messages.generation import Name
+from cloister.errors import CloisterError, error_from_code, where_raised
+from cloister.messages.generation import Failed, Name
 
 Path = Annotated[str, Meta(min_length=1, max_length=4096)]
 
@@ -35,3 +40,67 @@ class StartFailed(Struct, frozen=True, tag="start_failed", forbid_unknown_fields
     code: Name
     message: Annotated[str, Meta(max_length=4096)]
     hint: Annotated[str, Meta(max_length=4096)] | None = None
+
+
+ChildId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+class Preload(Start, frozen=True, tag="preload"):
+    """Controller → fork server, first, with the sealed weights' descriptor: import, map, be ready to fork."""
+
+    allow_degraded: bool = False
+
+
+class Spawn(Struct, frozen=True, tag="spawn", forbid_unknown_fields=True):
+    """Controller → fork server: fork a child. Descriptors: its control socket; for a vault also question and answer."""
+
+    child: ChildId
+    role: Literal["service", "vault"]
+
+
+class Preloaded(Struct, frozen=True, tag="preloaded", forbid_unknown_fields=True):
+    """Fork server → controller: ready. `missing` names the layers of the sandbox this kernel lacks."""
+
+    heads: int
+    dim: int
+    layers: int
+    partitionable: bool
+    missing: tuple[str, ...] = ()
+
+
+class Spawned(Struct, frozen=True, tag="spawned", forbid_unknown_fields=True):
+    """Fork server → controller, with a pidfd: the child exists. It says itself that it is ready, or hangs up."""
+
+    child: ChildId
+    pid: int
+
+
+ToForkServer = Preload | Spawn
+FromForkServer = StartFailed | Preloaded | Spawned
+
+
+def failed(request_id: int, error: Exception) -> Failed:
+    """The message that ends a request with this error."""
+    if not isinstance(error, CloisterError):
+        error = CloisterError(f"The computation failed ({type(error).__name__}).", hint="Try again.")
+    retry_after, param = getattr(error, "retry_after", 0), getattr(error, "param", None)
+    return Failed(request_id, error.code, str(error), retry_after, param)
+
+
+def raised(event: Failed | CloisterError) -> CloisterError:
+    """The error to raise for an event that ends a request."""
+    if isinstance(event, CloisterError):
+        return event
+    return error_from_code(event.code, event.message, retry_after=event.retry_after, param=event.param)
+
+
+def start_failed(error: Exception, what: str) -> StartFailed:
+    """What a process says in place of being ready; `what` ("The gateway cannot start") precedes errors not of ours."""
+    if isinstance(error, CloisterError):
+        return StartFailed(error.code, error.message, error.hint)
+    return StartFailed(CloisterError.code, f"{what}: {where_raised(error)}.")
+
+
+def why_not_started(message: StartFailed) -> CloisterError:
+    """The error to raise for a process that did not start."""
+    return error_from_code(message.code, message.message, hint=message.hint)

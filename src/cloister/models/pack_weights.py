@@ -13,9 +13,8 @@ import msgspec
 
 from cloister.config import EngineSettings
 from cloister.errors import ProtocolError, SetupError, where_raised
-from cloister.messages.failure import start_failed
 from cloister.messages.generation import VERSION
-from cloister.messages.lifecycle import Start, StartFailed
+from cloister.messages.lifecycle import Start, StartFailed, start_failed
 from cloister.process.hardening import die_with_parent, name_process
 
 

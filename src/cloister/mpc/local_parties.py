@@ -21,10 +21,9 @@ from pathlib import Path
 from rich.console import Console
 
 from cloister.errors import CloisterError, ProtocolError
-from cloister.messages.failure import start_failed
 from cloister.messages.generation import VERSION
-from cloister.messages.lifecycle import StartFailed
-from cloister.messages.mpc_client import LocalPartiesReady, StartLocalParties
+from cloister.messages.lifecycle import StartFailed, start_failed
+from cloister.messages.vault import LocalPartiesReady, StartLocalParties
 from cloister.models.source import open_folder
 from cloister.mpc.certificates import Keys, Role, fingerprint, make_keys
 from cloister.mpc.config import PARTIES, Beaver, Limits, PartiesConfig, PartyPlace, Protocol, config_text, read_config

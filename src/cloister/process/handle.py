@@ -13,8 +13,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable
-from cloister.messages.failure import why_not_started
-from cloister.messages.lifecycle import StartFailed
+from cloister.messages.lifecycle import StartFailed, why_not_started
 from cloister.process.child import Child, start_module
 from cloister.process.endpoint import Endpoint
 from cloister.process.hardening import WIPE_FREED_MEMORY

@@ -23,7 +23,7 @@ from cloister.link.network.credentials import credentials_from, read_secret
 from cloister.link.network.handshake import digest_of, request_for
 from cloister.link.shape import LinkShape
 from cloister.messages.bridge import Accept
-from cloister.messages.forkserver import Preloaded
+from cloister.messages.lifecycle import Preloaded
 from cloister.models.source import ModelFolder
 from cloister.remote_vaults.connection import Connection
 

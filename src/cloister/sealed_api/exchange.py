@@ -1,6 +1,8 @@
-"""One sealed request and its answer: opened here, put to the application as ASGI has it, sealed again on the way out.
+"""Sealed requests and their answers: opened here, put to the application as ASGI has it, sealed again on the way out.
 
-How far the answer may be ahead of its reader is bounded. Keys are overwritten as soon as they have been used.
+How far an answer may be ahead of its reader is bounded. Keys are overwritten as soon as they have been used. A step of
+the service brings a token to every answer: what all of them make of it in one turn of the loop goes to the controller
+as one frame.
 """
 
 from __future__ import annotations
@@ -9,16 +11,20 @@ import asyncio
 from collections.abc import Callable
 from urllib.parse import unquote
 
+import msgspec
 from starlette.types import ASGIApp, Message, Scope
 
 from cloister.channel.envelope import InnerHead, InnerRequest
 from cloister.channel.sealing import open_request
 from cloister.channel.stream import StreamSealer
 from cloister.errors import CloisterError, ServiceUnavailable
-from cloister.gateway.sealed_request import SCOPE, SealedRequest
-from cloister.messages.sealed_api import Serve
+from cloister.gateway.errors import log_unexpected
+from cloister.gateway.schema import SCOPE, SealedRequest
+from cloister.messages.frontend import MAX_PART_BYTES, Leave, SealedPart, Serve, Taken
+from cloister.messages.lifecycle import failed
 
 WINDOW_BYTES = 1 << 18
+MAX_TOGETHER_BYTES = 1 << 22
 
 # Of a connection, of which there is none; the length is said again, as it is.
 _NOT_OURS = frozenset(("host", "connection", "content-length", "transfer-encoding", "expect", "upgrade", "te"))
@@ -167,6 +173,60 @@ def _head(message: Message) -> InnerHead:
     return InnerHead(message["status"], headers)
 
 
-def why(error: Exception) -> CloisterError:
-    """The error to tell of: ours as it is, others without their words."""
-    return error if isinstance(error, CloisterError) else CloisterError("The server met an unexpected error.")
+class Exchanges:
+    """All sealed requests under way. `send` takes messages that go out in one frame."""
+
+    def __init__(self, app: ASGIApp, send: Callable[..., None]) -> None:
+        self._app = app
+        self._send = send
+        self._exchanges: dict[int, Exchange] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._eager: dict[int, Exchange] = {}
+
+    def __len__(self) -> int:
+        return len(self._exchanges)
+
+    def hear(self, message: Serve | Taken | Leave) -> None:
+        number = message.request_id
+        if isinstance(message, Serve):
+            self._exchanges[number] = exchange = Exchange(message, self._wants_out)
+            self._tasks[number] = asyncio.create_task(self._answer(exchange))
+        elif number in self._exchanges:
+            under_way = self._exchanges[number]
+            under_way.taken(message.bytes) if isinstance(message, Taken) else under_way.leave()
+
+    async def _answer(self, exchange: Exchange) -> None:
+        try:
+            await exchange.run(self._app)
+        except Exception as error:
+            if not isinstance(error, CloisterError):
+                log_unexpected(error)
+                error = CloisterError("The server met an unexpected error.")
+            self._flush()
+            self._send(failed(exchange.number, error))
+            exchange.erase()
+        finally:
+            self._exchanges.pop(exchange.number, None)
+            self._tasks.pop(exchange.number, None)
+
+    def _wants_out(self, exchange: Exchange) -> None:
+        self._eager[exchange.number] = exchange
+        if len(self._eager) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        eager, self._eager = self._eager, {}
+        together: list[msgspec.Struct] = []
+        size = 0
+        for exchange in eager.values():
+            sealed = exchange.flush()
+            for start in range(0, len(sealed), MAX_PART_BYTES):
+                piece = sealed[start : start + MAX_PART_BYTES]
+                whole = exchange.ended and start + MAX_PART_BYTES >= len(sealed)
+                together.append(SealedPart(exchange.number, piece, whole))
+                size += len(piece)
+                if size > MAX_TOGETHER_BYTES:
+                    self._send(*together)
+                    together, size = [], 0
+        if together:
+            self._send(*together)

@@ -22,11 +22,10 @@ from cloister.config import GatewaySettings
 from cloister.errors import ProtocolError
 from cloister.gateway.app import create_api
 from cloister.gateway.keys import KeyRing, load_keys
-from cloister.messages.failure import start_failed
 from cloister.messages.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
-from cloister.messages.frontend import Leave, StartFrontend, Taken
+from cloister.messages.frontend import Leave, Mishap, Serve, Settled, StartFrontend, Taken, ToSealedApi
 from cloister.messages.generation import VERSION
-from cloister.messages.sealed_api import Mishap, Serve, Settled, ToSealedApi
+from cloister.messages.lifecycle import start_failed
 from cloister.models.source import open_folder
 from cloister.process.sandbox.credentials import give_up_powers
 from cloister.process.sandbox.layers import Profile
@@ -34,7 +33,7 @@ from cloister.process.sandbox.namespaces import empty_root, leave_host
 from cloister.process.sandbox.seal import seal
 from cloister.process.sandbox.seccomp import filter_program
 from cloister.prompts.tokenizer import Tokenizer
-from cloister.sealed_api.desk import Desk
+from cloister.sealed_api.exchange import Exchanges
 from cloister.sealed_api.rehearsal import rehearse
 
 MEMORY_BYTES = 1 << 30
@@ -93,8 +92,8 @@ async def _serve(
     await client.serving
     app = create_api(client, tokenizer, start.name, settings, start.created, keys)
     app.state.api.prompts.start()
-    desk = Desk(app, client.send)
-    client.serve_with(desk.hear)
+    exchanges = Exchanges(app, client.send)
+    client.serve_with(exchanges.hear)
     logging.getLogger().addHandler(_Reporter(client))
     seal(Profile("sealed_api", _needed_descriptors(), MEMORY_BYTES, allow_degraded=start.allow_degraded))
     client.send(Settled())

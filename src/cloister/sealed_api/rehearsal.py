@@ -7,24 +7,23 @@ The backend of the rehearsal computes nothing; what is answered is thrown away.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
 
-from cloister.backend.base import AnswerStream, Backend, OpenJob, VaultJob
+from cloister.backend.base import Backend, OpenJob, VaultJob
+from cloister.backend.stream import Mailbox, TokenStream
 from cloister.channel.envelope import InnerRequest
 from cloister.channel.sealing import seal_request
 from cloister.config import DEVELOPMENT_KEY, GatewaySettings
 from cloister.errors import ChannelBroken, QueueFull, where_raised
 from cloister.gateway.app import create_api
 from cloister.gateway.keys import load_keys
-from cloister.gateway.text import Tokenizer
 from cloister.levels import OPEN, Needs, served
-from cloister.messages.frontend import Serving
+from cloister.messages.frontend import Serve, Serving
 from cloister.messages.generation import VERSION, SamplingParams, Stats, TokenLogprob, Tokens
-from cloister.messages.sealed_api import Serve
 from cloister.messages.service import View
+from cloister.prompts.tokenizer import Tokenizer
 from cloister.sealed_api.exchange import Exchange
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -92,10 +91,18 @@ class _Understudy(Backend):
     def ready(self) -> Serving:
         return self._serving
 
-    async def generate(self, tenant: str, job: OpenJob | VaultJob, params: SamplingParams) -> AnswerStream:
+    async def generate(self, tenant: str, job: OpenJob | VaultJob, params: SamplingParams) -> TokenStream:
         if params.temperature == 0:
             raise QueueFull("A rehearsal has an end.")
-        return _Line(len(job.prompt) if isinstance(job, OpenJob) else 1, params)
+        prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else 1
+        scored = (TokenLogprob(-1.0, ((0, -1.0), (1, -2.0))),)
+        events = Mailbox()
+        if params.prompt_logprobs is not None:
+            events.put(Tokens(1, prompt_logprobs=scored * (prompt_tokens - 1)))
+        events.put(Tokens(1, (0,), scored))
+        # The second token comes by itself, when the first has been read.
+        asyncio.get_running_loop().call_soon(events.put, Tokens(1, (1,), scored, finish="length"))
+        return TokenStream(1, prompt_tokens, events, lambda: None)
 
     async def stats(self) -> Stats:
         return Stats()
@@ -108,26 +115,3 @@ class _Understudy(Backend):
 
     async def close(self) -> None:
         pass
-
-
-class _Line(AnswerStream):
-    def __init__(self, prompt_tokens: int, params: SamplingParams) -> None:
-        self.request_id, self.prompt_tokens = 1, prompt_tokens
-        self._tokens = self._say(params)
-
-    async def _say(self, params: SamplingParams) -> AsyncGenerator[Tokens, None]:
-        scored = (TokenLogprob(-1.0, ((0, -1.0), (1, -2.0))),)
-        if params.prompt_logprobs is not None:
-            yield Tokens(1, prompt_logprobs=scored * (self.prompt_tokens - 1))
-        for number in range(2):
-            await asyncio.sleep(0)
-            yield Tokens(1, (number,), scored, finish="length" if number else None)
-
-    async def asend(self, value: None) -> Tokens:
-        return await self._tokens.asend(value)
-
-    async def athrow(self, *error: Any) -> Tokens:
-        return await self._tokens.athrow(*error)
-
-    async def aclose(self) -> None:
-        await self._tokens.aclose()

@@ -9,8 +9,8 @@ from __future__ import annotations
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
 from cloister.engine.runner import Runner
-from cloister.messages.failure import raised
 from cloister.messages.generation import Failed, Submit, Tokens
+from cloister.messages.lifecycle import raised
 from cloister.vault.memory import SessionMemory
 
 DECODE_STEP_TOKENS = 64

@@ -19,9 +19,9 @@ from cloister.config import EngineSettings
 from cloister.engine.runner import ModelRunner, Runner, reserve_cache
 from cloister.errors import ProtocolError
 from cloister.levels import ISOLATED, LEVELS, PARTITIONED, Decodes, VaultLevel
-from cloister.messages.failure import failed
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION, Cancel, Failed
+from cloister.messages.lifecycle import failed
 from cloister.messages.vault import (
     Confide,
     CoresDone,

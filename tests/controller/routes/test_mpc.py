@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cloister.errors import ProtocolError, StartingUp
-from cloister.messages.frontend import Ask
+from cloister.messages.frontend import Ask, AskSealed
 from cloister.messages.generation import (
     Accepted,
     AskStats,
@@ -21,7 +21,6 @@ from cloister.messages.generation import (
     Tokens,
 )
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
-from cloister.messages.sealed_api import AskSealed
 from cloister.messages.vault import Confide, FirstToken, Prefilled, Understood
 from tests.controller.fakes import VOCABULARY, Inbox, Node
 

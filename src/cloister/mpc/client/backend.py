@@ -10,13 +10,12 @@ import itertools
 from collections.abc import Callable
 
 from cloister.backend.base import Backend, OpenJob, VaultJob
-from cloister.backend.mailbox import Mailbox
-from cloister.backend.stream import TokenStream
+from cloister.backend.stream import Mailbox, TokenStream
 from cloister.errors import LevelUnavailable
 from cloister.levels import MPC
-from cloister.messages.failure import raised
 from cloister.messages.frontend import Serving
 from cloister.messages.generation import VERSION, Cancel, Failed, SamplingParams, Stats, Tokens
+from cloister.messages.lifecycle import raised
 from cloister.messages.prompts import SealedPrompt
 from cloister.messages.service import View
 from cloister.messages.vault import Confide, Understood

@@ -27,8 +27,8 @@ from cloister.errors import (
     where_raised,
 )
 from cloister.levels import MPC
-from cloister.messages.failure import failed
 from cloister.messages.generation import Cancel, Failed, SamplingParams, Tokens
+from cloister.messages.lifecycle import failed
 from cloister.messages.prompts import LockedPrompt
 from cloister.messages.vault import Confide, Understood
 from cloister.models.source import ModelFolder

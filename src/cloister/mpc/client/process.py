@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from cloister.messages.mpc_client import StartMpcClient
+    from cloister.messages.vault import StartMpcClient
     from cloister.mpc.client.client import Client
 
 READY_S = 120.0
@@ -74,8 +74,8 @@ class _PathBeneath(ctypes.Structure):
 
 async def serve(controller: socket.socket) -> None:
     """Serve until the controller hangs up."""
-    from cloister.messages.failure import start_failed
-    from cloister.messages.mpc_client import StartMpcClient, ToMpcClient
+    from cloister.messages.lifecycle import start_failed
+    from cloister.messages.vault import StartMpcClient, ToMpcClient
     from cloister.mpc.connection import Connection
 
     connection = Connection(*await asyncio.open_connection(sock=controller), ToMpcClient)
@@ -97,7 +97,7 @@ async def serve(controller: socket.socket) -> None:
 async def _start(start: StartMpcClient, say: Callable[[msgspec.Struct], None]) -> Client:
     from cloister.errors import ProtocolError
     from cloister.messages.generation import VERSION
-    from cloister.messages.mpc_client import MpcClientReady
+    from cloister.messages.vault import MpcClientReady
     from cloister.models.source import open_folder
     from cloister.mpc.client.client import make_client
     from cloister.mpc.client.passes import ModelAtParties

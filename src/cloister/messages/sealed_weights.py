@@ -1,4 +1,4 @@
-"""What the controller and key waiting say to each other until the key of the sealed weights is here."""
+"""What the controller says of sealed weights to key waiting, until their key is here, and to the unsealer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from cloister.messages.frontend import AskEvidence, Evidence, Listening
 from cloister.messages.generation import Failed, RequestId, _Discreet
-from cloister.messages.lifecycle import StartFailed
+from cloister.messages.lifecycle import Path, StartFailed
 
 MAX_MESSAGE_BYTES = 4096
 
@@ -36,3 +36,28 @@ class KeyTaken(_Discreet, Struct, frozen=True, tag="key_taken", forbid_unknown_f
 
 FromKeyWaiting = Listening | StartFailed | AskEvidence | OfferKey
 ToKeyWaiting = StartKeyWaiting | Evidence | KeyTaken | Failed
+
+
+class Unseal(_Discreet, Struct, frozen=True, tag="unseal", forbid_unknown_fields=True):
+    """Controller → unsealer, first: decrypt this file, which this provider must have signed, into memory."""
+
+    version: int
+    path: Path
+    provider: Annotated[str, Meta(max_length=1024)]
+    content_key: Annotated[bytes, Meta(min_length=32, max_length=32)]
+
+
+class Unsealed(Struct, frozen=True, tag="unsealed", forbid_unknown_fields=True):
+    """Unsealer → controller, with the descriptor of a folder that lies in memory alone: the model is whole in there."""
+
+
+class Packed(Struct, frozen=True, tag="packed", forbid_unknown_fields=True):
+    """Controller → unsealer: nobody needs the parameters' files any more."""
+
+
+class Locked(Struct, frozen=True, tag="locked", forbid_unknown_fields=True):
+    """Unsealer → controller, last: the parameters' files are gone, and nobody can write into the folder."""
+
+
+FromUnsealer = StartFailed | Unsealed | Locked
+ToUnsealer = Unseal | Packed

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.backend.client import ControllerClient
-from cloister.backend.mailbox import Event, Mailbox
+from cloister.backend.stream import Event, Mailbox
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.client import GatewayClient
 from cloister.messages.generation import Failed, Progress, TokenLogprob, Tokens

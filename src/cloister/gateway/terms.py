@@ -1,18 +1,25 @@
-"""Which level of protection a request is served at: the one it asks for, where this server offers it.
+"""What a request asks for in its body or in a header: a level of protection this server offers, and a session.
 
-What the levels are is in `levels.py`; this module knows how a request asks and how a refusal is worded.
+What the levels are is in `levels.py`; this module knows how a request asks and how a refusal is worded. Sessions of
+different tenants have nothing to do with each other, whatever they are called.
 """
 
 from __future__ import annotations
 
+import re
+import secrets
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from msgspec import Struct
 
 from cloister.errors import InvalidRequest, LevelUnavailable
 from cloister.levels import LEVELS, OPEN, Level, default_of
 
-HEADER = "X-Cloister-Protection"
+LEVEL_HEADER = "X-Cloister-Protection"
+SESSION_HEADER = "X-Cloister-Session"
+SESSION_PATTERN = r"^[!-~]{1,128}$"
+_SESSION_NAME = re.compile(SESSION_PATTERN[1:-1])
 
 
 class LevelInfo(Struct, frozen=True):
@@ -45,7 +52,7 @@ class Levels:
                 )
         if in_body is not None and in_header is not None and in_body != in_header:
             raise InvalidRequest(
-                f"The body asks for one level of protection and the header {HEADER} for another.",
+                f"The body asks for one level of protection and the header {LEVEL_HEADER} for another.",
                 param="protection",
                 hint="Ask in one of them, or for the same in both.",
             )
@@ -66,3 +73,37 @@ class Levels:
                 hint=f"{offered} {LEVELS[asked].to_offer}".strip(),
             )
         return LEVELS[asked]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A kept session waits in its vault for the next request; one that is not kept ends with its request."""
+
+    name: str
+    keep: bool
+
+
+def choose_session(in_body: str | None, in_header: str | None) -> Session:
+    """The session named, in one place or alike in both; without a name, a fresh one nobody else can guess."""
+    for named in (in_body, in_header):
+        if named is not None:
+            check_session(named)
+    if in_body is not None and in_header is not None and in_body != in_header:
+        raise InvalidRequest(
+            f"The body names one session and the header {SESSION_HEADER} another.",
+            param="session",
+            hint="Name it in one of them, or alike in both.",
+        )
+    named = in_body if in_body is not None else in_header
+    if named is None:
+        return Session(secrets.token_urlsafe(24), keep=False)
+    return Session(named, keep=True)
+
+
+def check_session(name: str) -> str:
+    """The name, if it is one; InvalidRequest otherwise."""
+    if not _SESSION_NAME.fullmatch(name):
+        raise InvalidRequest(
+            "A session's name has 1 to 128 visible ASCII characters.", param="session", hint="A random id will do."
+        )
+    return name

@@ -6,10 +6,9 @@ import pytest
 
 from cloister import errors
 from cloister.errors import CloisterError, InvalidRequest, QueueFull, StartingUp
-from cloister.messages.failure import failed, raised, start_failed, why_not_started
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Failed
-from cloister.messages.lifecycle import StartFailed
+from cloister.messages.lifecycle import StartFailed, failed, raised, start_failed, why_not_started
 
 
 def family(kind: type[CloisterError]) -> list[type[CloisterError]]:

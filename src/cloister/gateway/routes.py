@@ -1,0 +1,172 @@
+"""The endpoints beside those that generate: models, sessions, what the provider sees of a request, health, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Literal
+
+import msgspec
+from fastapi import APIRouter, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from cloister.errors import CloisterError, ModelNotFound, ServiceUnavailable
+from cloister.gateway.api import Api, AskedBy, api_of, bearer, caller_of, json_response
+from cloister.gateway.keys import is_loopback
+from cloister.gateway.openapi import errors, replies
+from cloister.gateway.terms import LevelInfo, check_session
+from cloister.messages.generation import Stats
+from cloister.messages.service import View
+from cloister.prompts.tokenizer import Tokenizer
+
+router = APIRouter()
+_SERVICE_S = 5.0
+"""How long the service has to answer."""
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Model(msgspec.Struct):
+    id: str
+    created: int
+    max_model_len: int
+    protection: tuple[LevelInfo, ...]
+    missing_layers: tuple[str, ...]
+    object: Literal["model"] = "model"
+    owned_by: str = "cloister"
+
+
+class ModelList(msgspec.Struct):
+    data: list[Model]
+    object: Literal["list"] = "list"
+
+
+@router.get("/v1/models", **replies("ModelList", 401, 503))
+async def list_models(request: Request, asked: AskedBy) -> Response:
+    """The models that can be asked."""
+    return json_response(ModelList([_model(api_of(request))]))
+
+
+@router.get("/v1/models/{model:path}", **replies("Model", 401, 404, 503))
+async def show_model(request: Request, model: str, asked: AskedBy) -> Response:
+    """One model."""
+    api = api_of(request)
+    if model != api.model:
+        raise ModelNotFound("The model asked for is not served here.", hint=f"This server has {api.model!r}.")
+    return json_response(_model(api))
+
+
+def _model(api: Api) -> Model:
+    ready = api.backend.ready
+    return Model(api.model, api.created, ready.max_context, api.levels.table, ready.missing_layers)
+
+
+@router.delete(
+    "/v1/sessions/{session:path}",
+    status_code=204,
+    response_class=Response,
+    responses={204: {"description": "There is no such session any more"}, **errors(400, 401, 503)},
+)
+async def end_session(request: Request, session: str, asked: AskedBy) -> Response:
+    """End one of the caller's sessions, and its vault with all it kept. Whether there was one is not told."""
+    check_session(session)
+    await api_of(request).backend.end_session(asked.caller.tenant, session, asked.caller.trust_group)
+    return Response(status_code=204)
+
+
+class SeenTokens(msgspec.Struct):
+    """Tokens the provider's process holds, and what they spell."""
+
+    tokens: tuple[int, ...]
+    text: str
+
+
+class ChoiceView(msgspec.Struct):
+    """What the provider's process has of one choice. `known` is false where it has nothing (or nothing any more).
+
+    Rows are one query, or one contribution, of one layer. The contributions themselves are not told to anybody.
+    """
+
+    index: int
+    known: bool
+    prompt: SeenTokens
+    output: SeenTokens
+    asked_rows: int
+    asked_bytes: int
+    answered_rows: int
+    answered_bytes: int
+    layers: int
+
+
+class RequestView(msgspec.Struct):
+    id: str
+    protection: str
+    running: bool
+    choices: list[ChoiceView]
+    object: Literal["request.view"] = "request.view"
+
+
+@router.get("/v1/requests/{request_id}/view", **replies("RequestView", 401, 404, 503))
+async def view_request(request: Request, request_id: str, asked: AskedBy) -> Response:
+    """What the provider sees of a request of the caller's own, while it runs and for a short while after."""
+    api = api_of(request)
+    answer = api.watched.find(request_id, asked.caller.tenant)
+    if answer is None:
+        raise HTTPException(404)
+    try:
+        async with asyncio.timeout(_SERVICE_S):
+            choices = [
+                _choice(index, await api.backend.view(number), api.tokenizer)
+                for index, number in sorted(answer.requests.items())
+            ]
+    except TimeoutError:
+        raise ServiceUnavailable("The service does not answer.") from None
+    view = RequestView(request_id, answer.level, answer.ended is None, choices)
+    return json_response(view, headers={"Cache-Control": "no-store"})
+
+
+def _choice(index: int, view: View, tokenizer: Tokenizer) -> ChoiceView:
+    return ChoiceView(
+        index,
+        view.known,
+        SeenTokens(view.prompt, tokenizer.decode(view.prompt)),
+        SeenTokens(view.output, tokenizer.decode(view.output)),
+        view.asked_rows,
+        view.asked_bytes,
+        view.answered_rows,
+        view.answered_bytes,
+        view.layers,
+    )
+
+
+class Health(msgspec.Struct):
+    status: Literal["ok"] = "ok"
+
+
+@router.get("/health", **replies("Health", 503))
+async def health(request: Request) -> Response:
+    """Whether a request would be served now; needs no key."""
+    stats = await _stats(api_of(request))
+    if stats is None or not stats.up:
+        raise ServiceUnavailable("The service does not answer.")
+    return json_response(Health())
+
+
+@router.get("/metrics", responses={200: {"description": "OK", "content": {"text/plain": {}}}, **errors(401)})
+async def metrics(
+    request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)]
+) -> Response:
+    """Totals for Prometheus; from another machine only with a key."""
+    if request.client is None or not is_loopback(request.client.host):
+        caller_of(request, credentials)
+    api = api_of(request)
+    return Response(api.metrics.exposition(await _stats(api)), media_type=_TEXT)
+
+
+async def _stats(api: Api) -> Stats | None:
+    """The service's totals; None when it is away, or so busy that it seems so."""
+    try:
+        async with asyncio.timeout(_SERVICE_S):
+            return await api.backend.stats()
+    except (CloisterError, TimeoutError):
+        return None
