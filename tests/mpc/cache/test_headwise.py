@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.mpc.cache import headwise as module
-from cloister.mpc.cache.headwise import headwise
-from cloister.mpc.functions.reveal import tracing_for_shares
+from cloister.mpc.cache import attention as module
+from cloister.mpc.cache.attention import headwise
+from cloister.mpc.functions.ring import tracing_for_shares
 from tests.mpc.cache.drawn import few, floats
 
 sizes = st.integers(1, 7)

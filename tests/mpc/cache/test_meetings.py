@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.mpc.cache.meetings import Groups, Round, groups_for
+from cloister.mpc.cache.ranking import Groups, Round, groups_for
 from tests.mpc.cache.drawn import few
 
 

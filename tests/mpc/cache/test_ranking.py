@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.mpc.cache.ranking import SMALLEST_STEP, gathered_rows, in_order, ranks, shuffled_rows, without_ties
-from cloister.mpc.functions.reveal import tracing_for_shares
+from cloister.mpc.functions.ring import tracing_for_shares
 from tests.mpc.cache.drawn import drawn_shuffles, few, floats
 
 counts = st.integers(2, 20)

@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.mpc.cache import slots
-from cloister.mpc.cache.base import Cache, Choice
+from cloister.mpc.cache.base import Cache, Choice, seen_slots
 from cloister.mpc.cache.selection import attend_by_keys, attend_by_scores, choose_clusters
 from tests.mpc.cache.drawn import NO_OFFSET, SOFTMAX, attention, drawn_shuffles, few, floats
 
@@ -53,7 +52,7 @@ def test_gathered_scores_answer_as_gathered_keys_and_as_one_by_one(
     cache = Cache(keys, values, (), pinned_keys, pinned_values, None)
     places = np.stack([draw.permutation(clusters)[: max(1, clusters // 2)] for _ in range(groups)])
     choice = Choice(np.eye(clusters, dtype=np.int32)[places])
-    queries, seen = floats(draw, groups * group, new, 8), np.asarray(slots.seen(pinned, pinned - new, new))
+    queries, seen = floats(draw, groups * group, new, 8), np.asarray(seen_slots(pinned, pinned - new, new))
     by_scores = attend_by_scores(queries, cache, choice, SOFTMAX, NO_OFFSET, seen)
     assert np.allclose(by_scores, attend_by_keys(queries, cache, choice, SOFTMAX, NO_OFFSET, seen), atol=1e-4)
     for head in range(groups * group):

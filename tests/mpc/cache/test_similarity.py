@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.mpc.cache.similarity import Similarity, cluster_marks, of_groups, similarities
+from cloister.mpc.cache.selection import Similarity, cluster_marks, of_groups, similarities
 from tests.mpc.cache.drawn import few, floats
 
 ALPHA = 0.6

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.mpc.cache.static import attention_received, take
+from cloister.mpc.cache.attention import attention_received, take
 from tests.mpc.cache.drawn import NO_OFFSET, SOFTMAX, drawn_prompt, few, received, windowed
 
 

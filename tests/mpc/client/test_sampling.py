@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cloister.messages.generation import SamplingParams
-from cloister.mpc.client.sampling import FromLogits, OnShares, chooser_for, gumbel
+from cloister.mpc.client.answer import FromLogits, OnShares, chooser_for, gumbel
 
 V = 8
 LOGITS = np.array([0.0, 2.0, 1.0, -1.0, 0.5, 0.0, -3.0, 1.5], dtype=np.float32)

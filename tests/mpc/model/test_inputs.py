@@ -3,8 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.mpc.model.inputs import one_hots, permutations
-from cloister.mpc.model.shape import FINE
+from cloister.mpc.model.shape import FINE, one_hots, permutations
 from tests.mpc.local import SHAPE
 
 

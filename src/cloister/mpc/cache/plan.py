@@ -67,8 +67,7 @@ class CachePlan(msgspec.Struct, frozen=True):
 
     def make_method(self, prompt_tokens: int, new_tokens: int) -> Method:
         """The method for a prompt of `prompt_tokens` (a bucket) and room for `new_tokens` generated ones."""
-        from cloister.mpc.cache.mpcache import MPCache
-        from cloister.mpc.cache.sizes import sizes_of
+        from cloister.mpc.cache.methods import MPCache, sizes_of
 
         if self.method == "full" or self.tokens_read(prompt_tokens) == prompt_tokens:
             return self.full(new_tokens)
@@ -92,7 +91,7 @@ class CachePlan(msgspec.Struct, frozen=True):
 
     def full(self, new_tokens: int) -> Method:
         """The whole cache, for prompts too short for anything else."""
-        from cloister.mpc.cache.full import FullCache
+        from cloister.mpc.cache.methods import FullCache
 
         return FullCache(new_tokens, name=self.method)
 

@@ -10,14 +10,14 @@ Variables a provider deals once (float32, secret; `ModelWeights.named()` yields 
 
 Variables a client deals, secret; `{g}` is the generation's name, n the columns of the pass (T for the prefill):
 
-    {g}/coarse (V // 256, n) int32    {g}/fine (256, n) int32       before every pass: inputs.one_hots
+    {g}/coarse (V // 256, n) int32    {g}/fine (256, n) int32       before every pass: shape.one_hots
     {g}/places (positions, n) int32                                 the same, where positions are learned
     {g}/noise (V, n or 1) float32                                   before every pass, where the answer is "sampled"
     {g}/{layer}/shuffles/{i} (G, C, C) int32                        before every pass: `dealt` says which, for
-    {g}/ahead/shuffles/{i} (layers x G, C, C) int32                 inputs.permutations; used once, then deleted
+    {g}/ahead/shuffles/{i} (layers x G, C, C) int32                 shape.permutations; used once, then deleted
 
 What the client alone may fetch: {g}/answer, (n or 1,) int32 or (V, n or 1) float32 ("logits"); one column after the
-prefill. `inputs.dealt` lists a pass's variables with shapes and types, for dealing and for checking.
+prefill. `programs.dealt` lists a pass's variables with shapes and types, for dealing and for checking.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from cloister.messages.mpc import Answer, Bundle, GenerationSpec
 from cloister.mpc.cache.base import Cache, Choice, Eviction, Method, Shuffles
 from cloister.mpc.cache.plan import CachePlan, leader
 from cloister.mpc.functions.bundle import BUNDLES, Functions
-from cloister.mpc.functions.reveal import tracing_for_shares
+from cloister.mpc.functions.ring import tracing_for_shares
 from cloister.mpc.model import decoder
 from cloister.mpc.model.decoder import Angles
 from cloister.mpc.model.shape import FINE, ModelShape
@@ -355,3 +355,25 @@ def _floats(*sizes: int) -> Any:
 
 def _integers(*sizes: int) -> Any:
     return ShapeDtypeStruct(sizes, jnp.int32)  # type: ignore[no-untyped-call]
+
+
+def dealt(programs: Programs, columns: int | None = None) -> dict[str, tuple[tuple[int, ...], str]]:
+    """What a client deals before a step of `columns`, or before the prefill: name without `{g}/` → shape, type."""
+    shape, method = programs.shape, programs.method
+    wide = columns or programs.outline.prompt_tokens
+    needed = {"coarse": ((shape.coarse, wide), "int32"), "fine": ((FINE, wide), "int32")}
+    if shape.positions:
+        needed["places"] = ((shape.positions, wide), "int32")
+    if programs.outline.answer == "sampled":
+        needed["noise"] = ((shape.vocabulary, columns or 1), "float32")
+    if columns and programs.ahead:
+        heads = shape.kv_heads * len(programs.leaders)
+        sizes = {f"ahead/shuffles/{at}": (heads, size) for at, size in enumerate(method.choose_shuffles)}
+    else:
+        per_layer = method.choose_shuffles if columns else method.evict_shuffles
+        sizes = {
+            f"{number}/shuffles/{at}": (shape.kv_heads, size)
+            for number in programs.leaders
+            for at, size in enumerate(per_layer)
+        }
+    return needed | {name: ((heads, size, size), "int32") for name, (heads, size) in sizes.items()}
