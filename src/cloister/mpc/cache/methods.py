@@ -13,6 +13,7 @@ follows from public numbers alone, settled before anything is traced. Cross-laye
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 from jax import Array
@@ -29,6 +30,9 @@ from cloister.mpc.cache.selection import (
     cluster_marks,
     similarities,
 )
+
+if TYPE_CHECKING:
+    from cloister.mpc.cache.plan import CachePlan
 
 
 def empty_slots(like: Array, slots: int) -> Array:
@@ -118,46 +122,36 @@ class Sizes:
         return self.first + self.always + self.counts[-1] * self.clusters[-1] + self.last
 
 
-def sizes_of(
-    prompt_tokens: int,
-    *,
-    budget: float,
-    at_least: int,
-    window: float,
-    static_keep: float,
-    granularity: int,
-    always: float,
-    pinned_first: int,
-    pinned_last: int,
-    clusters: tuple[int, ...],
-    ratios: tuple[float, ...],
-) -> Sizes | None:
+def sizes_of(plan: CachePlan, prompt_tokens: int) -> Sizes | None:
     """The sizes for a prompt; None where it is too short for anything to be worth selecting."""
+    granularity, clusters = plan.granularity, plan.clusters
     coarse, fine = clusters[0], clusters[-1]
-    read = max(round(budget * prompt_tokens), at_least)
-    middle_tokens = (prompt_tokens - pinned_first - pinned_last) // granularity * granularity
-    free = read - pinned_first - pinned_last
+    read = max(round(plan.budget * prompt_tokens), plan.at_least)
+    middle_tokens = (prompt_tokens - plan.pinned_first - plan.pinned_last) // granularity * granularity
+    free = read - plan.pinned_first - plan.pinned_last
+    # A secret top-k is a set: it cannot tell the most important ones.
+    always = plan.always if plan.ranking == "shuffle" else 0.0
     always_tokens = round(free * always / granularity) * granularity
     count = (free - always_tokens) // fine
     unit = max(coarse, granularity)
-    body = min(round(static_keep * prompt_tokens), middle_tokens - always_tokens) // unit * unit
+    body = min(round(plan.static_keep * prompt_tokens), middle_tokens - always_tokens) // unit * unit
     if count < 1 or count * fine >= body:
         return None
     counts, candidates, available = [], [], body
-    for size, ratio in zip(clusters, (*ratios, None), strict=True):
+    for size, ratio in zip(clusters, (*plan.ratios, None), strict=True):
         candidates.append(available // size)
         if ratio is None:
             counts.append(count)
         else:
             counts.append(min(max(round(candidates[-1] * ratio), -(-count * fine // size)), candidates[-1]))
             available = counts[-1] * size
-    start = prompt_tokens - pinned_last - middle_tokens
+    start = prompt_tokens - plan.pinned_last - middle_tokens
     return Sizes(
-        window=max(1, min(prompt_tokens, round(window * prompt_tokens))),
+        window=max(1, min(prompt_tokens, round(plan.window * prompt_tokens))),
         first=start,
         always=always_tokens,
         body=body,
-        last=pinned_last,
+        last=plan.pinned_last,
         granularity=granularity,
         middle=slice(start, start + middle_tokens),
         clusters=clusters,

@@ -114,7 +114,7 @@ class Programs:
             "weights": self._layer(),
             "angles": self._angles(columns),
             "epsilon": _floats(),
-            "eviction": None if leading else self._eviction,
+            "eviction": None if leading else self._prompt_results["eviction"],
             "shuffles": self._shuffles(self.method.evict_shuffles if leading else ()),
         }
         return self._program(
@@ -127,7 +127,7 @@ class Programs:
         inputs = {
             "hidden": _floats(self.shape.hidden, columns),
             "weights": self._layer(),
-            "cache": self._cache,
+            "cache": self._prompt_results["cache"],
             "angles": self._angles(columns),
             "epsilon": _floats(),
             "slot": _integers(),
@@ -142,7 +142,7 @@ class Programs:
         count, shape = len(self.leaders), self.shape
         inputs = {
             "queries": tuple(_floats(shape.heads, columns, shape.head_size) for _ in range(count)),
-            "caches": tuple(self._cache for _ in range(count)),
+            "caches": tuple(self._prompt_results["cache"] for _ in range(count)),
             "shuffles": self._shuffles(self.method.choose_shuffles, count),
         }
 
@@ -230,20 +230,10 @@ class Programs:
         )  # fmt: skip
 
     @property
-    def _eviction(self) -> Eviction | None:
-        eviction: Eviction | None = self._prompt_results["eviction"]
-        return eviction
-
-    @property
-    def _cache(self) -> Cache:
-        cache: Cache = self._prompt_results["cache"]
-        return cache
-
-    @property
     def _choice(self) -> Choice | None:
         queries = _floats(self.shape.heads, 1, self.shape.head_size)
         shuffles = Shuffles(self._shuffles(self.method.choose_shuffles))
-        choice: Choice | None = jax.eval_shape(self.method.choose, queries, self._cache, shuffles)
+        choice: Choice | None = jax.eval_shape(self.method.choose, queries, self._prompt_results["cache"], shuffles)
         return choice
 
     def _outer(self) -> OuterWeights:
