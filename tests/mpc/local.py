@@ -113,7 +113,7 @@ class LocalParties:
     def party(self, rank: int) -> psutil.Process:
         """The party's own process, wherever it runs."""
         started = psutil.Process(self.supervisor.processes[rank].pid)
-        return next(each for each in (started, *started.children()) if "cloister.mpc.party.process" in each.cmdline())
+        return next(each for each in (started, *started.children()) if "cloister.mpc.party.party" in each.cmdline())
 
     def child(self, rank: int, module: str) -> psutil.Process:
         """The party's engine or tunnel."""

@@ -19,8 +19,8 @@ from spu import libspu
 
 from cloister.mpc import shares
 from cloister.mpc.model.generation import Generation
-from cloister.mpc.model.inputs import one_hots
 from cloister.mpc.model.programs import Outline, programs_for
+from cloister.mpc.model.shape import one_hots
 from cloister.mpc.shares import Dealer
 from tests.mpc.local import PLAN, SHAPE, weights
 from tests.mpc.thread_parties import ThreadParties

@@ -79,7 +79,7 @@ def party(
     _warn(refuse_insecure(settings, allow_insecure_beaver=allow_insecure_beaver))
     if rank >= len(settings.party):
         raise SetupError(f"There is no party {rank}: {settings.protocol} has {len(settings.party)}.")
-    from cloister.mpc.party.process import become_party
+    from cloister.mpc.party.party import become_party
 
     become_party(config, rank, allow_insecure_beaver=allow_insecure_beaver)
 

@@ -28,7 +28,7 @@ from cloister.models.source import open_folder
 from cloister.mpc.certificates import Keys, Role, fingerprint, make_keys
 from cloister.mpc.config import PARTIES, Beaver, Limits, PartiesConfig, PartyPlace, Protocol, config_text, read_config
 from cloister.mpc.connection import Connection
-from cloister.mpc.party.process import command
+from cloister.mpc.party.party import command
 from cloister.mpc.provider.dealing import serve_weights
 from cloister.process.child import environment
 from cloister.process.hardening import begin_child

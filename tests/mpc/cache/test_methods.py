@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cloister.mpc.cache import slots
-from cloister.mpc.cache.base import Cache, Method, PromptLayer
+from cloister.mpc.cache.base import Cache, Method, PromptLayer, seen_slots, write_slots
 from tests.mpc.cache.drawn import (
     NO_OFFSET,
     SOFTMAX,
@@ -38,9 +37,9 @@ def generated(seed: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray
 def step(
     method: Method, cache: Cache, at: int, queries: np.ndarray, keys: np.ndarray, values: np.ndarray
 ) -> tuple[np.ndarray, Cache]:
-    cache = slots.write(cache, method.first_free + at, keys, values)
+    cache = write_slots(cache, method.first_free + at, keys, values)
     choice = method.choose(queries, cache, drawn_shuffles(at, 2, method.choose_shuffles))
-    seen = slots.seen(cache.pinned_keys.shape[1], method.first_free + at, keys.shape[1])
+    seen = seen_slots(cache.pinned_keys.shape[1], method.first_free + at, keys.shape[1])
     out, cache = method.attend(queries, cache, choice, SOFTMAX, NO_OFFSET, seen)
     return np.asarray(out), cache
 
@@ -86,11 +85,11 @@ def test_padding_is_never_read(name: str) -> None:
 def test_tokens_in_one_pass_do_not_see_those_after_them(name: str) -> None:
     prompt, (queries, keys, values) = drawn_prompt(5, TOKENS), generated(6, 3)
     method, cache = built(PLANS[name], prompt, NEW)
-    cache = slots.write(cache, method.first_free, keys, values)
+    cache = write_slots(cache, method.first_free, keys, values)
     choice = method.choose(queries, cache, drawn_shuffles(1, 2, method.choose_shuffles))
-    seen = slots.seen(cache.pinned_keys.shape[1], method.first_free, 3)
+    seen = seen_slots(cache.pinned_keys.shape[1], method.first_free, 3)
     out, _ = method.attend(queries, cache, choice, SOFTMAX, NO_OFFSET, seen)
-    changed = slots.write(cache, method.first_free + 2, keys[:, 2:] + 1, values[:, 2:] * 2)
+    changed = write_slots(cache, method.first_free + 2, keys[:, 2:] + 1, values[:, 2:] * 2)
     other, _ = method.attend(queries, changed, choice, SOFTMAX, NO_OFFSET, seen)
     assert np.allclose(out[:, :2], other[:, :2], atol=1e-5)
     assert not np.allclose(out[:, 2], other[:, 2], atol=1e-3)
@@ -128,7 +127,7 @@ def test_streaming_keeps_both_ends() -> None:
 def test_longcache_reads_the_tokens_of_highest_cosine() -> None:
     prompt, (queries, keys, values) = drawn_prompt(12, TOKENS), generated(13, 1)
     method, cache = built(PLANS["longcache"], prompt, NEW)
-    cache = slots.write(cache, method.first_free, keys, values)
+    cache = write_slots(cache, method.first_free, keys, values)
     rows = np.asarray(method.choose(queries, cache, drawn_shuffles(1, 2, method.choose_shuffles)).rows)
     for group in range(2):
         middle = prompt.keys[group, 4:-4]

@@ -7,7 +7,7 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from cloister.mpc.cache import slots
+from cloister.mpc.cache.base import seen_slots, write_slots
 from cloister.mpc.cache.plan import CachePlan
 from tests.mpc.cache.drawn import (
     NO_OFFSET,
@@ -72,10 +72,10 @@ def test_a_step_reads_what_algorithm_3_reads(name: str) -> None:
     sizes, draw = method.sizes, np.random.default_rng(6)
     new_keys, new_values = floats(draw, 2, 1, 8), floats(draw, 2, 1, 9)
     new_values[..., -1] = 1
-    cache = slots.write(cache, method.first_free, new_keys, new_values)
+    cache = write_slots(cache, method.first_free, new_keys, new_values)
     queries = floats(draw, 2 * group, 1, 8)
     choice = method.choose(queries, cache, drawn_shuffles(7, 2, method.choose_shuffles))
-    seen = slots.seen(cache.pinned_keys.shape[1], method.first_free, 1)
+    seen = seen_slots(cache.pinned_keys.shape[1], method.first_free, 1)
     out, _ = method.attend(queries, cache, choice, SOFTMAX, NO_OFFSET, seen)
 
     for head in range(2 * group):

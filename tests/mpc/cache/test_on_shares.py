@@ -14,13 +14,12 @@ pytest.importorskip("spu", reason="generation on shares needs the extra [mpc]")
 from spu import libspu
 from spu.utils import frontend
 
-from cloister.mpc.cache import slots
-from cloister.mpc.cache.base import Method, PromptLayer, Shuffles
-from cloister.mpc.cache.headwise import LARGEST_WIDTH, headwise
-from cloister.mpc.cache.mpcache import MPCache
+from cloister.mpc.cache.attention import LARGEST_WIDTH, headwise
+from cloister.mpc.cache.base import Method, PromptLayer, Shuffles, seen_slots, write_slots
+from cloister.mpc.cache.methods import MPCache
 from cloister.mpc.cache.plan import CachePlan
 from cloister.mpc.cache.ranking import best_rows, in_order
-from cloister.mpc.functions.reveal import tracing_for_shares
+from cloister.mpc.functions.ring import tracing_for_shares
 from tests.mpc.cache.drawn import NO_OFFSET, SOFTMAX, drawn_prompt, drawn_shuffles, floats, plan, windowed
 from tests.mpc.thread_parties import ThreadParties
 
@@ -93,9 +92,9 @@ def step(method: Method, softmax: Any = SOFTMAX) -> Callable[..., Any]:
         prompt: PromptLayer, evicting: Shuffles, choosing: Shuffles, queries: Any, keys: Any, values: Any, offset: Any
     ) -> Any:
         eviction = method.evict(prompt, softmax, offset, evicting)
-        cache = slots.write(method.build(prompt, eviction), method.first_free, keys, values)
+        cache = write_slots(method.build(prompt, eviction), method.first_free, keys, values)
         choice = method.choose(queries, cache, choosing)
-        seen = slots.seen(cache.pinned_keys.shape[1], method.first_free, 1)
+        seen = seen_slots(cache.pinned_keys.shape[1], method.first_free, 1)
         out, _ = method.attend(queries, cache, choice, softmax, offset, seen)
         return out, eviction, choice
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.bench.mpc.baselines.plan import BaselineName
+from cloister.mpc.cache.methods import sizes_of
 from cloister.mpc.cache.plan import CachePlan, PlanError, leader
-from cloister.mpc.cache.sizes import sizes_of
 from tests.mpc.cache.drawn import plan_of
 
 WRONG: list[dict[str, object]] = [
@@ -66,8 +66,7 @@ def test_a_short_prompt_is_read_whole(method: str) -> None:
 def test_sizes_fit_together_and_the_budget_is_kept(
     tokens: int, budget: float, keep: float, always: float, granularity: int, clusters: tuple[int, ...], pinned: int
 ) -> None:
-    sizes = sizes_of(
-        tokens,
+    settings = CachePlan(
         budget=budget,
         at_least=0,
         window=0.2,
@@ -79,6 +78,7 @@ def test_sizes_fit_together_and_the_budget_is_kept(
         clusters=clusters,
         ratios=(0.5,) * (len(clusters) - 1),
     )
+    sizes = sizes_of(settings, tokens)
     if sizes is None:
         return
     assert sizes.read <= round(budget * tokens) + granularity

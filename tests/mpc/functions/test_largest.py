@@ -16,8 +16,7 @@ from spu import libspu
 from spu.utils.simulation import Simulator, sim_jax
 
 from cloister.mpc.functions.largest import FEW, LAST, largest
-from cloister.mpc.functions.reveal import tracing_for_shares
-from cloister.mpc.functions.ring import fine, integers, numbers, settled
+from cloister.mpc.functions.ring import fine, integers, numbers, settled, tracing_for_shares
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ import pytest
 
 from cloister.mpc.cache.plan import CachePlan
 from cloister.mpc.model.generation import Generation, GenerationError
-from cloister.mpc.model.inputs import dealt, one_hots, permutations
 from cloister.mpc.model.plain import PlainModel
-from cloister.mpc.model.programs import Outline, programs_for
+from cloister.mpc.model.programs import Outline, dealt, programs_for
+from cloister.mpc.model.shape import one_hots, permutations
 from tests.mpc.model.tiny import TinyModel, some_tokens, tiny_model
 from tests.mpc.thread_parties import ThreadParties
 

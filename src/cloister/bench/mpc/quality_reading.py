@@ -17,13 +17,12 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from cloister.mpc.cache import slots
-from cloister.mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles
+from cloister.mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles, seen_slots, write_slots
 from cloister.mpc.cache.plan import CachePlan, leader
 from cloister.mpc.model import decoder
 from cloister.mpc.model.decoder import Angles
-from cloister.mpc.model.inputs import permutations
 from cloister.mpc.model.plain import PlainModel
+from cloister.mpc.model.shape import permutations
 from cloister.mpc.model.weights import LayerWeights
 
 FORGETFUL = ("h2o", "tova")
@@ -99,12 +98,12 @@ class Reader:
     ) -> tuple[Array, Choice | None]:  # fmt: skip
         shape, functions = self._model.shape, self._model.functions
         new = decoder.new_columns(shape, functions, epsilon, hidden, weights, angles)
-        cache = slots.write(cache, self.method.first_free, new.keys, new.values)
+        cache = write_slots(cache, self.method.first_free, new.keys, new.values)
         if leading:
             before = jnp.concatenate([last_query, new.queries[:, :-1]], axis=1)
             asking = before if self._plan.selection == "ahead" else new.queries
             choice = jax.vmap(lambda query: self.method.choose(query[:, None], cache, shuffles), in_axes=1)(asking)
-        seen = slots.seen(cache.pinned_keys.shape[1], self.method.first_free, self._columns)
+        seen = seen_slots(cache.pinned_keys.shape[1], self.method.first_free, self._columns)
         out = self._attend(new.queries, cache, choice, weights.offset, seen)
         present = jnp.ones((1, self._columns), hidden.dtype)
         return decoder.finish(shape, functions, hidden, out, weights, present, epsilon), choice

@@ -10,9 +10,9 @@ The life of one layer's cache:
 
     prefill   eviction = method.evict(prompt, …)        or that of the layer it shares with (plan.leader)
               cache = method.build(prompt, eviction)
-    step      cache = slots.write(cache, slot, keys, values)             slot = method.first_free + tokens so far
+    step      cache = write_slots(cache, slot, keys, values)            slot = method.first_free + tokens so far
               choice = method.choose(queries, cache, …)  or the leader's, or one made ahead
-              out, cache = method.attend(queries, cache, choice, softmax, offset, slots.seen(…))
+              out, cache = method.attend(queries, cache, choice, softmax, offset, seen_slots(…))
 
 Methods of all layers in one batch: stack the layers along G (and H); no function here cares how many heads there are.
 """
@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from jax import Array
+import jax.numpy as jnp
+from jax import Array, lax
 
 
 class PromptLayer(NamedTuple):
@@ -122,3 +123,17 @@ class Method(Protocol):
         The cache comes back as it was, but from methods that forget while decoding.
         """
         ...
+
+
+def write_slots(cache: Cache, slot: int | Array, keys: Array, values: Array) -> Cache:
+    """The cache with new tokens' keys (G, n, d) and values (G, n, d + 1) in pinned slots from `slot` (public) on."""
+    return cache._replace(
+        pinned_keys=lax.dynamic_update_slice_in_dim(cache.pinned_keys, keys, slot, axis=1),
+        pinned_values=lax.dynamic_update_slice_in_dim(cache.pinned_values, values, slot, axis=1),
+    )
+
+
+def seen_slots(slots: int, slot: int | Array, new: int) -> Array:
+    """(new, slots) integers: token i, written to `slot` + i, sees every pinned slot up to its own."""
+    last = slot + jnp.arange(new)
+    return (jnp.arange(slots)[None, :] <= last[:, None]).astype(jnp.int32)

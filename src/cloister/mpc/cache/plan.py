@@ -67,32 +67,19 @@ class CachePlan(msgspec.Struct, frozen=True):
 
     def make_method(self, prompt_tokens: int, new_tokens: int) -> Method:
         """The method for a prompt of `prompt_tokens` (a bucket) and room for `new_tokens` generated ones."""
-        from cloister.mpc.cache.mpcache import MPCache
-        from cloister.mpc.cache.sizes import sizes_of
+        from cloister.mpc.cache.methods import MPCache, sizes_of
 
         if self.method == "full" or self.tokens_read(prompt_tokens) == prompt_tokens:
             return self.full(new_tokens)
-        shuffled = self.ranking == "shuffle"
-        sizes = sizes_of(
-            prompt_tokens,
-            budget=self.budget,
-            at_least=self.at_least,
-            window=self.window,
-            static_keep=self.static_keep,
-            granularity=self.granularity,
-            always=self.always if shuffled else 0.0,  # a secret top-k is a set: it cannot tell the most important ones
-            pinned_first=self.pinned_first,
-            pinned_last=self.pinned_last,
-            clusters=self.clusters,
-            ratios=self.ratios,
-        )
+        sizes = sizes_of(self, prompt_tokens)
         if sizes is None:
             return self.full(new_tokens)
+        shuffled = self.ranking == "shuffle"
         return MPCache(sizes, new_tokens, self.alpha, self.similarity, self.together, shuffled, self.gather == "scores")
 
     def full(self, new_tokens: int) -> Method:
         """The whole cache, for prompts too short for anything else."""
-        from cloister.mpc.cache.full import FullCache
+        from cloister.mpc.cache.methods import FullCache
 
         return FullCache(new_tokens, name=self.method)
 

@@ -32,8 +32,7 @@ from cloister.messages.lifecycle import failed
 from cloister.messages.prompts import LockedPrompt
 from cloister.messages.vault import Confide, Understood
 from cloister.models.source import ModelFolder
-from cloister.mpc.client.answer import Drafts, Pace, answer
-from cloister.mpc.client.sampling import Chooser, chooser_for
+from cloister.mpc.client.answer import Chooser, Drafts, Pace, answer, chooser_for
 from cloister.prompts.reading import PromptReading
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.vault.reading import opened

@@ -5,7 +5,7 @@
     await session.deal("coarse", one_hots)
     answer = await session.prefill()
 
-Runs where the secrets are. Knows no tokens and no model; what to deal is `model.inputs.dealt`'s to say.
+Runs where the secrets are. Knows no tokens and no model; what to deal is `model.programs.dealt`'s to say.
 """
 
 from __future__ import annotations

@@ -18,9 +18,8 @@ from cloister.mpc.cache.plan import RECOMMENDED, CachePlan
 from cloister.mpc.certificates import DEFAULT_CLIENT_KEY, Credentials
 from cloister.mpc.client.parties import Parties, Session
 from cloister.mpc.config import PartiesConfig, read_config
-from cloister.mpc.model.inputs import dealt, one_hots, permutations
-from cloister.mpc.model.programs import Programs, outline_of, programs_for
-from cloister.mpc.model.shape import ModelShape, bucket_of
+from cloister.mpc.model.programs import Programs, dealt, outline_of, programs_for
+from cloister.mpc.model.shape import ModelShape, bucket_of, one_hots, permutations
 
 
 class ModelAtParties:

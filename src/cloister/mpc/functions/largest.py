@@ -14,8 +14,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from cloister.mpc.functions.reveal import on_shares
-from cloister.mpc.functions.ring import integers
+from cloister.mpc.functions.ring import integers, on_shares
 
 FEW = 256
 """Numbers from which on four meet at once: twice the bytes for each one out, and 13 messages for two rounds of 11."""

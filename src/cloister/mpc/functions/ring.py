@@ -5,15 +5,47 @@ each element on ABY3, where the product itself takes 24 and one). A `fine` numbe
 2^18 times too large, may be added to other fine ones, gathered by integer rows and compared, and is brought back by
 `settled`, once, where it is needed. On plain numbers a fine number is a number like any other. Values must stay far
 below 2^26, since the ring has 64 bits.
+
+`reveal` opens a value to all parties, inside a computation. Every use stands in the table of docs/mpc.md.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from cloister.mpc.functions.reveal import on_shares
+_on_shares: ContextVar[bool] = ContextVar("on_shares", default=False)
+
+
+@contextmanager
+def tracing_for_shares() -> Iterator[None]:
+    """While this lasts, what is traced will run on shares."""
+    token = _on_shares.set(True)
+    try:
+        yield
+    finally:
+        _on_shares.reset(token)
+
+
+def on_shares() -> bool:
+    """Whether what is being traced will run on shares, for code that is laid out differently there."""
+    return _on_shares.get()
+
+
+def reveal(value: Array) -> Array:
+    """The value, known to all parties from here on. On plain numbers it is known already."""
+    if not _on_shares.get():
+        return value
+    from spu.experimental import reveal as open_to_all
+
+    opened: Array = open_to_all(value)
+    return opened
+
 
 FRACTION_BITS = 18
 """Of the fixed point of runtimes, and of tables: what a product has too many of."""

@@ -19,9 +19,8 @@ import numpy as np
 from jax import Array
 
 from cloister.messages.mpc import Answer
-from cloister.mpc.cache import slots
 from cloister.mpc.cache.attention import scores, shown, weighted
-from cloister.mpc.cache.base import Cache, Choice, Method, PromptLayer, Shuffles
+from cloister.mpc.cache.base import Cache, Choice, Method, PromptLayer, Shuffles, seen_slots, write_slots
 from cloister.mpc.functions.bundle import Functions
 from cloister.mpc.functions.largest import largest
 from cloister.mpc.functions.ring import fine, integers, numbers, settled
@@ -219,10 +218,10 @@ def step_layer(
 ) -> tuple[Array, Cache, Choice | None, Array]:
     """Generated tokens (D, n) through one layer: the stream, the cache, the choice used and the layer's queries."""
     new = new_columns(shape, functions, epsilon, hidden, weights, angles)
-    cache = slots.write(cache, slot, new.keys, new.values)
+    cache = write_slots(cache, slot, new.keys, new.values)
     if not following:
         choice = method.choose(new.queries, cache, shuffles)
-    seen = slots.seen(cache.pinned_keys.shape[1], slot, hidden.shape[1])
+    seen = seen_slots(cache.pinned_keys.shape[1], slot, hidden.shape[1])
     out, cache = method.attend(new.queries, cache, choice, functions.softmax, weights.offset, seen)
     return finish(shape, functions, hidden, out, weights, _ones(hidden), epsilon), cache, choice, new.queries
 

@@ -10,14 +10,14 @@ Variables a provider deals once (float32, secret; `ModelWeights.named()` yields 
 
 Variables a client deals, secret; `{g}` is the generation's name, n the columns of the pass (T for the prefill):
 
-    {g}/coarse (V // 256, n) int32    {g}/fine (256, n) int32       before every pass: inputs.one_hots
+    {g}/coarse (V // 256, n) int32    {g}/fine (256, n) int32       before every pass: shape.one_hots
     {g}/places (positions, n) int32                                 the same, where positions are learned
     {g}/noise (V, n or 1) float32                                   before every pass, where the answer is "sampled"
     {g}/{layer}/shuffles/{i} (G, C, C) int32                        before every pass: `dealt` says which, for
-    {g}/ahead/shuffles/{i} (layers x G, C, C) int32                 inputs.permutations; used once, then deleted
+    {g}/ahead/shuffles/{i} (layers x G, C, C) int32                 shape.permutations; used once, then deleted
 
 What the client alone may fetch: {g}/answer, (n or 1,) int32 or (V, n or 1) float32 ("logits"); one column after the
-prefill. `inputs.dealt` lists a pass's variables with shapes and types, for dealing and for checking.
+prefill. `programs.dealt` lists a pass's variables with shapes and types, for dealing and for checking.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Generation:
     def prefill(self) -> None:
         """The prompt through all layers; afterwards its cache stands and the first answer is there."""
         programs, shape, columns = self._programs, self._programs.shape, self._programs.outline.prompt_tokens
-        self._begin(shape.layers)
+        self._begin()
         self._place(-columns, columns)
         for number, scale in enumerate(shape.scales):
             self._publish(f"{number}/epsilon", np.float32(shape.epsilon * scale * scale))
@@ -100,7 +100,7 @@ class Generation:
             raise GenerationError(
                 "There is no room for so many tokens.", hint="Ask for room when the prompt is shared."
             )
-        self._begin(shape.layers)
+        self._begin()
         self._place(at, columns)
         self._publish("slot", np.int32(programs.method.first_free + at))
         self._run(programs.embed(columns), self._outside())
@@ -119,7 +119,7 @@ class Generation:
     def close(self) -> None:
         """Forget everything but the model."""
         for variable in self._variables | {f"{self._name}/{name}" for name in ("coarse", "fine", "places", "noise")}:
-            self._delete(variable)
+            self._runtime.del_var(variable)
         self._variables.clear()
 
     def _select(self) -> None:
@@ -130,7 +130,7 @@ class Generation:
             where[f"choice/{at}"] = f"{name}/{number}/choice"
         self._run(programs.select(self._queries), where)
         for at in range(len(programs.method.choose_shuffles)):
-            self._delete(f"{name}/ahead/shuffles/{at}")
+            self._runtime.del_var(f"{name}/ahead/shuffles/{at}")
 
     def _rescale(self, number: int, columns: int) -> None:
         scales = self._programs.shape.scales
@@ -159,8 +159,8 @@ class Generation:
         self._runtime.set_var(variable, self._dealer.publish(np.asarray(value)))
         self._variables.add(variable)
 
-    def _begin(self, layers: int) -> None:
-        self._done, self._total = 0, layers + 2 + int(self._programs.ahead and self._written >= 0)
+    def _begin(self) -> None:
+        self._done, self._total = 0, self._programs.shape.layers + 2 + int(self._programs.ahead and self._written >= 0)
 
     def _run(self, program: Program, where: Mapping[str, str], counts: bool = True) -> None:
         outputs = [_variable(where, output) for output in program.outputs]
@@ -188,10 +188,7 @@ class Generation:
 
     def _used(self, number: int, shuffles: int) -> None:
         for at in range(shuffles):
-            self._delete(f"{self._name}/{number}/shuffles/{at}")
-
-    def _delete(self, variable: str) -> None:
-        self._runtime.del_var(variable)
+            self._runtime.del_var(f"{self._name}/{number}/shuffles/{at}")
 
 
 def _variable(where: Mapping[str, str], path: str) -> str:

@@ -20,8 +20,7 @@ from cloister.mpc.cache.plan import CachePlan, leader
 from cloister.mpc.functions.bundle import LEAN, Functions
 from cloister.mpc.model import decoder
 from cloister.mpc.model.decoder import Angles
-from cloister.mpc.model.inputs import one_hots, permutations
-from cloister.mpc.model.shape import ModelShape, bucket_of
+from cloister.mpc.model.shape import ModelShape, bucket_of, one_hots, permutations
 from cloister.mpc.model.weights import ModelWeights
 
 

@@ -25,7 +25,7 @@ from cloister.messages.mpc import Answer, Bundle, GenerationSpec
 from cloister.mpc.cache.base import Cache, Choice, Eviction, Method, Shuffles
 from cloister.mpc.cache.plan import CachePlan, leader
 from cloister.mpc.functions.bundle import BUNDLES, Functions
-from cloister.mpc.functions.reveal import tracing_for_shares
+from cloister.mpc.functions.ring import tracing_for_shares
 from cloister.mpc.model import decoder
 from cloister.mpc.model.decoder import Angles
 from cloister.mpc.model.shape import FINE, ModelShape
@@ -114,7 +114,7 @@ class Programs:
             "weights": self._layer(),
             "angles": self._angles(columns),
             "epsilon": _floats(),
-            "eviction": None if leading else self._eviction,
+            "eviction": None if leading else self._prompt_results["eviction"],
             "shuffles": self._shuffles(self.method.evict_shuffles if leading else ()),
         }
         return self._program(
@@ -127,7 +127,7 @@ class Programs:
         inputs = {
             "hidden": _floats(self.shape.hidden, columns),
             "weights": self._layer(),
-            "cache": self._cache,
+            "cache": self._prompt_results["cache"],
             "angles": self._angles(columns),
             "epsilon": _floats(),
             "slot": _integers(),
@@ -142,7 +142,7 @@ class Programs:
         count, shape = len(self.leaders), self.shape
         inputs = {
             "queries": tuple(_floats(shape.heads, columns, shape.head_size) for _ in range(count)),
-            "caches": tuple(self._cache for _ in range(count)),
+            "caches": tuple(self._prompt_results["cache"] for _ in range(count)),
             "shuffles": self._shuffles(self.method.choose_shuffles, count),
         }
 
@@ -230,20 +230,10 @@ class Programs:
         )  # fmt: skip
 
     @property
-    def _eviction(self) -> Eviction | None:
-        eviction: Eviction | None = self._prompt_results["eviction"]
-        return eviction
-
-    @property
-    def _cache(self) -> Cache:
-        cache: Cache = self._prompt_results["cache"]
-        return cache
-
-    @property
     def _choice(self) -> Choice | None:
         queries = _floats(self.shape.heads, 1, self.shape.head_size)
         shuffles = Shuffles(self._shuffles(self.method.choose_shuffles))
-        choice: Choice | None = jax.eval_shape(self.method.choose, queries, self._cache, shuffles)
+        choice: Choice | None = jax.eval_shape(self.method.choose, queries, self._prompt_results["cache"], shuffles)
         return choice
 
     def _outer(self) -> OuterWeights:
@@ -355,3 +345,25 @@ def _floats(*sizes: int) -> Any:
 
 def _integers(*sizes: int) -> Any:
     return ShapeDtypeStruct(sizes, jnp.int32)  # type: ignore[no-untyped-call]
+
+
+def dealt(programs: Programs, columns: int | None = None) -> dict[str, tuple[tuple[int, ...], str]]:
+    """What a client deals before a step of `columns`, or before the prefill: name without `{g}/` → shape, type."""
+    shape, method = programs.shape, programs.method
+    wide = columns or programs.outline.prompt_tokens
+    needed = {"coarse": ((shape.coarse, wide), "int32"), "fine": ((FINE, wide), "int32")}
+    if shape.positions:
+        needed["places"] = ((shape.positions, wide), "int32")
+    if programs.outline.answer == "sampled":
+        needed["noise"] = ((shape.vocabulary, columns or 1), "float32")
+    if columns and programs.ahead:
+        heads = shape.kv_heads * len(programs.leaders)
+        sizes = {f"ahead/shuffles/{at}": (heads, size) for at, size in enumerate(method.choose_shuffles)}
+    else:
+        per_layer = method.choose_shuffles if columns else method.evict_shuffles
+        sizes = {
+            f"{number}/shuffles/{at}": (shape.kv_heads, size)
+            for number in programs.leaders
+            for at, size in enumerate(per_layer)
+        }
+    return needed | {name: ((heads, size, size), "int32") for name, (heads, size) in sizes.items()}

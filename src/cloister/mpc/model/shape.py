@@ -1,4 +1,5 @@
-"""What is public of a model: its sizes and its kind. Parties compile their programs from this and nothing else.
+"""What is public of a model: its sizes and its kind. Parties compile their programs from this and nothing else. And
+what a client deals by it: one-hots of its tokens, permutations drawn at random.
 
 Knows no weights. The residual stream of layer i is kept multiplied by `scales[i]`, a power of two, so that neither its
 squares overflow the ring nor its digits drown in the fixed point's last bits (see calibration). Where `calm` is not 0,
@@ -8,6 +9,8 @@ the MLPs' neurons are ordered: the first `calm` of each layer have gates that st
 from __future__ import annotations
 
 import math
+import secrets
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -160,3 +163,26 @@ def _frequencies(config: dict[str, Any], size: int) -> tuple[float, ...]:
         raise ModelUnsupported("Scaled rotary positions are not computed on shares yet.", hint="Choose another model.")
     theta = float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0)
     return tuple(float(theta ** (-i / size)) for i in range(0, size, 2))
+
+
+def one_hots(shape: ModelShape, tokens: Sequence[int], columns: int, first: int = 0) -> dict[str, NDArray[np.int32]]:
+    """What a client deals for its tokens, padded on the left to `columns`; `first` is the first token's position."""
+    coarse = np.zeros((shape.coarse, columns), dtype=np.int32)
+    fine = np.zeros((FINE, columns), dtype=np.int32)
+    at = np.arange(columns - len(tokens), columns)
+    numbers = np.asarray(tokens)
+    coarse[numbers // FINE, at] = 1
+    fine[numbers % FINE, at] = 1
+    dealt = {"coarse": coarse, "fine": fine}
+    if shape.positions:
+        places = np.zeros((shape.positions, columns), dtype=np.int32)
+        places[first + np.arange(len(tokens)), at] = 1
+        dealt["places"] = places
+    return dealt
+
+
+def permutations(heads: int, size: int) -> NDArray[np.int32]:
+    """(heads, size, size) permutation matrices, each drawn alone from the system's randomness."""
+    draws = np.frombuffer(secrets.token_bytes(heads * size * 8), dtype=np.uint64).reshape(heads, size)
+    rows: NDArray[np.int32] = (np.argsort(draws, axis=1)[:, :, None] == np.arange(size)).astype(np.int32)
+    return rows

@@ -184,12 +184,12 @@ class _Session:
 
     def check(self, order: Run) -> None:
         """Whether exactly what this pass needs was dealt. All parties come to the same verdict: heads are compared."""
-        from cloister.mpc.model.inputs import dealt
+        from cloister.mpc.model.programs import dealt
 
         needed = dealt(self.programs, None if order.kind == "prefill" else order.columns)
         given = {name: (head.dims, head.dtype) for name, head in self.given.items()}
         if given != {name: (tuple(dims), dtype) for name, (dims, dtype) in needed.items()}:
-            raise InvalidRequest("What was dealt is not what this pass needs.", hint="model.inputs.dealt lists it.")
+            raise InvalidRequest("What was dealt is not what this pass needs.", hint="model.programs.dealt lists it.")
 
 
 def serve(party: BlockingEndpoint[msgspec.Struct]) -> None:

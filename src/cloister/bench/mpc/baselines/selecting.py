@@ -8,13 +8,11 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jax import Array, lax
 
+from cloister.mpc.cache.attention import attention_received, headwise
 from cloister.mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles, Softmax
-from cloister.mpc.cache.full import empty_slots
-from cloister.mpc.cache.headwise import headwise
+from cloister.mpc.cache.methods import empty_slots
 from cloister.mpc.cache.ranking import ranks
-from cloister.mpc.cache.selection import attend_by_keys, attend_by_scores, choose_clusters
-from cloister.mpc.cache.similarity import of_groups
-from cloister.mpc.cache.static import attention_received
+from cloister.mpc.cache.selection import attend_by_keys, attend_by_scores, choose_clusters, of_groups
 
 REPRESENTATIVES = 4
 EPSILON = 2.0**-10

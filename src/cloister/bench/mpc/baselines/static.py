@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jax import Array
 
-from cloister.mpc.cache.attention import read_all, visible_to, weighted
+from cloister.mpc.cache.attention import added_up, attention_received, read_all, take, visible_to, weighted
 from cloister.mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles, Softmax
-from cloister.mpc.cache.full import empty_slots
+from cloister.mpc.cache.methods import empty_slots
 from cloister.mpc.cache.ranking import best_rows, gathered_rows
-from cloister.mpc.cache.static import added_up, attention_received, take
 
 SNAPKV_WINDOW = 32
 SNAPKV_KERNEL = 5
