@@ -40,6 +40,7 @@ SECONDS = {
     ("serving", True): 60,
     ("attest", False): 50,
     ("browser", False): 50,
+    ("link", False): 70,
     ("models", False): 50,
     ("process", False): 60,
     ("controller", False): 40,
@@ -55,7 +56,7 @@ WORTH_A_GROUP = 60
 """Folders that take less share groups: to start pytest and import torch takes seconds each time."""
 
 WITHOUT_PROCESSES = {
-    *("attention", "attest", "backend", "channel", "engine", "messages", "sealed_weights", "service", "transparency"),
+    *("attest", "backend", "channel", "engine", "messages", "prompts", "sealed_weights", "service", "transparency"),
 }
 """What `make check` runs: folders whose tests start next to no processes."""
 
