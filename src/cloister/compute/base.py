@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
@@ -31,7 +30,6 @@ class CacheShape:
     dim: int
 
     def block_bytes(self, dtype: torch.dtype) -> int:
-        """Bytes of one block over all layers."""
         return 2 * self.layers * self.kv_heads * self.dim * BLOCK_TOKENS * dtype.itemsize
 
 
@@ -43,20 +41,23 @@ class KVCache(ABC):
     dtype: torch.dtype
 
 
-class AttentionShape(Protocol):
+class AttentionShape:
     """What a link's two ends must know of a model. Every decoder has it."""
 
     cache_shape: CacheShape
     queries_per_kv_head: int
     scales: list[float]
     windows: list[int]
+    """Of every layer's attention: what scores are multiplied by, and how far back it looks (0: to the beginning)."""
 
     @property
     def heads(self) -> int:
         """Query heads of a layer."""
+        return self.queries_per_kv_head * self.cache_shape.kv_heads
 
     def rotation(self, distance: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines that carry a rotated query so many positions further."""
+        """Cosines and sines that carry a rotated query so many positions further; empty where nothing is rotated."""
+        return torch.empty(0), torch.empty(0)
 
 
 class LinkAsker(ABC):

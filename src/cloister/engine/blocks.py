@@ -21,11 +21,9 @@ class BlockPool:
 
     @property
     def free(self) -> int:
-        """Blocks nobody holds."""
         return len(self._free)
 
     def references(self, block: int) -> int:
-        """How many hold this block."""
         return self._references[block]
 
     def allocate(self, count: int) -> list[int] | None:

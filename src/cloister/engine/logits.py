@@ -231,12 +231,10 @@ class Limits:
         )
 
     def rows(self, index: torch.Tensor) -> Limits:
-        """The limits of some of the rows."""
         return Limits(self.k[index], self.p[index], self.min_p[index])
 
 
 def filters(params: SamplingParams) -> bool:
-    """Whether any filter is on."""
     return params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
 
 

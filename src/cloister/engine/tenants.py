@@ -102,7 +102,6 @@ class ServiceMeter:
         return len(self._live)
 
     def served(self, tenant: str) -> int:
-        """The tenant's counter."""
         return self._served.get(tenant, 0)
 
     def arrive(self, tenant: str) -> None:

@@ -40,7 +40,6 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def record_files(folder: Path) -> dict[str, FileRecord]:
-    """Every file of the folder, as it is now."""
     return {
         path.name: FileRecord(bytes=path.stat().st_size, sha256=sha256_of(path)) for path in sorted(folder.iterdir())
     }

@@ -167,13 +167,8 @@ class Weights(Mapping[str, torch.Tensor]):
         """A tensor's shape, without making the tensor."""
         return self._shards[name].entries[name].shape
 
-    @property
-    def total_bytes(self) -> int:
-        return sum(shard.entries[name].bytes for name, shard in self._shards.items())
-
 
 def open_weights(folder: ModelFolder) -> Weights:
-    """Map the folder's safetensors."""
     index = folder.path / INDEX_FILE
     if index.is_file():
         return Weights(_indexed_shards(index))

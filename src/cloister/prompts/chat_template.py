@@ -145,7 +145,6 @@ def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Every string in the value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

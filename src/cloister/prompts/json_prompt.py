@@ -106,7 +106,6 @@ def chat_prompt(messages: Sequence[ChatMessage]) -> ChatPrompt:
 
 
 def plain_prompt(given: OnePrompt) -> TextPrompt | TokenPrompt:
-    """One prompt of a plain completion."""
     return TextPrompt(given) if isinstance(given, str) else TokenPrompt(given)
 
 

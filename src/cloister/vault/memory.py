@@ -51,7 +51,6 @@ class SessionMemory(PrefixCache):
 
     @property
     def prompts(self) -> int:
-        """How many are remembered."""
         return len(self._past)
 
     def recall(self, tokens: Sequence[int], public: int) -> Recalled:

@@ -116,7 +116,6 @@ class DrawStruct(Structure):
 
 
 def find_compiler() -> list[str] | None:
-    """The command of a C compiler, or None."""
     for name in ("cc", "gcc", "clang"):
         if found := shutil.which(name):
             return [found]
