@@ -21,7 +21,7 @@ def folder(kind: str, **other: object) -> ModelFolder:
 
 def test_a_llama_and_a_gpt2_are_told_apart() -> None:
     llama, gpt2 = shape_of(folder("llama")), shape_of(folder("gpt2"))
-    assert (llama.positions, llama.gated, llama.activation, llama.group) == (0, True, "silu", 2)
+    assert (llama.positions, llama.gated, llama.activation, llama.heads // llama.kv_heads) == (0, True, "silu", 2)
     assert (gpt2.positions, gpt2.gated, gpt2.activation, gpt2.rotation) == (128, False, "gelu", ())
     assert not llama.biases and gpt2.biases
 

@@ -67,11 +67,6 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("the sizes of the model contradict each other")
 
     @property
-    def group(self) -> int:
-        """Query heads per key-value head."""
-        return self.heads // self.kv_heads
-
-    @property
     def coarse(self) -> int:
         """Rows of the coarse one-hot."""
         return -(-self.vocabulary // FINE)
