@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from cloister.errors import SetupError, VerificationFailed
 from cloister.transparency import seen as seen_module
 from cloister.transparency.checkpoint import Checkpoint, SignedCheckpoint, read_checkpoint
-from cloister.transparency.keys import SigningKey
 from cloister.transparency.merkle import fold, leaf_hash
-from cloister.transparency.note import Note
+from cloister.transparency.note import Note, SigningKey
 from cloister.transparency.seen import MAX_MEMORY_BYTES, SeenLogs, SeenMoved
 
 KEY = SigningKey.generate("log.example")

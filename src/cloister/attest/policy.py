@@ -36,7 +36,7 @@ from cloister.attest.snp import SnpPolicy
 from cloister.attest.tdx import TdxPolicy
 from cloister.errors import SetupError
 from cloister.files import read_bounded
-from cloister.transparency.trust import ReleaseTrust, SigstoreTrust
+from cloister.transparency.checkpoint import ReleaseTrust, SigstoreTrust
 
 MAX_FILE_BYTES = 4 << 20
 DEFAULT_MAX_AGE_S = 3600.0

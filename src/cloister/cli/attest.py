@@ -290,7 +290,7 @@ def _print(verdict: Verdict, at: datetime) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from cloister.cli.verdict import checks_table
+    from cloister.cli.options import checks_table
 
     console = Console()
     console.print(checks_table(verdict))

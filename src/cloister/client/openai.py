@@ -15,9 +15,8 @@ import openai
 
 from cloister.attest.policy import Policy, load_policy
 from cloister.client.address import NodeAddress
-from cloister.client.node import VerifiedNode
 from cloister.client.sealed import AsyncSealedTransport, SealedTransport
-from cloister.client.verification import Verification
+from cloister.client.verification import Verification, VerifiedNode
 from cloister.errors import ChannelBroken, CloisterError, SetupError, VerificationFailed
 
 _TIMEOUT = openai.DEFAULT_TIMEOUT

@@ -10,20 +10,20 @@ import hmac
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from cloister.attest.snp.certificate import Certificate, RevocationList, read_bundle
-from cloister.attest.snp.chain import (
+from cloister.attest.snp.certificate import (
+    Certificate,
     Chain,
+    RevocationList,
     authority_name,
     chip_in,
     find_chain,
     product_in,
     provider_in,
+    read_bundle,
     signed_by,
     tcb_in,
 )
-from cloister.attest.snp.policy import SnpPolicy
-from cloister.attest.snp.product import AMD_ROOTS, Product, Tcb
-from cloister.attest.snp.report import ECDSA_P384_SHA384, Report, read_report
+from cloister.attest.snp.report import AMD_ROOTS, ECDSA_P384_SHA384, Product, Report, SnpPolicy, Tcb, read_report
 from cloister.checks import Examination, Verdict
 
 
