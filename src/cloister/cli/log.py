@@ -4,19 +4,21 @@ plain folder, its witnesses and its auditors.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import report
+from cloister.cli.options import AsJson, report
+from cloister.errors import EvidenceInvalid, InvalidRequest, SetupError
+from cloister.files import needed, read_bounded, write_whole
 
 if TYPE_CHECKING:
     from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust
 
 release = typer.Typer(no_args_is_help=True, help="Release manifests: which bytes a release is made of.")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Source = Annotated[
     Path | None, typer.Option(metavar="DIR", help="A source tree of Cloister.", show_default="what runs here")
 ]
@@ -47,9 +49,6 @@ def build(
 
       cloister release build --source . --image sha256:… --out release.json --json
     """
-    import json
-
-    from cloister.files import needed, write_whole
     from cloister.transparency.manifest import build_manifest, source_of_running
 
     manifest = build_manifest(source if source is not None else source_of_running(), image=image)
@@ -88,7 +87,6 @@ def check(
       cloister release check release.json --proof proof.json --log-key example.com/releases+…
     """
     from cloister.checks import Examination
-    from cloister.errors import SetupError
     from cloister.transparency.manifest import (
         MAX_MANIFEST_BYTES,
         build_manifest,
@@ -133,7 +131,6 @@ def checkpoint_in(file: Path | None) -> Checkpoint | None:
 
 
 def text_of(file: Path) -> str:
-    from cloister.errors import EvidenceInvalid
 
     try:
         return read_file(file, 1 << 20).decode()
@@ -143,8 +140,6 @@ def text_of(file: Path) -> str:
 
 def read_file(file: Path, limit: int) -> bytes:
     """A file somebody else may have written: never more of it than it may have."""
-    from cloister.errors import EvidenceInvalid
-    from cloister.files import read_bounded
 
     return read_bounded(file, limit, too_large=EvidenceInvalid)
 
@@ -168,9 +163,6 @@ def create(
 
       cloister log create releases --origin example.com/releases --key releases.key
     """
-    import json
-
-    from cloister.errors import SetupError
     from cloister.transparency.log import Log
     from cloister.transparency.note import Algorithm, new_key_file, read_key_file
 
@@ -200,8 +192,6 @@ def append(
 
       cloister log append releases release.json --key releases.key
     """
-    import json
-
     from cloister.transparency.log import Log
     from cloister.transparency.manifest import MAX_MANIFEST_BYTES, measurement
     from cloister.transparency.note import Algorithm, read_key_file
@@ -234,8 +224,6 @@ def prove(
 
       cloister release check release.json --proof proof.json --log-key example.com/releases+…
     """
-    from cloister.errors import InvalidRequest
-    from cloister.files import needed, write_whole
     from cloister.transparency.log import Log
     from cloister.transparency.manifest import MAX_MANIFEST_BYTES
     from cloister.transparency.proof import prove_release, write_proof
@@ -273,7 +261,6 @@ def witness(
 
       cloister log witness releases --key witness.key --state witness > cosignature
     """
-    import json
     from datetime import UTC, datetime
 
     from cloister.transparency.log import Log
@@ -309,7 +296,6 @@ def attach(
 
       cloister log attach releases cosignature --witness witness.example+…
     """
-    from cloister.errors import EvidenceInvalid
     from cloister.transparency.log import Log
     from cloister.transparency.note import VerifierKey, read_signature
 

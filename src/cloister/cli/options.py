@@ -28,6 +28,13 @@ def exit_code(error: CloisterError) -> int:
     return USAGE_EXIT if isinstance(error, SetupError | InvalidRequest) else FAILURE_EXIT
 
 
+def tell(error: CloisterError) -> None:
+    """What went wrong and what to do next, on standard error."""
+    typer.secho(f"Error: {error.message}", fg="red", err=True)
+    if error.hint:
+        typer.echo(error.hint, err=True)
+
+
 class FriendlyGroup(TyperGroup):
     """Runs commands; turns every CloisterError into one or two lines and an exit code."""
 
@@ -36,9 +43,7 @@ class FriendlyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except CloisterError as error:
-            typer.secho(f"Error: {error.message}", fg="red", err=True)
-            if error.hint:
-                typer.echo(error.hint, err=True)
+            tell(error)
             raise typer.Exit(exit_code(error)) from None
 
 
@@ -54,6 +59,8 @@ ApiKey = Annotated[
     ),
 ]
 DEFAULT_KEY = DEVELOPMENT_KEY
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+AsJsonTable = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def numbers(text: str) -> list[int]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cloister.cli.options import checks_table
 from cloister.errors import ServiceUnavailable
 
 if TYPE_CHECKING:
@@ -88,8 +89,6 @@ def software_note(verification: Verification) -> str:
 def _print(verification: Verification) -> None:
     from rich.console import Console
     from rich.text import Text
-
-    from cloister.cli.options import checks_table
 
     console = Console()
     console.print(checks_table(verification.verdict))

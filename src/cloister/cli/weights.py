@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cloister.cli.options import AsJson, AsJsonTable
 from cloister.cli.verify import AllowSoftwareTee, NodeUrl, PolicyFile, software_note
+from cloister.errors import SetupError
+from cloister.files import needed
 
 if TYPE_CHECKING:
     from cloister.models.source import KnownModel
@@ -22,16 +25,14 @@ def models(
     verify: Annotated[
         bool, typer.Option("--verify", help="Read every byte and compare it with what was recorded.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJsonTable = False,
 ) -> None:
     """List the models converted on this machine."""
     from cloister.models.source import known_models
 
     found = known_models(verify=verify)
     if as_json:
-        import json
-
-        typer.echo(json.dumps({"models": [model.as_dict() for model in found]}, indent=2))
+        _say({"models": [model.as_dict() for model in found]})
     else:
         _print_table(found)
     if any(model.state == "corrupt" for model in found):
@@ -56,7 +57,6 @@ def _print_table(found: list[KnownModel]) -> None:
 
 weights = typer.Typer(no_args_is_help=True, help="A provider's weights, encrypted and signed at rest.")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 ContentKey = Annotated[Path, typer.Option("--key", metavar="FILE", help="The content key; keep it secret.")]
 _PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "*.txt")
 
@@ -78,7 +78,6 @@ def new_keys(
 
       cloister weights key --key content.key --sign-key sign.key --name example.com/weights
     """
-    from cloister.errors import SetupError
     from cloister.sealed_weights.header import new_content_key
     from cloister.transparency.note import new_key_file
 
@@ -145,17 +144,14 @@ def unseal(
     """
     import shutil
 
-    from cloister.errors import SetupError
     from cloister.sealed_weights.file import WeightsBundle
     from cloister.sealed_weights.header import read_content_key, read_provider_key
 
     bundle = WeightsBundle.open(file, read_provider_key(provider_key))
     try:
         content_key = read_content_key(key)
-        try:
+        with needed(f"{out} cannot be made", "Name a new folder."):
             out.mkdir(mode=0o700)
-        except OSError as wrong:
-            raise SetupError(f"{out} cannot be made: {wrong.strerror}.", hint="Name a new folder.") from None
         try:
             bundle.unpack(
                 content_key, lambda each: os.open(out / each.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

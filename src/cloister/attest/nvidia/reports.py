@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import re
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -20,6 +20,7 @@ from msgspec import Meta, Struct
 from cloister.attest.chain import ecdsa_signed, find_chain, halves, key_fingerprint, read_certificates, subject
 from cloister.attest.nvidia.spdm import (
     FWID,
+    Architecture,
     DeviceEvidence,
     GpuReport,
     architecture,
@@ -30,9 +31,6 @@ from cloister.attest.nvidia.spdm import (
     vbios_version,
 )
 from cloister.checks import Examination, Verdict
-
-Architecture = Literal["HOPPER", "BLACKWELL", "LS10"]
-"""LS10 is the NVSwitch that ties GPUs together; it reports in the same form."""
 
 VERSION = "[0-9]+([.][0-9]+)*"
 

@@ -16,13 +16,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from cryptography import x509
 from msgspec import Meta, Struct
 
-from cloister.attest.nvidia.reports import Architecture
 from cloister.errors import EvidenceInvalid
 
 MAX_REPORT_BYTES = 65536
@@ -193,6 +192,9 @@ def _decode_base64(text: bytes) -> bytes:
     except (binascii.Error, ValueError):
         raise EvidenceInvalid("GPU evidence or its certificate is neither hex nor base64.") from None
 
+
+Architecture = Literal["HOPPER", "BLACKWELL", "LS10"]
+"""LS10 is the NVSwitch that ties GPUs together; it reports in the same form."""
 
 DRIVER_VERSION: Final = 3
 VBIOS_VERSION: Final = 6
