@@ -142,8 +142,6 @@ class Report:
     host_data: bytes
     id_key_digest: bytes
     author_key_digest: bytes
-    report_id: bytes
-    report_id_ma: bytes
     reported_tcb: bytes
     cpuid: tuple[int, int, int] | None
     """Family, model, stepping; since version 3."""
@@ -152,7 +150,6 @@ class Report:
     current_firmware: tuple[int, int, int]
     committed_firmware: tuple[int, int, int]
     """Major, minor, build."""
-    launch_tcb: bytes
     r: int
     s: int
     signed: bytes
@@ -207,15 +204,12 @@ def read_report(data: bytes) -> Report:
         host_data=data[0xC0:0xE0],
         id_key_digest=data[0xE0:0x110],
         author_key_digest=data[0x110:0x140],
-        report_id=data[0x140:0x160],
-        report_id_ma=data[0x160:0x180],
         reported_tcb=data[0x180:0x188],
         cpuid=(data[0x188], data[0x189], data[0x18A]) if version >= _CPUID_SINCE else None,
         chip_id=data[0x1A0:0x1E0],
         committed_tcb=data[0x1E0:0x1E8],
         current_firmware=(data[0x1EA], data[0x1E9], data[0x1E8]),
         committed_firmware=(data[0x1EE], data[0x1ED], data[0x1EC]),
-        launch_tcb=data[0x1F0:0x1F8],
         r=int.from_bytes(data[SIGNED_BYTES : SIGNED_BYTES + _NUMBER_BYTES], "little"),
         s=int.from_bytes(data[SIGNED_BYTES + _NUMBER_BYTES : SIGNED_BYTES + 2 * _NUMBER_BYTES], "little"),
         signed=data[:SIGNED_BYTES],
