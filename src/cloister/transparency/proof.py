@@ -28,7 +28,7 @@ from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import make_folder, needed, write_whole
 from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, SignedCheckpoint, cosigners, read_checkpoint
 from cloister.transparency.log import Log
-from cloister.transparency.manifest import MAX_MANIFEST_BYTES, measurement, read_manifest
+from cloister.transparency.manifest import MAX_MANIFEST_BYTES, read_manifest
 from cloister.transparency.manifest import measurement as measurement_of
 from cloister.transparency.merkle import leaf_hash, verify_consistency, verify_inclusion
 from cloister.transparency.note import SigningKey
@@ -40,7 +40,7 @@ _FOLDER = "manifest"
 def entry_of(manifest: bytes) -> bytes:
     """The log entry of the release with this manifest, or EvidenceInvalid if it is none."""
     version = read_manifest(manifest).version
-    return _KIND + f"{version}\nsha256:{measurement(manifest).hex()}\n".encode()
+    return _KIND + f"{version}\nsha256:{measurement_of(manifest).hex()}\n".encode()
 
 
 def measurement_in(entry: bytes) -> bytes | None:
@@ -62,7 +62,7 @@ def publish(log: Log, manifest: bytes, key: SigningKey) -> tuple[int, bool]:
     folder = log.folder / _FOLDER
     with needed(f"The manifest cannot be put into {folder}"):
         make_folder(folder)
-        write_whole(folder / measurement(manifest).hex(), manifest)
+        write_whole(folder / measurement_of(manifest).hex(), manifest)
     found = log.find(entry)
     return (log.append(entry, key), True) if found is None else (found, False)
 
@@ -74,7 +74,7 @@ def published_manifest(log: Log, measured: bytes) -> bytes:
             data = file.read(MAX_MANIFEST_BYTES + 1)
     except OSError as reason:
         raise EvidenceInvalid(f"The log lacks the manifest {measured.hex()} ({reason.strerror}).") from None
-    if measurement(data) != measured:
+    if measurement_of(data) != measured:
         raise EvidenceInvalid(f"The log's manifest {measured.hex()} is not what its name says.")
     return data
 
