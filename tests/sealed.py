@@ -12,8 +12,7 @@ from typing import Any
 import httpx
 
 from cloister.channel.envelope import CONTENT_TYPE, Envelope, InnerHead, InnerRequest
-from cloister.channel.keys import RequestKeys, address_to, key_id
-from cloister.channel.sealing import seal_prompt, seal_request
+from cloister.channel.sealing import RequestKeys, address_to, key_id, seal_prompt, seal_request
 from cloister.channel.stream import FrameKind, StreamOpener
 from cloister.config import DEVELOPMENT_KEY
 

@@ -64,9 +64,9 @@ def write_private(path: Path, data: bytes) -> None:
         write_whole(path, data, mode=0o600, fresh=True)
 
 
-def read_private(path: Path, limit: int, what: str) -> bytes:
+def read_private(path: Path, limit: int, what: str, hint: str | None = None) -> bytes:
     """The first `limit` bytes of a key's file. One that others could have read or changed is refused."""
-    with needed(f"The {what} {path} cannot be read"), path.open("rb") as file:
+    with needed(f"The {what} {path} cannot be read", hint), path.open("rb") as file:
         status = os.fstat(file.fileno())
         data = file.read(limit)
     if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077 or status.st_uid not in (0, os.geteuid()):

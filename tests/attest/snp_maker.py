@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.hashes import SHA384, HashAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from cloister.attest.snp.certificate import read_bundle
-from cloister.attest.snp.product import Product
+from cloister.attest.snp.report import Product
 
 AT = datetime(2026, 3, 1, tzinfo=UTC)
 FROM, UNTIL = AT - timedelta(days=100), AT + timedelta(days=100)

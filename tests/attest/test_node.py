@@ -9,12 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from cloister.attest import node as node_module
-from cloister.attest.attester import Tee
+from cloister.attest.attester import SoftwareAttester, Tee
 from cloister.attest.evidence import GpuEvidence, NodeEvidence, bind
 from cloister.attest.node import verify_node
 from cloister.attest.policy import Policy
 from cloister.attest.snp import SnpPolicy, verify_snp
-from cloister.attest.software import SoftwareAttester
 from cloister.attest.tdx import TdxPolicy
 from cloister.checks import Outcome, Verdict
 from cloister.errors import EvidenceInvalid

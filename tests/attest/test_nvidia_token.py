@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.attest.nvidia import GpuPolicy, verify_gpu_token
-from cloister.attest.nvidia.eat import read_jwks
+from cloister.attest.nvidia.token import read_jwks
 from cloister.checks import Outcome, Verdict
 from cloister.errors import EvidenceInvalid
 from tests.fuzz.nvidia_made import NONCE, NOW, MadeService, gpu_claims

@@ -5,7 +5,7 @@ import pytest
 from cloister.attest.policy import Policy, load_policy, read_policy
 from cloister.attest.snp import SnpPolicy
 from cloister.errors import CloisterError, SetupError
-from cloister.transparency.keys import Algorithm, SigningKey
+from cloister.transparency.note import Algorithm, SigningKey
 
 LOG = str(SigningKey.generate("log.example/releases").verifier)
 WITNESS = str(SigningKey.generate("witness.example", Algorithm.COSIGNATURE).verifier)

@@ -10,7 +10,7 @@ import pytest
 
 from cloister.attest.snp import SnpPolicy, verify_snp
 from cloister.attest.snp.certificate import read_bundle
-from cloister.attest.snp.product import AMD_ROOTS, Product
+from cloister.attest.snp.report import AMD_ROOTS, Product
 from cloister.checks import Verdict
 from cloister.errors import EvidenceInvalid
 

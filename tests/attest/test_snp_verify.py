@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from cloister.attest.snp import SnpPolicy, Tcb, verify_snp
-from cloister.attest.snp.product import AMD_ROOTS, Product
+from cloister.attest.snp.report import AMD_ROOTS, Product
 from cloister.checks import Outcome, Verdict
 from cloister.errors import EvidenceInvalid
 from tests.attest import snp_maker as maker

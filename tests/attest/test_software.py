@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.attest.attester import Attester
-from cloister.attest.software import SoftwareAttester, SoftwareReport, verify_software
+from cloister.attest.attester import Attester, SoftwareAttester, SoftwareReport, verify_software
 from cloister.checks import Verdict
 from cloister.errors import EvidenceInvalid, SetupError
 

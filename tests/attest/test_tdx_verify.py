@@ -12,8 +12,8 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from cloister.attest.tdx import TdxPolicy, verify_tdx
-from cloister.attest.tdx.collateral import judge, read_collateral
 from cloister.attest.tdx.quote import read_quote
+from cloister.attest.tdx.verify import judge, read_collateral
 from cloister.checks import Outcome, Verdict
 from cloister.errors import EvidenceInvalid
 from tests.fuzz.tdx_made import NOW, SEPT_VE_DISABLE, MadePlatform, p256

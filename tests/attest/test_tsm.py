@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from cloister.attest.attester import ReportFolder, SoftwareAttester, TsmAttester, find_attester
 from cloister.attest.snp import SnpPolicy, verify_snp
 from cloister.attest.snp.certificate import read_bundle
-from cloister.attest.software import SoftwareAttester
-from cloister.attest.tsm import ReportFolder, TsmAttester, find_attester
 from cloister.errors import SetupError
 from tests.attest import snp_maker as maker
 from tests.attest.snp_maker import AT, Chip, table

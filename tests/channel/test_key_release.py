@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.channel.envelope import Envelope
-from cloister.channel.key_release import receive_release, release_to
-from cloister.channel.keys import ChannelKey, address_to
-from cloister.channel.sealing import open_request, seal_request
+from cloister.channel.envelope import Envelope, receive_release, release_to
+from cloister.channel.sealing import ChannelKey, address_to, open_request, seal_request
 from cloister.channel.stream import StreamSealer
 from cloister.errors import ChannelBroken, ChannelKeyUnknown
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pyhpke import AEADId, CipherSuite, KDFId, KEMId, KEMKeyPair
 from pyhpke.keys.x25519_key import X25519Key
 
-from cloister.channel import keys
-from cloister.channel.keys import ChannelKey, SeenMessages, address_to
+from cloister.channel import sealing as keys
+from cloister.channel.sealing import ChannelKey, SeenMessages, address_to
 from cloister.errors import ChannelBroken, ChannelKeyUnknown, MessageRepeated
 
 # RFC 9180's test vector for our very suite: base mode, X25519, HKDF-SHA256, export-only.

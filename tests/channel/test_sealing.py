@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.channel import sealing
-from cloister.channel.keys import ChannelKey, address_to
 from cloister.channel.sealing import (
     FINE_BYTES,
     SMALLEST_BYTES,
+    ChannelKey,
+    address_to,
     open_prompt,
     open_request,
     padded,

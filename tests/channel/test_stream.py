@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.channel import stream as module
-from cloister.channel.keys import ChannelKey, address_to
+from cloister.channel.sealing import ChannelKey, address_to
 from cloister.channel.stream import MAX_FRAME_DATA, SALT_BYTES, Frame, FrameKind, StreamOpener, StreamSealer
 from cloister.errors import ChannelBroken
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloister.transparency.checkpoint import read_checkpoint
-from cloister.transparency.keys import VerifierKey
+from cloister.transparency.note import VerifierKey
 from tests.cli.conftest import Run
 from tests.transparency.node import manifest
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cloister.transparency.keys import SigningKey
 from cloister.transparency.log import Log
-from cloister.transparency.proof import prove_release, write_proof
-from cloister.transparency.release_entry import publish
+from cloister.transparency.note import SigningKey
+from cloister.transparency.proof import prove_release, publish, write_proof
 from tests.cli.conftest import Run
 
 IMAGE = "sha256:" + "12" * 32
@@ -56,7 +55,7 @@ def test_an_image_is_part_of_the_release(run: Run, tree: Path, tmp_path: Path, r
 def test_what_runs_here_is_built_without_a_source(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "running.json"
     assert run("release", "build", "--out", str(file)).exit_code == 0
-    assert "src/cloister/cli/release.py" in json.loads(file.read_bytes())["files"]
+    assert "src/cloister/cli/log.py" in json.loads(file.read_bytes())["files"]
 
 
 def test_check_says_whether_a_tree_is_the_release(run: Run, tree: Path, release: Path) -> None:

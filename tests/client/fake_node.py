@@ -15,19 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cloister.attest.attester import Attester
+from cloister.attest.attester import Attester, SoftwareAttester
 from cloister.attest.evidence import NodeEvidence, bind, write_evidence
-from cloister.attest.software import SoftwareAttester
 from cloister.channel.envelope import CONTENT_TYPE, Envelope, InnerHead, InnerRequest
-from cloister.channel.keys import ChannelKey, SeenMessages
-from cloister.channel.sealing import open_prompt, open_request
+from cloister.channel.sealing import ChannelKey, SeenMessages, open_prompt, open_request
 from cloister.channel.stream import StreamSealer
 from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, MessageRepeated
 from cloister.transparency.dev_log import Release
-from cloister.transparency.keys import SigningKey
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import FORMAT, Manifest
-from cloister.transparency.release_entry import publish
+from cloister.transparency.note import SigningKey
+from cloister.transparency.proof import publish
 from tests.client.http_server import Received, Reply, Server, http_server, reply
 
 MODEL = "made-up"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cloister.attest.policy import Policy
-from cloister.client.node import VerifiedNode
 from cloister.client.proxy import Proxy
+from cloister.client.verification import VerifiedNode
 
 
 @contextmanager

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.client.local_request import Request, RequestReader, Unreadable
+from cloister.client.downstream import Request, RequestReader, Unreadable
 
 HEAD = b"POST /v1/x?y=1 HTTP/1.1\r\nHost: localhost\r\nX-Two: a\r\nX-Two: b\r\n"
 SIZED = HEAD + b"Content-Length: 5\r\n\r\nhello"

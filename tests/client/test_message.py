@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.channel.envelope import Envelope, InnerRequest
-from cloister.channel.keys import ChannelKey
-from cloister.channel.sealing import open_prompt, open_request
+from cloister.channel.sealing import ChannelKey, open_prompt, open_request
 from cloister.channel.stream import StreamSealer
 from cloister.client.message import kept_headers, seal_message, split_prompts
 from cloister.errors import InvalidRequest

@@ -22,10 +22,10 @@ from cloister.attest.evidence import NodeEvidence, read_evidence, write_evidence
 from cloister.attest.policy import Policy
 from cloister.attest.snp import SnpPolicy, verify_snp
 from cloister.channel.envelope import CONTENT_TYPE
-from cloister.channel.keys import ChannelKey
+from cloister.channel.sealing import ChannelKey
 from cloister.client.openai import AsyncClient, Client
 from cloister.errors import CloisterError, VerificationFailed
-from cloister.transparency.trust import ReleaseTrust
+from cloister.transparency.checkpoint import ReleaseTrust
 from tests.attest.snp_maker import Chip
 from tests.client.fake_node import KEY, MODEL, FakeNode, manifest_of, release_in, running
 from tests.client.http_server import Received, Reply, once, reply

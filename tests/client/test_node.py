@@ -6,8 +6,7 @@ import pytest
 from cloister.attest.policy import Policy
 from cloister.checks import Examination
 from cloister.client.address import NodeAddress
-from cloister.client.node import VerifiedNode
-from cloister.client.verification import Verification
+from cloister.client.verification import Verification, VerifiedNode
 from cloister.errors import ServiceUnavailable
 
 

@@ -17,8 +17,7 @@ import httpx2
 import openai
 import pytest
 
-from cloister.client.downstream import refusal_of_strangers
-from cloister.client.local_request import Request
+from cloister.client.downstream import Request, refusal_of_strangers
 from cloister.errors import VerificationFailed
 from tests.client.fake_node import KEY, MODEL, FakeNode, release_in, running
 from tests.client.local_proxy import proxy_to

@@ -10,15 +10,14 @@ from msgspec.structs import replace
 
 from cloister.attest.evidence import NodeEvidence, write_evidence
 from cloister.attest.policy import Policy
-from cloister.client.address import NodeAddress
-from cloister.client.asking import ask_for_evidence
+from cloister.client.address import NodeAddress, ask_for_evidence
 from cloister.client.verification import NodeNotVerified, examine, verify
 from cloister.errors import EvidenceInvalid, ServiceUnavailable, SetupError, VerificationFailed
-from cloister.transparency.keys import Algorithm, SigningKey
+from cloister.transparency.checkpoint import ReleaseTrust
 from cloister.transparency.log import Log
-from cloister.transparency.release_entry import publish
+from cloister.transparency.note import Algorithm, SigningKey
+from cloister.transparency.proof import publish
 from cloister.transparency.seen import SeenLogs
-from cloister.transparency.trust import ReleaseTrust
 from tests.client.fake_node import FakeNode, manifest_of, release_in, running
 from tests.client.http_server import Received, Reply, http_server, reply
 

@@ -13,15 +13,15 @@ import pytest
 
 from cloister.attest.evidence import read_evidence, read_statement
 from cloister.attest.policy import Policy
-from cloister.channel.key_release import release_to
-from cloister.channel.keys import ChannelKey
+from cloister.channel.envelope import release_to
+from cloister.channel.sealing import ChannelKey
 from cloister.client.provider import release_key
 from cloister.client.verification import NodeNotVerified
 from cloister.config import ControllerSettings, GatewaySettings, Settings
 from cloister.controller.delivery import Delivery
 from cloister.errors import ChannelBroken, SetupError
 from cloister.sealed_weights.file import WeightsBundle, seal_weights
-from cloister.transparency.keys import SigningKey
+from cloister.transparency.note import SigningKey
 
 KEY = bytes(range(32))
 PROVIDER = SigningKey.generate("provider.example/weights")

@@ -10,22 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from cloister.attest.attester import Attestation, Tee
+from cloister.attest.attester import Attestation, SoftwareAttester, Tee, verify_software
 from cloister.attest.evidence import NodeEvidence, Statement, read_evidence, read_statement
-from cloister.attest.software import SoftwareAttester, verify_software
 from cloister.controller.channel_key import ChannelKeys
 from cloister.controller.evidence import EvidenceMaker
 from cloister.controller.release import find_release
 from cloister.errors import SetupError
 from cloister.messages.frontend import AskEvidence, Evidence
 from cloister.messages.generation import Failed
+from cloister.transparency.checkpoint import ReleaseTrust
 from cloister.transparency.dev_log import Release, development_release
-from cloister.transparency.keys import Algorithm, new_key_file, read_key_file
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import measure_running
-from cloister.transparency.proof import verify_release
-from cloister.transparency.release_entry import publish
-from cloister.transparency.trust import ReleaseTrust
+from cloister.transparency.note import Algorithm, new_key_file, read_key_file
+from cloister.transparency.proof import publish, verify_release
 from tests.controller.test_sealed_requests import Wire
 
 STATEMENT = Statement("a/model", bytes(range(32)), ("memory_lock",), 1_700_000_000)

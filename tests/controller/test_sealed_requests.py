@@ -10,8 +10,15 @@ import msgspec
 import pytest
 
 from cloister.channel.envelope import Envelope
-from cloister.channel.keys import RequestKeys, address_to, key_id
-from cloister.channel.sealing import open_prompt, open_request, seal_prompt, seal_request
+from cloister.channel.sealing import (
+    RequestKeys,
+    address_to,
+    key_id,
+    open_prompt,
+    open_request,
+    seal_prompt,
+    seal_request,
+)
 from cloister.controller import sealed_requests as secure
 from cloister.controller.channel_key import ChannelKeys
 from cloister.controller.numbering import wide

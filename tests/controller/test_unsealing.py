@@ -18,7 +18,7 @@ from cloister.models.source import ModelFolder, open_folder
 from cloister.process.child import inherited
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.sealed_weights.file import seal_weights as seal_to_file
-from cloister.transparency.keys import SigningKey
+from cloister.transparency.note import SigningKey
 from tests.forkserver.model import save_model
 
 KEY = bytes(range(32))

@@ -13,10 +13,8 @@ import atheris
 with atheris.instrument_imports(include=["cloister.client"]):
     from cloister.channel.stream import StreamOpener
     from cloister.client.address import NodeAddress
-    from cloister.client.answer import SealedAnswer, read_refusal
-    from cloister.client.downstream import refusal_of_strangers
-    from cloister.client.local_request import RequestReader, Unreadable
-    from cloister.client.message import PROMPT_FIELDS, split_prompts
+    from cloister.client.downstream import RequestReader, Unreadable, refusal_of_strangers
+    from cloister.client.message import PROMPT_FIELDS, SealedAnswer, read_refusal, split_prompts
     from cloister.errors import ChannelBroken, InvalidRequest, SetupError
 
 

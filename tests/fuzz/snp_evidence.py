@@ -15,10 +15,10 @@ import atheris
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 with atheris.instrument_imports(include=["cloister.attest"]):
+    from cloister.attest.attester import verify_software
     from cloister.attest.snp import SnpPolicy, verify_snp
     from cloister.attest.snp.certificate import read_bundle, read_table
     from cloister.attest.snp.report import unwrap_report
-    from cloister.attest.software import verify_software
     from cloister.errors import EvidenceInvalid
 
 from tests.attest import snp_maker as maker

@@ -12,15 +12,12 @@ import atheris
 
 with atheris.instrument_imports(include=["cloister.transparency"]):
     from cloister.errors import EvidenceInvalid
-    from cloister.transparency.checkpoint import read_checkpoint
-    from cloister.transparency.keys import SigningKey, VerifierKey
+    from cloister.transparency.checkpoint import ReleaseTrust, read_checkpoint
     from cloister.transparency.manifest import FORMAT, Manifest, measurement, read_manifest
     from cloister.transparency.merkle import verify_consistency, verify_inclusion
-    from cloister.transparency.note import Note, read_note, read_signature
-    from cloister.transparency.proof import ReleaseProof, read_proof, verify_release
-    from cloister.transparency.release_entry import measurement_in
+    from cloister.transparency.note import Note, SigningKey, VerifierKey, read_note, read_signature
+    from cloister.transparency.proof import ReleaseProof, measurement_in, read_proof, verify_release
     from cloister.transparency.tiles import read_bundle, write_bundle
-    from cloister.transparency.trust import ReleaseTrust
 
 LOG = SigningKey.generate("log.example")
 TRUST = ReleaseTrust(logs=(str(LOG.verifier),))

@@ -13,16 +13,13 @@ import tempfile
 import atheris
 
 with atheris.instrument_imports(include=["cloister.channel"]):
-    from cloister.channel.envelope import Envelope, InnerHead, InnerRequest
-    from cloister.channel.key_release import receive_release
-    from cloister.channel.keys import ChannelKey
-    from cloister.channel.sealing import open_prompt, open_request, unpad
+    from cloister.channel.envelope import Envelope, InnerHead, InnerRequest, receive_release
+    from cloister.channel.sealing import ChannelKey, open_prompt, open_request, unpad
     from cloister.channel.stream import StreamOpener
     from cloister.errors import ChannelBroken, ModelCorrupt
     from cloister.sealed_weights.file import MAGIC, WeightsBundle
     from cloister.sealed_weights.header import read_header
-    from cloister.transparency.keys import SigningKey
-    from cloister.transparency.note import Note
+    from cloister.transparency.note import Note, SigningKey
 
 NODE = ChannelKey.generate()
 KEY, ENC = bytes(32), bytes(range(32))

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from cloister.channel.envelope import InnerHead, InnerRequest
-from cloister.channel.keys import ChannelKey, RequestKeys, address_to
-from cloister.channel.sealing import seal_request
+from cloister.channel.sealing import ChannelKey, RequestKeys, address_to, seal_request
 from cloister.channel.stream import FrameKind, StreamOpener
 from cloister.config import GatewaySettings
 from cloister.errors import ServiceUnavailable

@@ -14,8 +14,7 @@ import psutil
 import pytest
 
 from cloister.channel.envelope import InnerHead, InnerRequest
-from cloister.channel.keys import ChannelKey, RequestKeys, address_to
-from cloister.channel.sealing import seal_request
+from cloister.channel.sealing import ChannelKey, RequestKeys, address_to, seal_request
 from cloister.channel.stream import StreamOpener
 from cloister.config import GatewaySettings
 from cloister.messages.frontend import (

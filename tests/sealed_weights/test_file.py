@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cloister.errors import CloisterError, ModelCorrupt, ModelNotFound, SetupError
 from cloister.sealed_weights.file import MAGIC, WeightsBundle, seal_weights
 from cloister.sealed_weights.header import WeightsFile
-from cloister.transparency.keys import SigningKey
+from cloister.transparency.note import SigningKey
 from tests.examples import examples
 
 KEY = bytes(range(32))

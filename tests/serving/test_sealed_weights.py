@@ -16,7 +16,7 @@ from cloister.client.verification import NodeNotVerified
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import ServiceUnavailable
 from cloister.sealed_weights.file import seal_weights
-from cloister.transparency.keys import SigningKey
+from cloister.transparency.note import SigningKey
 from tests.forkserver.model import save_model
 from tests.served import running_server
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cloister.transparency.keys import Algorithm, SigningKey
+from cloister.transparency.checkpoint import ReleaseTrust
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import FORMAT, Manifest
-from cloister.transparency.release_entry import publish
-from cloister.transparency.trust import ReleaseTrust
+from cloister.transparency.note import Algorithm, SigningKey
+from cloister.transparency.proof import publish
 
 ORIGIN = "log.example/releases"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

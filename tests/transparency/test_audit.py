@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 
 from cloister.checks import Outcome, Verdict
-from cloister.transparency.audit import audit
-from cloister.transparency.checkpoint import Checkpoint
-from cloister.transparency.keys import SigningKey
+from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import measurement
-from cloister.transparency.note import Note
-from cloister.transparency.release_entry import publish
-from cloister.transparency.trust import ReleaseTrust
+from cloister.transparency.note import Note, SigningKey
+from cloister.transparency.proof import publish
+from cloister.transparency.witness import audit
 from tests.transparency.node import NOON, ORIGIN, forked, manifest, release_log, trust, witness_key
 
 KEY = SigningKey.generate(ORIGIN)

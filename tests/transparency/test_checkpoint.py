@@ -10,9 +10,8 @@ import pytest
 
 from cloister.errors import EvidenceInvalid
 from cloister.transparency.checkpoint import Checkpoint, read_checkpoint
-from cloister.transparency.keys import Algorithm, SigningKey, VerifierKey
 from cloister.transparency.merkle import EMPTY_ROOT, leaf_hash, verify_inclusion
-from cloister.transparency.note import Note
+from cloister.transparency.note import Algorithm, Note, SigningKey, VerifierKey
 from tests.transparency.node import NOON, flips, witness_key
 
 LOG = SigningKey.generate("log.example")

@@ -9,13 +9,13 @@ import pytest
 
 from cloister.errors import SetupError
 from cloister.transparency import dev_log
-from cloister.transparency.audit import audit
+from cloister.transparency.checkpoint import ReleaseTrust
 from cloister.transparency.dev_log import ORIGIN_PREFIX, development_release
-from cloister.transparency.keys import VerifierKey
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import measure_running, measurement, read_manifest
+from cloister.transparency.note import VerifierKey
 from cloister.transparency.proof import verify_release
-from cloister.transparency.trust import ReleaseTrust
+from cloister.transparency.witness import audit
 from tests.transparency.node import manifest
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloister.transparency.checkpoint import Checkpoint
-from cloister.transparency.keys import SigningKey
-from cloister.transparency.note import Note
+from cloister.transparency.note import Note, SigningKey
 from cloister.transparency.proof import ReleaseProof, write_proof
 from cloister.transparency.tiles import write_bundle
 from tests.transparency.node import manifest

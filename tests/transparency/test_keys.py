@@ -9,8 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import EvidenceInvalid, SetupError
-from cloister.transparency.keys import Algorithm, SigningKey, VerifierKey, new_key_file, read_key_file, signed_at
-from cloister.transparency.note import Note, Signature, read_note
+from cloister.transparency.note import (
+    Algorithm,
+    Note,
+    Signature,
+    SigningKey,
+    VerifierKey,
+    new_key_file,
+    read_key_file,
+    read_note,
+    signed_at,
+)
 from tests.transparency.node import NOON, flips
 
 # The example of Go's note package, from which C2SP's signed notes come.

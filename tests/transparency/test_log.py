@@ -16,13 +16,12 @@ from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import write_whole
 from cloister.transparency import log as log_module
 from cloister.transparency import tiles as tiles_module
-from cloister.transparency.audit import audit
-from cloister.transparency.checkpoint import read_checkpoint
-from cloister.transparency.keys import SigningKey
+from cloister.transparency.checkpoint import ReleaseTrust, read_checkpoint
 from cloister.transparency.log import Log
 from cloister.transparency.merkle import EMPTY_ROOT, leaf_hash, verify_consistency, verify_inclusion
-from cloister.transparency.release_entry import entry_of, measurement_in, publish, published_manifest
-from cloister.transparency.trust import ReleaseTrust
+from cloister.transparency.note import SigningKey
+from cloister.transparency.proof import entry_of, measurement_in, publish, published_manifest
+from cloister.transparency.witness import audit
 from tests.transparency.node import NOON, ORIGIN, manifest, release_log, witness_key
 
 KEY = SigningKey.generate(ORIGIN)
@@ -158,9 +157,9 @@ def test_a_crash_at_any_write_leaves_the_log_as_it_was(tmp_path: Path, monkeypat
 APPENDING = """
 import sys
 from pathlib import Path
-from cloister.transparency.keys import SigningKey
+from cloister.transparency.note import SigningKey
 from cloister.transparency.log import Log
-from cloister.transparency.release_entry import publish
+from cloister.transparency.proof import publish
 from tests.transparency.node import manifest
 key = SigningKey.parse(sys.stdin.readline().strip())
 log = Log.open(Path(sys.argv[1]))

@@ -11,14 +11,21 @@ import pytest
 
 from cloister.checks import Outcome, Verdict
 from cloister.errors import EvidenceInvalid, SetupError
-from cloister.transparency.checkpoint import Checkpoint
-from cloister.transparency.keys import SigningKey
+from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import measurement
 from cloister.transparency.merkle import EMPTY_ROOT, tree_root
-from cloister.transparency.proof import ReleaseProof, log_origin, prove_release, read_proof, verify_release, write_proof
-from cloister.transparency.release_entry import entry_of, publish
-from cloister.transparency.trust import ReleaseTrust
+from cloister.transparency.note import SigningKey
+from cloister.transparency.proof import (
+    ReleaseProof,
+    entry_of,
+    log_origin,
+    prove_release,
+    publish,
+    read_proof,
+    verify_release,
+    write_proof,
+)
 from tests.transparency.node import NOON, ORIGIN, flips, forked, manifest, release_log, trust, witness_key
 
 KEY = SigningKey.generate(ORIGIN)

@@ -13,10 +13,10 @@ import pytest
 import sigstore
 
 from cloister.errors import EvidenceInvalid, SetupError
+from cloister.transparency.checkpoint import ReleaseTrust, SigstoreTrust
 from cloister.transparency.manifest import measurement
 from cloister.transparency.proof import ReleaseProof, verify_release
 from cloister.transparency.sigstore_bundle import MAX_BUNDLE_BYTES, _names, verify_sigstore
-from cloister.transparency.trust import ReleaseTrust, SigstoreTrust
 from tests.transparency.node import manifest
 
 IDENTITY = (

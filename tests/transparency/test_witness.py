@@ -10,11 +10,10 @@ import pytest
 
 from cloister.errors import SetupError, VerificationFailed
 from cloister.transparency.checkpoint import SignedCheckpoint, read_checkpoint
-from cloister.transparency.keys import SigningKey
 from cloister.transparency.log import Log
 from cloister.transparency.merkle import EMPTY_ROOT
-from cloister.transparency.note import Note
-from cloister.transparency.release_entry import publish
+from cloister.transparency.note import Note, SigningKey
+from cloister.transparency.proof import publish
 from cloister.transparency.witness import STATE_FILE, Witness
 from tests.transparency.node import NOON, ORIGIN, flips, forked, manifest, release_log, witness_key
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from cloister.channel.keys import ChannelKey, address_to
-from cloister.channel.sealing import seal_prompt
+from cloister.channel.sealing import ChannelKey, address_to, seal_prompt
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Failed, SamplingParams
 from cloister.messages.prompts import ChatPrompt, LockedPrompt, PromptField, PromptMessage, TextPrompt, TokenPrompt

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from cloister.attest.attester import verify_software
 from cloister.attest.evidence import GpuEvidence, NodeEvidence, read_statement
 from cloister.attest.nvidia import verify_gpu_reports, verify_gpu_token
 from cloister.attest.policy import Policy
 from cloister.attest.snp import verify_snp
-from cloister.attest.software import verify_software
 from cloister.attest.tdx import verify_tdx
 from cloister.checks import Examination, Verdict
 

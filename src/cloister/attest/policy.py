@@ -36,7 +36,7 @@ from cloister.attest.snp import SnpPolicy
 from cloister.attest.tdx import TdxPolicy
 from cloister.errors import SetupError
 from cloister.files import read_bounded
-from cloister.transparency.trust import ReleaseTrust, SigstoreTrust
+from cloister.transparency.checkpoint import ReleaseTrust, SigstoreTrust
 
 MAX_FILE_BYTES = 4 << 20
 DEFAULT_MAX_AGE_S = 3600.0
@@ -61,38 +61,35 @@ class SigstoreRules(Struct, frozen=True, forbid_unknown_fields=True):
     issuer: Annotated[str, Meta(min_length=1)]
 
 
-class _Rules(Struct, frozen=True, forbid_unknown_fields=True):
-    """The file as it is written."""
+class _Demands(Struct, frozen=True):
+    """What file and policy say in the same words."""
 
     tees: Annotated[tuple[Literal["sev-snp", "tdx"], ...], Meta(min_length=1)] = ("sev-snp", "tdx")
     measurements: tuple[ReleaseMeasurement, ...] = ()
-    max_age_s: Annotated[float, Meta(gt=0, le=7 * 24 * 3600)] = DEFAULT_MAX_AGE_S
-    accept_missing_layers: tuple[Layer, ...] = ()
-    require_gpu: bool = False
-    gpu_keys: str | None = None
-    log: LogRules | None = None
-    sigstore: SigstoreRules | None = None
-    snp: SnpPolicy = SnpPolicy()
-    tdx: TdxPolicy = TdxPolicy()
-    gpu: GpuPolicy = GpuPolicy()
-
-
-class Policy(Struct, frozen=True):
-    """What a node must prove. The default accepts real TEEs only, and knows no log yet: name one, or measurements."""
-
-    tees: tuple[Literal["sev-snp", "tdx"], ...] = ("sev-snp", "tdx")
-    measurements: tuple[ReleaseMeasurement, ...] = ()
     """SHA-256 of the manifests of releases accepted; if empty, a log or Sigstore must say which are."""
-    release: ReleaseTrust = ReleaseTrust()
-    max_age_s: float = DEFAULT_MAX_AGE_S
+    max_age_s: Annotated[float, Meta(gt=0, le=7 * 24 * 3600)] = DEFAULT_MAX_AGE_S
     accept_missing_layers: tuple[Layer, ...] = ()
     """Layers of the node's sandbox that may be missing; any other that is missing fails the node."""
     require_gpu: bool = False
-    gpu_keys: bytes | None = None
-    """The JWKS that signs GPU tokens (file `gpu_keys`): without it a token cannot be checked, and nothing passes."""
     snp: SnpPolicy = SnpPolicy()
     tdx: TdxPolicy = TdxPolicy()
     gpu: GpuPolicy = GpuPolicy()
+
+
+class _Rules(_Demands, frozen=True, forbid_unknown_fields=True):
+    """The file as it is written."""
+
+    gpu_keys: str | None = None
+    log: LogRules | None = None
+    sigstore: SigstoreRules | None = None
+
+
+class Policy(_Demands, frozen=True):
+    """What a node must prove. The default accepts real TEEs only, and knows no log yet: name one, or measurements."""
+
+    release: ReleaseTrust = ReleaseTrust()
+    gpu_keys: bytes | None = None
+    """The JWKS that signs GPU tokens (file `gpu_keys`): without it a token cannot be checked, and nothing passes."""
     allow_software_tee: bool = False
     """Accept a node that proves nothing, for development. Only then may its log's key be learnt on first use."""
 
@@ -122,16 +119,13 @@ def read_policy(path: Path) -> Policy:
     except (msgspec.ValidationError, ValueError) as wrong:
         raise SetupError(f"The policy cannot be used: {wrong}.", hint=f"Look at {path}.") from None
     policy = Policy(
-        **{name: getattr(rules, name) for name in _SAME},
+        **{name: getattr(rules, name) for name in _Demands.__struct_fields__},
         release=_release(rules, path.parent),
         gpu_keys=None if rules.gpu_keys is None else _read(path.parent / rules.gpu_keys),
     )
     # A mistyped key should be found when the policy is read, not when a node is.
     policy.release.log_keys(), policy.release.witness_keys()
     return policy
-
-
-_SAME = ("tees", "measurements", "max_age_s", "accept_missing_layers", "require_gpu", "snp", "tdx", "gpu")
 
 
 def _release(rules: _Rules, folder: Path) -> ReleaseTrust:

@@ -20,8 +20,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from cloister.channel.keys import KEY_BYTES
-from cloister.channel.sealing import TAG_BYTES, nonce_of, padded
+from cloister.channel.sealing import KEY_BYTES, TAG_BYTES, nonce_of, padded
 from cloister.errors import ChannelBroken
 
 SALT_BYTES = 32

@@ -10,17 +10,13 @@ import typer
 from cloister.cli.attest import attest
 from cloister.cli.bench import bench
 from cloister.cli.chat import chat
-from cloister.cli.key import key
-from cloister.cli.log import log
-from cloister.cli.models import models
+from cloister.cli.log import log, release
 from cloister.cli.mpc import mpc
 from cloister.cli.options import FriendlyGroup
-from cloister.cli.proxy import proxy
-from cloister.cli.release import release
-from cloister.cli.serve import serve
+from cloister.cli.serve import key, serve
 from cloister.cli.vault import vault
-from cloister.cli.verify import verify
-from cloister.cli.weights import weights
+from cloister.cli.verify import proxy, verify
+from cloister.cli.weights import models, weights
 
 
 def version() -> None:

@@ -15,8 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 import typer
 
+from cloister.cli.options import AsJsonTable, checks_table, tell
 from cloister.errors import CloisterError, SetupError
 from cloister.files import read_bounded
+
+if TYPE_CHECKING:
+    from cloister.checks import Verdict
 
 MAX_FILE_BYTES = 4 << 20
 _HEX_DIGITS = b"0123456789abcdefABCDEF"
@@ -93,9 +97,6 @@ def read_policy_table(path: Path | None, names: Sequence[str], kind: type[_Polic
         raise SetupError(f"[{given[0]}] cannot be used: {wrong}.", hint=f"Look at {path}.") from None
 
 
-if TYPE_CHECKING:
-    from cloister.checks import Verdict
-
 FAILED, WRONG_USE, INCOMPLETE = 1, 2, 3
 _REPORT_DATA_BYTES = 64
 _KINDS = {"snp": "snp", "sev-snp": "snp", "tdx": "tdx", "nvidia": "nvidia", "gpu": "nvidia"}
@@ -142,7 +143,7 @@ def check(
     policy: Annotated[
         Path | None, typer.Option(metavar="FILE", help="What is demanded: TOML with a table named snp, tdx or gpu.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJsonTable = False,
 ) -> None:
     """Check evidence from files: no network, no clock but --at.
 
@@ -281,16 +282,12 @@ def _report_error(wrong: CloisterError, as_json: bool) -> None:
     if as_json:
         error = {"code": wrong.code, "message": wrong.message, "hint": wrong.hint}
         typer.echo(json.dumps({"verdict": "error", "error": error}, indent=2))
-    typer.secho(f"Error: {wrong.message}", fg="red", err=True)
-    if wrong.hint:
-        typer.echo(wrong.hint, err=True)
+    tell(wrong)
 
 
 def _print(verdict: Verdict, at: datetime) -> None:
     from rich.console import Console
     from rich.text import Text
-
-    from cloister.cli.verdict import checks_table
 
     console = Console()
     console.print(checks_table(verdict))

@@ -17,8 +17,8 @@ from urllib.parse import quote
 import httpx2
 
 from cloister.client.address import NodeAddress
-from cloister.client.node import VerifiedNode
 from cloister.client.sealed import SealedTransport
+from cloister.client.verification import VerifiedNode
 from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, SetupError, Unauthorized
 from cloister.levels import OPEN
 

@@ -1,17 +1,23 @@
-"""What all commands share: options that read the same everywhere, and how an error is reported.
+"""What all commands share: options that read the same everywhere, how a verdict is shown, how an error is reported.
 
 An error says what went wrong and what to do next; there is no traceback for what we foresaw.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import json
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import CloisterError, InvalidRequest, SetupError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from cloister.checks import Verdict
 
 USAGE_EXIT = 2
 FAILURE_EXIT = 1
@@ -22,6 +28,13 @@ def exit_code(error: CloisterError) -> int:
     return USAGE_EXIT if isinstance(error, SetupError | InvalidRequest) else FAILURE_EXIT
 
 
+def tell(error: CloisterError) -> None:
+    """What went wrong and what to do next, on standard error."""
+    typer.secho(f"Error: {error.message}", fg="red", err=True)
+    if error.hint:
+        typer.echo(error.hint, err=True)
+
+
 class FriendlyGroup(TyperGroup):
     """Runs commands; turns every CloisterError into one or two lines and an exit code."""
 
@@ -30,9 +43,7 @@ class FriendlyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except CloisterError as error:
-            typer.secho(f"Error: {error.message}", fg="red", err=True)
-            if error.hint:
-                typer.echo(error.hint, err=True)
+            tell(error)
             raise typer.Exit(exit_code(error)) from None
 
 
@@ -48,6 +59,8 @@ ApiKey = Annotated[
     ),
 ]
 DEFAULT_KEY = DEVELOPMENT_KEY
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+AsJsonTable = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def numbers(text: str) -> list[int]:
@@ -59,3 +72,43 @@ def numbers(text: str) -> list[int]:
     if not counts or min(counts) < 1:
         raise SetupError("--users takes numbers from 1, with commas between them.", hint="Like: --users 1,8,32")
     return counts
+
+
+_COLOURS = {"PASS": "green", "FAIL": "red", "SKIP": "yellow"}
+
+
+def checks_table(verdict: Verdict) -> Table:
+    """One line for each check; what was skipped because nobody asked for it is dim and says so."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("check", "outcome", "found"):
+        table.add_column(title, overflow="fold")
+    for check in verdict.checks:
+        outcome = str(check.outcome)
+        unasked = outcome == "SKIP" and not check.required
+        found = f"{check.reason} (not asked for)" if unasked else check.reason
+        style = "dim" if unasked else _COLOURS[outcome]
+        table.add_row(Text(plain(check.name)), Text(outcome, style=style), Text(plain(found)))
+    return table
+
+
+def plain(text: str) -> str:
+    """Evidence had a hand in it, and a terminal obeys escape sequences."""
+    return "".join(each for each in " ".join(text.split()) if each.isprintable())
+
+
+def report(verdict: Verdict, *, as_json: bool) -> None:
+    """Print a verdict line by line; exit with 1 unless it is a pass."""
+    if as_json:
+        typer.echo(json.dumps(verdict.as_json(), indent=2))
+    else:
+        width = max(len(check.name) for check in verdict.checks)
+        for check in verdict.checks:
+            outcome = typer.style(str(check.outcome), fg=_COLOURS[str(check.outcome)])
+            typer.echo(f"{outcome}  {check.name:<{width}}  {plain(check.reason)}")
+        for name, value in verdict.claims.items():
+            typer.secho(f"{name}: {value}", dim=True, err=True)
+    if not verdict.passed:
+        raise typer.Exit(1)

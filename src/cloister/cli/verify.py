@@ -1,4 +1,7 @@
-"""`cloister verify`: what a node proves of itself, check by check. The exit code is the verdict."""
+"""`cloister verify`: what a node proves of itself, check by check. The exit code is the verdict.
+
+`cloister proxy`: a local OpenAI endpoint that seals what programs ask and opens what a verified node answers.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cloister.cli.options import checks_table
 from cloister.errors import ServiceUnavailable
 
 if TYPE_CHECKING:
-    from cloister.client.node import VerifiedNode
-    from cloister.client.verification import Verification
+    from cloister.client.verification import Verification, VerifiedNode
 
 FAILED, UNREACHABLE, INCOMPLETE = 1, 2, 3
 
@@ -68,7 +71,7 @@ def verify(
 def verified_node(url: str, policy: Path | None, allow_software_tee: bool) -> VerifiedNode:
     """The node, if it passes the policy; says so where it has no hardware behind it."""
     from cloister.attest.policy import load_policy
-    from cloister.client.node import VerifiedNode
+    from cloister.client.verification import VerifiedNode
 
     node = VerifiedNode(url, load_policy(policy, allow_software_tee=allow_software_tee))
     if note := software_note(node.verification):
@@ -87,8 +90,6 @@ def _print(verification: Verification) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from cloister.cli.verdict import checks_table
-
     console = Console()
     console.print(checks_table(verification.verdict))
     console.print()
@@ -99,3 +100,34 @@ def _print(verification: Verification) -> None:
         console.print(Text("Not verified: something that matters could not be checked.", style="yellow"))
     else:
         console.print(Text("Not verified: do not send it anything you would not publish.", style="red"))
+
+
+def proxy(
+    url: NodeUrl,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen on 127.0.0.1; 0: any free port.")] = 8001,
+    policy: PolicyFile = None,
+    allow_software_tee: AllowSoftwareTee = False,
+) -> None:
+    """Give programs in any language a verified, sealed way to a node: an OpenAI endpoint on this machine.
+
+    The node is verified before the endpoint opens, again after a restart of the node, and when the policy's max_age_s
+    has passed. What does not verify is not spoken to.
+
+    Examples:
+
+      cloister proxy https://node.example --policy policy.toml
+
+      OPENAI_BASE_URL=http://127.0.0.1:8001/v1 my-program
+
+      cloister proxy http://127.0.0.1:8000 --allow-software-tee --port 0
+    """
+    from cloister.client.proxy import run_proxy
+
+    node = verified_node(url, policy, allow_software_tee)
+
+    def ready(local: str) -> None:
+        typer.echo(f"Verified  {node.address}")
+        typer.echo(f"API       {local}/v1")
+        typer.echo("Ctrl-C ends it.")
+
+    run_proxy(node, port, ready)

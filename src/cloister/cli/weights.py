@@ -1,4 +1,6 @@
-"""`cloister weights`: a provider's weights, sealed at rest; their key goes to nodes that proved what they are."""
+"""`cloister models`: which models are here, and whether their bytes are still what they were. `cloister weights`: a
+provider's weights, sealed at rest; their key goes to nodes that proved what they are.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,52 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cloister.cli.options import AsJson, AsJsonTable
 from cloister.cli.verify import AllowSoftwareTee, NodeUrl, PolicyFile, software_note
+from cloister.errors import SetupError
+from cloister.files import needed
 
 if TYPE_CHECKING:
+    from cloister.models.source import KnownModel
     from cloister.sealed_weights.header import WeightsHeader
+
+
+def models(
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every byte and compare it with what was recorded.")
+    ] = False,
+    as_json: AsJsonTable = False,
+) -> None:
+    """List the models converted on this machine."""
+    from cloister.models.source import known_models
+
+    found = known_models(verify=verify)
+    if as_json:
+        _say({"models": [model.as_dict() for model in found]})
+    else:
+        _print_table(found)
+    if any(model.state == "corrupt" for model in found):
+        typer.echo("Remove the folder of a corrupt model: it is converted again at the next start.", err=True)
+        raise typer.Exit(1)
+
+
+def _print_table(found: list[KnownModel]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("Model", "Size", "Type", "State", "Path", box=None, pad_edge=False)
+    for model in found:
+        size = f"{model.bytes / 1e6:.0f} MB" if model.bytes else "–"
+        name = f"{model.name} (default)" if model.default else model.name
+        table.add_row(name, size, model.dtype or "–", model.state, str(model.path) if model.path else "–")
+    # A path must stay whole to be copied, also where the terminal is narrow or there is none.
+    console = Console()
+    console.width = max(console.width, console.measure(table, options=console.options.update(width=10_000)).maximum)
+    console.print(table)
+
 
 weights = typer.Typer(no_args_is_help=True, help="A provider's weights, encrypted and signed at rest.")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 ContentKey = Annotated[Path, typer.Option("--key", metavar="FILE", help="The content key; keep it secret.")]
 _PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer.model", "*.txt")
 
@@ -38,9 +78,8 @@ def new_keys(
 
       cloister weights key --key content.key --sign-key sign.key --name example.com/weights
     """
-    from cloister.errors import SetupError
-    from cloister.sealed_weights.key import new_content_key
-    from cloister.transparency.keys import new_key_file
+    from cloister.sealed_weights.header import new_content_key
+    from cloister.transparency.note import new_key_file
 
     for path in (key, sign_key):
         if path.exists():
@@ -74,8 +113,8 @@ def seal(
     from cloister.models.convert import FILE_NAME
     from cloister.models.source import find_model
     from cloister.sealed_weights.file import seal_weights
-    from cloister.sealed_weights.key import read_content_key
-    from cloister.transparency.keys import Algorithm, read_key_file
+    from cloister.sealed_weights.header import read_content_key
+    from cloister.transparency.note import Algorithm, read_key_file
 
     content_key, signer = read_content_key(key), read_key_file(sign_key, Algorithm.ED25519)
     folder = find_model(model)
@@ -105,18 +144,14 @@ def unseal(
     """
     import shutil
 
-    from cloister.errors import SetupError
     from cloister.sealed_weights.file import WeightsBundle
-    from cloister.sealed_weights.header import read_provider_key
-    from cloister.sealed_weights.key import read_content_key
+    from cloister.sealed_weights.header import read_content_key, read_provider_key
 
     bundle = WeightsBundle.open(file, read_provider_key(provider_key))
     try:
         content_key = read_content_key(key)
-        try:
+        with needed(f"{out} cannot be made", "Name a new folder."):
             out.mkdir(mode=0o700)
-        except OSError as wrong:
-            raise SetupError(f"{out} cannot be made: {wrong.strerror}.", hint="Name a new folder.") from None
         try:
             bundle.unpack(
                 content_key, lambda each: os.open(out / each.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -150,7 +185,7 @@ def release(
     """
     from cloister.attest.policy import load_policy
     from cloister.client.provider import release_key
-    from cloister.sealed_weights.key import read_content_key
+    from cloister.sealed_weights.header import read_content_key
 
     content_key = read_content_key(key)
     verification = release_key(url, content_key, load_policy(policy, allow_software_tee=allow_software_tee))

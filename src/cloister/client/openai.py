@@ -8,16 +8,15 @@ copy) is refused. This module knows the SDK; `sealed` knows the channel.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn, Self
 
 import httpx2
 import openai
 
 from cloister.attest.policy import Policy, load_policy
 from cloister.client.address import NodeAddress
-from cloister.client.node import VerifiedNode
 from cloister.client.sealed import AsyncSealedTransport, SealedTransport
-from cloister.client.verification import Verification
+from cloister.client.verification import Verification, VerifiedNode
 from cloister.errors import ChannelBroken, CloisterError, SetupError, VerificationFailed
 
 _TIMEOUT = openai.DEFAULT_TIMEOUT
@@ -67,7 +66,40 @@ class AsyncSealedHttpClient(httpx2.AsyncClient):
 class _Verified:
     """What both clients add to OpenAI's."""
 
-    _node: VerifiedNode
+    _http_kind: ClassVar[type[SealedHttpClient | AsyncSealedHttpClient]]
+
+    def __init__(
+        self,
+        base_url: str | httpx2.URL,
+        *,
+        policy: Policy | Path | str | None = None,
+        allow_software_tee: bool = False,
+        timeout: Any = _TIMEOUT,
+        http_client: httpx2.Client | httpx2.AsyncClient | None = None,
+        websocket_base_url: object = None,
+        **options: Any,
+    ) -> None:
+        """Verify the node at `base_url` (VerificationFailed if it does not prove what the policy asks for).
+
+        `policy` is a file or a Policy; without one the default of `cloister.attest.policy` holds. Every other option
+        is OpenAI's own.
+        """
+        _refuse_websockets(websocket_base_url)
+        if http_client is None:
+            node = VerifiedNode(str(base_url), load_policy(policy, allow_software_tee=allow_software_tee))
+            http_client = self._http_kind(node, timeout)
+        if not isinstance(http_client, self._http_kind):
+            raise SetupError("A sealed client brings its own HTTP client.", hint="Leave `http_client` out.")
+        self._node = http_client.node
+        url = _same_server(self._node, base_url)
+        super().__init__(base_url=url, http_client=http_client, timeout=timeout, **options)  # type: ignore[call-arg]
+
+    def copy(self, **options: Any) -> Self:
+        """A client with other options, for the same verified node."""
+        copied: Self = super().copy(**{**options, "websocket_base_url": _NO_WEBSOCKETS})  # type: ignore[misc]
+        return copied
+
+    with_options = copy
 
     @property
     def verification(self) -> Verification:
@@ -86,69 +118,13 @@ class _Verified:
 class Client(_Verified, openai.OpenAI):  # type: ignore[misc]  # the SDK's URL is an attribute
     """`openai.OpenAI` for a verified node."""
 
-    def __init__(
-        self,
-        base_url: str | httpx2.URL,
-        *,
-        policy: Policy | Path | str | None = None,
-        allow_software_tee: bool = False,
-        timeout: Any = _TIMEOUT,
-        http_client: httpx2.Client | None = None,
-        websocket_base_url: object = None,
-        **options: Any,
-    ) -> None:
-        """Verify the node at `base_url` (VerificationFailed if it does not prove what the policy asks for).
-
-        `policy` is a file or a Policy; without one the default of `cloister.attest.policy` holds. Every other option
-        is OpenAI's own.
-        """
-        _refuse_websockets(websocket_base_url)
-        if http_client is None:
-            node = VerifiedNode(str(base_url), load_policy(policy, allow_software_tee=allow_software_tee))
-            http_client = SealedHttpClient(node, timeout)
-        if not isinstance(http_client, SealedHttpClient):
-            raise SetupError("A sealed client brings its own HTTP client.", hint="Leave `http_client` out.")
-        self._node = http_client.node
-        url = _same_server(self._node, base_url)
-        super().__init__(base_url=url, http_client=http_client, timeout=timeout, **options)
-
-    def copy(self, **options: Any) -> Client:
-        """A client with other options, for the same verified node."""
-        return super().copy(**{**options, "websocket_base_url": _NO_WEBSOCKETS})
-
-    with_options = copy
+    _http_kind = SealedHttpClient
 
 
 class AsyncClient(_Verified, openai.AsyncOpenAI):  # type: ignore[misc]
     """`openai.AsyncOpenAI` for a verified node. The constructor verifies, and so waits for the network."""
 
-    def __init__(
-        self,
-        base_url: str | httpx2.URL,
-        *,
-        policy: Policy | Path | str | None = None,
-        allow_software_tee: bool = False,
-        timeout: Any = _TIMEOUT,
-        http_client: httpx2.AsyncClient | None = None,
-        websocket_base_url: object = None,
-        **options: Any,
-    ) -> None:
-        """As `Client`: raises VerificationFailed if the node does not prove what the policy asks for."""
-        _refuse_websockets(websocket_base_url)
-        if http_client is None:
-            node = VerifiedNode(str(base_url), load_policy(policy, allow_software_tee=allow_software_tee))
-            http_client = AsyncSealedHttpClient(node, timeout)
-        if not isinstance(http_client, AsyncSealedHttpClient):
-            raise SetupError("A sealed client brings its own HTTP client.", hint="Leave `http_client` out.")
-        self._node = http_client.node
-        url = _same_server(self._node, base_url)
-        super().__init__(base_url=url, http_client=http_client, timeout=timeout, **options)
-
-    def copy(self, **options: Any) -> AsyncClient:
-        """A client with other options, for the same verified node."""
-        return super().copy(**{**options, "websocket_base_url": _NO_WEBSOCKETS})
-
-    with_options = copy
+    _http_kind = AsyncSealedHttpClient
 
 
 # The SDK's `copy` asks the client for its WebSocket URL unless it is given one, and a sealed client has none to give.

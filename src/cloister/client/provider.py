@@ -11,11 +11,9 @@ from collections.abc import Callable
 import httpx2
 
 from cloister.attest.policy import Policy
-from cloister.channel.key_release import release_to
-from cloister.client.address import NodeAddress
-from cloister.client.answer import MAX_REFUSAL_BYTES, is_sealed, read_refusal
-from cloister.client.asking import post
-from cloister.client.message import OUTER_HEADERS
+from cloister.channel.envelope import release_to
+from cloister.client.address import NodeAddress, post
+from cloister.client.message import MAX_REFUSAL_BYTES, OUTER_HEADERS, is_sealed, read_refusal
 from cloister.client.verification import Verification, verify
 from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, ServiceUnavailable, SetupError
 

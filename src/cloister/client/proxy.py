@@ -10,13 +10,10 @@ import asyncio
 import signal
 from collections.abc import Callable
 
-from cloister.client.answer import Refusal
-from cloister.client.downstream import Downstream
-from cloister.client.local_request import Request
-from cloister.client.message import seal_message
-from cloister.client.node import VerifiedNode
+from cloister.client.downstream import Downstream, Request
+from cloister.client.message import Refusal, seal_message
 from cloister.client.upstream import NeverAnswered, Upstream, UpstreamPool
-from cloister.client.verification import Verification
+from cloister.client.verification import Verification, VerifiedNode
 from cloister.errors import ChannelKeyUnknown, CloisterError, InvalidRequest, ServiceUnavailable, SetupError
 
 HOST = "127.0.0.1"

@@ -14,10 +14,19 @@ import httpx2
 
 from cloister.channel.stream import StreamOpener
 from cloister.client.address import tls_to
-from cloister.client.answer import MAX_REFUSAL_BYTES, Refusal, SealedAnswer, is_sealed, read_refusal
-from cloister.client.message import ENDPOINT, HOP_BY_HOP, OUTER_HEADERS, SealedMessage, seal_message
-from cloister.client.node import VerifiedNode
-from cloister.client.verification import Verification
+from cloister.client.message import (
+    ENDPOINT,
+    HOP_BY_HOP,
+    MAX_REFUSAL_BYTES,
+    OUTER_HEADERS,
+    Refusal,
+    SealedAnswer,
+    SealedMessage,
+    is_sealed,
+    read_refusal,
+    seal_message,
+)
+from cloister.client.verification import Verification, VerifiedNode
 from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, InvalidRequest, ServiceUnavailable
 
 Raising = Callable[[CloisterError, httpx2.Request], Exception]

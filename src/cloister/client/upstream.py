@@ -15,8 +15,16 @@ import httptools
 
 from cloister.channel.envelope import InnerHead
 from cloister.client.address import NodeAddress, tls_to
-from cloister.client.answer import MAX_REFUSAL_BYTES, Refusal, SealedAnswer, is_sealed, read_refusal
-from cloister.client.message import ENDPOINT, OUTER_HEADERS, SealedMessage
+from cloister.client.message import (
+    ENDPOINT,
+    MAX_REFUSAL_BYTES,
+    OUTER_HEADERS,
+    Refusal,
+    SealedAnswer,
+    SealedMessage,
+    is_sealed,
+    read_refusal,
+)
 from cloister.errors import ChannelBroken, ServiceUnavailable
 
 CONNECT_S = 10.0

@@ -1,7 +1,7 @@
 """Verifying a node: a fresh nonce, its evidence, every check, and the document that says how it went.
 
-Petridish §4.1's challenge and response, the user's half. What passed is believed for as long as the policy says; what
-did not pass is never spoken to. No prompt is sent from here.
+Petridish §4.1's challenge and response, the user's half. What passed is believed for as long as the policy says, then
+verified again; what did not pass is never spoken to. No prompt is sent from here.
 
 The node's release is accepted by name, by a log, or through Sigstore. Only a development node's own log may be believed
 on first use, which says nothing that the node itself does not; its key is pinned then, so that a change shows.
@@ -9,12 +9,15 @@ on first use, which says nothing that the node itself does not; its key is pinne
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from msgspec.structs import replace
@@ -22,17 +25,15 @@ from msgspec.structs import replace
 from cloister.attest.evidence import NONCE_BYTES, NodeEvidence
 from cloister.attest.node import verify_node
 from cloister.attest.policy import Policy
-from cloister.channel.keys import key_id
+from cloister.channel.sealing import key_id
 from cloister.checks import Examination, Verdict
-from cloister.client.address import NodeAddress
-from cloister.client.asking import ask_for_evidence
+from cloister.client.address import NodeAddress, ask_for_evidence
 from cloister.errors import EvidenceInvalid, VerificationFailed
-from cloister.transparency.checkpoint import Checkpoint, read_checkpoint
+from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, read_checkpoint
 from cloister.transparency.dev_log import ORIGIN_PREFIX
-from cloister.transparency.keys import Algorithm, VerifierKey
+from cloister.transparency.note import Algorithm, VerifierKey
 from cloister.transparency.proof import log_origin, verify_release
 from cloister.transparency.seen import SeenLogs, SeenMoved
-from cloister.transparency.trust import ReleaseTrust
 
 Ask = Callable[[NodeAddress, bytes, int], NodeEvidence]
 _TRIES = 3
@@ -242,3 +243,53 @@ def _check_public(found: Examination, evidence: NodeEvidence, trusted: ReleaseTr
     if not trusted.logs:
         proof = replace(proof, checkpoint="")
     found.include(verify_release(proof, evidence.measurement, trusted=trusted, seen=seen))
+
+
+class VerifiedNode:
+    """Holds the last verification that passed. There is no state in which it has none: making one verifies."""
+
+    def __init__(
+        self,
+        url: str,
+        policy: Policy,
+        *,
+        verifier: Callable[[NodeAddress, Policy], Verification] = verify,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.address = NodeAddress.parse(url)
+        self.policy = policy
+        self._verifier = verifier
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._verification = verifier(self.address, policy)
+        self._until = clock() + policy.max_age_s
+
+    @property
+    def verification(self) -> Verification:
+        """The last one, however old."""
+        return self._verification
+
+    @property
+    def fresh(self) -> Verification | None:
+        """The last one if it is young enough to rely on; never waits."""
+        return self._verification if self._clock() < self._until else None
+
+    def verified(self, *, after: Verification | None = None) -> Verification:
+        """A verification to rely on, made now if need be; one other than `after`, which turned out to be of no use.
+
+        Raises VerificationFailed or ServiceUnavailable, and then nothing may be sent.
+        """
+        if (kept := self.fresh) is not None and kept is not after:
+            return kept
+        with self._lock:
+            kept = self.fresh
+            if kept is None or kept is after:
+                kept = self._verifier(self.address, self.policy)
+                self._until = self._clock() + self.policy.max_age_s
+                self._verification = kept
+            return kept
+
+    async def verified_beside(self, *, after: Verification | None = None) -> Verification:
+        """As `verified`; what it waits for, the event loop does not."""
+        kept = self.fresh
+        return kept if kept is not None and kept is not after else await asyncio.to_thread(self.verified, after=after)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from cloister.channel.envelope import Envelope
-from cloister.channel.keys import DEFAULT_LIMIT, ChannelKey, RequestKeys, SeenMessages
+from cloister.channel.sealing import DEFAULT_LIMIT, ChannelKey, RequestKeys, SeenMessages
 from cloister.errors import ChannelKeyUnknown
 
 log = logging.getLogger(__name__)

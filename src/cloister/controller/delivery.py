@@ -13,10 +13,10 @@ from time import time
 
 import msgspec
 
+from cloister.attest.attester import find_attester
 from cloister.attest.evidence import Statement
-from cloister.attest.tsm import find_attester
-from cloister.channel.key_release import receive_release
-from cloister.channel.keys import ChannelKey
+from cloister.channel.envelope import receive_release
+from cloister.channel.sealing import ChannelKey
 from cloister.config import Settings
 from cloister.controller.evidence import EvidenceMaker
 from cloister.controller.release import find_release

@@ -14,8 +14,8 @@ import logging
 from contextlib import suppress
 from time import time
 
+from cloister.attest.attester import find_attester
 from cloister.attest.evidence import Statement
-from cloister.attest.tsm import find_attester
 from cloister.config import Settings
 from cloister.controller.channel_key import ChannelKeys
 from cloister.controller.evidence import EvidenceMaker

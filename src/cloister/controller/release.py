@@ -9,7 +9,7 @@ from cloister.errors import CloisterError, SetupError
 from cloister.transparency.dev_log import Release, development_release
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import differences, measure_running, read_manifest
-from cloister.transparency.release_entry import entry_of, published_manifest
+from cloister.transparency.proof import entry_of, published_manifest
 
 DEVELOPMENT = "development-log"
 

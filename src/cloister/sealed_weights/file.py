@@ -33,11 +33,11 @@ from cloister.sealed_weights.header import (
     WeightsFile,
     WeightsHeader,
     binding,
+    key_check,
     read_header,
     sign_header,
 )
-from cloister.sealed_weights.key import key_check
-from cloister.transparency.keys import SigningKey, VerifierKey
+from cloister.transparency.note import SigningKey, VerifierKey
 
 MAGIC = b"CLOISTER WEIGHTS 1\n"
 _LENGTH = struct.Struct(">I")

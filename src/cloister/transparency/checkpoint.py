@@ -1,4 +1,6 @@
-"""C2SP checkpoints: a log's name, how many entries it has, and the root over them, as a signed note."""
+"""C2SP checkpoints (a log's name, how many entries it has, and the root over them, as a signed note), and whom a
+verifier trusts for them: logs by key, witnesses and how many of them, and perhaps a Sigstore identity.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,11 @@ import base64
 import re
 from dataclasses import dataclass
 
-from cloister.errors import EvidenceInvalid
-from cloister.transparency.keys import Algorithm, VerifierKey, signed_at
+from msgspec import Struct
+
+from cloister.errors import EvidenceInvalid, SetupError
 from cloister.transparency.merkle import EMPTY_ROOT, HASH_BYTES, MAX_SIZE
-from cloister.transparency.note import Note, exact_base64, read_note
+from cloister.transparency.note import Algorithm, Note, VerifierKey, exact_base64, read_note, signed_at
 
 _SIZE = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 
@@ -63,3 +66,61 @@ def read_checkpoint(data: str) -> SignedCheckpoint:
     if root is None or len(root) != HASH_BYTES or (size == "0" and root != EMPTY_ROOT):
         raise EvidenceInvalid("A checkpoint's third line is not the root of a tree of its size.")
     return SignedCheckpoint(Checkpoint(origin, int(size), root, tuple(extensions)), note)
+
+
+class SigstoreTrust(Struct, frozen=True, forbid_unknown_fields=True):
+    """Who may sign releases through Sigstore, and the roots to check that with: all of it given, nothing fetched."""
+
+    trusted_root: bytes
+    """The JSON of Sigstore's trusted root (`trusted_root.json`)."""
+    identity: str
+    """The signer: an e-mail address or a workflow's address, exactly."""
+    issuer: str
+    """Who vouched for the identity: the OIDC issuer's address, exactly."""
+
+
+class ReleaseTrust(Struct, frozen=True, forbid_unknown_fields=True):
+    """Keys are C2SP verifier keys, `name+hash+base64`."""
+
+    logs: tuple[str, ...] = ()
+    witnesses: tuple[str, ...] = ()
+    quorum: int | None = None
+    """How many of the witnesses must have signed; unless said otherwise, all of them."""
+    sigstore: SigstoreTrust | None = None
+
+    @property
+    def needed(self) -> int:
+        """How many witnesses must have signed."""
+        return len(self.witnesses) if self.quorum is None else self.quorum
+
+    def log_keys(self) -> tuple[VerifierKey, ...]:
+        return _keys(self.logs, Algorithm.ED25519, "log")
+
+    def witness_keys(self) -> tuple[VerifierKey, ...]:
+        """The witnesses' keys, a quorum of which must be possible."""
+        keys = _keys(self.witnesses, Algorithm.COSIGNATURE, "witness")
+        distinct = len({key.public for key in keys})
+        if distinct != len(keys) or not 0 <= self.needed <= distinct:
+            raise SetupError(
+                f"A quorum of {self.needed} is asked of {distinct} different witnesses.",
+                hint="List every witness once, and no more in the quorum than there are.",
+            )
+        return keys
+
+
+def cosigners(signed: SignedCheckpoint, trust: ReleaseTrust) -> dict[str, int]:
+    """Which trusted witnesses signed this checkpoint, and when."""
+    found: dict[str, int] = {}
+    for witness in trust.witness_keys():
+        when = signed.cosigned_by(witness)
+        if when is not None:
+            found[witness.name] = when
+    return found
+
+
+def _keys(texts: tuple[str, ...], algorithm: Algorithm, kind: str) -> tuple[VerifierKey, ...]:
+    keys = tuple(VerifierKey.parse(text) for text in texts)
+    for key in keys:
+        if key.algorithm is not algorithm:
+            raise SetupError(f"The key of {key.name!r} is not a {kind}'s: it has algorithm {key.algorithm.value}.")
+    return keys

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import make_folder, needed, only_one
-from cloister.transparency.keys import Algorithm, new_key_file, read_key_file
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import measure_running, measurement
-from cloister.transparency.proof import ReleaseProof, prove_release
-from cloister.transparency.release_entry import publish
+from cloister.transparency.note import Algorithm, new_key_file, read_key_file
+from cloister.transparency.proof import ReleaseProof, prove_release, publish
 
 ORIGIN_PREFIX = "development/"
 _KEY = "log.key"

@@ -16,9 +16,16 @@ from pathlib import Path
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import make_folder, needed, only_one, write_whole
 from cloister.transparency.checkpoint import Checkpoint, SignedCheckpoint, read_checkpoint
-from cloister.transparency.keys import MAX_KEY_CHARACTERS, SigningKey, VerifierKey
 from cloister.transparency.merkle import consistency_proof, inclusion_proof
-from cloister.transparency.note import MAX_NOTE_CHARACTERS, MAX_SIGNATURES, Note, Signature
+from cloister.transparency.note import (
+    MAX_KEY_CHARACTERS,
+    MAX_NOTE_CHARACTERS,
+    MAX_SIGNATURES,
+    Note,
+    Signature,
+    SigningKey,
+    VerifierKey,
+)
 from cloister.transparency.tiles import Tiles
 
 _CHECKPOINT = "checkpoint"

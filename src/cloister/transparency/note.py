@@ -1,12 +1,26 @@
-"""C2SP signed notes: a text, and lines that sign it. This module reads and writes them; `keys` signs and verifies."""
+"""C2SP signed notes, a text and lines that sign it, and their keys: Ed25519 for logs (algorithm 0x01), timestamped
+cosignatures for witnesses (0x04).
+
+A verifier key is written `name+hash+base64`, a signing key `PRIVATE+KEY+name+hash+base64`. A signing key lies in a
+file that its owner alone can read. Knows texts, not trees.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
-from dataclasses import dataclass
+import hashlib
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import IntEnum
+from pathlib import Path
 
-from cloister.errors import EvidenceInvalid
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from cloister.errors import EvidenceInvalid, SetupError
+from cloister.files import read_private, write_private
 
 MAX_NOTE_CHARACTERS = 65536
 MAX_SIGNATURES = 100
@@ -85,3 +99,169 @@ def _encodable(text: str) -> str:
     except UnicodeEncodeError:
         raise EvidenceInvalid("A signed note is not valid UTF-8.") from None
     return text
+
+
+MAX_KEY_CHARACTERS = 1024
+_PRIVATE = "PRIVATE+KEY+"
+_HASH = re.compile(r"[0-9a-f]{8}")
+_KEY_BYTES = 32
+_SIGNATURE_BYTES = 64
+_TIME_BYTES = 8
+
+
+class Algorithm(IntEnum):
+    """What a key does: sign a note as it is, or sign it with the time it was seen (C2SP tlog-cosignature)."""
+
+    ED25519 = 1
+    COSIGNATURE = 4
+
+
+@dataclass(frozen=True)
+class VerifierKey:
+    """A name and a public key."""
+
+    name: str
+    algorithm: Algorithm
+    public: bytes
+
+    @property
+    def key_id(self) -> bytes:
+        return hashlib.sha256(self.name.encode() + b"\n" + bytes([self.algorithm]) + self.public).digest()[
+            :KEY_ID_BYTES
+        ]
+
+    def __str__(self) -> str:
+        return _written(self.name, self.key_id, self.algorithm, self.public)
+
+    @classmethod
+    def parse(cls, text: str) -> VerifierKey:
+        """The key, or EvidenceInvalid."""
+        name, written, algorithm, public = _read(text)
+        key = cls(name, algorithm, public)
+        if key.key_id.hex() != written:
+            raise EvidenceInvalid("A verifier key's hash does not fit its name and key.", hint="Copy it again, whole.")
+        return key
+
+    def signatures_on(self, note: Note) -> tuple[Signature, ...]:
+        """The note's lines that claim to be this key's."""
+        mine = (self.name, self.key_id)
+        return tuple(signature for signature in note.signatures if (signature.name, signature.key_id) == mine)
+
+    def signed(self, note: Note) -> bool:
+        """Whether this key signed the note. A line of its name that does not verify spoils the whole note."""
+        lines = self.signatures_on(note)
+        return bool(lines) and all(self.verifies(note.text, line) for line in lines)
+
+    def verifies(self, text: str, signature: Signature) -> bool:
+        """Whether this line is this key's signature on this text."""
+        value = signature.value
+        message = text.encode()
+        if self.algorithm is Algorithm.COSIGNATURE:
+            if len(value) != _TIME_BYTES + _SIGNATURE_BYTES:
+                return False
+            message = _cosigned(text, signed_at(signature))
+            value = value[_TIME_BYTES:]
+        try:
+            Ed25519PublicKey.from_public_bytes(self.public).verify(value, message)
+        except (InvalidSignature, ValueError):
+            return False
+        return (signature.name, signature.key_id) == (self.name, self.key_id)
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """A name and a private key. It is never printed by accident."""
+
+    name: str
+    algorithm: Algorithm
+    seed: bytes = field(repr=False)
+
+    @classmethod
+    def generate(cls, name: str, algorithm: Algorithm = Algorithm.ED25519) -> SigningKey:
+        if not is_name(name) or len(name) > MAX_KEY_CHARACTERS // 2:
+            raise EvidenceInvalid("A key's name has no spaces and no plus.", hint="Like: example.com/releases")
+        return cls(name, algorithm, Ed25519PrivateKey.generate().private_bytes_raw())
+
+    @classmethod
+    def parse(cls, text: str) -> SigningKey:
+        """The key, or EvidenceInvalid; neither shows the text."""
+        if not text.startswith(_PRIVATE):
+            raise EvidenceInvalid("This is not a signing key.")
+        name, written, algorithm, seed = _read(text.removeprefix(_PRIVATE))
+        key = cls(name, algorithm, seed)
+        if key.verifier.key_id.hex() != written:
+            raise EvidenceInvalid("A signing key's hash does not fit its name and key.")
+        return key
+
+    @property
+    def verifier(self) -> VerifierKey:
+        public = Ed25519PrivateKey.from_private_bytes(self.seed).public_key().public_bytes_raw()
+        return VerifierKey(self.name, self.algorithm, public)
+
+    def private_text(self) -> str:
+        """What goes into the key's file, and nowhere else."""
+        return _PRIVATE + _written(self.name, self.verifier.key_id, self.algorithm, self.seed)
+
+    def sign(self, text: str, *, at: datetime | None = None) -> Signature:
+        """The line that signs this text. A cosignature says when: `at`, aware."""
+        private = Ed25519PrivateKey.from_private_bytes(self.seed)
+        if self.algorithm is Algorithm.ED25519:
+            return Signature(self.name, self.verifier.key_id, private.sign(text.encode()))
+        if at is None or at.tzinfo is None:
+            raise ValueError("a cosignature needs an aware time")
+        seconds = int(at.timestamp())
+        value = seconds.to_bytes(_TIME_BYTES, "big") + private.sign(_cosigned(text, seconds))
+        return Signature(self.name, self.verifier.key_id, value)
+
+
+def new_key_file(path: Path, name: str, algorithm: Algorithm = Algorithm.ED25519) -> SigningKey:
+    """A fresh key in a new file; an existing file is never overwritten."""
+    key = SigningKey.generate(name, algorithm)
+    write_private(path, (key.private_text() + "\n").encode())
+    return key
+
+
+def read_key_file(path: Path, algorithm: Algorithm) -> SigningKey:
+    """The key in the file. One that others could have read or changed is refused."""
+    data = read_private(path, 2 * MAX_KEY_CHARACTERS, "signing key")
+    try:
+        key = SigningKey.parse(data.decode().removesuffix("\n"))
+    except (EvidenceInvalid, UnicodeDecodeError):
+        raise SetupError(
+            f"{path} does not hold a signing key.", hint="Restore it from where you keep it safe."
+        ) from None
+    if key.algorithm is not algorithm:
+        kinds = {Algorithm.ED25519: "a log", Algorithm.COSIGNATURE: "a witness"}
+        raise SetupError(f"{path} holds the key of {kinds[key.algorithm]}, not of {kinds[algorithm]}.")
+    return key
+
+
+def signed_at(signature: Signature) -> int:
+    """Unix seconds a cosignature says; not to be believed before it is verified."""
+    return int.from_bytes(signature.value[:_TIME_BYTES], "big")
+
+
+def _cosigned(text: str, seconds: int) -> bytes:
+    return f"cosignature/v1\ntime {seconds}\n{text}".encode()
+
+
+def _written(name: str, key_id: bytes, algorithm: Algorithm, key: bytes) -> str:
+    return f"{name}+{key_id.hex()}+{base64.b64encode(bytes([algorithm]) + key).decode()}"
+
+
+def _read(text: str) -> tuple[str, str, Algorithm, bytes]:
+    name, _, rest = text.partition("+")
+    written, _, encoded = rest.partition("+")
+    key = exact_base64(encoded)
+    if len(text) > MAX_KEY_CHARACTERS or not is_name(name) or not _HASH.fullmatch(written) or not key:
+        raise EvidenceInvalid("A key of a signed note is not `name+hash+base64`.")
+    try:
+        name.encode()
+        algorithm = Algorithm(key[0])
+    except UnicodeEncodeError:
+        raise EvidenceInvalid("A key's name is not valid UTF-8.") from None
+    except ValueError:
+        raise EvidenceInvalid(f"A key has algorithm {key[0]}, which is not known.", hint="Use 1 or 4.") from None
+    if len(key) != 1 + _KEY_BYTES:
+        raise EvidenceInvalid("A key of a signed note does not have 32 bytes.")
+    return name, written, algorithm, key[1:]

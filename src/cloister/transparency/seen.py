@@ -25,8 +25,7 @@ from msgspec import Meta, Struct
 from cloister.errors import EvidenceInvalid, SetupError, VerificationFailed
 from cloister.files import make_folder, needed, only_one, write_whole
 from cloister.transparency.checkpoint import Checkpoint, SignedCheckpoint, read_checkpoint
-from cloister.transparency.keys import MAX_KEY_CHARACTERS, VerifierKey
-from cloister.transparency.note import MAX_NOTE_CHARACTERS
+from cloister.transparency.note import MAX_KEY_CHARACTERS, MAX_NOTE_CHARACTERS, VerifierKey
 
 MAX_MEMORY_BYTES = 16 << 20
 _CHECK = "log consistency"

@@ -15,7 +15,7 @@ import msgspec
 
 from cloister.checks import Examination, Verdict
 from cloister.errors import EvidenceInvalid, SetupError
-from cloister.transparency.trust import SigstoreTrust
+from cloister.transparency.checkpoint import SigstoreTrust
 
 MAX_BUNDLE_BYTES = 262144
 MAX_ROOT_BYTES = 1 << 20

@@ -1,7 +1,13 @@
-"""A witness: signs a log's checkpoint only if it continues the last one it signed, so that all see the same log.
+"""Those who watch a log. A witness signs its checkpoint only if it continues the last one it signed, so that all see
+the same log; an auditor recomputes the whole log from its entries and believes nothing else in it.
 
-C2SP tlog-cosignature; the rules are those of tlog-witness. What it signed is on its disk before its signature leaves.
-It knows the logs it was given keys for, and nothing of what is in them.
+C2SP tlog-cosignature; the rules are those of tlog-witness. What a witness signed is on its disk before its signature
+leaves. It knows the logs it was given keys for, and nothing of what is in them. The auditor's checks, by name, beside
+those of `proof`:
+
+    log entries       all entries together hash to the checkpoint's root
+    log tiles         every tile a client may ask for is what the entries make it
+    log manifests     every release the log names lies beside it
 """
 
 from __future__ import annotations
@@ -10,13 +16,16 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from cloister.errors import VerificationFailed
-from cloister.transparency.checkpoint import Checkpoint, SignedCheckpoint
-from cloister.transparency.keys import SigningKey, VerifierKey
+from cloister.checks import Examination, Verdict
+from cloister.errors import EvidenceInvalid, VerificationFailed
+from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, SignedCheckpoint
 from cloister.transparency.log import Log
-from cloister.transparency.merkle import verify_consistency
-from cloister.transparency.note import Signature
+from cloister.transparency.manifest import read_manifest
+from cloister.transparency.merkle import EMPTY_ROOT, fold, leaf_hash, verify_consistency
+from cloister.transparency.note import Signature, SigningKey, VerifierKey
+from cloister.transparency.proof import check_witnesses, entry_of, measurement_in, published_manifest
 from cloister.transparency.seen import SeenLogs
+from cloister.transparency.tiles import TILE_WIDTH
 
 STATE_FILE = "witnessed.json"
 
@@ -71,3 +80,101 @@ def _continues(last: Checkpoint, now: Checkpoint, consistency: Sequence[bytes]) 
     if last.size == 0:
         return not consistency
     return verify_consistency(last.size, now.size, last.root, now.root, consistency)
+
+
+def audit(folder: Path, *, trusted: ReleaseTrust, earlier: Checkpoint | None = None) -> Verdict:
+    """Everything in the log against its checkpoint, and that against one seen earlier.
+
+    Without a trusted log key the log's own is used, and said not to be checked.
+    """
+    log = Log.open(folder)
+    found = Examination()
+    found.claim("log_origin", log.origin)
+    found.claim("log_size", log.checkpoint.size)
+    found.claim("log_root", log.checkpoint.root.hex())
+    _check_key(found, log, trusted)
+    try:
+        entries = list(log.tiles.entries())
+    except EvidenceInvalid as wrong:
+        found.failed("log entries", wrong.message)
+        return found.verdict()
+    leaves = [leaf_hash(entry) for entry in entries]
+    found.check(
+        "log entries",
+        fold(leaves) == log.checkpoint.root,
+        "the entries do not hash to the checkpoint's root",
+        found=f"{len(entries)} recomputed",
+    )
+    _check_tiles(found, log, leaves)
+    _check_manifests(found, log, entries)
+    check_witnesses(found, log.signed, trusted)
+    _check_earlier(found, log.checkpoint, leaves, earlier)
+    return found.verdict()
+
+
+def _check_key(found: Examination, log: Log, trusted: ReleaseTrust) -> None:
+    if not trusted.logs:
+        found.skipped("log key", "no key was given to compare the log's own with", required=False)
+        found.passed("log checkpoint", "signed by the key beside the log")
+        return
+    found.check(
+        "log checkpoint",
+        any(log.signed.signed_by(key) for key in trusted.log_keys()),
+        "the checkpoint is not signed by a trusted key",
+        found=f"signed by {log.key.name}",
+    )
+
+
+def _check_tiles(found: Examination, log: Log, leaves: list[bytes]) -> None:
+    row, level, count = leaves, 0, 0
+    try:
+        while row:
+            tiles = [row[at : at + TILE_WIDTH] for at in range(0, len(row), TILE_WIDTH)]
+            for index, tile in enumerate(tiles):
+                if log.tiles.hashes(level, index) != tile:
+                    found.failed("log tiles", f"tile {index} of level {level} is not what the entries make it")
+                    return
+            count += len(tiles)
+            row = [fold(tile) for tile in tiles if len(tile) == TILE_WIDTH]
+            level += 1
+    except EvidenceInvalid as wrong:
+        found.failed("log tiles", wrong.message)
+        return
+    found.passed("log tiles", f"{count} recomputed")
+
+
+def _check_manifests(found: Examination, log: Log, entries: list[bytes]) -> None:
+    releases: dict[str, str] = {}
+    for index, entry in enumerate(entries):
+        measured = measurement_in(entry)
+        if measured is None:
+            found.failed("log manifests", f"entry {index} is not a release's")
+            return
+        try:
+            manifest = published_manifest(log, measured)
+            releases[measured.hex()] = read_manifest(manifest).version
+            if entry_of(manifest) != entry:
+                raise EvidenceInvalid(f"Entry {index} names another version than its manifest.")
+        except EvidenceInvalid as wrong:
+            found.failed("log manifests", wrong.message)
+            return
+    found.passed("log manifests", f"{len(releases)} releases")
+    found.claim("releases", releases)
+
+
+def _check_earlier(found: Examination, now: Checkpoint, leaves: list[bytes], earlier: Checkpoint | None) -> None:
+    name = "log consistency"
+    if earlier is None:
+        found.skipped(name, "no earlier checkpoint was given", required=False)
+    elif earlier.origin != now.origin:
+        found.failed(name, f"the earlier checkpoint is of another log: {earlier.origin!a}")
+    elif earlier.size > now.size:
+        found.failed(name, f"rolled back: {now.size} entries now, {earlier.size} earlier")
+    else:
+        root = fold(leaves[: earlier.size]) if earlier.size else EMPTY_ROOT
+        found.check(
+            name,
+            root == earlier.root,
+            f"forked: the first {earlier.size} entries are not those of the earlier checkpoint",
+            found=f"continues the {earlier.size} entries seen earlier",
+        )

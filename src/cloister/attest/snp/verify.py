@@ -10,20 +10,20 @@ import hmac
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from cloister.attest.snp.certificate import Certificate, RevocationList, read_bundle
-from cloister.attest.snp.chain import (
+from cloister.attest.snp.certificate import (
+    Certificate,
     Chain,
+    RevocationList,
     authority_name,
     chip_in,
     find_chain,
     product_in,
     provider_in,
+    read_bundle,
     signed_by,
     tcb_in,
 )
-from cloister.attest.snp.policy import SnpPolicy
-from cloister.attest.snp.product import AMD_ROOTS, Product, Tcb
-from cloister.attest.snp.report import ECDSA_P384_SHA384, Report, read_report
+from cloister.attest.snp.report import AMD_ROOTS, ECDSA_P384_SHA384, Product, Report, SnpPolicy, Tcb, read_report
 from cloister.checks import Examination, Verdict
 
 
@@ -45,7 +45,7 @@ def verify_snp(
     bundle = read_bundle(certificates)
     examination = Examination()
     chain = find_chain(read, bundle.certificates, roots)
-    _claim(examination, read, chain)
+    _claim(examination, read)
     product = _check_product(examination, read, chain, policy)
     _check_chain(examination, read, chain, product, at, roots)
     _check_revocation(examination, chain, bundle.revocation_lists, at, policy)
@@ -198,7 +198,13 @@ def _check_leaf_fits(
         examination.check("chip id", same, "the certificate is another chip's", report.chip_id.rstrip(b"\0").hex()[:16])
 
 
-def _claim(examination: Examination, report: Report, chain: Chain) -> None:
+_CLAIMED_BYTES = (
+    *("measurement", "report_data", "host_data", "family_id", "image_id"),
+    *("id_key_digest", "author_key_digest", "chip_id"),
+)
+
+
+def _claim(examination: Examination, report: Report) -> None:
     for name, value in {
         "tee": "sev-snp",
         "version": report.version,
@@ -207,14 +213,7 @@ def _claim(examination: Examination, report: Report, chain: Chain) -> None:
         "guest_policy": f"{report.policy.bits:#x}",
         "platform_info": f"{report.platform_info:#x}",
         "signing_key": report.signing_key,
-        "measurement": report.measurement.hex(),
-        "report_data": report.report_data.hex(),
-        "host_data": report.host_data.hex(),
-        "family_id": report.family_id.hex(),
-        "image_id": report.image_id.hex(),
-        "id_key_digest": report.id_key_digest.hex(),
-        "author_key_digest": report.author_key_digest.hex(),
-        "chip_id": report.chip_id.hex(),
+        **{name: getattr(report, name).hex() for name in _CLAIMED_BYTES},
         "firmware": ".".join(map(str, report.current_firmware)),
     }.items():
         examination.claim(name, value)

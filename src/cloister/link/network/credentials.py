@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import stat
 from datetime import datetime
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from cloister.errors import SetupError
+from cloister.files import read_private
 from cloister.messages.bridge import Credentials, Role
 
 SECRET_BYTES = 32
@@ -41,14 +41,7 @@ def write_secret(path: Path) -> None:
 def read_secret(path: Path) -> bytes:
     """The key in the file. One that others could have read is no secret, and is refused."""
     how = f"Make one with `cloister vault key new {path}`, and copy it to both machines."
-    try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            text = file.read(4 * SECRET_BYTES)
-    except OSError as reason:
-        raise SetupError(f"The key file {path} cannot be read: {reason.strerror}.", hint=how) from None
-    if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o077 or status.st_uid not in (0, os.geteuid()):
-        raise SetupError(f"Others may read or own the key file {path}.", hint=f"chmod 600 {path}, or make a new key.")
+    text = read_private(path, 4 * SECRET_BYTES, "key file", how)
     try:
         secret = bytes.fromhex(text.decode("ascii").strip())
     except ValueError:
