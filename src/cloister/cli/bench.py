@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.bench.prompts import Endpoint
-from cloister.cli.bench_mpc import bench_mpc
-from cloister.cli.bench_spd import bench_spd
-from cloister.cli.bench_suite import progress_bars, show_tables
+from cloister.bench.messages import Endpoint
+from cloister.cli.bench_suite import bench_mpc, bench_spd, progress_bars, show_tables
 from cloister.cli.options import DEFAULT_KEY, DEFAULT_URL, ApiKey, Url, numbers
 from cloister.errors import ServiceUnavailable, SetupError
 
 if TYPE_CHECKING:
-    from cloister.bench.address import ServerAddress
+    from cloister.bench.connection import ServerAddress
     from cloister.bench.load import Workload
     from cloister.bench.report import BenchReport, Percentiles, RunReport
-    from cloister.bench.suite.tables import Table
+    from cloister.bench.suite.documents import Table
 
 bench = typer.Typer(no_args_is_help=True, help="Measure servers: ours, or any that speaks OpenAI's API.")
 bench.command("spd")(bench_spd)
@@ -75,9 +73,9 @@ def bench_serve(
     """
     import uvloop
 
-    from cloister.bench.address import ServerAddress
+    from cloister.bench.connection import ServerAddress
     from cloister.bench.load import Workload
-    from cloister.bench.suite.results import write_json
+    from cloister.bench.suite.documents import write_json
 
     load = Workload(
         endpoint=endpoint,
@@ -100,7 +98,7 @@ def bench_serve(
     if json_file and not printed:
         write_json(report.as_json(), json_file)
     if plot_file:
-        from cloister.bench.plot import plot_runs
+        from cloister.bench.report import plot_runs
 
         plot_runs({report.model: report.runs}, plot_file, f"{input_tokens} tokens in, {output_tokens} out")
     if not any(run.output_tokens for run in report.runs):
@@ -143,7 +141,7 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def _table(report: BenchReport) -> Table:
-    from cloister.bench.suite.tables import Table
+    from cloister.bench.suite.documents import Table
 
     rows = []
     for run in report.runs:

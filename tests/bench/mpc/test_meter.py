@@ -11,7 +11,7 @@ pytest.importorskip("spu", reason="generation on shares needs the extra [mpc]")
 from cloister.bench.mpc.cost import total
 from cloister.bench.mpc.meter import Meter
 from cloister.bench.mpc.parties import Parties
-from cloister.bench.mpc.variants import VARIANTS, Variant
+from cloister.bench.mpc.plan import VARIANTS, Variant
 from cloister.mpc.cache.plan import CachePlan
 from cloister.mpc.model import decoder
 from cloister.mpc.model.shape import ModelShape

@@ -15,8 +15,7 @@ import numpy as np
 from spu import libspu
 from spu.utils import frontend
 
-from cloister.bench.mpc.parties import Parties
-from cloister.bench.mpc.signature import Input
+from cloister.bench.mpc.parties import Input, Parties
 from cloister.errors import PartyLost
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cloister.bench.suite.figures import Draw, panels, stacked_bars, titled
-from cloister.bench.suite.results import Document, Row
+from cloister.bench.suite.documents import Document, Draw, Row, panels, stacked_bars, titled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

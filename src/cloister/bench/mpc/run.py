@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec.structs import replace
 
 from cloister.bench.mpc.cost import total
-from cloister.bench.mpc.gathering import gatherings, measure_function
-from cloister.bench.mpc.meter import Meter, Step
+from cloister.bench.mpc.meter import Meter, Step, gatherings, measure_function
 from cloister.bench.mpc.parties import Parties
 from cloister.bench.mpc.party import ProtocolName
-from cloister.bench.mpc.plan import PARTS, Part
+from cloister.bench.mpc.plan import PARTS, VARIANTS, Part, Variant, ablation, hierarchies
 from cloister.bench.mpc.results import Results, cost_row
-from cloister.bench.mpc.variants import VARIANTS, Variant, ablation, hierarchies
 from cloister.bench.suite.measurement import Measurement, Watcher
 from cloister.mpc.model.shape import ModelShape
 

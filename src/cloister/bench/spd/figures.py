@@ -7,8 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cloister.bench.spd.plan import LEVELS
-from cloister.bench.suite.figures import Draw, panels, stacked_bars, titled
-from cloister.bench.suite.results import Document, find
+from cloister.bench.suite.documents import Document, Draw, find, panels, stacked_bars, titled
 from cloister.levels import ISOLATED, OPEN, PARTITIONED
 
 if TYPE_CHECKING:
