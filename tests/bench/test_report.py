@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloister.bench.load import Workload
 from cloister.bench.messages import Answer
 from cloister.bench.report import BenchReport, Percentiles, RunReport, plot_runs, summarise
 from cloister.bench.suite.documents import write_json
@@ -42,7 +43,7 @@ def test_a_run_without_answers_is_zero_and_nothing() -> None:
 
 def test_the_json_is_stable(tmp_path: Path) -> None:
     run = summarise(8, [answer(0.0, 0.1, 1.0, 5, [0.1])], Counter(), wanted_tokens=5)
-    report = BenchReport([run], "http://h:1", "m", "completions", 64, 5, 1, 0, 0)
+    report = BenchReport([run], "http://h:1", "m", Workload(output_tokens=5, requests_per_user=1, warmup=0))
     write_json(report.as_json(), tmp_path / "deep" / "run.json")
     document = json.loads((tmp_path / "deep" / "run.json").read_text())
     first = document["runs"][0]

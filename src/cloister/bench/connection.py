@@ -55,12 +55,10 @@ class ServerAddress:
 
     @property
     def authority(self) -> str:
-        """What goes into the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 
     def path(self, endpoint: str) -> str:
-        """The path of an endpoint such as `/v1/models`."""
         return self.prefix + endpoint
 
     def __str__(self) -> str:
@@ -130,7 +128,6 @@ class Exchange:
 
     @property
     def body(self) -> bytes:
-        """The whole body."""
         return b"".join(piece for _, piece in self.arrivals)
 
 
@@ -158,7 +155,6 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def usable(self) -> bool:
-        """Whether another request may be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
     async def exchange(self, method: Literal["GET", "POST", "DELETE"], endpoint: str, body: bytes = b"") -> Exchange:
@@ -192,7 +188,6 @@ class Connection(asyncio.BufferedProtocol):
             self._transport = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by asyncio."""
         self._transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, sizehint: int) -> bytearray:
@@ -217,7 +212,6 @@ class Connection(asyncio.BufferedProtocol):
             self._end()
 
     def connection_lost(self, reason: Exception | None) -> None:
-        """Called by asyncio."""
         self._transport = None
         self._parser.connection_closed()
         if self._parser.complete:

@@ -30,22 +30,22 @@ WORDS = (
 # fmt: on
 
 
+@dataclass(frozen=True, slots=True)
 class PromptSource:
     """Draws prompts. The same seed gives the same prompts, whatever the order in which users ask."""
 
-    def __init__(self, endpoint: Endpoint, length: int, seed: int, token_ids: tuple[int, int]) -> None:
-        self._endpoint = endpoint
-        self._length = length
-        self._seed = seed
-        self._token_ids = token_ids
+    endpoint: Endpoint
+    length: int
+    seed: int
+    token_ids: tuple[int, int]
 
     def prompt_fields(self, *names: object) -> dict[str, Any]:
         """The body's part that holds the prompt: token ids (the count is exact), or a message of as many words."""
-        random = Random(":".join(map(str, (self._seed, *names))))
-        if self._endpoint == "completions":
-            low, high = self._token_ids
-            return {"prompt": [random.randrange(low, high) for _ in range(self._length)]}
-        return {"messages": [{"role": "user", "content": " ".join(random.choices(WORDS, k=self._length))}]}
+        random = Random(":".join(map(str, (self.seed, *names))))
+        if self.endpoint == "completions":
+            low, high = self.token_ids
+            return {"prompt": [random.randrange(low, high) for _ in range(self.length)]}
+        return {"messages": [{"role": "user", "content": " ".join(random.choices(WORDS, k=self.length))}]}
 
 
 def request_body(

@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cloister.bench.messages import Answer
 from cloister.bench.suite.documents import panels, save_figure
+
+if TYPE_CHECKING:
+    from cloister.bench.load import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,9 @@ def summarise(
     )
 
 
+ASKED = ("endpoint", "input_tokens", "output_tokens", "requests_per_user", "warmup", "seed", "protection")
+
+
 @dataclass(frozen=True, slots=True)
 class BenchReport:
     """Every run against one server, and what was asked of it."""
@@ -88,17 +94,11 @@ class BenchReport:
     runs: list[RunReport]
     url: str
     model: str
-    endpoint: str
-    input_tokens: int
-    output_tokens: int
-    requests_per_user: int
-    warmup: int
-    seed: int
-    protection: str | None = None
+    load: Workload
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, ready for `json`."""
-        return asdict(self)
+        about = {"runs": [asdict(run) for run in self.runs], "url": self.url, "model": self.model}
+        return about | {name: getattr(self.load, name) for name in ASKED}
 
 
 PANELS = ("output tokens/s", "first token, ms (p50, shaded to p95)", "between tokens, ms (p50, shaded to p95)")
@@ -111,7 +111,7 @@ def plot_runs(series: Mapping[str, list[RunReport]], path: Path, title: str) -> 
         users = [run.users for run in runs]
         (line,) = rate.plot(users, [run.output_tokens_per_s for run in runs], marker="o", label=name)
         for panel, latencies in zip(latency, ([r.ttft_ms for r in runs], [r.itl_ms for r in runs]), strict=True):
-            middle, upper = _band(latencies)
+            middle, upper = ([_known(getattr(each, name)) for each in latencies] for name in ("p50", "p95"))
             panel.plot(users, middle, marker="o", color=line.get_color(), label=name)
             panel.fill_between(users, middle, upper, color=line.get_color(), alpha=0.15)
     for panel, label in zip((rate, *latency), PANELS, strict=True):
@@ -122,7 +122,5 @@ def plot_runs(series: Mapping[str, list[RunReport]], path: Path, title: str) -> 
     save_figure(figure, path, hint="Use a file name ending in .png.")
 
 
-def _band(latencies: list[Percentiles]) -> tuple[list[float], list[float]]:
-    missing = float("nan")
-    middle = [missing if each.p50 is None else each.p50 for each in latencies]
-    return middle, [missing if each.p95 is None else each.p95 for each in latencies]
+def _known(latency: float | None) -> float:
+    return float("nan") if latency is None else latency

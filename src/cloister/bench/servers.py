@@ -92,7 +92,6 @@ class ServerProcess:
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it run again."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -128,11 +127,15 @@ class Comparison:
 
     def ratios(self) -> dict[str, dict[str, dict[int, float]]]:
         """Ours → peer → users → our throughput over the peer's; a peer that answered nothing has no ratio."""
-        names = list(self.rounds)
+        rates = {name: self.throughput(name) for name in self.rounds}
+        own, peers = list(rates)[: self.own], list(rates)[self.own :]
         return {
-            ours: {peer: self._ratio(ours, peer) for peer in names[self.own :]}
-            for ours in names[: self.own]
-            if names[self.own :]
+            ours: {
+                peer: {users: round(rates[ours][users] / rate, 3) for users, rate in rates[peer].items() if rate > 0}
+                for peer in peers
+            }
+            for ours in own
+            if peers
         }
 
     def as_json(self) -> dict[str, Any]:
@@ -148,10 +151,6 @@ class Comparison:
             },
             "ratios": self.ratios(),
         }
-
-    def _ratio(self, ours: str, peer: str) -> dict[int, float]:
-        own, theirs = self.throughput(ours), self.throughput(peer)
-        return {users: round(own[users] / rate, 3) for users, rate in theirs.items() if rate > 0}
 
 
 async def compare(

@@ -119,18 +119,7 @@ async def _measure_all(
             total = count * (load.warmup + load.requests_per_user)
             task = progress.add_task(f"{count} user{'s' if count > 1 else ''}", total=total)
             runs.append(await measure(address, api_key, model, load, count, partial(progress.advance, task)))
-    return BenchReport(
-        runs=runs,
-        url=str(address),
-        model=model,
-        endpoint=load.endpoint,
-        input_tokens=load.input_tokens,
-        output_tokens=load.output_tokens,
-        requests_per_user=load.requests_per_user,
-        warmup=load.warmup,
-        seed=load.seed,
-        protection=load.protection,
-    )
+    return BenchReport(runs, str(address), model, load)
 
 
 def _range(text: str) -> tuple[int, int]:
@@ -143,18 +132,18 @@ def _range(text: str) -> tuple[int, int]:
 def _table(report: BenchReport) -> Table:
     from cloister.bench.suite.documents import Table
 
-    rows = []
+    load, rows = report.load, []
     for run in report.runs:
         errors = f"{run.errors} ({_kinds([run])})" if run.errors else "0"
         errors += f", {run.short_answers} short answers" if run.short_answers else ""
         rate = f"{run.output_tokens_per_s:.1f}"
         rows.append([str(run.users), rate, _three(run.ttft_ms), _three(run.itl_ms), errors])
     return Table(
-        f"{report.model} at {report.url}" + (f", {report.protection}" if report.protection else ""),
+        f"{report.model} at {report.url}" + (f", {load.protection}" if load.protection else ""),
         ("users", "output tokens/s", "first token", "between tokens", "errors"),
         rows,
         labels=0,
-        caption=f"{report.input_tokens} tokens in, {report.output_tokens} out; latencies in ms, p50 / p95 / p99",
+        caption=f"{load.input_tokens} tokens in, {load.output_tokens} out; latencies in ms, p50 / p95 / p99",
     )
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from cloister.bench.mpc.quality import QualityRow
-    from cloister.bench.suite.documents import Draw, Results, Table
+    from cloister.bench.suite.documents import Drawing, Results, Table
 
 
 Known = TypeVar("Known", bound=str)
@@ -45,7 +45,6 @@ class Bars:
         self._progress.update(self._task, advance=1, description=f"{self._part}: {what}")
 
     def say(self, what: str) -> None:
-        """Where a long step of a part is."""
         self._progress.update(self._task, description=f"{self._part}: {what}")
 
 
@@ -71,7 +70,7 @@ def measure_suite(
     json_file: Path | None,
     plot_dir: Path | None,
     tables: Callable[[dict[str, Any]], Sequence[Table]],
-    figures: Mapping[str, Draw],
+    figures: Mapping[str, Drawing],
 ) -> dict[str, Any]:
     """Measure, saving part by part; then show tables or JSON and draw. The document, where it is complete or not."""
     from cloister.bench.suite.documents import draw_figures, write_json
@@ -265,14 +264,7 @@ def bench_mpc(
     def quality(progress: Callable[[str], None]) -> list[QualityRow]:
         from cloister.bench.mpc.quality import run_quality
 
-        return run_quality(
-            folder.path,
-            quality_data,
-            samples=plan.quality_samples,
-            budgets=plan.quality_budgets,
-            methods=plan.quality_methods,
-            progress=progress,
-        )
+        return run_quality(folder.path, quality_data, plan, progress)
 
     def measure(bars: Bars, save: Callable[[], None]) -> None:
         shape, _ = prepare(folder)

@@ -79,7 +79,7 @@ def log(sent: int = 5120, messages: int = 14, seconds: str = "0.0108") -> str:
 
 def test_operators_and_totals_are_read() -> None:
     (profile,) = read_profiles(log())
-    assert (profile.sent, profile.messages, profile.seconds) == (5120, 14, 0.0108)
+    assert profile.whole == Tally(0.0108, (5120,), (14,), 1)
     assert profile.operators["less"].messages == (8,) and profile.operators["less"].sent == (2304,)
     assert set(profile.operators) == {"less", "dot", "mhlo.topk"}
     assert profile.operators["dot"].times == 2 and profile.operators["dot"].seconds == 1.5e-05
@@ -87,7 +87,7 @@ def test_operators_and_totals_are_read() -> None:
 
 def test_runs_are_kept_apart() -> None:
     first, second = read_profiles(log(sent=1) + log(sent=2, seconds="3e-2"))
-    assert (first.sent, second.sent, second.seconds) == (1, 2, 0.03)
+    assert (first.whole.sent, second.whole.sent, second.whole.seconds) == ((1,), (2,), 0.03)
     assert first.operators["dot"].times == second.operators["dot"].times == 2
 
 
@@ -108,4 +108,4 @@ def test_half_a_profile_is_not_whole() -> None:
 @given(st.text(max_size=200) | st.sampled_from(log().split()).flatmap(lambda word: st.just(log().replace(word, "", 1))))
 def test_any_other_text_is_refused_or_read(text: str) -> None:
     with suppress(ProtocolError):
-        assert all(profile.sent >= 0 for profile in read_profiles(text))
+        assert all(profile.whole.bytes >= 0 for profile in read_profiles(text))

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 from statistics import median
@@ -64,12 +64,10 @@ class Tally:
 
     @property
     def most_messages(self) -> int:
-        """Sends of the party that sends most often."""
         return max(self.messages, default=0)
 
     @property
     def most_cpu(self) -> float:
-        """Seconds of processor time of the party that computes most."""
         return max(self.cpu, default=0.0)
 
 
@@ -81,7 +79,6 @@ class Network:
     latency_seconds: float
 
     def seconds(self, tally: Tally) -> float:
-        """What `tally` would take over this network."""
         return tally.seconds + tally.most_bytes / self.bytes_per_second + tally.most_messages * self.latency_seconds
 
 
@@ -152,23 +149,12 @@ _TIME = re.compile(rf"SPU execution .* completed, .*total time {_NUMBER}s\.")
 LIMIT = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class PartyProfile:
-    """One program at one party."""
-
-    seconds: float
-    sent: int
-    messages: int
-    operators: dict[str, Tally] = field(default_factory=dict)
-
-
 def count_profiles(text: str) -> int:
-    """How many runs the profiler has written of to the end."""
     return len(_WHOLE.findall(text))
 
 
-def read_profiles(text: str) -> list[PartyProfile]:
-    """Every run that `text` tells of, in order. ProtocolError where it tells of none, or of less than it begins."""
+def read_profiles(text: str) -> list[Cost]:
+    """What each run cost a party, in order. ProtocolError where `text` tells of none, or of less than it begins."""
     if len(text) > LIMIT:
         raise ProtocolError("A party's log is too long to be that of these runs.")
     profiles, begin = [], 0
@@ -180,7 +166,7 @@ def read_profiles(text: str) -> list[PartyProfile]:
     return profiles
 
 
-def _read_one(text: str, sent: int, messages: int) -> PartyProfile:
+def _read_one(text: str, sent: int, messages: int) -> Cost:
     times = _TIME.findall(text)
     if len(times) != 1:
         raise ProtocolError("A party's log does not say how long its run took.", hint="Is this another version of SPU?")
@@ -188,27 +174,21 @@ def _read_one(text: str, sent: int, messages: int) -> PartyProfile:
     for name, executed, seconds, bytes_sent, sends in _OPERATOR.findall(text):
         found = Tally(float(seconds), (int(bytes_sent),), (int(sends),), int(executed))
         operators[name] = operators.get(name, Tally()) + found
-    return PartyProfile(float(times[0]), sent, messages, operators)
+    return Cost(Tally(float(times[0]), (sent,), (messages,), 1), operators)
 
 
-def merge(parties: Sequence[PartyProfile], cpu: Sequence[float] = ()) -> Cost:
+def merge(parties: Sequence[Cost], cpu: Sequence[float] = ()) -> Cost:
     """All parties' profiles of one run, by rank, and the processor's time each says that it took."""
     names = dict.fromkeys(name for party in parties for name in party.operators)
-    whole = Tally(
-        max(party.seconds for party in parties),
-        tuple(party.sent for party in parties),
-        tuple(party.messages for party in parties),
-        1,
-        tuple(cpu),
-    )
-    return Cost(whole, {name: _operator([party.operators.get(name) for party in parties]) for name in names})
+    absent = Tally(0.0, (0,), (0,))
+    operators = {name: _side_by_side([party.operators.get(name, absent) for party in parties]) for name in names}
+    return Cost(replace(_side_by_side([party.whole for party in parties]), cpu=tuple(cpu)), operators)
 
 
-def _operator(parties: Sequence[Tally | None]) -> Tally:
-    known = [each or Tally(0.0, (0,), (0,)) for each in parties]
+def _side_by_side(parties: Sequence[Tally]) -> Tally:
     return Tally(
-        max(each.seconds for each in known),
-        tuple(each.sent[0] for each in known),
-        tuple(each.messages[0] for each in known),
-        max(each.times for each in known),
+        max(each.seconds for each in parties),
+        tuple(each.sent[0] for each in parties),
+        tuple(each.messages[0] for each in parties),
+        max(each.times for each in parties),
     )

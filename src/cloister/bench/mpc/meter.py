@@ -62,12 +62,9 @@ class Meter:
         self._new_tokens = new_tokens
         self._known: dict[bytes, Cost] = {}
 
-    def step(self, variant: Variant, seq: int) -> Step:
-        """A token generated after `seq` others (a multiple of 16)."""
-        return self.steps([variant], seq)[0]
-
     def steps(self, variants: Sequence[Variant], seq: int, *, layers_only: bool = False) -> list[Step]:
-        """The same for several variants, their programs run in turn, round by round: a slow minute hits all of them."""
+        """A token of each variant after `seq` others (a multiple of 16). The variants' programs run in turn, round by
+        round: a slow minute hits all of them."""
         planned = [self._planned(variant, seq) for variant in variants]
         if layers_only:
             planned = [[[one for one in counted if not _is_outside(one[0])] for counted in each] for each in planned]

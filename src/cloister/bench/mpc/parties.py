@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,7 +25,6 @@ from cloister.bench.mpc.cost import Cost, count_profiles, merge, read_profiles
 from cloister.bench.mpc.party import (
     PARTIES,
     Done,
-    Drop,
     Failed,
     Join,
     Keep,
@@ -130,7 +130,6 @@ class Parties:
         self._ask([Keep(name, Share.of(share)) for share in shares])
 
     def hold(self, kind: Input) -> str:
-        """The name of random numbers of this type, dealt when first asked for."""
         name = str(kind)
         if name not in self._held:
             self.deal(name, kind.draw(), public=kind.public)
@@ -148,15 +147,9 @@ class Parties:
         return [merge(each, cpu) for each, cpu in zip(profiles, worked, strict=True)]
 
     def open(self, name: str) -> np.ndarray[Any, Any]:
-        """A value put together again from all shares."""
         shares = [reply.share.for_spu() for reply in self._ask([Show(name)] * self.count) if reply.share]
         numbers: np.ndarray[Any, Any] = self._io.reconstruct(shares)
         return numbers
-
-    def drop(self, names: Sequence[str]) -> None:
-        """Forget these values."""
-        self._held.difference_update(names)
-        self._ask([Drop(tuple(names))] * self.count)
 
     @property
     def _logs(self) -> list[Path]:
@@ -202,11 +195,8 @@ def _read_log(log: Path, begin: int, runs: int) -> str:
 
 
 def _free_addresses(count: int) -> tuple[str, ...]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return tuple(f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
-    finally:
-        for each in sockets:
-            each.close()

@@ -88,11 +88,6 @@ OURS = RECOMMENDED
 BASELINES: tuple[BaselineName, ...] = ("longcache", "infllm", "h2o", "snapkv", "tova", "streaming")
 
 
-def _baseline(name: BaselineName) -> Variant:
-    """As published: secret top-k, equality tests, keys and values gathered; every layer for itself."""
-    return Variant(name, BaselinePlan(method=name, ranking="top_k", gather="keys", shared_layers=1))
-
-
 VARIANTS: dict[str, Variant] = {
     variant.name: variant
     for variant in (
@@ -100,7 +95,11 @@ VARIANTS: dict[str, Variant] = {
         Variant("full_naive", BaselinePlan(method="full_naive"), "naive"),
         Variant("full", CachePlan(method="full")),
         Variant("full_lean", CachePlan(method="full"), "lean"),
-        *(_baseline(name) for name in BASELINES),
+        # As published: secret top-k, equality tests, keys and values gathered; every layer for itself.
+        *(
+            Variant(name, BaselinePlan(method=name, ranking="top_k", gather="keys", shared_layers=1))
+            for name in BASELINES
+        ),
         Variant("mpcache_paper", PAPER),
         Variant("mpcache", OURS, "lean"),
     )

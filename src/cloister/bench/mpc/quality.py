@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import geometric_mean, mean
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from jax import Array, lax
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from cloister.bench.mpc.plan import FULL, BaselinePlan, QualityMethod
+from cloister.bench.mpc.plan import BaselinePlan, Plan, QualityMethod
 from cloister.bench.mpc.quality_tasks import CONTINUATION_TOKENS, Sample, Task, answer_f1, perplexity, tasks_of
 from cloister.models.source import open_folder
 from cloister.mpc.cache import slots
@@ -50,21 +51,16 @@ class QualityRow(NamedTuple):
 
 
 def run_quality(
-    model_folder: Path,
-    shared: Path | None,
-    *,
-    samples: int = 8,
-    budgets: Sequence[float] = FULL.quality_budgets,
-    methods: Sequence[QualityMethod] = FULL.quality_methods,
-    progress: Callable[[str], None] = lambda what: None,
+    model_folder: Path, shared: Path | None, plan: Plan, progress: Callable[[str], None]
 ) -> list[QualityRow]:
     """Every method at every budget on every task. Without the shared folder, on generated texts."""
     folder = open_folder(model_folder, model_folder.name)
     shape = shape_of(folder)
     model = PlainModel(shape, read_weights(folder, shape), NAIVE)
     tokenizer = Tokenizer(folder)
-    plans = [(method, budget, plan_for(method, budget)) for method in methods for budget in budgets]
-    return judge(model, tokenizer.decode, tasks_of(shared, tokenizer.encode, samples), plans, progress)
+    compared = product(plan.quality_methods, plan.quality_budgets)
+    plans = [(method, budget, plan_for(method, budget)) for method, budget in compared]
+    return judge(model, tokenizer.decode, tasks_of(shared, tokenizer.encode, plan.quality_samples), plans, progress)
 
 
 def plan_for(method: QualityMethod, budget: float) -> CachePlan:
@@ -94,11 +90,11 @@ def judge(
             prompt = read_prompt(model, sample.prompt)
             guess: Sequence[int] = sample.continuation
             for reader, scores in zip((full, *readers), outcomes, strict=True):
-                outcome = _outcome(task, sample, prompt, reader, decode, guess)
-                scores.append(outcome.score)
-                guess = outcome.tokens
+                score, guess = _outcome(task, sample, prompt, reader, decode, guess)
+                scores.append(score)
             progress(f"{task.name}: {number + 1} of {len(task.samples)}")
-        full_score, *totals = [_total(task, scores) for scores in outcomes]
+        middle = geometric_mean if task.kind == "perplexity" else mean
+        full_score, *totals = [float(middle(scores)) for scores in outcomes]
         rows += [
             QualityRow(name, budget, task.name, score, full_score)
             for (name, budget, _), score in zip(plans, totals, strict=True)
@@ -106,18 +102,10 @@ def judge(
     return rows
 
 
-def _total(task: Task, scores: Sequence[float]) -> float:
-    return geometric_mean(scores) if task.kind == "perplexity" else mean(scores)
-
-
-class _Outcome(NamedTuple):
-    score: float
-    tokens: Sequence[int]  # what the reader answered, a good guess of what the next one will
-
-
 def _outcome(
     task: Task, sample: Sample, prompt: ReadPrompt, reader: Reader, decode: Decode, guess: Sequence[int]
-) -> _Outcome:
+) -> tuple[float, Sequence[int]]:
+    """The score, and what the reader answered: a good guess of what the next one will."""
     caches = reader.caches(prompt)
 
     def logits_for(tokens: Sequence[int]) -> NDArray[np.float32]:
@@ -128,12 +116,12 @@ def _outcome(
     # The first token is the whole prompt's to predict, whatever is kept of it: it tells nothing of a method.
     truth = sample.continuation
     if task.kind == "perplexity":
-        return _Outcome(perplexity(logits_for(truth)[1:], truth[1:]), truth)
+        return perplexity(logits_for(truth)[1:], truth[1:]), truth
     if task.kind == "retrieval":
         predicted = logits_for(truth).argmax(axis=-1)
-        return _Outcome(float(np.array_equal(predicted[1:], truth[1:])), truth)
+        return float(np.array_equal(predicted[1:], truth[1:])), truth
     tokens = _greedy(logits_for, guess, ANSWER_TOKENS)
-    return _Outcome(answer_f1(decode(tokens).strip().split("\n")[0], sample.answers), tokens)
+    return answer_f1(decode(tokens).strip().split("\n")[0], sample.answers), tokens
 
 
 def _greedy(logits_for: Callable[[Sequence[int]], NDArray[np.float32]], guess: Sequence[int], count: int) -> list[int]:
@@ -162,7 +150,6 @@ class ReadPrompt(NamedTuple):
 
 
 def read_prompt(model: PlainModel, tokens: Sequence[int]) -> ReadPrompt:
-    """The prompt, a whole bucket of tokens, through all layers."""
     wide = len(tokens)
     hidden, present = model.columns(tokens, wide, 0)
     angles = model.angles(-wide, wide)

@@ -80,7 +80,6 @@ NUMBERS = (
 
 
 def cost_row(tally: Tally) -> Row:
-    """What every measurement reports."""
     return {
         "seconds": round(tally.seconds, 4),
         "megabytes": round(tally.bytes / 1e6, 4),
@@ -126,11 +125,9 @@ class Results(documents.Results):
         self.runs.append({**row, "extrapolated": False, **more})
 
     def add_operators(self, method: str, program: str, seq: int, cost: Cost) -> None:
-        """Where the cost of one program, or of a whole step, goes."""
         self.operators += operator_rows(cost, method=method, program=program, seq=seq)
 
     def add_quality(self, rows: Sequence[QualityRow]) -> None:
-        """What each method scored on each task, the full cache beside it."""
         self.quality += [row._asdict() for row in rows]
         for task, score in {row.task: row.full_score for row in rows}.items():
             self.quality.append({"method": "full", "budget": 1.0, "task": task, "score": score, "full_score": score})
@@ -179,7 +176,6 @@ def report(document: Document) -> str:
 
 
 def write_report(document: Document, path: Path) -> None:
-    """The report in a file of its own."""
     title = f"# What a token cost on secret shares: {document['model']}"
     write_text(f"{title}\n\n{report(document)}", path, "Choose another --report.")
 

@@ -45,7 +45,6 @@ class Counters:
 
     @classmethod
     def read(cls, text: str) -> Counters:
-        """From Prometheus's text format."""
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
         single = {sample.name: sample.value for sample in samples if not math.isnan(sample.value)}
         phases = (sample for sample in samples if sample.name == "cloister_service_seconds_total")
@@ -103,7 +102,6 @@ class Deployment:
             await user.leave()
 
     async def counters(self) -> Counters:
-        """What its /metrics says now."""
         connection = await Connection.open(self._server.address, self._server.api_key)
         try:
             exchange = await connection.exchange("GET", "/metrics")
@@ -152,7 +150,6 @@ class Memory:
 
 
 def descendants(pid: int) -> set[int]:
-    """All living processes below this one."""
     children: dict[int, set[int]] = {}
     for stat in PROC.glob("[0-9]*/stat"):
         with suppress(OSError, ValueError, IndexError):

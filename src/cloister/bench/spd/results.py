@@ -58,16 +58,12 @@ OTHER = "other"
 
 
 def run_entry(part: Part, model: str, point: Point, measured: Measured) -> dict[str, Any]:
-    """One row of `runs`: medians over its rounds."""
     runs = list(measured.rounds[point].values())
     beside_open = ratio(measured.rounds[point], measured.side(point, OPEN))
     beside_isolated = ratio(measured.rounds[point], measured.side(point, ISOLATED))
     answer = _median(run.answer_ms.p50 for run in runs)
     return {
-        "level": point.level,
-        "users": point.users,
-        "input_tokens": point.input_tokens,
-        "output_tokens": point.output_tokens,
+        **point.labels(),
         "tokens_per_s": _median(run.output_tokens_per_s for run in runs),
         "ttft_ms": _median(run.ttft_ms.p50 for run in runs),
         "ratio_to_open": _rounded(beside_open),
@@ -131,17 +127,7 @@ class Results(documents.Results):
             for part, (_, measured) in self.measured.items()
             for point in measured.left_out
         ]
-        return [
-            {
-                "figure": FIGURES[part],
-                "level": point.level,
-                "users": point.users,
-                "input_tokens": point.input_tokens,
-                "output_tokens": point.output_tokens,
-                "reason": why,
-            }
-            for part, point, why in planned + late
-        ]
+        return [{"figure": FIGURES[part], **point.labels(), "reason": why} for part, point, why in planned + late]
 
 
 def _median(values: Any) -> float | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -73,16 +73,14 @@ class Bench(Measurement[Results]):
                 self._failed(part, failure)
             self._save()
 
-    @asynccontextmanager
-    async def _open(self, part: Part, scratch: Path) -> AsyncIterator[Deployment]:
+    def _open(self, part: Part, scratch: Path) -> AbstractAsyncContextManager[Deployment]:
         folder, arguments = self._folder, self._arguments
         if part == "model":
             folder = self._larger_model(scratch)
         elif part == "memory":
             vaults = str(self._plan.idle_vaults + 1)
             arguments = (*arguments, "--spare-vaults", "0", "--max-vaults", vaults)
-        async with deploy(folder, scratch, arguments) as server:
-            yield server
+        return deploy(folder, scratch, arguments)
 
     def _larger_model(self, scratch: Path) -> ModelFolder:
         if isinstance(self._larger, ModelFolder):
@@ -177,7 +175,7 @@ async def time_spare_vaults(server: Deployment, plan: Plan, into: dict[str, Any]
         if (wait := (await server.counters()).vault_wait_ms) is not None:
             waits.append(wait)
         advance("a new user's vault")
-    into |= {"with_spare_ms": _median(waits), "with_spare_worst_ms": _worst(waits)}
+    into |= _waits("with_spare", waits)
 
 
 async def weigh_vaults(
@@ -186,8 +184,7 @@ async def weigh_vaults(
     """Sessions that have been served once and wait, on a server without spare vaults: readiness and memory of each."""
     await asyncio.sleep(SETTLE_S)  # vaults of the warm-up are ending
     before = descendants(server.pid)
-    reason = None
-    empty = 0
+    empty = reason = None
     try:
         empty = total({server.pid, *before})
     except PermissionError:
@@ -199,25 +196,17 @@ async def weigh_vaults(
         if (took := (await server.counters()).vault_ready_ms) is not None:
             ready.append(took)
         if not reason and number + 1 == min(plan.mapped_vaults, plan.idle_vaults):
-            weighed |= _weights(server, number + 1)
+            counted, size = proportional_of_mapping(descendants(server.pid), WEIGHTS)
+            weighed = {"weights_mb": round(size / MB, 1), "weights_pss_mb": round(counted / MB, 1)}
+            weighed["weights_pss_vaults"] = number + 1
         advance("vaults that wait")
-    vaults |= {"without_spare_ms": _median(ready), "without_spare_worst_ms": _worst(ready)}
-    if reason:
+    vaults |= _waits("without_spare", ready)
+    if empty is None:
         into |= dict.fromkeys(("beyond_kv_mb", "vault_private_mb", "idle_vaults_mb", "weights_pss_mb"))
         into["reason"] = reason
         return
     into |= weighed
     into |= await _weigh(server, plan, before, empty)
-
-
-def _weights(server: Deployment, vaults: int) -> dict[str, Any]:
-    everyone = descendants(server.pid)
-    counted, size = proportional_of_mapping(everyone, WEIGHTS)
-    return {
-        "weights_mb": round(size / MB, 1),
-        "weights_pss_mb": round(counted / MB, 1),
-        "weights_pss_vaults": vaults,
-    }
 
 
 async def _weigh(server: Deployment, plan: Plan, before: set[int], empty: int) -> dict[str, Any]:
@@ -248,9 +237,6 @@ def _mb(value: float | None) -> float | None:
     return None if value is None else round(value / MB, 2)
 
 
-def _median(values: list[float]) -> float | None:
-    return round(median(values), 3) if values else None
-
-
-def _worst(values: list[float]) -> float | None:
-    return round(max(values), 3) if values else None
+def _waits(name: str, values: list[float]) -> dict[str, float | None]:
+    middle, worst = (round(median(values), 3), round(max(values), 3)) if values else (None, None)
+    return {f"{name}_ms": middle, f"{name}_worst_ms": worst}

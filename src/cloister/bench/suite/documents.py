@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from cloister.errors import SetupError
 
@@ -60,7 +60,6 @@ class Results:
         raise NotImplementedError
 
     def document(self) -> Document:
-        """Plain values, ready for `json`."""
         numbers = self.numbers()
         verdicts = [target.verdict(numbers) for target in self.targets]
         about = {"model": self.model, "plan": asdict(self.plan), "failed": list(self.failed)}
@@ -68,7 +67,6 @@ class Results:
 
 
 def find(rows: Iterable[Row], **having: Any) -> Row | None:
-    """The first row with these values."""
     return next((row for row in rows if having.items() <= row.items()), None)
 
 
@@ -117,17 +115,30 @@ def _target_cells(row: Row) -> list[str]:
     return [row["name"], target, number(row["measured"]), met]
 
 
-Draw: TypeAlias = "Callable[[Document], Figure | None]"
 Size = tuple[float, float]
 
 
-def draw_figures(document: Document, folder: Path, figures: Mapping[str, Draw]) -> list[Path]:
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A figure of a document: the rows it shows, and who draws them on its panels and says what they are."""
+
+    rows: Callable[[Document], Any]
+    draw: Callable[[Any, tuple[Axes, ...]], str]
+    grid: tuple[int, int] = (1, 1)
+    panel: Size = (4.2, 3.2)
+    margin: Size = (2.0, 0.8)
+
+
+def draw_figures(document: Document, folder: Path, figures: Mapping[str, Drawing]) -> list[Path]:
     """One PNG for each figure there are numbers for; the files written."""
-    drawn = {folder / f"{name}.png": draw(document) for name, draw in figures.items()}
-    for path, figure in drawn.items():
-        if figure is not None:
-            save_figure(figure, path)
-    return [path for path, figure in drawn.items() if figure is not None]
+    written = []
+    for name, drawing in figures.items():
+        if rows := drawing.rows(document):
+            figure, axes = panels(*drawing.grid, drawing.panel, drawing.margin)
+            figure.suptitle(f"{document['model']}: {drawing.draw(rows, axes)}")
+            written.append(folder / f"{name}.png")
+            save_figure(figure, written[-1])
+    return written
 
 
 def save_figure(figure: Figure, path: Path, hint: str = "Choose another --plot-dir.") -> None:
@@ -138,9 +149,7 @@ def save_figure(figure: Figure, path: Path, hint: str = "Choose another --plot-d
         raise SetupError(f"{path} cannot be written: {wrong}.", hint=hint) from None
 
 
-def panels(
-    rows: int, columns: int, panel: Size = (4.2, 3.2), margin: Size = (2.0, 0.8)
-) -> tuple[Figure, tuple[Axes, ...]]:
+def panels(rows: int, columns: int, panel: Size, margin: Size) -> tuple[Figure, tuple[Axes, ...]]:
     """A figure of so many panels, row by row; sizes in inches."""
     from matplotlib.figure import Figure
 
@@ -149,9 +158,12 @@ def panels(
     return figure, tuple(figure.add_subplot(rows, columns, number + 1) for number in range(rows * columns))
 
 
-def titled(figure: Figure, document: Document, what: str) -> Figure:
-    figure.suptitle(f"{document['model']}: {what}")
-    return figure
+def lines(panel: Axes, rows: Sequence[Row], x: str, y: str, by: str, colors: Mapping[str, str]) -> None:
+    """A line for each name that `by` has in the rows."""
+    for name in dict.fromkeys(row[by] for row in rows):
+        mine = sorted((row[x], row[y]) for row in rows if row[by] == name)
+        panel.plot(*zip(*mine, strict=True), marker="o", color=colors.get(name), label=name)
+    panel.grid(alpha=0.3)
 
 
 def stacked_bars(panel: Axes, places: list[float] | list[str], parts: Mapping[str, list[float]]) -> None:
@@ -160,3 +172,7 @@ def stacked_bars(panel: Axes, places: list[float] | list[str], parts: Mapping[st
     for name, widths in parts.items():
         panel.barh(places, widths, left=left, label=name)
         left = [start + width for start, width in zip(left, widths, strict=True)]
+
+
+def legend_beside(panel: Axes) -> None:
+    panel.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))

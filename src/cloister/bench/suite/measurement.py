@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from statistics import median
 from time import monotonic
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from cloister.bench.report import RunReport
 from cloister.bench.suite.documents import Results
@@ -76,6 +76,9 @@ class Point:
         """What all sides of a comparison have in common."""
         return self.users, self.input_tokens, self.output_tokens
 
+    def labels(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("level", "users", "input_tokens", "output_tokens")}
+
     def __str__(self) -> str:
         users = f"{self.users} user{'s' if self.users > 1 else ''}"
         return f"{self.level}, {users}, {self.input_tokens} in, {self.output_tokens} out"
@@ -98,11 +101,8 @@ class Measured:
         self.rounds.setdefault(point, {})[round] = run
 
     def side(self, point: Point, level: str) -> Mapping[int, RunReport]:
-        """The runs of another level under the same load."""
-        for other, runs in self.rounds.items():
-            if other.level == level and other.load == point.load:
-                return runs
-        return {}
+        found = (runs for other, runs in self.rounds.items() if (other.level, other.load) == (level, point.load))
+        return next(found, {})
 
 
 def ratio(ours: Mapping[int, RunReport], theirs: Mapping[int, RunReport]) -> float | None:
