@@ -29,13 +29,11 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from cloister.bench.address import ServerAddress
-from cloister.bench.comparison import Comparison, Side, compare
+from cloister.bench.connection import ServerAddress
 from cloister.bench.load import Workload
-from cloister.bench.plot import plot_runs
-from cloister.bench.report import RunReport
-from cloister.bench.server_process import ServerProcess
-from cloister.bench.suite.results import write_json
+from cloister.bench.report import RunReport, plot_runs
+from cloister.bench.servers import Comparison, ServerProcess, Side, compare
+from cloister.bench.suite.documents import write_json
 from cloister.cli.options import FriendlyGroup
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import SetupError

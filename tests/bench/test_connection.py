@@ -2,8 +2,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.bench.connection import MAX_BODY_BYTES, ResponseParser
-from cloister.errors import ProtocolError
+from cloister.bench.connection import MAX_BODY_BYTES, ResponseParser, ServerAddress
+from cloister.errors import ProtocolError, SetupError
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("http://127.0.0.1:8000", "http://127.0.0.1:8000"),
+        ("http://127.0.0.1:8000/v1/", "http://127.0.0.1:8000"),
+        ("https://example.org", "https://example.org:443"),
+        ("http://[::1]:9000/v1", "http://[::1]:9000"),
+        ("http://host/api/v1", "http://host:80/api"),
+    ],
+)
+def test_what_users_type_becomes_one_address(text: str, normal: str) -> None:
+    assert str(ServerAddress.parse(text)) == normal
+
+
+def test_the_prefix_stands_before_every_path() -> None:
+    assert ServerAddress.parse("http://host/api/v1").path("/v1/models") == "/api/v1/models"
+
+
+@pytest.mark.parametrize("text", ["", "localhost:8000", "ftp://host", "http://", "http://host:port", "http://u:p@host"])
+def test_anything_else_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(SetupError) as refused:
+        ServerAddress.parse(text)
+    assert "http://127.0.0.1:8000" in (refused.value.hint or "")
+    assert "u:p" not in str(refused.value)
 
 
 def fed(raw: bytes, cuts: list[int]) -> tuple[ResponseParser, bytes]:

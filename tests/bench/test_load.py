@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cloister.bench.address import ServerAddress
+from cloister.bench.connection import ServerAddress
 from cloister.bench.load import Workload, first_model, measure
 from cloister.bench.report import RunReport
 from cloister.errors import ServiceUnavailable, SetupError, Unauthorized

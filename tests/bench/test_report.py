@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.bench.answer import Answer
-from cloister.bench.report import BenchReport, Percentiles, summarise
-from cloister.bench.suite.results import write_json
+from cloister.bench.load import Workload
+from cloister.bench.messages import Answer
+from cloister.bench.report import BenchReport, Percentiles, RunReport, plot_runs, summarise
+from cloister.bench.suite.documents import write_json
 from cloister.errors import SetupError
 
 
@@ -42,7 +43,7 @@ def test_a_run_without_answers_is_zero_and_nothing() -> None:
 
 def test_the_json_is_stable(tmp_path: Path) -> None:
     run = summarise(8, [answer(0.0, 0.1, 1.0, 5, [0.1])], Counter(), wanted_tokens=5)
-    report = BenchReport([run], "http://h:1", "m", "completions", 64, 5, 1, 0, 0)
+    report = BenchReport([run], "http://h:1", "m", Workload(output_tokens=5, requests_per_user=1, warmup=0))
     write_json(report.as_json(), tmp_path / "deep" / "run.json")
     document = json.loads((tmp_path / "deep" / "run.json").read_text())
     first = document["runs"][0]
@@ -55,3 +56,18 @@ def test_the_json_is_stable(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_an_error_to_act_on(tmp_path: Path) -> None:
     with pytest.raises(SetupError):
         write_json({}, tmp_path)
+
+
+RUNS = [RunReport(users, 10.0 * users, Percentiles(1, 2, 3), Percentiles(4, 5, 6), 0) for users in (1, 8, 32)]
+EMPTY = [RunReport(users, 0.0, Percentiles(None, None, None), Percentiles(None, None, None), 4) for users in (1, 8)]
+
+
+def test_a_plot_of_two_servers_is_written_even_if_one_answered_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "plot.png"
+    plot_runs({"ours": RUNS, "theirs": EMPTY}, path, "title")
+    assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
+
+
+def test_a_name_that_is_no_picture_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="png"):
+        plot_runs({"ours": RUNS}, tmp_path / "plot.nonsense", "title")

@@ -1,4 +1,4 @@
-"""One keep-alive connection of one user, and what arrived on it when. Knows nothing of what the bodies mean.
+"""One user's keep-alive connection to a server's address, and what arrived on it when. Does not know what bodies mean.
 
 Arrivals are only noted while a response streams (a clock reading and a list append); they are made sense of after its
 end, so that the client hardly takes time from a server on the same cores. For the same reason HTTP/1.1 is read by
@@ -8,15 +8,62 @@ httptools: a general client such as httpx costs hundreds of microseconds for eac
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Literal, cast
+from urllib.parse import urlsplit
 
 import httptools
 
-from cloister.bench.address import ServerAddress
-from cloister.errors import ProtocolError
+from cloister.errors import ProtocolError, SetupError
+
+EXAMPLE = "Write it like http://127.0.0.1:8000"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """An http(s) server: `prefix` is what stands before `/v1`, usually nothing."""
+
+    scheme: str
+    host: str
+    port: int
+    prefix: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> ServerAddress:
+        """Accepts `http://host:port`, with or without a trailing `/v1`."""
+        try:
+            parts = urlsplit(text.strip())
+            port = parts.port
+        except ValueError:
+            raise SetupError("That URL cannot be read.", hint=f"{EXAMPLE}.") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise SetupError("The URL must begin with http:// or https:// and name a host.", hint=f"{EXAMPLE}.")
+        if parts.username or parts.query or parts.fragment:
+            raise SetupError("The URL must hold no user name, query or fragment.", hint=f"{EXAMPLE}.")
+        prefix = parts.path.rstrip("/").removesuffix("/v1")
+        return cls(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), prefix)
+
+    @classmethod
+    def on_free_port(cls) -> ServerAddress:
+        """One on this machine that nobody listens at now, for a server that is about to be started."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return cls("http", "127.0.0.1", int(probe.getsockname()[1]))
+
+    @property
+    def authority(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    def path(self, endpoint: str) -> str:
+        return self.prefix + endpoint
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.prefix}"
+
 
 READ_BYTES = 16 * 1024
 MAX_HEAD_BYTES = 64 * 1024
@@ -81,7 +128,6 @@ class Exchange:
 
     @property
     def body(self) -> bytes:
-        """The whole body."""
         return b"".join(piece for _, piece in self.arrivals)
 
 
@@ -109,7 +155,6 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def usable(self) -> bool:
-        """Whether another request may be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
     async def exchange(self, method: Literal["GET", "POST", "DELETE"], endpoint: str, body: bytes = b"") -> Exchange:
@@ -143,7 +188,6 @@ class Connection(asyncio.BufferedProtocol):
             self._transport = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by asyncio."""
         self._transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, sizehint: int) -> bytearray:
@@ -168,7 +212,6 @@ class Connection(asyncio.BufferedProtocol):
             self._end()
 
     def connection_lost(self, reason: Exception | None) -> None:
-        """Called by asyncio."""
         self._transport = None
         self._parser.connection_closed()
         if self._parser.complete:

@@ -13,10 +13,8 @@ from typing import Any
 
 import msgspec
 
-from cloister.bench.address import ServerAddress
-from cloister.bench.answer import Answer, BrokenAnswer, read_answer
-from cloister.bench.connection import Connection, Exchange
-from cloister.bench.prompts import Endpoint, PromptSource, request_body
+from cloister.bench.connection import Connection, Exchange, ServerAddress
+from cloister.bench.messages import Answer, BrokenAnswer, Endpoint, PromptSource, read_answer, request_body
 from cloister.bench.report import RunReport, summarise
 from cloister.errors import ProtocolError, ServiceUnavailable, SetupError, Unauthorized
 

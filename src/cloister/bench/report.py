@@ -1,13 +1,18 @@
-"""What a run amounts to: throughput and percentiles, as numbers and as stable JSON. Draws and prints nothing."""
+"""What a run amounts to: throughput and percentiles, as numbers, as stable JSON and as a plot."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from cloister.bench.answer import Answer
+from cloister.bench.messages import Answer
+from cloister.bench.suite.documents import panels, save_figure
+
+if TYPE_CHECKING:
+    from cloister.bench.load import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,9 @@ def summarise(
     )
 
 
+ASKED = ("endpoint", "input_tokens", "output_tokens", "requests_per_user", "warmup", "seed", "protection")
+
+
 @dataclass(frozen=True, slots=True)
 class BenchReport:
     """Every run against one server, and what was asked of it."""
@@ -86,14 +94,33 @@ class BenchReport:
     runs: list[RunReport]
     url: str
     model: str
-    endpoint: str
-    input_tokens: int
-    output_tokens: int
-    requests_per_user: int
-    warmup: int
-    seed: int
-    protection: str | None = None
+    load: Workload
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, ready for `json`."""
-        return asdict(self)
+        about = {"runs": [asdict(run) for run in self.runs], "url": self.url, "model": self.model}
+        return about | {name: getattr(self.load, name) for name in ASKED}
+
+
+PANELS = ("output tokens/s", "first token, ms (p50, shaded to p95)", "between tokens, ms (p50, shaded to p95)")
+
+
+def plot_runs(series: Mapping[str, list[RunReport]], path: Path, title: str) -> None:
+    """One line for each server: throughput, TTFT and inter-token latency (p50, with a band up to p95) over users."""
+    figure, (rate, *latency) = panels(1, 3, panel=(4.0, 3.0), margin=(0.0, 0.8))
+    for name, runs in series.items():
+        users = [run.users for run in runs]
+        (line,) = rate.plot(users, [run.output_tokens_per_s for run in runs], marker="o", label=name)
+        for panel, latencies in zip(latency, ([r.ttft_ms for r in runs], [r.itl_ms for r in runs]), strict=True):
+            middle, upper = ([_known(getattr(each, name)) for each in latencies] for name in ("p50", "p95"))
+            panel.plot(users, middle, marker="o", color=line.get_color(), label=name)
+            panel.fill_between(users, middle, upper, color=line.get_color(), alpha=0.15)
+    for panel, label in zip((rate, *latency), PANELS, strict=True):
+        panel.set(xlabel="users at once", title=label, ylim=(0, None))
+        panel.grid(alpha=0.3)
+    rate.legend()
+    figure.suptitle(title)
+    save_figure(figure, path, hint="Use a file name ending in .png.")
+
+
+def _known(latency: float | None) -> float:
+    return float("nan") if latency is None else latency

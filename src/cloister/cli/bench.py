@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.bench.prompts import Endpoint
-from cloister.cli.bench_mpc import bench_mpc
-from cloister.cli.bench_spd import bench_spd
-from cloister.cli.bench_suite import progress_bars, show_tables
+from cloister.bench.messages import Endpoint
+from cloister.cli.bench_suite import bench_mpc, bench_spd, progress_bars, show_tables
 from cloister.cli.options import DEFAULT_KEY, DEFAULT_URL, ApiKey, Url, numbers
 from cloister.errors import ServiceUnavailable, SetupError
 
 if TYPE_CHECKING:
-    from cloister.bench.address import ServerAddress
+    from cloister.bench.connection import ServerAddress
     from cloister.bench.load import Workload
     from cloister.bench.report import BenchReport, Percentiles, RunReport
-    from cloister.bench.suite.tables import Table
+    from cloister.bench.suite.documents import Table
 
 bench = typer.Typer(no_args_is_help=True, help="Measure servers: ours, or any that speaks OpenAI's API.")
 bench.command("spd")(bench_spd)
@@ -75,9 +73,9 @@ def bench_serve(
     """
     import uvloop
 
-    from cloister.bench.address import ServerAddress
+    from cloister.bench.connection import ServerAddress
     from cloister.bench.load import Workload
-    from cloister.bench.suite.results import write_json
+    from cloister.bench.suite.documents import write_json
 
     load = Workload(
         endpoint=endpoint,
@@ -100,7 +98,7 @@ def bench_serve(
     if json_file and not printed:
         write_json(report.as_json(), json_file)
     if plot_file:
-        from cloister.bench.plot import plot_runs
+        from cloister.bench.report import plot_runs
 
         plot_runs({report.model: report.runs}, plot_file, f"{input_tokens} tokens in, {output_tokens} out")
     if not any(run.output_tokens for run in report.runs):
@@ -121,18 +119,7 @@ async def _measure_all(
             total = count * (load.warmup + load.requests_per_user)
             task = progress.add_task(f"{count} user{'s' if count > 1 else ''}", total=total)
             runs.append(await measure(address, api_key, model, load, count, partial(progress.advance, task)))
-    return BenchReport(
-        runs=runs,
-        url=str(address),
-        model=model,
-        endpoint=load.endpoint,
-        input_tokens=load.input_tokens,
-        output_tokens=load.output_tokens,
-        requests_per_user=load.requests_per_user,
-        warmup=load.warmup,
-        seed=load.seed,
-        protection=load.protection,
-    )
+    return BenchReport(runs, str(address), model, load)
 
 
 def _range(text: str) -> tuple[int, int]:
@@ -143,20 +130,20 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def _table(report: BenchReport) -> Table:
-    from cloister.bench.suite.tables import Table
+    from cloister.bench.suite.documents import Table
 
-    rows = []
+    load, rows = report.load, []
     for run in report.runs:
         errors = f"{run.errors} ({_kinds([run])})" if run.errors else "0"
         errors += f", {run.short_answers} short answers" if run.short_answers else ""
         rate = f"{run.output_tokens_per_s:.1f}"
         rows.append([str(run.users), rate, _three(run.ttft_ms), _three(run.itl_ms), errors])
     return Table(
-        f"{report.model} at {report.url}" + (f", {report.protection}" if report.protection else ""),
+        f"{report.model} at {report.url}" + (f", {load.protection}" if load.protection else ""),
         ("users", "output tokens/s", "first token", "between tokens", "errors"),
         rows,
         labels=0,
-        caption=f"{report.input_tokens} tokens in, {report.output_tokens} out; latencies in ms, p50 / p95 / p99",
+        caption=f"{load.input_tokens} tokens in, {load.output_tokens} out; latencies in ms, p50 / p95 / p99",
     )
 
 

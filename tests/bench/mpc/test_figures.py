@@ -5,7 +5,7 @@ import pytest
 from cloister.bench.mpc.figures import FIGURES
 from cloister.bench.mpc.plan import Plan
 from cloister.bench.mpc.results import Results
-from cloister.bench.suite.figures import draw_figures
+from cloister.bench.suite.documents import draw_figures
 from cloister.errors import SetupError
 from tests.bench.mpc.fakes import results
 

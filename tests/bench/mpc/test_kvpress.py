@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from cloister.bench.mpc.baselines.static import KeptCache, static_method
+from cloister.bench.mpc.baselines import KeptCache, static_method
 from tests.mpc.cache.drawn import NO_OFFSET, SOFTMAX, drawn_prompt, drawn_shuffles, probabilities, windowed
 
 TOKENS, READ = 96, 48

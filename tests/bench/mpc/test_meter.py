@@ -11,7 +11,7 @@ pytest.importorskip("spu", reason="generation on shares needs the extra [mpc]")
 from cloister.bench.mpc.cost import total
 from cloister.bench.mpc.meter import Meter
 from cloister.bench.mpc.parties import Parties
-from cloister.bench.mpc.variants import VARIANTS, Variant
+from cloister.bench.mpc.plan import VARIANTS, Variant
 from cloister.mpc.cache.plan import CachePlan
 from cloister.mpc.model import decoder
 from cloister.mpc.model.shape import ModelShape
@@ -43,7 +43,7 @@ def meter() -> Iterator[Meter]:
 
 
 def test_composed_kinds_of_layers_make_the_whole_step(meter: Meter) -> None:
-    step = meter.step(VARIANTS["mpcache_paper"], 512)
+    step = meter.steps([VARIANTS["mpcache_paper"]], 512)[0]
     assert {part.name.rsplit("_", 1)[0]: part.times for part in step.parts} == {
         "embed": 1,
         "step_leading": 3,  # the first two alone, then one for two
@@ -70,8 +70,8 @@ def test_selecting_ahead_is_one_program_more_and_fewer_messages(meter: Meter) ->
 
 def test_without_a_cache_blocks_are_extrapolated_exactly(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "BLOCK", 16)
-    step = meter.step(VARIANTS["none"], 48)
-    assert step.extrapolated and not meter.step(VARIANTS["none"], 32).extrapolated
+    step = meter.steps([VARIANTS["none"]], 48)[0]
+    assert step.extrapolated and not meter.steps([VARIANTS["none"]], 32)[0].extrapolated
     kinds = meter._programs(VARIANTS["none"], 48)
     (measured,) = meter.parties.run([meter._executable(kinds.prompt(True))])
     (composed,) = (part.cost for part in step.parts if part.name.startswith("prompt"))

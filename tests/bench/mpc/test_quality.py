@@ -5,9 +5,8 @@ import pytest
 
 pytest.importorskip("jax", reason="quality runs need the extra [mpc]")
 
-from cloister.bench.mpc.baselines.plan import BaselinePlan
-from cloister.bench.mpc.quality import _greedy, judge
-from cloister.bench.mpc.quality_reading import Reader, read_prompt
+from cloister.bench.mpc.plan import BaselinePlan
+from cloister.bench.mpc.quality import Reader, _greedy, judge, read_prompt
 from cloister.bench.mpc.quality_tasks import Sample, Task
 from cloister.mpc.cache.plan import CachePlan
 from cloister.mpc.functions.bundle import NAIVE

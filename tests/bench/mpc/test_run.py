@@ -15,12 +15,11 @@ from cloister.bench.mpc import run as module
 from cloister.bench.mpc.cost import Cost
 from cloister.bench.mpc.figures import FIGURES
 from cloister.bench.mpc.meter import Part, Step
-from cloister.bench.mpc.plan import FULL, PARTS
+from cloister.bench.mpc.plan import FULL, PARTS, VARIANTS, Variant
 from cloister.bench.mpc.quality import QualityRow
 from cloister.bench.mpc.results import Results
 from cloister.bench.mpc.run import GPT2, Bench
-from cloister.bench.mpc.variants import VARIANTS, Variant
-from cloister.bench.suite.figures import draw_figures
+from cloister.bench.suite.documents import draw_figures
 from cloister.errors import PartyLost
 from tests.bench.mpc.fakes import cost
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.bench.mpc.signature import Input, inputs_of
+from cloister.bench.mpc.parties import Input, inputs_of
 from cloister.errors import ProtocolError
 
 MAIN = b"""module @jit_f {

@@ -7,7 +7,7 @@ from typing import Any
 from cloister.bench.report import Percentiles, RunReport
 from cloister.bench.spd.plan import Plan
 from cloister.bench.spd.results import Results, breakdown_entry
-from cloister.bench.suite.rounds import Measured, Point
+from cloister.bench.suite.measurement import Measured, Point
 
 PLAN = Plan(users=(1, 8, 32), rounds=2, isolated_users=8, lengths=((64, 64), (512, 64), (64, 512)))
 SLOWDOWN = {"open": 1.0, "partitioned": 0.9, "isolated": 0.2}

@@ -1,8 +1,23 @@
+import json
+import mmap
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from cloister.bench.spd.deployment import Counters, deploy
+from cloister.bench.spd.deployment import (
+    BLOCK_TOKENS,
+    Counters,
+    deploy,
+    descendants,
+    kv_bytes,
+    memory_of,
+    proportional_of_mapping,
+    total,
+)
+from cloister.compute.layout import BLOCK_TOKENS as KERNELS_BLOCK_TOKENS
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.metrics import Metrics
 from cloister.messages.generation import Stats
@@ -26,3 +41,56 @@ async def test_a_server_that_does_not_start_says_its_last_line(tmp_path: Path) -
         async with deploy(nowhere, tmp_path):
             raise AssertionError("it started")
     assert failed.value.hint
+
+
+TWO_GENERATIONS = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+print(child.pid, flush=True)
+sys.stdin.read()
+child.stdin.close()
+child.wait()
+"""
+
+
+def test_descendants_are_found_over_generations() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", TWO_GENERATIONS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None and child.stdin is not None
+        grandchild = int(child.stdout.readline())
+        assert {child.pid, grandchild} <= descendants(os.getpid())
+        assert descendants(child.pid) == {grandchild}
+        child.stdin.close()
+    assert not {child.pid, grandchild} & descendants(os.getpid())
+
+
+def test_memory_taken_is_memory_seen() -> None:
+    before = memory_of(os.getpid())
+    taken = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    taken.write(b"\1" * len(taken))
+    after = memory_of(os.getpid())
+    taken.close()
+    assert after.private - before.private > 60 << 20
+    assert after.proportional >= after.private * 0.99 and after.tables > 0
+    assert total([os.getpid()]) > 60 << 20
+
+
+def test_a_mapping_is_counted_by_its_name() -> None:
+    file = os.memfd_create("cloister-test-mapping")
+    os.truncate(file, 1 << 20)
+    with mmap.mmap(file, 1 << 20, prot=mmap.PROT_READ | mmap.PROT_WRITE) as mapped:
+        mapped.write(b"\1" * len(mapped))
+        assert proportional_of_mapping([os.getpid()], "memfd:cloister-test-mapping") == (1 << 20, 1 << 20)
+    os.close(file)
+    assert proportional_of_mapping([os.getpid()], "memfd:cloister-test-mapping") == (0, 0)
+
+
+def test_kv_bytes_are_whole_blocks_of_the_models_shape(tmp_path: Path) -> None:
+    shape = {"num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576}
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    assert kv_bytes(tmp_path, 16) == kv_bytes(tmp_path, 1) == 2 * 2 * 30 * 3 * 64 * 16
+    assert kv_bytes(tmp_path, 17) == 2 * 2 * 30 * 3 * 64 * 32
+    (tmp_path / "config.json").write_text("{}")
+    assert kv_bytes(tmp_path, 16) is None
+    assert BLOCK_TOKENS == KERNELS_BLOCK_TOKENS

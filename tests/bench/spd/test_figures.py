@@ -4,7 +4,7 @@ import pytest
 
 from cloister.bench.spd.figures import FIGURES
 from cloister.bench.spd.results import Results
-from cloister.bench.suite.figures import draw_figures
+from cloister.bench.suite.documents import draw_figures
 from cloister.errors import SetupError
 from tests.bench.spd.fakes import PLAN, document
 

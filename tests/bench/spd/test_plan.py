@@ -1,5 +1,5 @@
 from cloister.bench.spd.plan import FULL, LEVELS, QUICK
-from cloister.bench.suite.rounds import Point
+from cloister.bench.suite.measurement import Point
 
 
 def test_all_levels_meet_under_every_load_but_those_left_out_with_a_reason() -> None:

@@ -2,9 +2,8 @@ import json
 
 import pytest
 
-from cloister.bench.spd.results import OTHER, STEPS, Results, breakdown_entry
-from cloister.bench.spd.targets import TARGETS
-from cloister.bench.suite.rounds import Measured, Point
+from cloister.bench.spd.results import OTHER, STEPS, TARGETS, Results, breakdown_entry
+from cloister.bench.suite.measurement import Measured, Point
 from cloister.compute.base import PHASES
 from tests.bench.spd.fakes import PLAN, document, results, run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cloister.bench.answer import Answer, BrokenAnswer
+from cloister.bench.messages import Answer, BrokenAnswer
 from cloister.bench.report import RunReport
 from cloister.bench.spd.deployment import Counters
 from cloister.bench.spd.figures import FIGURES
@@ -18,8 +18,8 @@ from cloister.bench.spd.plan import LEVELS, PARTS, Plan
 from cloister.bench.spd.random_model import LlamaShape, write_random_model
 from cloister.bench.spd.results import Results
 from cloister.bench.spd.run import Bench
-from cloister.bench.suite.figures import draw_figures
-from cloister.bench.suite.rounds import Point
+from cloister.bench.suite.documents import draw_figures
+from cloister.bench.suite.measurement import Point
 from cloister.errors import ServiceUnavailable
 from cloister.models.source import ModelFolder
 from tests.bench.spd.fakes import run

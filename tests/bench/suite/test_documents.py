@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from cloister.bench.mpc import figures as mpc_figures
-from cloister.bench.mpc import tables as mpc_tables
+from cloister.bench.mpc import results as mpc_tables
 from cloister.bench.spd import figures as spd_figures
-from cloister.bench.spd import tables as spd_tables
-from cloister.bench.suite.figures import draw_figures
-from cloister.bench.suite.results import Target
-from cloister.bench.suite.tables import targets_table
+from cloister.bench.spd import results as spd_tables
+from cloister.bench.suite.documents import Target, draw_figures, targets_table
 
 DOCS = Path(__file__).parents[3] / "docs" / "bench"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from cloister.bench.mpc.baselines.plan import BaselinePlan
+from cloister.bench.mpc.plan import BaselinePlan
 from cloister.mpc.cache.base import Cache, Method, PromptLayer, Shuffles
 from cloister.mpc.cache.plan import CachePlan
 from cloister.mpc.functions.bundle import NAIVE

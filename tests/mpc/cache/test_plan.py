@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.bench.mpc.baselines.plan import BaselineName
+from cloister.bench.mpc.plan import BaselineName
 from cloister.mpc.cache.methods import sizes_of
 from cloister.mpc.cache.plan import CachePlan, PlanError, leader
 from tests.mpc.cache.drawn import plan_of

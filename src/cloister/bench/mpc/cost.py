@@ -1,5 +1,5 @@
-"""What running something on shares costs: seconds, bytes and messages, in all and for each operator; and how long it
-would take over slower networks than the loopback it was measured on:
+"""What running something on shares costs: seconds, bytes and messages, in all and for each operator, read from what the
+profiler of SPU writes into parties' logs; and how long it would take over slower networks than the loopback:
 
     seconds on a network = seconds measured + bytes of the busiest party / bandwidth + messages of one party x latency
 
@@ -11,12 +11,15 @@ stays in the seconds measured.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 from statistics import median
 from typing import TypeVar
+
+from cloister.errors import ProtocolError
 
 Number = TypeVar("Number", int, float)
 
@@ -61,12 +64,10 @@ class Tally:
 
     @property
     def most_messages(self) -> int:
-        """Sends of the party that sends most often."""
         return max(self.messages, default=0)
 
     @property
     def most_cpu(self) -> float:
-        """Seconds of processor time of the party that computes most."""
         return max(self.cpu, default=0.0)
 
 
@@ -78,7 +79,6 @@ class Network:
     latency_seconds: float
 
     def seconds(self, tally: Tally) -> float:
-        """What `tally` would take over this network."""
         return tally.seconds + tally.most_bytes / self.bytes_per_second + tally.most_messages * self.latency_seconds
 
 
@@ -137,3 +137,58 @@ def _each(left: tuple[Number, ...], right: tuple[Number, ...]) -> tuple[Number, 
     if not left or not right:
         return left or right
     return tuple(map(add, left, right))
+
+
+_NUMBER = r"([\d.]+(?:e[+-]?\d+)?)"
+_OPERATOR = re.compile(
+    rf"- pphlo\.(?:custom_call: )?([\w.]+), executed (\d+) times, duration {_NUMBER}s, "
+    r"send bytes (\d+) recv bytes \d+, send actions (\d+)"
+)
+_WHOLE = re.compile(r"Link details: total send bytes (\d+), recv bytes \d+, send actions (\d+)")
+_TIME = re.compile(rf"SPU execution .* completed, .*total time {_NUMBER}s\.")
+LIMIT = 64 * 1024 * 1024
+
+
+def count_profiles(text: str) -> int:
+    return len(_WHOLE.findall(text))
+
+
+def read_profiles(text: str) -> list[Cost]:
+    """What each run cost a party, in order. ProtocolError where `text` tells of none, or of less than it begins."""
+    if len(text) > LIMIT:
+        raise ProtocolError("A party's log is too long to be that of these runs.")
+    profiles, begin = [], 0
+    for whole in _WHOLE.finditer(text):
+        profiles.append(_read_one(text[begin : whole.start()], int(whole[1]), int(whole[2])))
+        begin = whole.end()
+    if not profiles or _TIME.search(text, begin):
+        raise ProtocolError("A party's log holds no profile of its run.", hint="Is this another version of SPU?")
+    return profiles
+
+
+def _read_one(text: str, sent: int, messages: int) -> Cost:
+    times = _TIME.findall(text)
+    if len(times) != 1:
+        raise ProtocolError("A party's log does not say how long its run took.", hint="Is this another version of SPU?")
+    operators: dict[str, Tally] = {}
+    for name, executed, seconds, bytes_sent, sends in _OPERATOR.findall(text):
+        found = Tally(float(seconds), (int(bytes_sent),), (int(sends),), int(executed))
+        operators[name] = operators.get(name, Tally()) + found
+    return Cost(Tally(float(times[0]), (sent,), (messages,), 1), operators)
+
+
+def merge(parties: Sequence[Cost], cpu: Sequence[float] = ()) -> Cost:
+    """All parties' profiles of one run, by rank, and the processor's time each says that it took."""
+    names = dict.fromkeys(name for party in parties for name in party.operators)
+    absent = Tally(0.0, (0,), (0,))
+    operators = {name: _side_by_side([party.operators.get(name, absent) for party in parties]) for name in names}
+    return Cost(replace(_side_by_side([party.whole for party in parties]), cpu=tuple(cpu)), operators)
+
+
+def _side_by_side(parties: Sequence[Tally]) -> Tally:
+    return Tally(
+        max(each.seconds for each in parties),
+        tuple(each.sent[0] for each in parties),
+        tuple(each.messages[0] for each in parties),
+        max(each.times for each in parties),
+    )

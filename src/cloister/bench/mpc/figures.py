@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from cloister.bench.suite.figures import Draw, panels, stacked_bars, titled
-from cloister.bench.suite.results import Document, Row
+from cloister.bench.suite.documents import Document, Drawing, Row, legend_beside, lines, stacked_bars
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 COLORS = {
     "none": "black",
@@ -33,106 +32,78 @@ MEASURES = {
 }
 
 
-def draw_lengths(document: Document) -> Figure | None:
+def draw_lengths(runs: list[Row], axes: tuple[Axes, ...]) -> str:
     """Figure 10: what a token costs against the length of its sequence."""
-    runs = [run for run in document["runs"] if run["protocol"] == "aby3"]
-    if not runs:
-        return None
-    figure, axes = panels(2, 2)
+    lengths = sorted({run["seq"] for run in runs})
     for panel, (key, title) in zip(axes, MEASURES.items(), strict=True):
-        for method in dict.fromkeys(run["method"] for run in runs):
-            mine = sorted((run["seq"], run[key]) for run in runs if run["method"] == method)
-            wide = 2.5 if method.startswith("mpcache") else 1.2
-            panel.plot(*zip(*mine, strict=True), marker="o", lw=wide, color=COLORS.get(method), label=method)
-        lengths = sorted({run["seq"] for run in runs})
+        lines(panel, runs, "seq", key, "method", COLORS)
+        for line in panel.get_lines():
+            line.set_linewidth(2.5 if str(line.get_label()).startswith("mpcache") else 1.2)
         panel.set(xscale="log", yscale="log", title=title, xlabel="tokens in the sequence")
         panel.set_xticks(lengths, [str(length) for length in lengths])
         panel.minorticks_off()
-        panel.grid(alpha=0.3)
-    axes[1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return titled(figure, document, "a token's cost, 3 parties")
+    legend_beside(axes[1])
+    return "a token's cost, 3 parties"
 
 
-def draw_ablation(document: Document) -> Figure | None:
+def draw_ablation(rows: list[Row], axes: tuple[Axes, ...]) -> str:
     """Figure 11: step by step."""
-    rows = document["ablation"]
-    if not rows:
-        return None
-    figure, axes = panels(1, 3)
-    names = [row["step"] for row in rows]
     for panel, key in zip(axes, ("megabytes", "messages", "lan_cpu_seconds"), strict=True):
-        _bars_across(panel, names, [row[key] for row in rows], MEASURES[key])
+        _bars_across(panel, rows, "step", key)
     for panel in axes[1:]:
         panel.set_yticklabels([])
-    return titled(figure, document, f"step by step, T = {rows[0]['seq']}")
+    return f"step by step, T = {rows[0]['seq']}"
 
 
-def draw_sharing(document: Document) -> Figure | None:
+def draw_sharing(rows: list[Row], axes: tuple[Axes, ...]) -> str:
     """Figure 12: how many adjacent layers share one selection."""
-    rows = document["shared_layers"]
-    if not rows:
-        return None
-    figure, axes = panels(1, 3)
     for panel, key in zip(axes, ("megabytes", "messages", "lan_cpu_seconds"), strict=True):
-        for method in dict.fromkeys(row["method"] for row in rows):
-            mine = [(row["layers"], row[key]) for row in rows if row["method"] == method]
-            panel.plot(*zip(*mine, strict=True), marker="o", color=COLORS.get(method), label=method)
+        lines(panel, rows, "layers", key, "method", COLORS)
         panel.set(title=MEASURES[key], xlabel="layers with one selection", ylim=(0, None))
-        panel.grid(alpha=0.3)
     axes[0].legend()
-    return titled(figure, document, "index sharing between layers")
+    return "index sharing between layers"
 
 
-def draw_two_party(document: Document) -> Figure | None:
+def draw_two_party(rows: list[Row], axes: tuple[Axes, ...]) -> str:
     """Figure 18: two parties."""
-    rows = [run for run in document["runs"] if run["protocol"] == "cheetah"]
-    if not rows:
-        return None
-    figure, axes = panels(1, 2)
-    names = [row["method"] for row in rows]
     for panel, key in zip(axes, ("megabytes", "lan_cpu_seconds"), strict=True):
-        _bars_across(panel, names, [row[key] for row in rows], MEASURES[key])
-    return titled(figure, document, f"2 parties (Cheetah), T = {rows[0]['seq']}")
+        _bars_across(panel, rows, "method", key)
+    return f"2 parties (Cheetah), T = {rows[0]['seq']}"
 
 
-def draw_operators(document: Document) -> Figure | None:
+def draw_operators(rows: list[Row], axes: tuple[Axes, ...]) -> str:
     """Where a layer's cost goes, operator by operator."""
-    rows = [row for row in document["operators"] if row["program"] == "step"]
-    if not rows:
-        return None
-    figure, axes = panels(1, 2)
-    methods = list(dict.fromkeys(row["method"] for row in rows))
+    methods, operators = (list(dict.fromkeys(row[label] for row in rows)) for label in ("method", "operator"))
     for panel, key in zip(axes, ("megabytes", "messages"), strict=True):
-        _stacked(panel, rows, methods, key)
-    axes[1].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return titled(figure, document, f"a token's operators, T = {rows[0]['seq']}")
-
-
-FIGURES: dict[str, Draw] = {
-    "mpc-lengths": draw_lengths,
-    "mpc-ablation": draw_ablation,
-    "mpc-sharing": draw_sharing,
-    "mpc-two-party": draw_two_party,
-    "mpc-operators": draw_operators,
-}
-
-
-def _bars_across(panel: Axes, names: list[str], values: list[float], title: str) -> None:
-    places = range(len(names), 0, -1)
-    panel.barh(list(places), values)
-    panel.set_yticks(list(places), names, fontsize="small")
-    for place, value in zip(places, values, strict=True):
-        panel.annotate(
-            f" {value:,.0f}" if value >= 100 else f" {value:.3g}", (value, place), va="center", fontsize="x-small"
+        found = {(row["operator"], row["method"]): row[key] for row in rows}
+        stacked_bars(
+            panel, methods, {name: [found.get((name, method), 0.0) for method in methods] for name in operators}
         )
-    panel.set(title=title, xscale="log")
+        panel.set(title=MEASURES[key])
+        panel.grid(alpha=0.3, axis="x")
+    legend_beside(axes[1])
+    return f"a token's operators, T = {rows[0]['seq']}"
+
+
+def _bars_across(panel: Axes, rows: list[Row], name: str, key: str) -> None:
+    places = range(len(rows), 0, -1)
+    panel.barh(list(places), [row[key] for row in rows])
+    panel.set_yticks(list(places), [row[name] for row in rows], fontsize="small")
+    for place, row in zip(places, rows, strict=True):
+        value = f" {row[key]:,.0f}" if row[key] >= 100 else f" {row[key]:.3g}"
+        panel.annotate(value, (row[key], place), va="center", fontsize="x-small")
+    panel.set(title=MEASURES[key], xscale="log")
     panel.grid(alpha=0.3, axis="x")
 
 
-def _stacked(panel: Axes, rows: list[Row], methods: list[str], key: str) -> None:
-    operators = dict.fromkeys(row["operator"] for row in rows)
-    found = {(row["operator"], row["method"]): row[key] for row in rows}
-    parts = {operator: [found.get((operator, method), 0.0) for method in methods] for operator in operators}
-    stacked_bars(panel, methods, parts)
-    panel.set(title=MEASURES[key])
-    panel.grid(alpha=0.3, axis="x")
+def _rows(document: Document, kind: str, **having: str) -> list[Row]:
+    return [row for row in document[kind] if having.items() <= row.items()]
+
+
+FIGURES = {
+    "mpc-lengths": Drawing(partial(_rows, kind="runs", protocol="aby3"), draw_lengths, (2, 2)),
+    "mpc-ablation": Drawing(partial(_rows, kind="ablation"), draw_ablation, (1, 3)),
+    "mpc-sharing": Drawing(partial(_rows, kind="shared_layers"), draw_sharing, (1, 3)),
+    "mpc-two-party": Drawing(partial(_rows, kind="runs", protocol="cheetah"), draw_two_party, (1, 2)),
+    "mpc-operators": Drawing(partial(_rows, kind="operators", program="step"), draw_operators, (1, 2)),
+}

@@ -1,4 +1,5 @@
-"""What one step of a generation costs: its programs, as parties compile them, measured one by one and added up.
+"""What one step of a generation costs: its programs, as parties compile them, measured one by one and added up. Also
+what gathering costs once it is known what to gather (Table 2).
 
 A step is embed, then every layer, then head. Layers of a kind cost the same, so each kind is measured once and counted
 as often as it occurs. Programs run on random numbers of their inputs' types: on shares nothing depends on values.
@@ -6,21 +7,23 @@ as often as it occurs. Programs run on random numbers of their inputs' types: on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cloister.bench.mpc.cost import Cost, total, typical
-from cloister.bench.mpc.parties import Parties
-from cloister.bench.mpc.signature import inputs_of
-from cloister.bench.mpc.variants import Variant
+from cloister.bench.mpc.parties import Parties, inputs_of
+from cloister.bench.mpc.plan import Variant
 from cloister.mpc.cache.plan import CachePlan
 
 if TYPE_CHECKING:
+    from jax import Array
+
     from cloister.mpc.model.programs import Program, Programs
     from cloister.mpc.model.shape import ModelShape
+
 
 LONG = 20.0  # seconds; what takes as long is not repeated
 LUCKY = 5  # runs of a program that ranks by random pivots: its bytes differ by a third from run to run
@@ -59,12 +62,9 @@ class Meter:
         self._new_tokens = new_tokens
         self._known: dict[bytes, Cost] = {}
 
-    def step(self, variant: Variant, seq: int) -> Step:
-        """A token generated after `seq` others (a multiple of 16)."""
-        return self.steps([variant], seq)[0]
-
     def steps(self, variants: Sequence[Variant], seq: int, *, layers_only: bool = False) -> list[Step]:
-        """The same for several variants, their programs run in turn, round by round: a slow minute hits all of them."""
+        """A token of each variant after `seq` others (a multiple of 16). The variants' programs run in turn, round by
+        round: a slow minute hits all of them."""
         planned = [self._planned(variant, seq) for variant in variants]
         if layers_only:
             planned = [[[one for one in counted if not _is_outside(one[0])] for counted in each] for each in planned]
@@ -162,3 +162,52 @@ def _extrapolated(one: Cost, two: Cost, blocks: int) -> Cost:
     blocks and in pairs of them. n blocks: n times one, and n (n - 1) / 2 times what two cost more than twice one."""
     longer = two + one * -2
     return one * blocks + longer * (blocks * (blocks - 1) // 2)
+
+
+CLUSTERS = 64
+SHARE = 4
+
+
+def gatherings(shape: ModelShape, seq: int) -> dict[str, tuple[Callable[..., Any], list[Any]]]:
+    """By name: a function and the types of its arguments."""
+    import jax
+    import jax.numpy as jnp
+
+    heads, wide = shape.kv_heads, 2 * shape.head_size + 1  # keys, values, and the values' last column
+
+    def by_index(indices: Array, tokens: Array) -> Array:
+        rows = (indices[..., None] == jnp.arange(tokens.shape[1])).astype(jnp.int32)
+        return jnp.stack([rows[head] @ tokens[head] for head in range(heads)])
+
+    def by_row(rows: Array, tokens: Array) -> Array:
+        return jnp.stack([rows[head] @ tokens[head] for head in range(heads)])
+
+    struct: Any = jax.ShapeDtypeStruct
+
+    def integers(*sizes: int) -> Any:
+        return struct(sizes, jnp.int32)
+
+    by_token = struct((heads, seq, wide), jnp.float32)
+    by_cluster = struct((heads, CLUSTERS, seq // CLUSTERS * wide), jnp.float32)
+    return {
+        "token by token, equality tests": (by_index, [integers(heads, seq // SHARE), by_token]),
+        "cluster by cluster, equality tests": (by_index, [integers(heads, CLUSTERS // SHARE), by_cluster]),
+        "cluster by cluster, rows of a permutation": (
+            by_row,
+            [integers(heads, CLUSTERS // SHARE, CLUSTERS), by_cluster],
+        ),
+    }
+
+
+def measure_function(parties: Parties, function: Callable[..., Any], types: list[Any], repeats: int) -> Cost:
+    """A function of secret arguments, on random numbers."""
+    from spu import libspu
+    from spu.utils import frontend
+
+    secret = [libspu.Visibility.VIS_SECRET] * len(types)
+    names = [f"in/{number}" for number in range(len(types))]
+    executable, _ = frontend.compile(
+        frontend.Kind.JAX, function, types, {}, names, secret, lambda _: ["out/0"], copts=libspu.CompilerOptions()
+    )
+    executable.input_names = [parties.hold(kind) for kind in inputs_of(executable.code)]
+    return typical(parties.run([executable] * repeats))

@@ -1,15 +1,19 @@
 """Two or three parties as processes over TCP on this machine, to measure programs on: each program's Cost.
 
-Inputs are dealt by this process, which is client and provider in one. For random numbers only.
+Inputs, whose types are read from a program's own text, are dealt by this process, which is client and provider in one.
+For random numbers only.
 """
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,11 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from cloister.bench.mpc.cost import Cost
+from cloister.bench.mpc.cost import Cost, count_profiles, merge, read_profiles
 from cloister.bench.mpc.party import (
     PARTIES,
     Done,
-    Drop,
     Failed,
     Join,
     Keep,
@@ -33,12 +36,52 @@ from cloister.bench.mpc.party import (
     Show,
     settings_of,
 )
-from cloister.bench.mpc.profile_log import count_profiles, merge, read_profiles
-from cloister.bench.mpc.signature import Input
-from cloister.errors import PartyLost
+from cloister.errors import PartyLost, ProtocolError
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+_MAIN = re.compile(r"func\.func @main\((.*?)\) -> ", re.DOTALL)
+_INPUT = re.compile(r"%arg\d+: tensor<((?:\d+x)*)(!pphlo\.secret<)?([a-z]+\d+)>")
+_TYPES = {"f32": "float32", "i32": "int32", "i64": "int64", "ui32": "uint32", "i1": "bool"}
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One array. What has the same type costs the same, so that one random array can stand for all of a type."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    public: bool
+
+    def __str__(self) -> str:
+        sizes = "x".join(map(str, self.shape)) or "scalar"
+        return f"{'public' if self.public else 'secret'} {sizes} {self.dtype}"
+
+    def draw(self) -> np.ndarray[Any, Any]:
+        """Random numbers of the type, small enough for any product of theirs to stay within the ring."""
+        import numpy as np
+
+        random = np.random.default_rng()
+        if self.dtype == "float32":
+            return (0.02 * random.standard_normal(self.shape, dtype=np.float32)).astype(np.float32)
+        return random.integers(0, 2, self.shape).astype(self.dtype)
+
+
+def inputs_of(code: bytes) -> list[Input]:
+    """In order. ProtocolError where the text is not a program of SPU's."""
+    main = _MAIN.search(code.decode("utf-8", "replace"))
+    if main is None:
+        raise ProtocolError("A compiled program does not name its inputs.", hint="Is this another version of SPU?")
+    found = _INPUT.findall(main[1])
+    if len(found) != main[1].count("%arg") or any(kind not in _TYPES for _, _, kind in found):
+        raise ProtocolError("A compiled program has inputs of unknown types.")
+    return [
+        Input(tuple(int(size) for size in sizes.split("x")[:-1]), _TYPES[kind], not secret)
+        for sizes, secret, kind in found
+    ]
+
 
 LOG_SECONDS = 5.0  # a profile is written within milliseconds of its run's end
 START_SECONDS = 120.0
@@ -87,7 +130,6 @@ class Parties:
         self._ask([Keep(name, Share.of(share)) for share in shares])
 
     def hold(self, kind: Input) -> str:
-        """The name of random numbers of this type, dealt when first asked for."""
         name = str(kind)
         if name not in self._held:
             self.deal(name, kind.draw(), public=kind.public)
@@ -105,15 +147,9 @@ class Parties:
         return [merge(each, cpu) for each, cpu in zip(profiles, worked, strict=True)]
 
     def open(self, name: str) -> np.ndarray[Any, Any]:
-        """A value put together again from all shares."""
         shares = [reply.share.for_spu() for reply in self._ask([Show(name)] * self.count) if reply.share]
         numbers: np.ndarray[Any, Any] = self._io.reconstruct(shares)
         return numbers
-
-    def drop(self, names: Sequence[str]) -> None:
-        """Forget these values."""
-        self._held.difference_update(names)
-        self._ask([Drop(tuple(names))] * self.count)
 
     @property
     def _logs(self) -> list[Path]:
@@ -159,11 +195,8 @@ def _read_log(log: Path, begin: int, runs: int) -> str:
 
 
 def _free_addresses(count: int) -> tuple[str, ...]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return tuple(f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
-    finally:
-        for each in sockets:
-            each.close()

@@ -69,12 +69,6 @@ class Show(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     name: Name
 
 
-class Drop(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Forget these."""
-
-    names: Annotated[tuple[Name, ...], Meta(max_length=4096)]
-
-
 class Done(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """It was done. For runs: the processor's time that each took; for what was to be shown, the share."""
 
@@ -88,7 +82,7 @@ class Failed(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(max_length=2000)]
 
 
-Request = Join | Keep | Run | Show | Drop
+Request = Join | Keep | Run | Show
 Reply = Done | Failed
 
 
@@ -119,9 +113,6 @@ class Party:
                     return Done(cpu_seconds=self._run(executables))
                 case Show(name):
                     return Done(share=Share.of(self._runtime.get_var(name)))
-                case Drop(names):
-                    for name in names:
-                        self._runtime.del_var(name)
             return Done()
         except (RuntimeError, LookupError, ValueError) as wrong:  # how libspu's own exceptions arrive
             return Failed(str(wrong)[:2000] or type(wrong).__name__)

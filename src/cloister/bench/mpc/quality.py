@@ -1,34 +1,37 @@
 """What methods cost in quality (Figure 9, Tables 3 to 5): perplexity, answers and retrieval over long prompts at
-several budgets, each beside the full cache on the same prompts. On plain numbers; time is not measured here."""
+several budgets, each beside the full cache on the same prompts. On plain numbers, with the functions used on shares.
+
+A prompt is computed once and shared between methods. All tokens of a continuation go in one pass, each choosing for
+itself what it reads, so that the answers are those of as many single steps.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import geometric_mean, mean
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array, lax
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from cloister.bench.mpc.baselines.plan import BaselinePlan
-from cloister.bench.mpc.plan import FULL, QualityMethod
-from cloister.bench.mpc.quality_reading import Reader, ReadPrompt, read_prompt
-from cloister.bench.mpc.quality_tasks import (
-    CONTINUATION_TOKENS,
-    Sample,
-    Task,
-    answer_f1,
-    perplexity,
-    tasks_of,
-)
+from cloister.bench.mpc.plan import BaselinePlan, Plan, QualityMethod
+from cloister.bench.mpc.quality_tasks import CONTINUATION_TOKENS, Sample, Task, answer_f1, perplexity, tasks_of
 from cloister.models.source import open_folder
-from cloister.mpc.cache.plan import RECOMMENDED, CachePlan
+from cloister.mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles, seen_slots, write_slots
+from cloister.mpc.cache.plan import RECOMMENDED, CachePlan, leader
 from cloister.mpc.functions.bundle import NAIVE
+from cloister.mpc.model import decoder
+from cloister.mpc.model.decoder import Angles
 from cloister.mpc.model.plain import PlainModel
-from cloister.mpc.model.shape import shape_of
-from cloister.mpc.model.weights import read_weights
+from cloister.mpc.model.shape import permutations, shape_of
+from cloister.mpc.model.weights import LayerWeights, read_weights
 from cloister.prompts.tokenizer import Tokenizer
 
 ANSWER_TOKENS = 16
@@ -46,21 +49,16 @@ class QualityRow(NamedTuple):
 
 
 def run_quality(
-    model_folder: Path,
-    shared: Path | None,
-    *,
-    samples: int = 8,
-    budgets: Sequence[float] = FULL.quality_budgets,
-    methods: Sequence[QualityMethod] = FULL.quality_methods,
-    progress: Callable[[str], None] = lambda what: None,
+    model_folder: Path, shared: Path | None, plan: Plan, progress: Callable[[str], None]
 ) -> list[QualityRow]:
     """Every method at every budget on every task. Without the shared folder, on generated texts."""
     folder = open_folder(model_folder, model_folder.name)
     shape = shape_of(folder)
     model = PlainModel(shape, read_weights(folder, shape), NAIVE)
     tokenizer = Tokenizer(folder)
-    plans = [(method, budget, plan_for(method, budget)) for method in methods for budget in budgets]
-    return judge(model, tokenizer.decode, tasks_of(shared, tokenizer.encode, samples), plans, progress)
+    compared = product(plan.quality_methods, plan.quality_budgets)
+    plans = [(method, budget, plan_for(method, budget)) for method, budget in compared]
+    return judge(model, tokenizer.decode, tasks_of(shared, tokenizer.encode, plan.quality_samples), plans, progress)
 
 
 def plan_for(method: QualityMethod, budget: float) -> CachePlan:
@@ -90,11 +88,11 @@ def judge(
             prompt = read_prompt(model, sample.prompt)
             guess: Sequence[int] = sample.continuation
             for reader, scores in zip((full, *readers), outcomes, strict=True):
-                outcome = _outcome(task, sample, prompt, reader, decode, guess)
-                scores.append(outcome.score)
-                guess = outcome.tokens
+                score, guess = _outcome(task, sample, prompt, reader, decode, guess)
+                scores.append(score)
             progress(f"{task.name}: {number + 1} of {len(task.samples)}")
-        full_score, *totals = [_total(task, scores) for scores in outcomes]
+        middle = geometric_mean if task.kind == "perplexity" else mean
+        full_score, *totals = [float(middle(scores)) for scores in outcomes]
         rows += [
             QualityRow(name, budget, task.name, score, full_score)
             for (name, budget, _), score in zip(plans, totals, strict=True)
@@ -102,18 +100,10 @@ def judge(
     return rows
 
 
-def _total(task: Task, scores: Sequence[float]) -> float:
-    return geometric_mean(scores) if task.kind == "perplexity" else mean(scores)
-
-
-class _Outcome(NamedTuple):
-    score: float
-    tokens: Sequence[int]  # what the reader answered, a good guess of what the next one will
-
-
 def _outcome(
     task: Task, sample: Sample, prompt: ReadPrompt, reader: Reader, decode: Decode, guess: Sequence[int]
-) -> _Outcome:
+) -> tuple[float, Sequence[int]]:
+    """The score, and what the reader answered: a good guess of what the next one will."""
     caches = reader.caches(prompt)
 
     def logits_for(tokens: Sequence[int]) -> NDArray[np.float32]:
@@ -124,12 +114,12 @@ def _outcome(
     # The first token is the whole prompt's to predict, whatever is kept of it: it tells nothing of a method.
     truth = sample.continuation
     if task.kind == "perplexity":
-        return _Outcome(perplexity(logits_for(truth)[1:], truth[1:]), truth)
+        return perplexity(logits_for(truth)[1:], truth[1:]), truth
     if task.kind == "retrieval":
         predicted = logits_for(truth).argmax(axis=-1)
-        return _Outcome(float(np.array_equal(predicted[1:], truth[1:])), truth)
+        return float(np.array_equal(predicted[1:], truth[1:])), truth
     tokens = _greedy(logits_for, guess, ANSWER_TOKENS)
-    return _Outcome(answer_f1(decode(tokens).strip().split("\n")[0], sample.answers), tokens)
+    return answer_f1(decode(tokens).strip().split("\n")[0], sample.answers), tokens
 
 
 def _greedy(logits_for: Callable[[Sequence[int]], NDArray[np.float32]], guess: Sequence[int], count: int) -> list[int]:
@@ -144,3 +134,105 @@ def _greedy(logits_for: Callable[[Sequence[int]], NDArray[np.float32]], guess: S
             tokens[settled:] = [int(token) for token in predicted[settled:]]
             settled += 1
     return tokens
+
+
+FORGETFUL = ("h2o", "tova")
+"""Methods whose cache changes from token to token: their continuation is read one by one within each layer."""
+
+
+class ReadPrompt(NamedTuple):
+    """A prompt after the prefill: every layer's queries, keys and values, and the logits (V,) after its last token."""
+
+    layers: list[PromptLayer]
+    logits: NDArray[np.float32]
+
+
+def read_prompt(model: PlainModel, tokens: Sequence[int]) -> ReadPrompt:
+    wide = len(tokens)
+    hidden, present = model.columns(tokens, wide, 0)
+    angles = model.angles(-wide, wide)
+    layers = []
+    for number in range(model.shape.layers):
+        hidden, prompt = model.prompt_layer(number, wide, hidden, present, angles)
+        layers.append(prompt)
+    return ReadPrompt(layers, model.logits(hidden[:, -1:])[0])
+
+
+class Reader:
+    """One plan's way of reading, for prompts of one length; continuations are padded to another."""
+
+    def __init__(self, model: PlainModel, plan: CachePlan, prompt_tokens: int, columns: int) -> None:
+        self._model = model
+        self._plan = plan
+        self._columns = columns
+        self.method = plan.make_method(prompt_tokens, columns)
+        self._evict = jax.jit(self._run_evict)
+        self._build = jax.jit(self.method.build)
+        self._layer = jax.jit(self._run_layer, static_argnames="leading")
+        self._angles = model.angles(0, columns)
+
+    def caches(self, prompt: ReadPrompt) -> list[Cache]:
+        evictions: dict[int, Eviction | None] = {}
+        built = []
+        for number, seen in enumerate(prompt.layers):
+            leading = leader(number, self._plan)
+            if leading == number:
+                windowed = seen._replace(queries=seen.queries[:, -self.method.window :])
+                offset = self._model.weights.layers[number].offset
+                evictions[number] = self._evict(windowed, offset, self._shuffles(self.method.evict_shuffles))
+            built.append(self._build(seen._replace(queries=seen.queries[:, -1:]), evictions[leading]))
+        return built
+
+    def read(self, prompt: ReadPrompt, caches: list[Cache], tokens: Sequence[int]) -> NDArray[np.float32]:
+        """Logits (n, V) after each of the continuation's tokens."""
+        model, wide = self._model, len(prompt.layers[0].keys[0])
+        padded = [*tokens, *([tokens[-1]] * (self._columns - len(tokens)))]
+        hidden, _ = model.columns(padded, self._columns, wide)
+        choices: dict[int, Choice | None] = {}
+        shuffles = self._shuffles(self.method.choose_shuffles)
+        for number in range(model.shape.layers):
+            leading = leader(number, self._plan)
+            hidden, choices[number] = self._layer(
+                model.epsilons[number], model.rescaled(number, hidden), model.weights.layers[number], caches[number],
+                self._angles, prompt.layers[number].queries[:, -1:], choices.get(leading), shuffles,
+                leading=leading == number,
+            )  # fmt: skip
+        return model.logits(hidden[:, : len(tokens)])
+
+    def _run_evict(self, prompt: PromptLayer, offset: Array, shuffles: Shuffles) -> Eviction | None:
+        return self.method.evict(prompt, self._model.functions.softmax, offset, shuffles)
+
+    def _run_layer(
+        self, epsilon: Array, hidden: Array, weights: LayerWeights, cache: Cache, angles: Angles, last_query: Array,
+        choice: Choice | None, shuffles: Shuffles, *, leading: bool,
+    ) -> tuple[Array, Choice | None]:  # fmt: skip
+        shape, functions = self._model.shape, self._model.functions
+        new = decoder.new_columns(shape, functions, epsilon, hidden, weights, angles)
+        cache = write_slots(cache, self.method.first_free, new.keys, new.values)
+        if leading:
+            before = jnp.concatenate([last_query, new.queries[:, :-1]], axis=1)
+            asking = before if self._plan.selection == "ahead" else new.queries
+            choice = jax.vmap(lambda query: self.method.choose(query[:, None], cache, shuffles), in_axes=1)(asking)
+        seen = seen_slots(cache.pinned_keys.shape[1], self.method.first_free, self._columns)
+        out = self._attend(new.queries, cache, choice, weights.offset, seen)
+        present = jnp.ones((1, self._columns), hidden.dtype)
+        return decoder.finish(shape, functions, hidden, out, weights, present, epsilon), choice
+
+    def _attend(self, queries: Array, cache: Cache, choice: Choice | None, offset: Array, seen: Array) -> Array:
+        attend = partial(self.method.attend, softmax=self._model.functions.softmax, offset=offset)
+        if self._plan.method in FORGETFUL:
+
+            def one_by_one(before: Cache, column: tuple[Array, Array]) -> tuple[Cache, Array]:
+                out, after = attend(column[0][:, None], before, None, seen=column[1][None])
+                return after, out[:, 0]
+
+            return lax.scan(one_by_one, cache, (queries.swapaxes(0, 1), seen))[1].swapaxes(0, 1)
+        each: Callable[..., Array] = jax.vmap(
+            lambda query, chosen, sees: attend(query[:, None], cache, chosen, seen=sees[None])[0][:, 0],
+            in_axes=(1, 0, 0),
+            out_axes=1,
+        )
+        return each(queries, choice, seen)
+
+    def _shuffles(self, sizes: Sequence[int]) -> Shuffles:
+        return Shuffles(tuple(jnp.asarray(permutations(self._model.shape.kv_heads, size)) for size in sizes))

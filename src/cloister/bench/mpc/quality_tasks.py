@@ -42,7 +42,6 @@ class Task:
 
 
 def tasks_of(shared: Path | None, encode: Encode, samples: int) -> list[Task]:
-    """The tasks there are texts for."""
     folder = None if shared is None else shared / "data" / "longctx"
     if folder is None or not folder.is_dir():
         return [_continuing("generated_text", _generated_text(), encode, samples), _retrieving(encode, samples)]

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, TypeAlias
 from msgspec.structs import replace
 
 from cloister.bench.mpc.cost import total
-from cloister.bench.mpc.gathering import gatherings, measure_function
-from cloister.bench.mpc.meter import Meter, Step
+from cloister.bench.mpc.meter import Meter, Step, gatherings, measure_function
 from cloister.bench.mpc.parties import Parties
 from cloister.bench.mpc.party import ProtocolName
-from cloister.bench.mpc.plan import PARTS, Part
+from cloister.bench.mpc.plan import PARTS, VARIANTS, Part, Variant, ablation, hierarchies
 from cloister.bench.mpc.results import Results, cost_row
-from cloister.bench.mpc.variants import VARIANTS, Variant, ablation, hierarchies
 from cloister.bench.suite.measurement import Measurement, Watcher
 from cloister.mpc.model.shape import ModelShape
 
@@ -56,36 +54,16 @@ class Bench(Measurement[Results]):
         save: Callable[[], None] = lambda: None,
         *,
         quality: Judge | None = None,
-        necessity_shape: ModelShape | None = None,
     ) -> None:
         super().__init__(results, watcher, save)
         self._plan = results.plan
         self._shape = shape
-        self._necessity_shape = necessity_shape or GPT2
-        self._quality = quality
+        self._judge = quality
         self._meters: dict[ProtocolName, Meter] = {}
 
     def run(self, parts: Collection[Part]) -> None:
         """A part that fails is noted with its reason, and the next one is measured."""
-        with ExitStack() as self._running:
-            for part in (part for part in PARTS if part in parts):
-                if self._in_time(part):
-                    with self._noting(part):
-                        self._measure(part)
-        self._save()
-
-    def _in_time(self, what: str) -> bool:
-        in_time = self._elapsed < self._plan.seconds
-        if not in_time:
-            self._results.left_out.append(what)
-        return in_time
-
-    def _failed(self, part: str, failure: Exception) -> None:
-        super()._failed(part, failure)
-        self._end_parties()  # they may hold half a message
-
-    def _measure(self, part: Part) -> None:
-        {
+        measures: dict[Part, Callable[[], None]] = {
             "lengths": self._lengths,
             "composition": self._composition,
             "ablation": self._ablation,
@@ -94,8 +72,24 @@ class Bench(Measurement[Results]):
             "sharing": self._sharing,
             "necessity": self._necessity,
             "two_party": self._two_party,
-            "quality": self._judge_quality,
-        }[part]()
+            "quality": self._quality,
+        }
+        with ExitStack() as self._running:
+            for part in (part for part in PARTS if part in parts):
+                if self._in_time(part):
+                    with self._noting(part):
+                        measures[part]()
+        self._save()
+
+    def _in_time(self, what: str) -> bool:
+        if self._elapsed < self._plan.seconds:
+            return True
+        self._results.left_out.append(what)
+        return False
+
+    def _failed(self, part: str, failure: Exception) -> None:
+        super()._failed(part, failure)
+        self._end_parties()  # they may hold half a message
 
     def _lengths(self) -> None:
         """Figure 10."""
@@ -108,20 +102,17 @@ class Bench(Measurement[Results]):
             for variant, step in zip(variants, self._meter().steps(variants, seq), strict=True):
                 results.add_run(variant.name, "aby3", seq, step.cost, extrapolated=step.extrapolated)
                 if seq == plan.operators_seq and variant.name in PROFILED:
-                    self._profile(variant, seq, step)
+                    results.add_operators(variant.name, "step", seq, step.cost)
+                    for part in step.parts:
+                        results.add_operators(variant.name, part.name, seq, part.cost)
             self._watcher.advance(f"T = {seq}")
             self._save()
-
-    def _profile(self, variant: Variant, seq: int, step: Step) -> None:
-        self._results.add_operators(variant.name, "step", seq, step.cost)
-        for part in step.parts:
-            self._results.add_operators(variant.name, part.name, seq, part.cost)
 
     def _composition(self) -> None:
         """A step composed of its kinds of programs against all its programs run one after another."""
         seq, variant = self._plan.composition_seq, VARIANTS["mpcache"]
         self._watcher.begin("composition", 1)
-        composed = cost_row(self._meter().step(variant, seq).cost.whole)
+        composed = cost_row(self._meter().steps([variant], seq)[0].cost.whole)
         whole = cost_row(total(self._meter().whole_step(variant, seq)).whole)
         off = {key: round(whole[key] / composed[key] - 1, 4) for key in composed if composed[key]}
         self._results.composition.append(
@@ -168,7 +159,7 @@ class Bench(Measurement[Results]):
     def _necessity(self) -> None:
         """Table 8: a shape with learned positions and GELU, so other weights; the others' are forgotten first."""
         self._end_parties()
-        meter = self._meter(shape=self._necessity_shape)
+        meter = self._meter(shape=GPT2)
         self._watcher.begin("necessity", len(self._plan.necessity))
         for seq in self._plan.necessity:
             steps = meter.steps([VARIANTS["none"], VARIANTS["full"]], seq)
@@ -189,12 +180,11 @@ class Bench(Measurement[Results]):
         self._watcher.advance(f"T = {seq}")
         self._end_parties()
 
-    def _judge_quality(self) -> None:
-        if self._quality is None:
+    def _quality(self) -> None:
+        if self._judge is None:
             return
         self._watcher.begin("quality", 1)
-        rows = self._quality(self._watcher.say)
-        self._results.add_quality(rows)
+        self._results.add_quality(self._judge(self._watcher.say))
         self._watcher.advance("all tasks")
 
     def _each(self, part: Part, variants: list[Variant], seq: int) -> Iterable[tuple[Variant, Step]]:

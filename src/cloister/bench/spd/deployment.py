@@ -1,25 +1,29 @@
-"""A `cloister serve` of the bench's own: started, warmed, asked, and read from the outside. Ends with its block."""
+"""A `cloister serve` of the bench's own: started, warmed, asked, and read from the outside, by its /metrics and by the
+kernel's account of its processes' memory in /proc. Of sealed processes (not dumpable) only root may read it.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from cloister.bench.address import ServerAddress
-from cloister.bench.answer import Answer
-from cloister.bench.connection import Connection
+from cloister.bench.connection import Connection, ServerAddress
 from cloister.bench.load import PATHS, User, Workload, measure
-from cloister.bench.prompts import PromptSource, request_body
+from cloister.bench.messages import Answer, PromptSource, request_body
 from cloister.bench.report import RunReport
-from cloister.bench.server_process import ServerProcess
+from cloister.bench.servers import ServerProcess
 from cloister.bench.spd.plan import LEVELS
-from cloister.bench.suite.rounds import Point
+from cloister.bench.suite.measurement import Point
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import ServiceUnavailable
 from cloister.levels import OPEN, ServedLevel
@@ -41,7 +45,6 @@ class Counters:
 
     @classmethod
     def read(cls, text: str) -> Counters:
-        """From Prometheus's text format."""
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
         single = {sample.name: sample.value for sample in samples if not math.isnan(sample.value)}
         phases = (sample for sample in samples if sample.name == "cloister_service_seconds_total")
@@ -99,7 +102,6 @@ class Deployment:
             await user.leave()
 
     async def counters(self) -> Counters:
-        """What its /metrics says now."""
         connection = await Connection.open(self._server.address, self._server.api_key)
         try:
             exchange = await connection.exchange("GET", "/metrics")
@@ -130,3 +132,82 @@ def _last_line(log: Path) -> str:
     """What a server said before it ended; the folder that holds the rest is gone by the time a user reads this."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1].strip() if lines else "It said nothing."
+
+
+PROC = Path("/proc")
+BLOCK_TOKENS = 16
+_KB = re.compile(r"^(\w+):\s+(\d+) kB$", re.MULTILINE)
+_MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ ")
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes: what a process has for itself, its share of everything, and the kernel's tables for it."""
+
+    private: int
+    proportional: int
+    tables: int
+
+
+def descendants(pid: int) -> set[int]:
+    children: dict[int, set[int]] = {}
+    for stat in PROC.glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError, IndexError):
+            # The name, in parentheses, may hold anything; the parent is the second field behind it.
+            parent = int(stat.read_text(errors="replace").rsplit(")", 1)[1].split()[1])
+            children.setdefault(parent, set()).add(int(stat.parent.name))
+    found: set[int] = set()
+    new = {pid}
+    while new:
+        new = {child for parent in new for child in children.get(parent, ())} - found
+        found |= new
+    return found
+
+
+def memory_of(pid: int) -> Memory:
+    """One process's memory. PermissionError where that is not ours to know."""
+    rollup = _fields((PROC / str(pid) / "smaps_rollup").read_text())
+    status = _fields((PROC / str(pid) / "status").read_text())
+    private = rollup["Private_Clean"] + rollup["Private_Dirty"] + rollup.get("Private_Hugetlb", 0)
+    return Memory(private, rollup["Pss"], status.get("VmPTE", 0))
+
+
+def total(pids: Iterable[int]) -> int:
+    """What they cost together: each page counted once, and the kernel's tables."""
+    each = [memory_of(pid) for pid in pids]
+    return sum(one.proportional + one.tables for one in each)
+
+
+def proportional_of_mapping(pids: Iterable[int], name: str) -> tuple[int, int]:
+    """How much of the file of this name is counted over all these processes, and how large it is in any of them.
+
+    The two are the same if there is one copy for all.
+    """
+    counted = largest = 0
+    for pid in pids:
+        size, inside = 0, False
+        for line in (PROC / str(pid) / "smaps").read_text().splitlines():
+            if _MAPPING.match(line):
+                inside = name in line
+            elif inside and line.startswith("Size:"):
+                size += int(line.split()[1]) * 1024
+            elif inside and line.startswith("Pss:"):
+                counted += int(line.split()[1]) * 1024
+        largest = max(largest, size)
+    return counted, largest
+
+
+def kv_bytes(folder: Path, tokens: int) -> int | None:
+    """What keys and values of so many tokens take in bf16; None where config.json does not say the model's shape."""
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    try:
+        heads = config["num_attention_heads"]
+        dim = config.get("head_dim") or config["hidden_size"] // heads
+        width = (config.get("num_key_value_heads") or heads) * dim
+        return int(2 * 2 * config["num_hidden_layers"] * width * BLOCK_TOKENS * ceil(tokens / BLOCK_TOKENS))
+    except (KeyError, TypeError):
+        return None
+
+
+def _fields(text: str) -> dict[str, int]:
+    return {name: int(kb) * 1024 for name, kb in _KB.findall(text)}

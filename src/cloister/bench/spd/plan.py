@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from cloister.bench.suite.rounds import Point
+from cloister.bench.suite.measurement import Point
 from cloister.levels import ISOLATED, OPEN, PARTITIONED, ServedLevel
 
 LEVELS: tuple[ServedLevel, ...] = (OPEN, PARTITIONED, ISOLATED)

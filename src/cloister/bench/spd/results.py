@@ -1,18 +1,47 @@
-"""What was measured, as one document. Knows the numbers' meaning; measures, prints and draws nothing."""
+"""The document of `bench spd`, its targets (what we set ourselves for vaults) and its tables. Measures nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 from cloister.bench.report import RunReport
 from cloister.bench.spd.plan import Part, Plan
-from cloister.bench.spd.targets import TARGETS
-from cloister.bench.suite import results
-from cloister.bench.suite.rounds import Measured, Point, ratio
+from cloister.bench.suite import documents
+from cloister.bench.suite.documents import Document, Table, Target, find, number, targets_table
+from cloister.bench.suite.measurement import Measured, Point, ratio
 from cloister.levels import ISOLATED, OPEN, PARTITIONED
+
+IDLE_VAULTS = 64
+
+
+def _ratio(users: int, key: str) -> Callable[[Document], float | None]:
+    return lambda document: (find(document["runs"], figure=4, level=PARTITIONED, users=users) or {}).get(key)
+
+
+def _number(part: str, key: str) -> Callable[[Document], float | None]:
+    return lambda document: document[part].get(key)
+
+
+def _idle_vaults(document: Document) -> float | None:
+    memory = document["memory"]
+    value: float | None = memory.get("idle_vaults_mb")
+    return value if memory.get("idle_vaults") == IDLE_VAULTS else None
+
+
+TARGETS = (
+    Target("throughput of partitioned over open, 8 users", 0.85, _ratio(8, "ratio_to_open")),
+    Target("throughput of partitioned over open, 32 users", 0.8, _ratio(32, "ratio_to_open")),
+    Target("throughput of partitioned over isolated, 8 users", 3.0, _ratio(8, "ratio_to_isolated")),
+    Target("first token of a long prompt, partitioned over open", 1.2, _number("ttft", "ratio"), "at most"),
+    Target("a vault's private memory beyond its KV cache, MB", 40.0, _number("memory", "beyond_kv_mb"), "at most"),
+    Target("a new user's wait for a vault, spare one ready, ms", 50.0, _number("vaults", "with_spare_ms"), "at most"),
+    Target("a new user's wait for a vault, none spare, ms", 50.0, _number("vaults", "without_spare_ms"), "at most"),
+    Target(f"{IDLE_VAULTS} idle vaults, MB", 3000.0, _idle_vaults, "at most"),
+)
+
 
 FIGURES: dict[Part, int] = {"users": 4, "model": 5, "lengths": 6}
 
@@ -29,16 +58,12 @@ OTHER = "other"
 
 
 def run_entry(part: Part, model: str, point: Point, measured: Measured) -> dict[str, Any]:
-    """One row of `runs`: medians over its rounds."""
     runs = list(measured.rounds[point].values())
     beside_open = ratio(measured.rounds[point], measured.side(point, OPEN))
     beside_isolated = ratio(measured.rounds[point], measured.side(point, ISOLATED))
     answer = _median(run.answer_ms.p50 for run in runs)
     return {
-        "level": point.level,
-        "users": point.users,
-        "input_tokens": point.input_tokens,
-        "output_tokens": point.output_tokens,
+        **point.labels(),
         "tokens_per_s": _median(run.output_tokens_per_s for run in runs),
         "ttft_ms": _median(run.ttft_ms.p50 for run in runs),
         "ratio_to_open": _rounded(beside_open),
@@ -71,7 +96,7 @@ def breakdown_entry(
 
 
 @dataclass
-class Results(results.Results):
+class Results(documents.Results):
     """`measured` holds the parts that compare levels in rounds, each with the name of its model."""
 
     plan: Plan
@@ -102,17 +127,7 @@ class Results(results.Results):
             for part, (_, measured) in self.measured.items()
             for point in measured.left_out
         ]
-        return [
-            {
-                "figure": FIGURES[part],
-                "level": point.level,
-                "users": point.users,
-                "input_tokens": point.input_tokens,
-                "output_tokens": point.output_tokens,
-                "reason": why,
-            }
-            for part, point, why in planned + late
-        ]
+        return [{"figure": FIGURES[part], **point.labels(), "reason": why} for part, point, why in planned + late]
 
 
 def _median(values: Any) -> float | None:
@@ -122,3 +137,27 @@ def _median(values: Any) -> float | None:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
+
+
+COLUMNS = ("load", "level", "tokens/s", "of open's", "answer, ms", "first token, ms")
+
+
+def tables(document: Document) -> list[Table]:
+    """One for each model, where a step's time goes, and the targets."""
+    models: dict[str, list[list[str]]] = {}
+    for run in document["runs"]:
+        load = f"{run['users']} × {run['input_tokens']}/{run['output_tokens']}"  # users × tokens in/tokens out
+        numbers = (run[name] for name in ("tokens_per_s", "ratio_to_open", "answer_ms", "ttft_ms"))
+        models.setdefault(run["model"], []).append([load, run["level"], *map(number, numbers)])
+    runs = [Table(model, COLUMNS, rows) for model, rows in models.items()]
+    return [*runs, _breakdown(document), targets_table(document["targets"])]
+
+
+def _breakdown(document: Document) -> Table:
+    breakdown = document["breakdown"]
+    names = next(iter(breakdown.values()))["phases_ms"] if breakdown else ()
+    rows = [
+        [name.replace("_", " "), *(f"{each['phases_ms'][name]:.3f}" for each in breakdown.values())] for name in names
+    ]
+    rows += [["whole step", *(f"{each['step_ms']:.3f}" for each in breakdown.values())]] if breakdown else []
+    return Table("A step of the service at partitioned, ms", ("", *(f"{users} users" for users in breakdown)), rows)

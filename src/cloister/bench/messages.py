@@ -1,4 +1,4 @@
-"""What one streamed answer was: how many tokens, and when each came. Knows OpenAI's SSE events; not who asked.
+"""Requests that no cache can answer; what a streamed answer was: how many tokens, and when each came. No network here.
 
 Tokens are counted from the `usage` the server reports at the end. A chunk may carry several tokens (a server may send
 what two steps gave at once, or hold text back until a character is whole). The time between two chunks is then divided
@@ -11,9 +11,67 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from random import Random
+from typing import Any, Literal
 
 import msgspec
+
+Endpoint = Literal["completions", "chat"]
+
+# One token each in the common vocabularies, with the blank before it; only `chat` needs words.
+# fmt: off
+WORDS = (
+    "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school",
+    "state", "family", "student", "group", "country", "problem", "hand", "part", "place", "case", "week", "company",
+    "system", "program", "question", "work", "government", "number", "night", "point", "home", "water", "room",
+    "mother", "area", "money", "story", "fact", "month", "lot", "right", "study", "book", "eye", "job", "word",
+    "business", "issue", "side", "kind", "head", "house", "service", "friend",
+)
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSource:
+    """Draws prompts. The same seed gives the same prompts, whatever the order in which users ask."""
+
+    endpoint: Endpoint
+    length: int
+    seed: int
+    token_ids: tuple[int, int]
+
+    def prompt_fields(self, *names: object) -> dict[str, Any]:
+        """The body's part that holds the prompt: token ids (the count is exact), or a message of as many words."""
+        random = Random(":".join(map(str, (self.seed, *names))))
+        if self.endpoint == "completions":
+            low, high = self.token_ids
+            return {"prompt": [random.randrange(low, high) for _ in range(self.length)]}
+        return {"messages": [{"role": "user", "content": " ".join(random.choices(WORDS, k=self.length))}]}
+
+
+def request_body(
+    model: str,
+    output_tokens: int,
+    prompt_fields: dict[str, Any],
+    protection: str | None = None,
+    session: str | None = None,
+) -> bytes:
+    """A streaming request for exactly `output_tokens` tokens (`ignore_eos` is understood by vLLM, SGLang and us).
+
+    What is left out is not said, so that a server of another kind is not asked what it does not know.
+    """
+    return msgspec.json.encode(
+        {
+            "model": model,
+            "max_tokens": output_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **prompt_fields,
+            **({} if protection is None else {"protection": protection}),
+            **({} if session is None else {"session": session}),
+        }
+    )
 
 
 class _Delta(msgspec.Struct):

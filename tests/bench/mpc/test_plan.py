@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from msgspec.structs import asdict
 
-from cloister.bench.mpc.variants import PAPER, VARIANTS, ablation, hierarchies
+from cloister.bench.mpc.plan import PAPER, VARIANTS, ablation, hierarchies
 
 
 def test_baselines_differ_in_their_cache_alone() -> None:

@@ -3,7 +3,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from cloister.bench.report import RunReport
-from cloister.bench.suite.rounds import Measured, Point, in_turn, measure_in_turn, ratio
+from cloister.bench.suite.measurement import Measured, Point, in_turn, measure_in_turn, ratio
 from cloister.errors import ServiceUnavailable
 from cloister.levels import ServedLevel as Level
 from tests.bench.spd.fakes import run

@@ -6,11 +6,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cloister.bench.address import ServerAddress
-from cloister.bench.comparison import Comparison, Side, compare
+from cloister.bench.connection import ServerAddress
 from cloister.bench.load import Workload
 from cloister.bench.report import Percentiles, RunReport
-from cloister.bench.server_process import ServerProcess
+from cloister.bench.servers import Comparison, ServerProcess, Side, compare
 from cloister.errors import ServiceUnavailable, SetupError
 
 NONE = Percentiles(None, None, None)

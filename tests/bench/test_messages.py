@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from cloister.bench.answer import BrokenAnswer, inter_token_gaps, read_answer
+from cloister.bench.messages import BrokenAnswer, inter_token_gaps, read_answer
 
 
 def data(document: object) -> bytes:

@@ -1,0 +1,178 @@
+"""What a suite measured, as one JSON document with its targets met or missed, and the files it goes to: JSON, tables as
+Markdown (the command line shows them on a terminal), and figures as PNG. Knows no suite's numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from cloister.errors import SetupError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+Document = dict[str, Any]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A bound on one number of the document; without a `target` the number is told beside the others."""
+
+    name: str
+    target: float | None
+    measured: Callable[[Document], float | None]
+    bound: Literal["at least", "at most"] = "at least"
+    labels: Mapping[str, Any] = field(default_factory=dict)
+
+    def verdict(self, document: Document) -> Row:
+        """Its row; what was not measured was not met, and says so."""
+        value, met = self.measured(document), None
+        if self.target is not None:
+            met = value is not None and (value >= self.target if self.bound == "at least" else value <= self.target)
+        verdict = {"bound": self.bound, "target": self.target, "measured": value, "met": met}
+        row = {"name": self.name, **self.labels, **verdict}
+        return row if value is not None else {**row, "reason": "not measured"}
+
+
+@dataclass
+class Results:
+    """Grows as parts end; `document` may be asked for at any time. A suite adds fields for its numbers."""
+
+    plan: Any
+    model: str
+    failed: list[Row] = field(default_factory=list, kw_only=True)
+    seconds: float = field(default=0.0, kw_only=True)
+    targets: ClassVar[tuple[Target, ...]] = ()
+
+    def numbers(self) -> Document:
+        """What the suite measured, as plain values."""
+        raise NotImplementedError
+
+    def remarks(self) -> Document:
+        """What else the suite says of its run: what was left out, and how long it took."""
+        raise NotImplementedError
+
+    def document(self) -> Document:
+        numbers = self.numbers()
+        verdicts = [target.verdict(numbers) for target in self.targets]
+        about = {"model": self.model, "plan": asdict(self.plan), "failed": list(self.failed)}
+        return {**numbers, "targets": verdicts, **about, **self.remarks()}
+
+
+def find(rows: Iterable[Row], **having: Any) -> Row | None:
+    return next((row for row in rows if having.items() <= row.items()), None)
+
+
+def write_json(document: Document, path: Path) -> None:
+    """Write a document so that two of them can be compared line by line."""
+    write_text(json.dumps(document, indent=2) + "\n", path, "Choose another file.")
+
+
+def write_text(text: str, path: Path, hint: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as wrong:
+        raise SetupError(f"{path} cannot be written: {wrong.strerror}.", hint=hint) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The first `labels` columns are words, the others numbers."""
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    labels: int = 1
+    caption: str | None = None
+
+    def markdown(self) -> str:
+        lines = [self.heads, ["---"] * len(self.heads), *self.rows]
+        return f"### {self.title}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def targets_table(rows: Iterable[Row]) -> Table:
+    """What was not measured has no verdict; nor has what has no target."""
+    return Table("Targets", ("", "target", "measured", ""), [_target_cells(row) for row in rows])
+
+
+def _target_cells(row: Row) -> list[str]:
+    sign = "≤" if row.get("bound") == "at most" else "≥"
+    target = "-" if row["target"] is None else f"{sign} {row['target']:g}"
+    known = row["measured"] is not None and row["met"] is not None
+    met = "" if not known else "met" if row["met"] else "missed"
+    return [row["name"], target, number(row["measured"]), met]
+
+
+Size = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A figure of a document: the rows it shows, and who draws them on its panels and says what they are."""
+
+    rows: Callable[[Document], Any]
+    draw: Callable[[Any, tuple[Axes, ...]], str]
+    grid: tuple[int, int] = (1, 1)
+    panel: Size = (4.2, 3.2)
+    margin: Size = (2.0, 0.8)
+
+
+def draw_figures(document: Document, folder: Path, figures: Mapping[str, Drawing]) -> list[Path]:
+    """One PNG for each figure there are numbers for; the files written."""
+    written = []
+    for name, drawing in figures.items():
+        if rows := drawing.rows(document):
+            figure, axes = panels(*drawing.grid, drawing.panel, drawing.margin)
+            figure.suptitle(f"{document['model']}: {drawing.draw(rows, axes)}")
+            written.append(folder / f"{name}.png")
+            save_figure(figure, written[-1])
+    return written
+
+
+def save_figure(figure: Figure, path: Path, hint: str = "Choose another --plot-dir.") -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as wrong:
+        raise SetupError(f"{path} cannot be written: {wrong}.", hint=hint) from None
+
+
+def panels(rows: int, columns: int, panel: Size, margin: Size) -> tuple[Figure, tuple[Axes, ...]]:
+    """A figure of so many panels, row by row; sizes in inches."""
+    from matplotlib.figure import Figure
+
+    size = (panel[0] * columns + margin[0], panel[1] * rows + margin[1])
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, tuple(figure.add_subplot(rows, columns, number + 1) for number in range(rows * columns))
+
+
+def lines(panel: Axes, rows: Sequence[Row], x: str, y: str, by: str, colors: Mapping[str, str]) -> None:
+    """A line for each name that `by` has in the rows."""
+    for name in dict.fromkeys(row[by] for row in rows):
+        mine = sorted((row[x], row[y]) for row in rows if row[by] == name)
+        panel.plot(*zip(*mine, strict=True), marker="o", color=colors.get(name), label=name)
+    panel.grid(alpha=0.3)
+
+
+def stacked_bars(panel: Axes, places: list[float] | list[str], parts: Mapping[str, list[float]]) -> None:
+    """Bars across, each of the parts after the other."""
+    left = [0.0] * len(places)
+    for name, widths in parts.items():
+        panel.barh(places, widths, left=left, label=name)
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+
+
+def legend_beside(panel: Axes) -> None:
+    panel.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
