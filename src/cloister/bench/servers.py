@@ -27,7 +27,10 @@ from cloister.errors import ServiceUnavailable, SetupError
 
 
 class ServerProcess:
-    """One server in its own process group. Use it in a `with`, and nothing outlives the block."""
+    """One server in its own process group. Use it in a `with`, and nothing outlives the block.
+
+    Its output goes to a file, since a pipe nobody reads would stop it.
+    """
 
     def __init__(
         self,

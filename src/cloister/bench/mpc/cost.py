@@ -23,6 +23,15 @@ from cloister.errors import ProtocolError
 
 Number = TypeVar("Number", int, float)
 
+_NUMBER = r"([\d.]+(?:e[+-]?\d+)?)"
+_OPERATOR = re.compile(
+    rf"- pphlo\.(?:custom_call: )?([\w.]+), executed (\d+) times, duration {_NUMBER}s, "
+    r"send bytes (\d+) recv bytes \d+, send actions (\d+)"
+)
+_WHOLE = re.compile(r"Link details: total send bytes (\d+), recv bytes \d+, send actions (\d+)")
+_TIME = re.compile(rf"SPU execution .* completed, .*total time {_NUMBER}s\.")
+LIMIT = 64 * 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Tally:
@@ -137,16 +146,6 @@ def _each(left: tuple[Number, ...], right: tuple[Number, ...]) -> tuple[Number, 
     if not left or not right:
         return left or right
     return tuple(map(add, left, right))
-
-
-_NUMBER = r"([\d.]+(?:e[+-]?\d+)?)"
-_OPERATOR = re.compile(
-    rf"- pphlo\.(?:custom_call: )?([\w.]+), executed (\d+) times, duration {_NUMBER}s, "
-    r"send bytes (\d+) recv bytes \d+, send actions (\d+)"
-)
-_WHOLE = re.compile(r"Link details: total send bytes (\d+), recv bytes \d+, send actions (\d+)")
-_TIME = re.compile(rf"SPU execution .* completed, .*total time {_NUMBER}s\.")
-LIMIT = 64 * 1024 * 1024
 
 
 def count_profiles(text: str) -> int:

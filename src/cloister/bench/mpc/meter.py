@@ -169,7 +169,12 @@ SHARE = 4
 
 
 def gatherings(shape: ModelShape, seq: int) -> dict[str, tuple[Callable[..., Any], list[Any]]]:
-    """By name: a function and the types of its arguments."""
+    """By name: a function and the types of its arguments.
+
+    All take a quarter of the keys and values of a layer's heads out of T tokens: by secret indices made one-hot with
+    equality tests (Algorithm 2), or with rows of a secret permutation taken by public ranks, which costs nothing but
+    the product.
+    """
     import jax
     import jax.numpy as jnp
 

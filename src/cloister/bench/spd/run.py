@@ -30,6 +30,13 @@ from cloister.models.source import ModelFolder
 
 # On one server each, in this order. The last has no spare vaults, so that those it has are those it was asked for.
 SERVERS: tuple[tuple[Part, ...], ...] = (("users", "lengths", "breakdown", "ttft", "vaults"), ("model",), ("memory",))
+MB = 1e6
+WEIGHTS = "memfd:cloister-weights"
+SETTLE_S = 0.4
+SHORT_PROMPT = 64
+ONLY_ROOT = "only root may read the memory of sealed processes (/proc/PID/smaps_rollup)"
+
+Advance = Callable[[str], None]
 
 
 class Bench(Measurement[Results]):
@@ -122,15 +129,6 @@ class Bench(Measurement[Results]):
             seed=self._plan.seed,
             on_end=lambda point: self._watcher.advance(str(point)),
         )
-
-
-MB = 1e6
-WEIGHTS = "memfd:cloister-weights"
-SETTLE_S = 0.4
-SHORT_PROMPT = 64
-ONLY_ROOT = "only root may read the memory of sealed processes (/proc/PID/smaps_rollup)"
-
-Advance = Callable[[str], None]
 
 
 async def break_down(server: Deployment, plan: Plan, into: dict[str, Any], advance: Advance) -> None:
