@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from cloister.messages.frontend import AskEvidence, Evidence, Listening
 from cloister.messages.generation import Failed, RequestId, _Discreet
 from cloister.messages.lifecycle import Path, StartFailed
+from cloister.messages.prompts import _Silent
 
 MAX_MESSAGE_BYTES = 4096
 
@@ -38,7 +39,7 @@ FromKeyWaiting = Listening | StartFailed | AskEvidence | OfferKey
 ToKeyWaiting = StartKeyWaiting | Evidence | KeyTaken | Failed
 
 
-class Unseal(_Discreet, Struct, frozen=True, tag="unseal", forbid_unknown_fields=True):
+class Unseal(_Silent, Struct, frozen=True, tag="unseal", forbid_unknown_fields=True):
     """Controller → unsealer, first: decrypt this file, which this provider must have signed, into memory."""
 
     version: int
