@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 import threading
 from typing import Any
 
@@ -111,3 +112,5 @@ def main() -> None:
     device = FakeDevice()
     found = {"open": opened(), "partitioned": partitioned(device), "questions": device.askers[0].questions}
     print(json.dumps(found))
+    sys.stdout.flush()
+    os._exit(0)  # the service's and the device's threads wait for ever, which libraries mind at an orderly end

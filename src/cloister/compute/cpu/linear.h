@@ -58,22 +58,49 @@ static inline void leave(const struct linear *job, int row, int panel, lanes lef
     }
 }
 
+/* How many rows share a load of weights: as many sums as there are registers. A compiler keeps vectors in registers only
+ * if the processor has such wide ones, so elsewhere than on AVX-512 a panel's 32 columns are eight quads. */
+#if defined(__AVX512F__)
+#define QUADS 2
+typedef lanes quad;
+#define FEW_ROWS 4
+#define MANY_ROWS 8
+#else
+#define QUADS 8
+typedef float quad __attribute__((vector_size(16)));
+#define FEW_ROWS 2
+#define MANY_ROWS 2
+#endif
+typedef uint32_t quad_bits __attribute__((vector_size(sizeof(quad))));
+#define EACH_QUAD _Pragma("GCC unroll 8") for (int q = 0; q < QUADS; q++)
+#define EACH_ROW(N) _Pragma("GCC unroll 8") for (int r = 0; r < N; r++)
+
+static inline void leave_quads(const struct linear *job, int row, int panel, const quad *sums) {
+    lanes left, right;
+    memcpy(&left, sums, sizeof left), memcpy(&right, sums + QUADS / 2, sizeof right);
+    leave(job, row, panel, left, right);
+}
+
 #define FP32_ROWS(N)                                                                                    \
     static inline void fp32_rows_##N(const struct linear *job, const float *panel, int row, int index) { \
-        lanes left[N], right[N];                                                                        \
-        for (int r = 0; r < N; r++) left[r] = right[r] = all(0.0f);                                     \
+        quad sums[N][QUADS], w[QUADS];                                                                  \
+        memset(sums, 0, sizeof sums);                                                                   \
         const float *x = job->x + (size_t)row * job->k;                                                 \
-        for (int k = 0; k < job->k; k++) {                                                              \
-            lanes a = load(panel + (size_t)k * PANEL), b = load(panel + (size_t)k * PANEL + WIDTH);     \
-            for (int r = 0; r < N; r++) {                                                               \
+        for (int k = 0; k < job->k; k++, panel += PANEL) {                                              \
+            EACH_QUAD memcpy(&w[q], (const char *)panel + q * sizeof(quad), sizeof(quad));              \
+            EACH_ROW(N) {                                                                               \
                 float v = x[(size_t)r * job->k + k];                                                    \
-                left[r] += a * v, right[r] += b * v;                                                    \
+                EACH_QUAD sums[r][q] += w[q] * v;                                                       \
             }                                                                                           \
         }                                                                                               \
-        for (int r = 0; r < N; r++) leave(job, row + r, index, left[r], right[r]);                      \
+        EACH_ROW(N) leave_quads(job, row + r, index, sums[r]);                                          \
     }
+#if MANY_ROWS > FEW_ROWS
 FP32_ROWS(8)
 FP32_ROWS(4)
+#else
+FP32_ROWS(2)
+#endif
 FP32_ROWS(1)
 
 static void fp32_panel(const void *given, int item, int member) {
@@ -81,8 +108,12 @@ static void fp32_panel(const void *given, int item, int member) {
     int index = job->first_panel + item;
     const float *panel = (const float *)job->packed + (size_t)index * job->k * PANEL;
     int row = 0;
+#if MANY_ROWS > FEW_ROWS
     for (; row + 8 <= job->rows; row += 8) fp32_rows_8(job, panel, row, index);
     for (; row + 4 <= job->rows; row += 4) fp32_rows_4(job, panel, row, index);
+#else
+    for (; row + 2 <= job->rows; row += 2) fp32_rows_2(job, panel, row, index);
+#endif
     for (; row < job->rows; row++) fp32_rows_1(job, panel, row, index);
 }
 
@@ -163,33 +194,43 @@ static void bf16_panel(const void *given, int item, int member) {
 #else
 #define BF16_ROWS(N)                                                                                                   \
     static inline void bf16_rows_##N(const struct linear *job, const uint16_t *w, int blocks, int row, int index) {    \
-        lanes left[N], right[N];                                                                                       \
+        quad sums[N][QUADS], even[QUADS], odd[QUADS];                                                                  \
         const uint16_t *x = job->tiles + (size_t)(row / ROWS) * blocks * 512 + row % ROWS * 32;                        \
-        for (int r = 0; r < N; r++) left[r] = right[r] = all(0.0f);                                                    \
+        memset(sums, 0, sizeof sums);                                                                                  \
         for (int b = 0; b < blocks; b++, w += 1024, x += 512)                                                          \
             for (int p = 0; p < 16; p++) {                                                                             \
-                bits a, c;                                                                                             \
-                memcpy(&a, w + p * 32, 64), memcpy(&c, w + 512 + p * 32, 64);                                          \
-                lanes a0 = (lanes)(a << 16), a1 = (lanes)(a & 0xffff0000u);                                            \
-                lanes c0 = (lanes)(c << 16), c1 = (lanes)(c & 0xffff0000u);                                            \
-                for (int r = 0; r < N; r++) {                                                                          \
+                EACH_QUAD {                                                                                            \
+                    quad_bits pairs;                                                                                   \
+                    const char *half = (const char *)(w + (q >= QUADS / 2) * 512 + p * 32);                            \
+                    memcpy(&pairs, half + q % (QUADS / 2) * sizeof(quad), sizeof(quad));                               \
+                    even[q] = (quad)(pairs << 16), odd[q] = (quad)(pairs & 0xffff0000u);                               \
+                }                                                                                                      \
+                EACH_ROW(N) {                                                                                          \
                     uint32_t u0 = (uint32_t)x[r * 32 + 2 * p] << 16, u1 = (uint32_t)x[r * 32 + 2 * p + 1] << 16;       \
                     float v0, v1;                                                                                      \
                     memcpy(&v0, &u0, 4), memcpy(&v1, &u1, 4);                                                          \
-                    left[r] += a0 * v0, right[r] += c0 * v0;                                                           \
-                    left[r] += a1 * v1, right[r] += c1 * v1;                                                           \
+                    EACH_QUAD sums[r][q] += even[q] * v0;                                                              \
+                    EACH_QUAD sums[r][q] += odd[q] * v1;                                                               \
                 }                                                                                                      \
             }                                                                                                          \
-        for (int r = 0; r < N; r++) leave(job, row + r, index, left[r], right[r]);                                     \
+        EACH_ROW(N) leave_quads(job, row + r, index, sums[r]);                                                         \
     }
+#if FEW_ROWS == 4
 BF16_ROWS(4)
+#else
+BF16_ROWS(2)
+#endif
 BF16_ROWS(1)
 
 static void bf16_panel(const void *given, int item, int member) {
     const struct linear *job = given;
     int index = job->first_panel + item, blocks = up_to(job->k, KBLOCK) / KBLOCK, row = 0;
     const uint16_t *panel = bf16_weights(job, index, blocks);
+#if FEW_ROWS == 4
     for (; row + 4 <= job->rows; row += 4) bf16_rows_4(job, panel, blocks, row, index);
+#else
+    for (; row + 2 <= job->rows; row += 2) bf16_rows_2(job, panel, blocks, row, index);
+#endif
     for (; row < job->rows; row++) bf16_rows_1(job, panel, blocks, row, index);
 }
 #endif
