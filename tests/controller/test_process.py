@@ -232,7 +232,7 @@ async def test_nothing_of_a_request_is_visible_from_outside(tiny: ModelFolder) -
     ours = set(psutil.Process().children(recursive=True)) - others
     assert len(ours) >= 3  # fork server, service, the session's vault
     names = sorted(Path(f"/proc/{process.pid}/comm").read_text().strip() for process in ours)
-    assert names == ["cl-keeper", "cl-forkserver", "cl-service", "cl-vault"]
+    assert names == ["cl-forkserver", "cl-keeper", "cl-service", "cl-vault"]
     for process in ours:
         role = Path(f"/proc/{process.pid}/comm").read_text().strip().removeprefix("cl-")
         words = " ".join(process.cmdline()).split()
