@@ -101,7 +101,7 @@ def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield Node(server.url())
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.release)])
+@pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.release)])
 async def test_levels_agree_on_many_prompts(node: Node, count: int) -> None:
     """Greedy and seeded, one turn and two, with and without public spans."""
     prompts = make_prompts(count, seed=5)

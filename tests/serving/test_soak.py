@@ -47,7 +47,7 @@ async def gauge(client: httpx.AsyncClient, name: str) -> float:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("clients", "seconds"), [(40, 10), pytest.param(200, 120, marks=pytest.mark.release)])
+@pytest.mark.parametrize(("clients", "seconds"), [(16, 6), pytest.param(200, 120, marks=pytest.mark.release)])
 async def test_clients_come_and_go(clients: int, seconds: int, real_server: str) -> None:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(base_url=real_server, headers=KEY, limits=limits, timeout=120) as client:
