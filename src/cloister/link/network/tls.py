@@ -133,6 +133,9 @@ class SecureChannel:
     def receive(self) -> memoryview | None:
         """The next record, valid until the next call; None once either side ended. Wipes the one before."""
         self.forget()
+        with self._tls_lock:  # whoever is ending the link has said so to the other side by then
+            if self._ended:
+                return None
         self._check_alive()
         needed = _HEAD.size
         while self._filled < needed:
