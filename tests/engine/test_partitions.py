@@ -211,7 +211,7 @@ def test_the_error_of_a_lost_vault_is_one_to_try_again_after():
         ({"params": {"prompt_logprobs": 0}}, "prompt_logprobs"),
         ({"partitions": {"first": 32}}, "first token"),
         ({"partitions": {"origin": 256}}, "266 tokens"),
-        ({"partitions": {"turn": 300}}, "300 tokens"),
+        ({"partitions": {"rotation": 300}}, "300 tokens"),
         ({"spans": (Span("public", 3),)}, "public"),
         ({"spans": label_spans(4, public=3)}, "public"),
         ({"spans": (Span("public", 2), Span("public", 2))}, "public"),
