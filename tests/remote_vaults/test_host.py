@@ -66,7 +66,9 @@ async def test_a_kept_session_stays_in_its_vault_and_ends_with_it(node: RealNode
     assert await answer(node, private(TEXT, "kept", keep=True)) == first
     assert before & {one.pid for one in vault_host.bridges()}
     await node.client.end_session("tenant", "kept")
-    wait_until(lambda: len(vault_host.bridges()) <= 1)  # the spare one
+    async with asyncio.timeout(120):
+        while len(vault_host.bridges()) > 1:  # the spare one; the controller works in this very loop
+            await asyncio.sleep(0.05)
 
 
 def of_another_server(process: psutil.Process) -> bool:
@@ -79,8 +81,8 @@ async def test_no_vault_runs_beside_the_service(node: RealNode, vault_host: Host
     await anext(stream)
     there = set(vault_host.children())
     here = [one for one in psutil.Process().children(recursive=True) if one not in there]
-    own = [one for one in here if runs(one, "cloister.forkserver") and not of_another_server(one)]
-    assert len(own) == 3, "the fork server, its keeper and the service; no vault"
+    own = sorted(one.name() for one in here if one.name().startswith("cl-") and not of_another_server(one))
+    assert set(own) >= {"cl-forkserver", "cl-keeper", "cl-service"} and "cl-vault" not in own
     await stream.aclose()
 
 
