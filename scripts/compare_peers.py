@@ -29,7 +29,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from cloister.bench.connection import ServerAddress
+from cloister.bench.connection import on_free_port
 from cloister.bench.load import Workload
 from cloister.bench.report import RunReport, plot_runs
 from cloister.bench.servers import Comparison, ServerProcess, Side, compare
@@ -110,13 +110,13 @@ def compare_peers(
 
 
 def _cloister(folder: Path, logs: Path, arguments: list[str]) -> ServerProcess:
-    address = ServerAddress.on_free_port()
+    address = on_free_port()
     serve = [sys.executable, "-m", "cloister", "serve", "--port", str(address.port), "--model", str(folder)]
     return ServerProcess("cloister", [*serve, *arguments], address, logs / "cloister.log", api_key=DEVELOPMENT_KEY)
 
 
 def _vllm(name: str, python: Path, folder: Path, logs: Path, max_length: int, extra: dict[str, str]) -> ServerProcess:
-    address = ServerAddress.on_free_port()
+    address = on_free_port()
     # Not its `vllm` command: that looks for a package called vllm and does not find its own version.
     serve = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--dtype", "bfloat16"]
     serve += ["--max-model-len", str(max_length), "--host", "127.0.0.1", "--port", str(address.port)]

@@ -16,6 +16,7 @@ EVERYBODY = {"errors", "config", "levels", "messages"}
 ALLOWED = {
     "errors": set(),
     "config": {"errors"},
+    "addresses": {"errors"},
     "levels": {"errors"},
     "checks": {"errors"},
     "files": {"errors"},
@@ -25,7 +26,7 @@ ALLOWED = {
     "attest": {"errors", "checks", "files", "transparency"},
     "channel": {"errors"},
     "sealed_weights": {"errors", "files", "channel", "transparency"},
-    "client": EVERYBODY | {"checks", "attest", "channel", "transparency"},
+    "client": EVERYBODY | {"addresses", "checks", "attest", "channel", "transparency"},
     "backend": EVERYBODY,
 }
 """Packages that may import these and no others."""

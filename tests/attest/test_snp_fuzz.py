@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,8 +14,8 @@ from cloister.attest.snp.report import unwrap_report
 from cloister.errors import EvidenceInvalid
 from tests.attest import snp_maker as maker
 from tests.attest.snp_maker import AT, Chip, table
+from tests.fuzz.harness import fuzz
 
-HARNESS = Path(__file__).parents[1] / "fuzz" / "snp_evidence.py"
 CHIP = Chip("Genoa")
 REPORT, CERTIFICATES, ROOTS = CHIP.report(), CHIP.certificates, CHIP.roots
 
@@ -75,13 +73,4 @@ def test_a_report_is_found_in_its_wrappings(rest: bytes) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("runs", [4000, pytest.param(80000, marks=pytest.mark.release)])
 def test_the_parsers_under_atheris(tmp_path: Path, runs: int) -> None:
-    pytest.importorskip("atheris", reason="atheris is not installed")
-    run = subprocess.run(
-        [sys.executable, str(HARNESS), f"-runs={runs}", "-seed=1", "-max_len=2048", f"-artifact_prefix={tmp_path}/"],
-        capture_output=True,
-        text=True,
-        timeout=1100,
-        cwd=tmp_path,
-    )
-    assert run.returncode == 0, run.stderr[-4000:]
-    assert f"Done {runs} runs" in run.stderr
+    fuzz("snp_evidence.py", runs, 2048, tmp_path)

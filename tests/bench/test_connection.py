@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.bench.connection import MAX_BODY_BYTES, ResponseParser, ServerAddress
+from cloister.addresses import HttpAddress
+from cloister.bench.connection import MAX_BODY_BYTES, ResponseParser
 from cloister.errors import ProtocolError, SetupError
 
 
@@ -17,17 +18,17 @@ from cloister.errors import ProtocolError, SetupError
     ],
 )
 def test_what_users_type_becomes_one_address(text: str, normal: str) -> None:
-    assert str(ServerAddress.parse(text)) == normal
+    assert str(HttpAddress.parse(text)) == normal
 
 
 def test_the_prefix_stands_before_every_path() -> None:
-    assert ServerAddress.parse("http://host/api/v1").path("/v1/models") == "/api/v1/models"
+    assert HttpAddress.parse("http://host/api/v1").path("/v1/models") == "/api/v1/models"
 
 
 @pytest.mark.parametrize("text", ["", "localhost:8000", "ftp://host", "http://", "http://host:port", "http://u:p@host"])
 def test_anything_else_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(SetupError) as refused:
-        ServerAddress.parse(text)
+        HttpAddress.parse(text)
     assert "http://127.0.0.1:8000" in (refused.value.hint or "")
     assert "u:p" not in str(refused.value)
 

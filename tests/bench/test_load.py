@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cloister.bench.connection import ServerAddress
+from cloister.addresses import HttpAddress
 from cloister.bench.load import Workload, first_model, measure
 from cloister.bench.report import RunReport
 from cloister.errors import ServiceUnavailable, SetupError, Unauthorized
@@ -28,13 +28,13 @@ SMALL = Workload(input_tokens=12, output_tokens=10, requests_per_user=3, warmup=
 
 
 async def run(stub: Stub, load: Workload = SMALL, users: int = 2, key: str | None = "k") -> RunReport:
-    return await measure(ServerAddress.parse(stub.url), key, MODEL, load, users)
+    return await measure(HttpAddress.parse(stub.url), key, MODEL, load, users)
 
 
 async def test_every_token_of_every_request_is_counted_and_the_warm_up_is_not() -> None:
     ended = []
     with stub_server(openai_server()) as stub:
-        address = ServerAddress.parse(stub.url)
+        address = HttpAddress.parse(stub.url)
         report = await measure(address, "k", MODEL, SMALL, 4, lambda: ended.append(1))
     assert (report.users, report.requests, report.errors) == (4, 12, 0)
     assert (report.output_tokens, report.chunks, report.prompt_tokens) == (120, 120, 144)
@@ -142,7 +142,7 @@ async def test_failures_among_successes_do_not_stop_a_user() -> None:
 
 async def test_the_first_model_is_the_default() -> None:
     with stub_server(failing(models_response())) as stub:
-        assert await first_model(ServerAddress.parse(stub.url), None) == MODEL
+        assert await first_model(HttpAddress.parse(stub.url), None) == MODEL
 
 
 @pytest.mark.parametrize(
@@ -158,9 +158,9 @@ async def test_the_first_model_is_the_default() -> None:
 )
 async def test_a_server_that_is_none_is_said_so(respond: Respond, error: type[Exception]) -> None:
     with stub_server(respond) as stub, pytest.raises(error):
-        await first_model(ServerAddress.parse(stub.url), "k", timeout_s=0.5)
+        await first_model(HttpAddress.parse(stub.url), "k", timeout_s=0.5)
 
 
 async def test_nobody_listening_is_said_so() -> None:
     with pytest.raises(ServiceUnavailable, match="cloister serve"):
-        await first_model(ServerAddress.parse("http://127.0.0.1:9"), None)
+        await first_model(HttpAddress.parse("http://127.0.0.1:9"), None)

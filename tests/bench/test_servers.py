@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cloister.bench.connection import ServerAddress
+from cloister.addresses import HttpAddress
 from cloister.bench.load import Workload
 from cloister.bench.report import Percentiles, RunReport
 from cloister.bench.servers import Comparison, ServerProcess, Side, compare
@@ -45,13 +45,13 @@ def start(name: str, folder: Path) -> ServerProcess:
     said = folder / name
     command = [sys.executable, "-c", STUB, str(said)]
     server = ServerProcess(
-        name, command, ServerAddress("http", "127.0.0.1", 9), folder / f"{name}.log", environment={"PYTHONPATH": "."}
+        name, command, HttpAddress("http", "127.0.0.1", 9), folder / f"{name}.log", environment={"PYTHONPATH": "."}
     )
     server.__enter__()
     while not said.exists():
         assert psutil.pid_exists(server.pid), (folder / f"{name}.log").read_text()
         time.sleep(0.02)
-    server.address = ServerAddress.parse(said.read_text())
+    server.address = HttpAddress.parse(said.read_text())
     return server
 
 
@@ -89,13 +89,13 @@ async def test_servers_are_measured_in_turn_while_the_others_are_paused(tmp_path
 async def test_a_server_that_dies_at_start_is_reported_with_its_log(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "print('why'); raise SystemExit(3)"]
     log = tmp_path / "log"
-    dying = ServerProcess("peer", command, ServerAddress("http", "127.0.0.1", 9), log)
+    dying = ServerProcess("peer", command, HttpAddress("http", "127.0.0.1", 9), log)
     with dying as server, pytest.raises(ServiceUnavailable, match="ended with status 3") as failed:
         await server.ready(30)
     assert str(log) in (failed.value.hint or "") and "why" in log.read_text()
 
 
 def test_a_command_that_does_not_exist_is_an_error_to_act_on(tmp_path: Path) -> None:
-    server = ServerProcess("peer", [str(tmp_path / "none")], ServerAddress("http", "127.0.0.1", 9), tmp_path / "log")
+    server = ServerProcess("peer", [str(tmp_path / "none")], HttpAddress("http", "127.0.0.1", 9), tmp_path / "log")
     with pytest.raises(SetupError):
         server.__enter__()

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from cloister.client.address import NodeAddress, names_this_machine, tls_to
+from cloister.addresses import HttpAddress, is_loopback
+from cloister.client.address import tls_to
 from cloister.client.openai import Client
 from cloister.errors import ServiceUnavailable, SetupError
 from tests.client.fake_node import KEY, MODEL, FakeNode, release_in
@@ -32,7 +33,7 @@ from tests.client.local_proxy import proxy_to
     ],
 )
 def test_an_address_is_read_with_or_without_v1(text: str, url: str, prefix: str) -> None:
-    address = NodeAddress.parse(text)
+    address = HttpAddress.parse(text)
     assert (str(address), address.prefix) == (url, prefix)
     assert address.url("/v1/sealed") == f"{url}/v1/sealed"
     assert address.path("/v1/sealed") == f"{prefix}/v1/sealed"
@@ -47,12 +48,12 @@ def test_an_address_is_read_with_or_without_v1(text: str, url: str, prefix: str)
 )
 def test_what_is_no_address_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(SetupError) as refused:
-        NodeAddress.parse(text)
+        HttpAddress.parse(text)
     assert "127.0.0.1" in str(refused.value)
 
 
 def test_the_prefix_of_a_node_is_not_part_of_what_the_node_is_asked() -> None:
-    address = NodeAddress.parse("https://node.example/below")
+    address = HttpAddress.parse("https://node.example/below")
     assert address.endpoint("/below/v1/models") == "/v1/models"
     assert address.endpoint("/belowground/v1/models") == "/belowground/v1/models"
 
@@ -62,7 +63,7 @@ def test_the_prefix_of_a_node_is_not_part_of_what_the_node_is_asked() -> None:
     [("127.0.0.1", True), ("::1", True), ("localhost", True), ("127.evil.example", False), ("10.0.0.1", False)],
 )
 def test_only_loopback_is_this_machine(host: str, local: bool) -> None:
-    assert names_this_machine(host) is local
+    assert is_loopback(host) is local
 
 
 @pytest.fixture
@@ -110,5 +111,5 @@ def test_an_authority_nobody_knows_is_refused_and_a_known_one_serves(
 
 
 def test_for_plain_http_nothing_is_trusted_by_mistake() -> None:
-    context = tls_to(NodeAddress.parse("http://node.example"))
+    context = tls_to(HttpAddress.parse("http://node.example"))
     assert context.verify_mode is ssl.CERT_REQUIRED and context.check_hostname and not context.get_ca_certs()

@@ -3,9 +3,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from cloister.addresses import HttpAddress
 from cloister.attest.policy import Policy
 from cloister.checks import Examination
-from cloister.client.address import NodeAddress
 from cloister.client.verification import Verification, VerifiedNode
 from cloister.errors import ServiceUnavailable
 
@@ -19,7 +19,7 @@ class Verifier:
         self.gate.set()
         self.failing = False
 
-    def __call__(self, address: NodeAddress, policy: Policy) -> Verification:
+    def __call__(self, address: HttpAddress, policy: Policy) -> Verification:
         self.gate.wait(10)
         if self.failing:
             raise ServiceUnavailable("gone")

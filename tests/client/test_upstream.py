@@ -5,14 +5,14 @@ from collections.abc import Iterable
 
 import pytest
 
+from cloister.addresses import HttpAddress
 from cloister.channel.envelope import InnerHead
 from cloister.channel.stream import StreamOpener, StreamSealer
-from cloister.client.address import NodeAddress
 from cloister.client.message import SealedMessage
 from cloister.client.upstream import NeverAnswered, Upstream, UpstreamPool
 from cloister.errors import ChannelBroken, CloisterError, ServiceUnavailable
 
-ADDRESS = NodeAddress.parse("http://node.example/below")
+ADDRESS = HttpAddress.parse("http://node.example/below")
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/cloister-sealed\r\nTransfer-Encoding: chunked\r\n\r\n"
 KEY, ENC = bytes(range(32)), bytes(32)
 
@@ -181,4 +181,4 @@ async def test_what_nobody_asked_for_drops_the_connection() -> None:
 
 async def test_nobody_there_is_said_so() -> None:
     with pytest.raises(ServiceUnavailable):
-        await UpstreamPool(NodeAddress.parse("http://127.0.0.1:9")).take()
+        await UpstreamPool(HttpAddress.parse("http://127.0.0.1:9")).take()

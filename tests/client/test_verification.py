@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from cloister.addresses import HttpAddress
 from cloister.attest.evidence import NodeEvidence, write_evidence
 from cloister.attest.policy import Policy
-from cloister.client.address import NodeAddress, ask_for_evidence
+from cloister.client.address import ask_for_evidence
 from cloister.client.verification import NodeNotVerified, examine, verify
 from cloister.errors import EvidenceInvalid, ServiceUnavailable, SetupError, VerificationFailed
 from cloister.transparency.checkpoint import ReleaseTrust
@@ -180,8 +181,8 @@ def test_witnesses_that_are_asked_for_must_have_signed(node: FakeNode) -> None:
     assert broken(node.url, Policy(allow_software_tee=True, release=trust)) == {"log witnesses"}
 
 
-def altered(change: Evidence) -> Callable[[NodeAddress, bytes, int], NodeEvidence]:
-    def ask(address: NodeAddress, nonce: bytes, since: int) -> NodeEvidence:
+def altered(change: Evidence) -> Callable[[HttpAddress, bytes, int], NodeEvidence]:
+    def ask(address: HttpAddress, nonce: bytes, since: int) -> NodeEvidence:
         return change(ask_for_evidence(address, nonce, since))
 
     return ask
@@ -271,7 +272,7 @@ def test_another_program_that_saw_more_of_the_log_is_not_overwritten(node: FakeN
     verify(node.url, DEVELOPMENT)
     asked = 0
 
-    def ask(address: NodeAddress, nonce: bytes, since: int) -> NodeEvidence:
+    def ask(address: HttpAddress, nonce: bytes, since: int) -> NodeEvidence:
         nonlocal asked
         asked += 1
         evidence = ask_for_evidence(address, nonce, since)
@@ -284,7 +285,7 @@ def test_another_program_that_saw_more_of_the_log_is_not_overwritten(node: FakeN
 
 
 def test_evidence_is_what_the_wire_carries(node: FakeNode) -> None:
-    evidence = ask_for_evidence(NodeAddress.parse(node.url), b"n" * 32, 0)
+    evidence = ask_for_evidence(HttpAddress.parse(node.url), b"n" * 32, 0)
     assert write_evidence(evidence) and evidence.channel_key == node.channel_key.public
     with pytest.raises(EvidenceInvalid):
         replace(evidence, channel_key=b"short").report_data(b"n" * 32)

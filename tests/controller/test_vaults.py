@@ -57,7 +57,7 @@ async def test_a_dead_spare_is_replaced_after_a_while() -> None:
     node.close()
 
 
-async def test_a_vault_that_keeps_the_floor_loses_it_and_the_next_one_gets_it() -> None:
+async def test_a_vault_that_keeps_the_cores_loses_them_and_the_next_one_gets_them() -> None:
     node = await Node.build(spare_vaults=0, vault_deadline_s=0.2)
     node.ask(1, "slow")
     node.ask(2, "other", level="isolated")

@@ -11,8 +11,8 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["cloister.client"]):
+    from cloister.addresses import HttpAddress
     from cloister.channel.stream import StreamOpener
-    from cloister.client.address import NodeAddress
     from cloister.client.downstream import RequestReader, Unreadable, refusal_of_strangers
     from cloister.client.message import PROMPT_FIELDS, SealedAnswer, read_refusal, split_prompts
     from cloister.errors import ChannelBroken, InvalidRequest, SetupError
@@ -43,7 +43,7 @@ def answer(data: bytes) -> None:
     opened.finish()
 
 
-PARSERS = [read_requests, split, refusal, answer, lambda data: NodeAddress.parse(data.decode("utf-8", "replace"))]
+PARSERS = [read_requests, split, refusal, answer, lambda data: HttpAddress.parse(data.decode("utf-8", "replace"))]
 
 
 def one_input(data: bytes) -> None:

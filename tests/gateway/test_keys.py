@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from cloister.addresses import is_loopback
 from cloister.config import DEVELOPMENT_KEY, GatewaySettings
 from cloister.errors import SetupError, Unauthorized
-from cloister.gateway.keys import Caller, KeyRing, is_loopback, key_line, load_keys, new_key
+from cloister.gateway.keys import Caller, KeyRing, key_line, load_keys, new_key
 
 
 def test_a_new_key_opens_for_its_tenant_only(tmp_path: Path) -> None:

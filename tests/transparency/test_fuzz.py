@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from cloister.transparency.checkpoint import Checkpoint
 from cloister.transparency.note import Note, SigningKey
 from cloister.transparency.proof import ReleaseProof, write_proof
 from cloister.transparency.tiles import write_bundle
+from tests.fuzz.harness import fuzz
 from tests.transparency.node import manifest
 
 KEY = SigningKey.generate("log.example")
@@ -28,31 +27,9 @@ SEEDS = (
     bytes(96),
     write_proof(ReleaseProof(manifest=manifest(1), checkpoint=str(Note(TREE, (KEY.sign(TREE),))))),
 )
-HARNESS = Path(__file__).parents[1] / "fuzz" / "transparency_parsers.py"
 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("runs", [20000, pytest.param(400000, marks=pytest.mark.release)])
 def test_parsers_under_atheris(tmp_path: Path, runs: int) -> None:
-    pytest.importorskip("atheris", reason="atheris is not installed")
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    for number, seed in enumerate(SEEDS):
-        (corpus / str(number)).write_bytes(bytes([number]) + seed)
-    run = subprocess.run(
-        [
-            sys.executable,
-            str(HARNESS),
-            str(corpus),
-            f"-runs={runs}",
-            "-seed=1",
-            "-max_len=2048",
-            f"-artifact_prefix={tmp_path}/",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=1100,
-        cwd=tmp_path,
-    )
-    assert run.returncode == 0, run.stderr[-4000:]
-    assert f"Done {runs} runs" in run.stderr
+    fuzz("transparency_parsers.py", runs, 2048, tmp_path, [bytes([at]) + seed for at, seed in enumerate(SEEDS)])

@@ -158,13 +158,13 @@ class Room:
         return replies
 
     @property
-    def wants_floor(self) -> bool:
+    def wants_cores(self) -> bool:
         said = [m for m in self.said if isinstance(m, WantCores | CoresDone)]
         return bool(said) and isinstance(said[-1], WantCores)
 
     def serve(self) -> None:
         """Give the cores until it is not wanted any more."""
-        while self.wants_floor:
+        while self.wants_cores:
             self.say(LeaseCores(1))
 
     def first(self, number: int) -> SimpleNamespace:

@@ -20,6 +20,7 @@ from cloister.messages.vault import (
     Prefilled,
     Understood,
     VaultReady,
+    Verify,
     WantCores,
 )
 from cloister.models.decoder import Decoder
@@ -173,16 +174,16 @@ def test_when_the_pool_is_full_the_oldest_memory_goes_and_the_living_stay(llama:
     assert room.pool.free == blocks and answerer.exposed == {}
 
 
-def test_a_prompt_waits_for_blocks_without_asking_for_the_floor(llama: Decoder, answerer: FakeAnswerer):
+def test_a_prompt_waits_for_blocks_without_asking_for_cores(llama: Decoder, answerer: FakeAnswerer):
     room = Room(llama, SETTINGS.model_copy(update={"vault_kv_mib": 1}), answerer)
     each = 400
     fitting = room.pool.total // (each // 16)
     for number in range(fitting + 1):
         assert isinstance(room.confide(number, chr(65 + number) * each), Understood)
     room.serve()
-    assert len(answerer.exposed) == fitting and not room.wants_floor
+    assert len(answerer.exposed) == fitting and not room.wants_cores
     room.release(0)
-    assert room.wants_floor
+    assert room.wants_cores
     room.serve()
     assert room.first(fitting).token == engine_answer(llama, (65 + fitting,) * each)[0][0]
 
@@ -192,14 +193,14 @@ def test_a_prompt_that_waits_for_blocks_holds_none(llama: Decoder, answerer: Fak
     for number in range(3):
         room.confide(number, "p" * 32 + chr(65 + number) * 448)
     room.serve()
-    assert len(answerer.exposed) == 2 and not room.wants_floor
+    assert len(answerer.exposed) == 2 and not room.wants_cores
     for number in (2, 1, 0):
         room.cancel(number)
     room.forget()
     assert room.pool.free == room.pool.total
 
 
-def test_the_floor_is_asked_for_once_and_given_back(room: Room):
+def test_cores_are_asked_for_once_and_given_back(room: Room):
     assert kinds(room.vault.hear([confide(1, WORDS)])) == ["Understood", "WantCores"]
     assert kinds(room.vault.hear([confide(2, WORDS[:20])])) == ["Understood"]
     talk = []
@@ -215,7 +216,7 @@ def test_the_floor_is_asked_for_once_and_given_back(room: Room):
     ]
 
 
-def test_the_floor_is_asked_for_in_the_size_of_the_work(llama: Decoder, answerer: FakeAnswerer):
+def test_cores_are_asked_for_in_the_size_of_the_work(llama: Decoder, answerer: FakeAnswerer):
     room = Room(llama, SETTINGS.model_copy(update={"chunk_tokens": 80}), answerer)
     room.confide(1, WORDS)
     room.serve()
@@ -224,7 +225,7 @@ def test_the_floor_is_asked_for_in_the_size_of_the_work(llama: Decoder, answerer
     assert [m.tokens for m in room.said if isinstance(m, WantCores)] == [80, len(WORDS) - 80, 70, 64, 64]
 
 
-def test_a_floor_given_unasked_ends_the_vault(room: Room):
+def test_cores_given_unasked_end_the_vault(room: Room):
     with pytest.raises(ProtocolError):
         room.say(LeaseCores(1))
 
@@ -262,7 +263,7 @@ def test_a_bad_prompt_fails_with_a_code_and_without_a_word_of_it(room: Room, bad
     data, params, code = bad
     failed = room.confide(1, data, level, **params)
     assert isinstance(failed, Failed) and failed.code == code
-    assert "secret" not in failed.message and not room.wants_floor
+    assert "secret" not in failed.message and not room.wants_cores
     assert isinstance(room.confide(1, WORDS, level), Understood)
     room.serve()
     assert kinds(room.said).count("Failed") == 1
@@ -306,7 +307,7 @@ def test_cancel_at_every_stage_frees_everything(llama: Decoder, room: Room, answ
     room.confide(1, WORDS, level)
     room.confide(2, "z" + WORDS, level)
     for _ in range(turns):
-        if room.wants_floor:
+        if room.wants_cores:
             room.say(LeaseCores(1))
     room.cancel(1)
     room.cancel(1)
@@ -323,7 +324,12 @@ def test_cancel_at_every_stage_frees_everything(llama: Decoder, room: Room, answ
     assert room.pool.free == room.pool.total and answerer.exposed == {}
 
 
-def test_a_floor_that_nobody_needs_any_more_is_given_back_at_once(room: Room):
+def test_a_vault_verifies_nothing_yet_and_says_so_by_ending(room: Room):
+    with pytest.raises(ProtocolError):
+        room.say(Verify(1, 0, (5,)))
+
+
+def test_cores_that_nobody_needs_any_more_are_given_back_at_once(room: Room):
     room.confide(1, WORDS)
     room.cancel(1)
     assert kinds(room.say(LeaseCores(1))) == ["CoresDone"]

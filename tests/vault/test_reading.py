@@ -80,7 +80,7 @@ def test_what_does_not_open_is_refused_without_a_word_of_it(room: Room, what: st
     fields = {name: getattr(right, name) for name in ("data", "key", "enc", "index", "field")}
     failed = room.confide(1, LockedPrompt(**{**fields, **wrong}))
     assert isinstance(failed, Failed) and failed.code == "channel_broken" and failed.param is None
-    assert not room.wants_floor
+    assert not room.wants_cores
 
 
 @pytest.mark.parametrize(

@@ -13,61 +13,22 @@ import ssl
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Literal, cast
-from urllib.parse import urlsplit
 
 import httptools
 
-from cloister.errors import ProtocolError, SetupError
-
-EXAMPLE = "Write it like http://127.0.0.1:8000"
-
-
-@dataclass(frozen=True, slots=True)
-class ServerAddress:
-    """An http(s) server: `prefix` is what stands before `/v1`, usually nothing."""
-
-    scheme: str
-    host: str
-    port: int
-    prefix: str = ""
-
-    @classmethod
-    def parse(cls, text: str) -> ServerAddress:
-        """Accepts `http://host:port`, with or without a trailing `/v1`."""
-        try:
-            parts = urlsplit(text.strip())
-            port = parts.port
-        except ValueError:
-            raise SetupError("That URL cannot be read.", hint=f"{EXAMPLE}.") from None
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SetupError("The URL must begin with http:// or https:// and name a host.", hint=f"{EXAMPLE}.")
-        if parts.username or parts.query or parts.fragment:
-            raise SetupError("The URL must hold no user name, query or fragment.", hint=f"{EXAMPLE}.")
-        prefix = parts.path.rstrip("/").removesuffix("/v1")
-        return cls(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), prefix)
-
-    @classmethod
-    def on_free_port(cls) -> ServerAddress:
-        """One on this machine that nobody listens at now, for a server that is about to be started."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return cls("http", "127.0.0.1", int(probe.getsockname()[1]))
-
-    @property
-    def authority(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-    def path(self, endpoint: str) -> str:
-        return self.prefix + endpoint
-
-    def __str__(self) -> str:
-        return f"{self.scheme}://{self.authority}{self.prefix}"
-
+from cloister.addresses import HttpAddress
+from cloister.errors import ProtocolError
 
 READ_BYTES = 16 * 1024
 MAX_HEAD_BYTES = 64 * 1024
 MAX_BODY_BYTES = 64 * 1024 * 1024
+
+
+def on_free_port() -> HttpAddress:
+    """An address on this machine that nobody listens at now, for a server that is about to be started."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return HttpAddress("http", "127.0.0.1", int(probe.getsockname()[1]))
 
 
 class ResponseParser:
@@ -134,7 +95,7 @@ class Exchange:
 class Connection(asyncio.BufferedProtocol):
     """Sends one request at a time, until the server closes it or an exchange fails."""
 
-    def __init__(self, address: ServerAddress, api_key: str | None) -> None:
+    def __init__(self, address: HttpAddress, api_key: str | None) -> None:
         self._address = address
         self._authorization = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
         self._transport: asyncio.Transport | None = None
@@ -144,7 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         self._ended: asyncio.Future[None] | None = None
 
     @classmethod
-    async def open(cls, address: ServerAddress, api_key: str | None = None) -> Connection:
+    async def open(cls, address: HttpAddress, api_key: str | None = None) -> Connection:
         """Connect. Raises OSError when nobody listens."""
         context = ssl.create_default_context() if address.scheme == "https" else None
         loop = asyncio.get_running_loop()

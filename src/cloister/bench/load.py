@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from cloister.bench.connection import Connection, Exchange, ServerAddress
+from cloister.addresses import HttpAddress
+from cloister.bench.connection import Connection, Exchange
 from cloister.bench.messages import Answer, BrokenAnswer, Endpoint, PromptSource, read_answer, request_body
 from cloister.bench.report import RunReport, summarise
 from cloister.errors import ProtocolError, ServiceUnavailable, SetupError, Unauthorized
@@ -43,7 +44,7 @@ class Workload:
     sessions: bool = False
 
 
-async def first_model(address: ServerAddress, api_key: str | None, timeout_s: float = 10.0) -> str:
+async def first_model(address: HttpAddress, api_key: str | None, timeout_s: float = 10.0) -> str:
     """The first model the server offers. Raises an error a user can act on when there is no such server."""
     try:
         async with asyncio.timeout(timeout_s):
@@ -74,7 +75,7 @@ async def first_model(address: ServerAddress, api_key: str | None, timeout_s: fl
 class User:
     """One user with one connection, who keeps it alive between requests."""
 
-    def __init__(self, address: ServerAddress, api_key: str | None, path: str, timeout_s: float) -> None:
+    def __init__(self, address: HttpAddress, api_key: str | None, path: str, timeout_s: float) -> None:
         self._address = address
         self._api_key = api_key
         self._path = path
@@ -113,7 +114,7 @@ class User:
 
 
 async def measure(
-    address: ServerAddress,
+    address: HttpAddress,
     api_key: str | None,
     model: str,
     load: Workload,

@@ -20,7 +20,7 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any
 
-from cloister.bench.connection import ServerAddress
+from cloister.addresses import HttpAddress
 from cloister.bench.load import Workload, first_model, measure
 from cloister.bench.report import RunReport
 from cloister.errors import ServiceUnavailable, SetupError
@@ -36,7 +36,7 @@ class ServerProcess:
         self,
         name: str,
         command: Sequence[str],
-        address: ServerAddress,
+        address: HttpAddress,
         log: Path,
         *,
         api_key: str | None = None,

@@ -16,7 +16,7 @@ from cloister.cli.options import DEFAULT_KEY, DEFAULT_URL, ApiKey, Url, numbers
 from cloister.errors import ServiceUnavailable, SetupError
 
 if TYPE_CHECKING:
-    from cloister.bench.connection import ServerAddress
+    from cloister.addresses import HttpAddress
     from cloister.bench.load import Workload
     from cloister.bench.report import BenchReport, Percentiles, RunReport
     from cloister.bench.suite.documents import Table
@@ -73,7 +73,7 @@ def bench_serve(
     """
     import uvloop
 
-    from cloister.bench.connection import ServerAddress
+    from cloister.addresses import HttpAddress
     from cloister.bench.load import Workload
     from cloister.bench.suite.documents import write_json
 
@@ -89,7 +89,7 @@ def bench_serve(
         protection=protection,
         sessions=sessions,
     )
-    report = uvloop.run(_measure_all(ServerAddress.parse(url), api_key, model, load, numbers(users)))
+    report = uvloop.run(_measure_all(HttpAddress.parse(url), api_key, model, load, numbers(users)))
     printed = json_file == Path("-")
     if printed:
         typer.echo(json.dumps(report.as_json(), indent=2))
@@ -106,7 +106,7 @@ def bench_serve(
 
 
 async def _measure_all(
-    address: ServerAddress, api_key: str, model: str | None, load: Workload, users: list[int]
+    address: HttpAddress, api_key: str, model: str | None, load: Workload, users: list[int]
 ) -> BenchReport:
     from cloister.bench.load import first_model, measure
     from cloister.bench.report import BenchReport

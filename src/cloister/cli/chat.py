@@ -72,10 +72,10 @@ def chat(
 
       cloister chat --protection isolated --policy policy.toml
     """
+    from cloister.addresses import HttpAddress
     from cloister.cli.conversation import Conversation
-    from cloister.client.address import NodeAddress
 
-    address = NodeAddress.parse(url)
+    address = HttpAddress.parse(url)
     if prompt is None and as_json:
         raise SetupError("--json answers one question.", hint='Give it, or "-" to read it from standard input.')
     if insecure_plaintext and (policy or allow_software_tee):

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import httpx2
 
-from cloister.client.address import NodeAddress
+from cloister.addresses import HttpAddress
 from cloister.client.sealed import SealedTransport
 from cloister.client.verification import VerifiedNode
 from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, SetupError, Unauthorized
@@ -31,7 +31,7 @@ class Conversation:
 
     def __init__(
         self,
-        address: NodeAddress,
+        address: HttpAddress,
         api_key: str,
         *,
         node: VerifiedNode | None = None,

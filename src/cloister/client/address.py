@@ -1,86 +1,22 @@
-"""Where a node listens, from what a user types, and a question to it: bounded in time and size, telling nothing of who
-asks.
+"""A question to a node: bounded in time and size, telling nothing of who asks.
 
 TLS hides who asks from the network; trust does not rest on it, and answers are not checked here.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import ssl
-from dataclasses import dataclass
 from time import monotonic
-from urllib.parse import urlsplit
 
 import httpx2
 import msgspec
 
+from cloister.addresses import HttpAddress
 from cloister.attest.evidence import MAX_EVIDENCE_BYTES, NodeEvidence, read_evidence
-from cloister.errors import CloisterError, EvidenceInvalid, ServiceUnavailable, SetupError
-
-EXAMPLE = "Write it like https://node.example or http://127.0.0.1:8000."
+from cloister.errors import CloisterError, EvidenceInvalid, ServiceUnavailable
 
 
-@dataclass(frozen=True, slots=True)
-class NodeAddress:
-    """A node behind http(s): `prefix` is what stands before `/v1`, where somebody put the node below a path."""
-
-    scheme: str
-    host: str
-    port: int
-    prefix: str = ""
-
-    @classmethod
-    def parse(cls, text: str) -> NodeAddress:
-        """Accepts `https://host`, with or without a port, a path before `/v1`, and `/v1` itself."""
-        try:
-            parts = urlsplit(text.strip())
-            port = parts.port
-            parts.netloc.encode("ascii")
-        except ValueError:
-            raise SetupError("The node's URL cannot be read.", hint=EXAMPLE) from None
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SetupError("The node's URL must begin with http:// or https:// and name a host.", hint=EXAMPLE)
-        if parts.username or parts.password or parts.query or parts.fragment:
-            raise SetupError("The node's URL must hold no user name, query or fragment.", hint=EXAMPLE)
-        if not all("!" <= each <= "~" for each in parts.path):
-            raise SetupError("The path of the node's URL holds what a path may not.", hint=EXAMPLE)
-        prefix = parts.path.rstrip("/").removesuffix("/v1")
-        return cls(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), prefix)
-
-    @property
-    def authority(self) -> str:
-        """What goes into the Host header."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-    def path(self, endpoint: str) -> str:
-        """Where an endpoint such as `/v1/sealed` is found on that server."""
-        return self.prefix + endpoint
-
-    def endpoint(self, path: str) -> str:
-        """The endpoint that a path on that server leads to: what is meant for the node has no prefix any more."""
-        return path.removeprefix(self.prefix) if path.startswith(f"{self.prefix}/") else path
-
-    def url(self, endpoint: str) -> str:
-        """The whole URL of an endpoint."""
-        return f"{self}{endpoint}"
-
-    def __str__(self) -> str:
-        return f"{self.scheme}://{self.authority}{self.prefix}"
-
-
-def names_this_machine(host: str) -> bool:
-    """Whether a host is a loopback address or `localhost`; any other name might be anything, so: no."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def tls_to(address: NodeAddress) -> ssl.SSLContext:
+def tls_to(address: HttpAddress) -> ssl.SSLContext:
     """The context for https; for http one that trusts nobody, which is cheap to make and of no use by mistake."""
     if address.scheme == "https":
         return httpx2.create_ssl_context()
@@ -95,7 +31,7 @@ _BUSY = (408, 429, 502, 503, 504)
 _HINT = "Check the address; `cloister serve` starts a node."
 
 
-def ask_for_evidence(address: NodeAddress, nonce: bytes, since: int) -> NodeEvidence:
+def ask_for_evidence(address: HttpAddress, nonce: bytes, since: int) -> NodeEvidence:
     """The node's evidence for this nonce, with the log proven from `since` entries on.
 
     ServiceUnavailable if there is no answer; EvidenceInvalid if the answer is no evidence.
@@ -120,7 +56,7 @@ def ask_for_evidence(address: NodeAddress, nonce: bytes, since: int) -> NodeEvid
 
 
 def post(
-    address: NodeAddress,
+    address: HttpAddress,
     endpoint: str,
     headers: Headers,
     content: bytes,

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from cloister.addresses import is_loopback
 from cloister.channel.envelope import InnerHead
 from cloister.channel.sealing import MAX_PLAINTEXT_BYTES
-from cloister.client.address import names_this_machine
 from cloister.client.message import HOP_BY_HOP, Refusal
 from cloister.client.upstream import Upstream
 
@@ -293,10 +293,10 @@ class Downstream(asyncio.Protocol):
 def refusal_of_strangers(request: Request) -> Refusal | None:
     """Refuse what a web page could make a browser send: another host's name (DNS rebinding), or a page's origin."""
     hosts = request.values("host")
-    if len(hosts) != 1 or not names_this_machine(_PORT.sub("", hosts[0]).strip("[]")):
+    if len(hosts) != 1 or not is_loopback(_PORT.sub("", hosts[0]).strip("[]")):
         return Refusal(403, "This proxy answers to localhost only. Use 127.0.0.1 in the URL.", "foreign_host")
     for origin in request.values("origin"):
-        if not names_this_machine(urlsplit(origin).hostname or ""):
+        if not is_loopback(urlsplit(origin).hostname or ""):
             return Refusal(403, "This proxy does not answer to web pages of other hosts.", "foreign_origin")
     return None
 

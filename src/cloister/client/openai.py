@@ -13,8 +13,8 @@ from typing import Any, ClassVar, NoReturn, Self
 import httpx2
 import openai
 
+from cloister.addresses import HttpAddress
 from cloister.attest.policy import Policy, load_policy
-from cloister.client.address import NodeAddress
 from cloister.client.sealed import AsyncSealedTransport, SealedTransport
 from cloister.client.verification import Verification, VerifiedNode
 from cloister.errors import ChannelBroken, CloisterError, SetupError, VerificationFailed
@@ -152,6 +152,6 @@ def _only_to(node: VerifiedNode) -> dict[str, Any]:
 
 def _same_server(node: VerifiedNode, base_url: str | httpx2.URL) -> str:
     """The API's address, if it is the verified node's."""
-    if NodeAddress.parse(str(base_url)) != node.address:
+    if HttpAddress.parse(str(base_url)) != node.address:
         raise SetupError("A copy of a client speaks to the same node.", hint="Make a new client for another one.")
     return node.address.url("/v1")

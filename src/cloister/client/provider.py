@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import httpx2
 
+from cloister.addresses import HttpAddress
 from cloister.attest.policy import Policy
 from cloister.channel.envelope import release_to
-from cloister.client.address import NodeAddress, post
+from cloister.client.address import post
 from cloister.client.message import MAX_REFUSAL_BYTES, OUTER_HEADERS, is_sealed, read_refusal
 from cloister.client.verification import Verification, verify
 from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, ServiceUnavailable, SetupError
@@ -22,10 +23,10 @@ WHOLE_S = 60.0
 
 
 def release_key(
-    url: str, content_key: bytes, policy: Policy, *, verifier: Callable[[NodeAddress, Policy], Verification] = verify
+    url: str, content_key: bytes, policy: Policy, *, verifier: Callable[[HttpAddress, Policy], Verification] = verify
 ) -> Verification:
     """Release the key to the node if it passes the policy; the verification. Returns only if the node has the key."""
-    address = NodeAddress.parse(url)
+    address = HttpAddress.parse(url)
     verification = verifier(address, policy)
     try:
         _send(address, verification.channel_key, content_key)
@@ -36,7 +37,7 @@ def release_key(
     return verification
 
 
-def _send(address: NodeAddress, channel_key: bytes, content_key: bytes) -> None:
+def _send(address: HttpAddress, channel_key: bytes, content_key: bytes) -> None:
     release = release_to(channel_key, content_key)
     too_large = ChannelBroken("The node's answer to the key is too long to be one.")
     try:

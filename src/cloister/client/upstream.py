@@ -13,8 +13,9 @@ from typing import Protocol, cast
 
 import httptools
 
+from cloister.addresses import HttpAddress
 from cloister.channel.envelope import InnerHead
-from cloister.client.address import NodeAddress, tls_to
+from cloister.client.address import tls_to
 from cloister.client.message import (
     ENDPOINT,
     MAX_REFUSAL_BYTES,
@@ -49,7 +50,7 @@ class NeverAnswered(ServiceUnavailable):
 class Upstream(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, address: NodeAddress) -> None:
+    def __init__(self, address: HttpAddress) -> None:
         head = [f"POST {address.path(ENDPOINT)} HTTP/1.1", f"Host: {address.authority}"]
         head += [f"{name}: {value}" for name, value in OUTER_HEADERS]
         self._head = "\r\n".join((*head, "Content-Length: ")).encode("ascii")
@@ -58,7 +59,7 @@ class Upstream(asyncio.Protocol):
         self.used = False
 
     @classmethod
-    async def open(cls, address: NodeAddress, tls: ssl.SSLContext | None) -> Upstream:
+    async def open(cls, address: HttpAddress, tls: ssl.SSLContext | None) -> Upstream:
         """Connect; ServiceUnavailable when nobody listens there."""
         loop = asyncio.get_running_loop()
         try:
@@ -206,7 +207,7 @@ class Upstream(asyncio.Protocol):
 class UpstreamPool:
     """Connections to one node, kept while nobody uses them."""
 
-    def __init__(self, address: NodeAddress) -> None:
+    def __init__(self, address: HttpAddress) -> None:
         self._address = address
         self._tls = tls_to(address) if address.scheme == "https" else None
         self._idle: list[Upstream] = []

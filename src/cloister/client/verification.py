@@ -22,12 +22,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from cloister.addresses import HttpAddress
 from cloister.attest.evidence import NONCE_BYTES, NodeEvidence
 from cloister.attest.node import verify_node
 from cloister.attest.policy import Policy
 from cloister.channel.sealing import key_id
 from cloister.checks import Examination, Verdict
-from cloister.client.address import NodeAddress, ask_for_evidence
+from cloister.client.address import ask_for_evidence
 from cloister.errors import EvidenceInvalid, VerificationFailed
 from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, read_checkpoint
 from cloister.transparency.dev_log import ORIGIN_PREFIX
@@ -35,7 +36,7 @@ from cloister.transparency.note import Algorithm, VerifierKey
 from cloister.transparency.proof import log_origin, verify_release
 from cloister.transparency.seen import SeenLogs, SeenMoved
 
-Ask = Callable[[NodeAddress, bytes, int], NodeEvidence]
+Ask = Callable[[HttpAddress, bytes, int], NodeEvidence]
 _TRIES = 3
 
 
@@ -89,7 +90,7 @@ class NodeNotVerified(VerificationFailed):
 
 
 def verify(
-    node: NodeAddress | str, policy: Policy, *, memory: SeenLogs | None = None, ask: Ask = ask_for_evidence
+    node: HttpAddress | str, policy: Policy, *, memory: SeenLogs | None = None, ask: Ask = ask_for_evidence
 ) -> Verification:
     """The verification, if it passed; NodeNotVerified (a VerificationFailed) names the checks that did not.
 
@@ -102,10 +103,10 @@ def verify(
 
 
 def examine(
-    node: NodeAddress | str, policy: Policy, *, memory: SeenLogs | None = None, ask: Ask = ask_for_evidence
+    node: HttpAddress | str, policy: Policy, *, memory: SeenLogs | None = None, ask: Ask = ask_for_evidence
 ) -> Verification:
     """The verification, passed or not. The log's checkpoint is remembered if it did."""
-    address = NodeAddress.parse(node) if isinstance(node, str) else node
+    address = HttpAddress.parse(node) if isinstance(node, str) else node
     visit = _Visit(address, policy, memory or seen_logs(), ask)
     for _ in range(_TRIES):
         try:
@@ -118,7 +119,7 @@ def examine(
 class _Visit:
     """One question and what becomes of the answer."""
 
-    def __init__(self, address: NodeAddress, policy: Policy, memory: SeenLogs, ask: Ask) -> None:
+    def __init__(self, address: HttpAddress, policy: Policy, memory: SeenLogs, ask: Ask) -> None:
         self._address = address
         self._policy = policy
         self._memory = memory
@@ -253,10 +254,10 @@ class VerifiedNode:
         url: str,
         policy: Policy,
         *,
-        verifier: Callable[[NodeAddress, Policy], Verification] = verify,
+        verifier: Callable[[HttpAddress, Policy], Verification] = verify,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self.address = NodeAddress.parse(url)
+        self.address = HttpAddress.parse(url)
         self.policy = policy
         self._verifier = verifier
         self._clock = clock

@@ -1,4 +1,4 @@
-"""The controller's handle on the client, the process that holds prompts at the level `mpc`, and on parties of its own.
+"""The controller's handle on the MPC client, which holds prompts at the level `mpc`, and on parties of its own.
 
     (parties on this machine, dealt the model) → client → requests
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 CLIENT, LOCAL_PARTIES = "cloister.mpc.client.process", "cloister.mpc.local_parties"
 SECONDS_BETWEEN_STARTS = (0.5, 2.0, 10.0, 30.0)
-SECONDS_FOR_CLERK_TO_END = 5.0
+SECONDS_FOR_CLIENT_TO_END = 5.0
 SECONDS_FOR_PARTIES_TO_END = 30.0
 ABOUT_SECONDS_TO_START = 90
 """To start three parties and deal them the default model on two cores; what a first request is told."""
@@ -101,7 +101,7 @@ class MpcClientKeeper:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
         if self._client is not None:
-            await self._client.close(SECONDS_FOR_CLERK_TO_END)
+            await self._client.close(SECONDS_FOR_CLIENT_TO_END)
         if self._local_parties is not None:
             await self._local_parties.close(SECONDS_FOR_PARTIES_TO_END)
         self._forget_shares()
@@ -113,7 +113,7 @@ class MpcClientKeeper:
                 await self._start_once()
                 failures = 0
                 await self._any_ended.wait()
-                log.warning("The client or its parties ended; starting again.")
+                log.warning("The MPC client or its parties ended; starting again.")
             except CloisterError as reason:
                 self._trouble = reason
                 log.error("The level mpc does not start: %s", reason.message)
@@ -121,7 +121,7 @@ class MpcClientKeeper:
             self._route.client_gone()
             self._begun = monotonic()
             if self._client is not None:
-                await self._client.close(SECONDS_FOR_CLERK_TO_END)
+                await self._client.close(SECONDS_FOR_CLIENT_TO_END)
             await asyncio.sleep(SECONDS_BETWEEN_STARTS[min(failures, len(SECONDS_BETWEEN_STARTS) - 1)])
             failures += 1
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cloister.addresses import is_loopback
 from cloister.config import GatewaySettings
 from cloister.gateway.errors import (
     BodyTimeout,
@@ -24,12 +25,12 @@ from cloister.gateway.errors import (
     error_response,
     log_unexpected,
 )
-from cloister.gateway.keys import is_loopback
 from cloister.gateway.metrics import Metrics
 
 BODY_TIMEOUT_S = 30.0
 JSON = "application/json"
 _DRAIN_S = 2.0
+_PORT = re.compile(r":\d+$")
 
 
 async def read_body(request: Request, settings: GatewaySettings, wanted: str = JSON, limit: int | None = None) -> bytes:
@@ -65,9 +66,6 @@ async def _drain(pieces: AsyncIterator[bytes], limit: int) -> None:
                 limit -= len(piece)
                 if limit < 0:
                     return
-
-
-_PORT = re.compile(r":\d+$")
 
 
 class Guard:

@@ -22,6 +22,10 @@ from cloister.prompts.tokenizer import Tokenizer
 
 _LONG_CHARACTERS = 8192
 _MANY_MESSAGES = 64
+# Below this, dividing logits by the temperature overflows; the limit of the distribution is the greedy choice anyway.
+_GREEDY_BELOW = 1e-4
+_SMALLEST_TOP_P = 1e-6
+_SEED_MASK = 2**63 - 1
 
 
 def for_vault(prompt: Prompt) -> bytes:
@@ -59,15 +63,9 @@ def _is_long(prompt: Prompt) -> bool:
     if isinstance(prompt, ChatPrompt):
         return (
             len(prompt.messages) > _MANY_MESSAGES
-            or sum(len(turn.content) for turn in prompt.messages) > _LONG_CHARACTERS
+            or sum(len(message.content) for message in prompt.messages) > _LONG_CHARACTERS
         )
     return isinstance(prompt, TextPrompt) and len(prompt.text) > _LONG_CHARACTERS
-
-
-# Below this, dividing logits by the temperature overflows; the limit of the distribution is the greedy choice anyway.
-_GREEDY_BELOW = 1e-4
-_SMALLEST_TOP_P = 1e-6
-_SEED_MASK = 2**63 - 1
 
 
 def answer_tokens(prompt_tokens: int | None, asked: int | None, default: int, max_context: int) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import re
 import secrets
 import tomllib
@@ -18,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from cloister.addresses import is_loopback
 from cloister.config import DEVELOPMENT_KEY, GatewaySettings
 from cloister.errors import SetupError, Unauthorized
 
@@ -77,16 +77,6 @@ def key_line(key: str, tenant: str, trust_group: str = "") -> str:
     if trust_group:
         owner = f'{{ tenant = {owner}, trust_group = "{_checked(trust_group, "trust group")}" }}'
     return f'"sha256:{_digest(key).hex()}" = {owner}'
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address. A name other than localhost might be anything, so: no."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _digest(key: str) -> bytes:

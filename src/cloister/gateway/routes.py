@@ -11,9 +11,9 @@ from fastapi.security import HTTPAuthorizationCredentials
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from cloister.addresses import is_loopback
 from cloister.errors import CloisterError, ModelNotFound, ServiceUnavailable
 from cloister.gateway.api import Api, AskedBy, api_of, bearer, caller_of, json_response
-from cloister.gateway.keys import is_loopback
 from cloister.gateway.openapi import errors, replies
 from cloister.gateway.terms import LevelInfo, check_session
 from cloister.messages.generation import Stats

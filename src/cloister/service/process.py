@@ -44,7 +44,7 @@ def prepare(decoder: Decoder, settings: EngineSettings) -> Service:
 
 
 class Service:
-    """Steps the engine while it has work and the cores is its own (messages.service.Pause)."""
+    """Steps the engine while it has work and the cores are its own (messages.service.Pause)."""
 
     def __init__(self, engine: Engine, ready: Ready) -> None:
         self._engine = engine

@@ -140,7 +140,7 @@ class Vault:
                 control.sendall(encode_frame(tuple(replies)))
 
     def hear(self, messages: Iterable[FromController]) -> list[msgspec.Struct]:
-        """Do what the messages ask; what to say in reply, and that the cores is wanted if it is."""
+        """Do what the messages ask; what to say in reply, and that cores are wanted if they are."""
         replies = [reply for message in messages for reply in self._do(message)]
         return replies + self._ask_for_cores()
 
@@ -154,7 +154,7 @@ class Vault:
                 return []
             case LeaseCores(cores=cores):
                 if not self._wants_cores:
-                    raise ProtocolError("the cores was given to a vault that did not ask for it.")
+                    raise ProtocolError("Cores were given to a vault that did not ask for them.")
                 self._wants_cores = False
                 self._kernels.use_cores(cores)
                 return [*self._work(), CoresDone()]

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from msgspec.structs import replace
+
+from tests.mpc.local import SHAPE
 
 pytest.importorskip("spu", reason="generation on shares needs the extra [mpc]")
 
@@ -14,26 +17,8 @@ from cloister.bench.mpc.parties import Parties
 from cloister.bench.mpc.plan import VARIANTS, Variant
 from cloister.mpc.cache.plan import CachePlan
 from cloister.mpc.model import decoder
-from cloister.mpc.model.shape import ModelShape
 
-TINY = ModelShape(
-    layers=4,
-    heads=2,
-    kv_heads=1,
-    head_size=4,
-    hidden=8,
-    inner=8,
-    vocabulary=300,
-    positions=0,
-    context=512,
-    epsilon=1e-5,
-    activation="silu",
-    gated=True,
-    biases=False,
-    tied=True,
-    rotation=(1.0, 0.5),
-    scales=(1.0, 1.0, 0.5, 0.5),
-)
+TINY = replace(SHAPE, layers=4, context=512, rotation=(1.0, 0.5), scales=(1.0, 1.0, 0.5, 0.5))
 
 
 @pytest.fixture(scope="module")

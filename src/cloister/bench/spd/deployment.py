@@ -17,7 +17,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from cloister.bench.connection import Connection, ServerAddress
+from cloister.bench.connection import Connection, on_free_port
 from cloister.bench.load import PATHS, User, Workload, measure
 from cloister.bench.messages import Answer, PromptSource, request_body
 from cloister.bench.report import RunReport
@@ -115,7 +115,7 @@ class Deployment:
 @asynccontextmanager
 async def deploy(folder: ModelFolder, logs: Path, arguments: Sequence[str] = ()) -> AsyncIterator[Deployment]:
     """Start a server for this model and wait until it has answered at every level once."""
-    address = ServerAddress.on_free_port()
+    address = on_free_port()
     log = logs / f"serve-{address.port}.log"
     command = [sys.executable, "-m", "cloister", "serve", "--port", str(address.port), "--model", str(folder.path)]
     with ServerProcess("cloister serve", [*command, *arguments], address, log, api_key=DEVELOPMENT_KEY) as server:

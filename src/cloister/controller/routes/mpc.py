@@ -15,7 +15,7 @@ from cloister.messages.vault import Confide, Understood
 
 
 class MpcClient(Protocol):
-    """The client's process, as far as requests are concerned."""
+    """The MPC client's process, as far as requests are concerned."""
 
     def confide(self, confided: Confide) -> None:
         """Give it a prompt; ServiceUnavailable while it is not up."""
@@ -24,7 +24,7 @@ class MpcClient(Protocol):
 
 
 class MpcRoute(Route):
-    """Frontend → client → frontend. The client may only speak of requests it has."""
+    """Frontend → MPC client → frontend. The client may only speak of requests it has."""
 
     level = LEVELS["mpc"]
 

@@ -1,7 +1,7 @@
 """The vault bridge: `python -m cloister.link.network.vault_bridge FD`, started by a vault host for each connection.
 
 It finds out who connects before anything else happens. Then it plays the service on the link of a new vault, and the
-controller on its control socket: it passes the conversation on, but for the cores, which is the vault host's to give.
+controller on its control socket: it passes the conversation on, but for the cores, which are the vault host's to give.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class VaultBridge:
         """Controller → vault. None of them is kept: a prompt is among them."""
         for message in messages:
             if isinstance(message, LeaseCores):
-                raise ProtocolError("the cores of a vault host is not the server's to give.")
+                raise ProtocolError("The cores of a vault host are not the server's to give.")
             self._tell_vault(message)
 
     def to_vault(self) -> None:
