@@ -91,9 +91,6 @@ def smollm_folder() -> ModelFolder:
 
 @pytest.fixture(scope="session")
 def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`cloister serve` with the default model, one for all tests that only talk to it; its base URL.
-
-    One compute thread: two that wait for each other are slow where another group of tests has the other core.
-    """
-    with running_server(tmp_path_factory.mktemp("served") / "log", "--threads", "1") as server:
+    """`cloister serve` with the default model, one for all tests that only talk to it; its base URL."""
+    with running_server(tmp_path_factory.mktemp("served") / "log") as server:
         yield server.url()

@@ -56,11 +56,16 @@ class Command:
 
 
 class Server(Command):
-    """`cloister serve` on a free port; without `mpc`, whose parties take gigabytes, unless the arguments ask for it."""
+    """`cloister serve` on a free port, with what tests want unless the arguments say otherwise.
+
+    Without `mpc`, whose parties take gigabytes. With one compute thread: two that wait for each other are slow where
+    another group of tests has the other core.
+    """
 
     def __init__(self, log: Path, *arguments: str) -> None:
-        without = () if "--mpc" in arguments else ("--mpc", "off")
-        super().__init__(log, "serve", "--port", "0", *without, *arguments)
+        usual = {"--mpc": "off", "--threads": "1"}
+        added = [word for option in usual.items() if option[0] not in arguments for word in option]
+        super().__init__(log, "serve", "--port", "0", *added, *arguments)
 
     def url(self, patience_s: float = 240) -> str:
         """Where it listens, once it says so."""

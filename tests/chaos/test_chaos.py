@@ -35,7 +35,7 @@ HANGS_S = 300.0
 """A request that hears nothing for so long is taken to hang; far above what a busy machine needs."""
 
 ARGUMENTS = (
-    *("--threads", "1", "--kv-cache-mib", "128", "--vault-kv-mib", "32", "--spare-vaults", str(SPARES)),
+    *("--kv-cache-mib", "128", "--vault-kv-mib", "32", "--spare-vaults", str(SPARES)),
     *("--link-deadline-ms", str(int(LINK_DEADLINE_S * 1000)), "--session-idle", "5"),
 )
 LEVELS = ("open", "partitioned", "partitioned", "partitioned", "isolated")

@@ -15,7 +15,7 @@ from tests.cli.conftest import Run
 from tests.forkserver.model import save_model
 from tests.served import Server, running_server
 
-SMALL = ("--threads", "1", "--kv-cache-mib", "64", "--vault-kv-mib", "64", "--spare-vaults", "1")
+SMALL = ("--kv-cache-mib", "64", "--vault-kv-mib", "64", "--spare-vaults", "1")
 SOFTWARE = ("--allow-software-tee",)
 
 
@@ -29,7 +29,8 @@ def server(tmp_path_factory: pytest.TempPathFactory, smollm_folder: ModelFolder)
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """A model that is loaded in no time, for tests that are about the processes."""
-    return (*SMALL, "--model", str(save_model(tmp_path_factory.mktemp("model") / "tiny").path), "--dtype", "fp32")
+    model = save_model(tmp_path_factory.mktemp("model") / "tiny").path
+    return (*SMALL, "--model", str(model), "--dtype", "fp32", "--threads", "2")
 
 
 def ask(

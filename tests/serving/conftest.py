@@ -19,12 +19,12 @@ Decoders = Callable[[str], Decoder]
 
 @pytest.fixture(scope="session")
 def decoders(smollm_folder: ModelFolder) -> Decoders:
-    """The default model in either precision, loaded once."""
+    """The default model in either precision, loaded once; one thread, for another group of tests has the other core."""
     loaded: dict[str, Decoder] = {}
 
     def decoder(dtype: str) -> Decoder:
         if dtype not in loaded:
-            device = choose_device(EngineSettings(dtype=dtype))  # type: ignore[arg-type]
+            device = choose_device(EngineSettings(dtype=dtype, threads=1))  # type: ignore[arg-type]
             loaded[dtype] = load_from_files(smollm_folder, device)
         return loaded[dtype]
 

@@ -31,8 +31,6 @@ def test_greedy_equals_transformers(smollm_folder: ModelFolder, decoders: Decode
     assert node.engine.stats().preemptions > count // 12
 
     model = AutoModelForCausalLM.from_pretrained(smollm_folder.path, dtype=torch.float32).eval()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
     with torch.inference_mode():
         for i, answer in zip(order, answers, strict=True):
             # Greedy decoding is the fixed point: each token is the argmax after those before it.
@@ -45,4 +43,3 @@ def test_greedy_equals_transformers(smollm_folder: ModelFolder, decoders: Decode
                 torch.tensor([prompts[i]]), max_new_tokens=TOKENS, do_sample=False, eos_token_id=None
             )
             assert mine == generated[0, len(prompts[i]) :].tolist()
-    torch.set_num_threads(threads)

@@ -21,7 +21,7 @@ pytest.importorskip("spu", reason="needs the extra: pip install '.[mpc]'")
 
 NEEDED_BYTES = 10e9
 TOKENS = 4
-SMALL = ("--threads", "1", "--dtype", "fp32", "--kv-cache-mib", "16", "--vault-kv-mib", "16", "--spare-vaults", "1")
+SMALL = ("--dtype", "fp32", "--kv-cache-mib", "16", "--vault-kv-mib", "16", "--spare-vaults", "1")
 QUESTION = [{"role": "user", "content": "What is the capital of France? Answer in one short sentence."}]
 PATIENCE_S = 1500
 

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 LEVELS = ("partitioned", "isolated", "open")
 ARGUMENTS = (
-    *("--threads", "1", "--dtype", "fp32", "--kv-cache-mib", "8", "--vault-kv-mib", "8", "--spare-vaults", "1"),
+    *("--dtype", "fp32", "--kv-cache-mib", "8", "--vault-kv-mib", "8", "--spare-vaults", "1"),
     *("--max-vaults", "8", "--attester", "software"),
 )
 

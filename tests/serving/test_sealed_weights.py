@@ -22,7 +22,7 @@ from tests.served import running_server
 
 KEY = os.urandom(32)
 PROVIDER = SigningKey.generate("provider.example/weights")
-SMALL = ("--threads", "1", "--dtype", "fp32", "--kv-cache-mib", "16", "--vault-kv-mib", "16", "--spare-vaults", "1")
+SMALL = ("--dtype", "fp32", "--kv-cache-mib", "16", "--vault-kv-mib", "16", "--spare-vaults", "1")
 ACCEPTED = Policy(allow_software_tee=True, accept_missing_layers=("memory_lock", "no_swap"))
 
 
