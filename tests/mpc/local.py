@@ -105,10 +105,10 @@ class LocalParties:
             await provider.close()
         return told
 
-    async def opened(self, answer: str = "token", patience_s: float = 90) -> TokenPasses:
-        """A generation at parties that are ready, or soon will be."""
+    async def opened(self, patience_s: float = 90) -> TokenPasses:
+        """A generation at parties that are ready, or soon will be; of logits, which take the least to compile."""
         await connected(self, patience_s)
-        return await self.model.open(len(PROMPT), 8, answer, lambda _: None)  # type: ignore[arg-type]
+        return await self.model.open(len(PROMPT), 8, "logits", lambda _: None)
 
     def party(self, rank: int) -> psutil.Process:
         """The party's own process, wherever it runs."""
@@ -140,9 +140,9 @@ async def connected(local: LocalParties, patience_s: float) -> None:
 
 async def tokens(passes: TokenPasses, count: int, prompt: Sequence[int] = PROMPT) -> list[int]:
     """A greedy answer."""
-    answer = [int((await passes.prefill(prompt, None))[0])]
+    answer = [int((await passes.prefill(prompt, None)).argmax())]
     while len(answer) < count:
-        answer.append(int((await passes.step(len(answer) - 1, answer[-1:], None))[0]))
+        answer.append(int((await passes.step(len(answer) - 1, answer[-1:], None)).argmax()))
     return answer
 
 

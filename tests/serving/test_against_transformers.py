@@ -19,7 +19,7 @@ TOKENS = 24
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("count", "room_mib"), [(12, 20), pytest.param(110, 24, marks=pytest.mark.release)])
+@pytest.mark.parametrize(("count", "room_mib"), [(6, 12), pytest.param(110, 24, marks=pytest.mark.release)])
 def test_greedy_equals_transformers(smollm_folder: ModelFolder, decoders: Decoders, count: int, room_mib: int) -> None:
     tokenizer = Tokenizer(smollm_folder)
     prompts = [tuple(tokenizer.encode(text)) for text in make_prompts(count)]
@@ -37,7 +37,7 @@ def test_greedy_equals_transformers(smollm_folder: ModelFolder, decoders: Decode
             whole = torch.tensor([[*prompts[i], *answer.tokens]])
             best = model(whole).logits[0, len(prompts[i]) - 1 : -1].argmax(-1).tolist()
             assert answer.tokens == best, f"prompt {i}"
-        for i in range(count // 18):
+        for i in range(max(1, count // 18)):
             mine = answers[order.index(i)].tokens
             generated = model.generate(
                 torch.tensor([prompts[i]]), max_new_tokens=TOKENS, do_sample=False, eos_token_id=None

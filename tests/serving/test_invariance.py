@@ -13,14 +13,14 @@ from cloister.prompts.tokenizer import Tokenizer
 from tests.serving.conftest import Answer, Decoders, Node
 from tests.serving.prompts import make_prompts
 
-Cases: TypeAlias = tuple[tuple[int, int], ...]
+Cases: TypeAlias = tuple[tuple[int, int, int], ...]
 
 GREEDY = SamplingParams(max_tokens=20, temperature=0, logprobs=3)
 SEEDED = SamplingParams(max_tokens=20, temperature=0.9, top_p=0.95, seed=11, logprobs=0)
 CHUNKS = (5, 64, 512)
-FEW = ((0, 5), (11, 512))
-ALL = tuple((company, chunk) for company in (0, 7, 31) for chunk in CHUNKS)
-"""How many neighbours, and how many tokens of prompts a step takes."""
+FEW = ((0, 5, 64), (5, 512, 8))
+ALL = tuple((company, chunk, room) for company, room in ((0, 64), (7, 64), (31, 16)) for chunk in CHUNKS)
+"""How many neighbours, how many tokens of prompts a step takes, and MiB for keys and values."""
 
 
 def neighbours(tokenizer: Tokenizer, count: int, seed: int) -> list[tuple[tuple[int, ...], SamplingParams]]:
@@ -50,14 +50,14 @@ def test_alone_or_in_company(
     smollm_folder: ModelFolder, decoders: Decoders, dtype: str, params: SamplingParams, cases: Cases
 ) -> None:
     tokenizer = Tokenizer(smollm_folder)
-    prompt = tuple(tokenizer.encode(make_prompts(40, seed=3)[-1] * 2))
+    prompt = tuple(tokenizer.encode(make_prompts(40, seed=3)[-1] * (1 if cases is FEW else 2)))
     alone = Node(decoders(dtype)).answers([(prompt, params)])[0]
     assert len(alone.tokens) == len(alone.logprobs) == 20
-    for company, chunk in cases:
+    for company, chunk, room in cases:
         requests = neighbours(tokenizer, company, seed=company + chunk)
         place = company // 2
         requests.insert(place, (prompt, params))
-        node = Node(decoders(dtype), chunk_tokens=chunk, kv_cache_mib=16 if company > 7 else 64)
+        node = Node(decoders(dtype), chunk_tokens=chunk, kv_cache_mib=room)
         assert node.answers(requests)[place] == alone, (company, chunk)
 
 

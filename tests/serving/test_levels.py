@@ -1,6 +1,6 @@
 """Output invariance: the levels of protection give the same answers, token for token and logprob for logprob.
 
-The whole node serves: processes, sandboxes, links and HTTP. Prompts arrive at once, so that batches, floors, and
+The whole node serves: processes, sandboxes, links and HTTP. Prompts arrive at once, so that batches, core leases and
 vaults mix as they will; what a request says must not show any of it.
 """
 
@@ -91,7 +91,7 @@ async def second_turns(node: Node, messages: list[list[dict[str, str]]], how: di
     assert await node.answers(kept, "partitioned") == opened
 
 
-@pytest.fixture(scope="module", params=["bf16", "fp32"])
+@pytest.fixture(scope="module", params=["bf16", pytest.param("fp32", marks=pytest.mark.release)])
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """The default model in either precision; that of the server of all tests is the first."""
     if request.param == "bf16":
@@ -138,7 +138,7 @@ def qwen2(smollm_folder: ModelFolder, tmp_path_factory: pytest.TempPathFactory) 
     yield folder
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("dtype", ["fp32", pytest.param("bf16", marks=pytest.mark.release)])
 @pytest.mark.parametrize("count", [12, pytest.param(40, marks=pytest.mark.release)])
 async def test_levels_agree_on_another_architecture(qwen2: Path, count: int, dtype: str, tmp_path: Path) -> None:
     with running_server(tmp_path / "log", "--model", str(qwen2), "--dtype", dtype) as server:
