@@ -31,12 +31,12 @@ from cloister.messages.vault import (
     VaultReady,
     WantCores,
 )
-from cloister.models.load import load_from_files
 from cloister.models.source import ModelFolder
 from cloister.prompts.reading import PromptReading
 from cloister.prompts.tokenizer import Tokenizer
 from tests.forkserver.conftest import SETTINGS
 from tests.forkserver.talk import Child, Controller
+from tests.models.architectures import load_from_files
 
 TEXT = "What is said here stays here, and is longer than one chunk of the prefill."
 TAGGED = "You are a helpful assistant, and patient. <confidential>What is said here</confidential> stays here."

@@ -68,9 +68,6 @@ class ByteTokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(token for token in tokens if token < 256).decode("utf-8", "replace")
 
-    def token_text(self, token: int) -> str:
-        return self.token_bytes(token).decode("utf-8", "replace")
-
     def token_bytes(self, token: int) -> bytes:
         return bytes([token]) if token < 256 else b"<end>"
 

@@ -28,6 +28,9 @@ from cloister.models import fused
 from cloister.models.decoder import Decoder, RawParts
 from cloister.models.fused import FusedDecoder
 from cloister.models.hooked import HookedDecoder
+from cloister.models.load import load_decoder
+from cloister.models.source import ModelFolder
+from cloister.models.weights import open_weights
 
 VOCABULARY = 301
 COMMON: dict[str, Any] = {
@@ -80,6 +83,11 @@ def device_of(kernels: Kernels) -> Device:
         return CpuDevice(kernels)
     assert isinstance(kernels, ReferenceKernels)
     return ReferenceDevice(kernels)
+
+
+def load_from_files(folder: ModelFolder, device: Device) -> Decoder:
+    """The folder's model with parts packed here and now, in this process's own memory."""
+    return load_decoder(folder, RawParts(open_weights(folder), device.kernels), device)
 
 
 def random_decoder(config: PretrainedConfig, kernels: Kernels) -> Decoder:

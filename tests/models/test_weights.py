@@ -61,7 +61,7 @@ def test_every_dtype_and_odd_shapes(tmp_path: Path, dtype: torch.dtype) -> None:
     save_file(tensors, tmp_path / "model.safetensors")
     weights = open_weights(folder_of(tmp_path))
     for name, tensor in tensors.items():
-        assert torch.equal(weights[name], tensor) and weights.shape(name) == tuple(tensor.shape)
+        assert torch.equal(weights[name], tensor) and weights[name].shape == tensor.shape
 
 
 def test_our_writer_is_read_by_safetensors(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from cloister.engine.engine import Engine
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.messages.generation import Failed, SamplingParams, Submit, TokenLogprob, label_spans
 from cloister.models.decoder import Decoder
-from cloister.models.load import load_from_files
 from cloister.models.source import ModelFolder
+from tests.models.architectures import load_from_files
 
 Decoders = Callable[[str], Decoder]
 

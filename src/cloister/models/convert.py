@@ -39,16 +39,6 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: dict[str, FileRecord]
 
 
-def record_files(folder: Path) -> dict[str, FileRecord]:
-    return {
-        path.name: FileRecord(bytes=path.stat().st_size, sha256=sha256_of(path)) for path in sorted(folder.iterdir())
-    }
-
-
-def write_manifest(folder: Path, manifest: Manifest) -> None:
-    (folder / FILE_NAME).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
-
-
 def read_manifest(folder: Path) -> Manifest | None:
     """The folder's manifest; None where there is none: a folder that we did not convert."""
     try:
@@ -97,8 +87,9 @@ def _convert(gguf: Path, target: Path, *, name: str, sha256: str) -> None:
             source.write_description(partial)
             task = bar.add_task(f"Converting {name}", total=1.0)
             source.write_weights(partial / "model.safetensors", lambda part: bar.update(task, completed=part))
-        files = record_files(partial)
-        write_manifest(partial, Manifest(name, gguf.name, sha256, "bf16", files))
+        files = {path.name: FileRecord(path.stat().st_size, sha256_of(path)) for path in sorted(partial.iterdir())}
+        manifest = Manifest(name, gguf.name, sha256, "bf16", files)
+        (partial / FILE_NAME).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
         for path in (*partial.iterdir(), partial):
             sync(path)
         partial.rename(target)

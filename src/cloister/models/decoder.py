@@ -8,7 +8,7 @@ packed already in a sealed memory file (`sealed.py`). Parts know names, not arch
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -55,16 +55,8 @@ class Parts(ABC):
         """The tensor, contiguous; floating point as fp32. Not to be written to."""
 
     @abstractmethod
-    def packed(self, weight: str, bias: str | None = None) -> Packed:
-        """One product out of exactly these tensors."""
-
-    @abstractmethod
-    def joined(self, *layers: str) -> Packed:
-        """One product out of linear layers over the same input, their columns in this order, with any biases."""
-
-    @abstractmethod
-    def gated(self, gate: str, up: str, act: Gate) -> Packed:
-        """The two layers of a gated MLP as one product act(x·G) × (x·U)."""
+    def product(self, weights: Sequence[str], biases: Sequence[str], gate: Gate | None = None) -> Packed:
+        """One product out of exactly these tensors; with a gate, the two weights' columns alternate."""
 
     @abstractmethod
     def leftover(self) -> set[str]:
@@ -72,6 +64,15 @@ class Parts(ABC):
 
     def optional(self, name: str) -> torch.Tensor | None:
         return self.tensor(name) if self.has(name) else None
+
+    def joined(self, *layers: str, gate: Gate | None = None) -> Packed:
+        """One product out of linear layers over the same input, their columns in this order, with any biases."""
+        biases = [f"{layer}.bias" for layer in layers]
+        return self.product([f"{layer}.weight" for layer in layers], biases if any(map(self.has, biases)) else (), gate)
+
+    def gated(self, gate: str, up: str, act: Gate) -> Packed:
+        """The two layers of a gated MLP as one product act(x·G) × (x·U)."""
+        return self.joined(gate, up, gate=act)
 
 
 class RawParts(Parts):
@@ -89,18 +90,11 @@ class RawParts(Parts):
         found = self._raw(name)
         return (found.float() if found.is_floating_point() else found).contiguous()
 
-    def packed(self, weight: str, bias: str | None = None) -> Packed:
-        return self._kernels.pack(self._raw(weight), None if bias is None else self._raw(bias))
-
-    def joined(self, *layers: str) -> Packed:
-        weight = torch.cat([self._raw(f"{layer}.weight") for layer in layers])
-        biases = self._biases(layers)
-        return self._kernels.pack(weight, torch.cat(biases) if biases else None)
-
-    def gated(self, gate: str, up: str, act: Gate) -> Packed:
-        weight = interleave_gate(self._raw(f"{gate}.weight"), self._raw(f"{up}.weight"))
-        biases = [bias[:, None] for bias in self._biases((gate, up))]
-        return self._kernels.pack(weight, interleave_gate(*biases)[:, 0] if biases else None, act)
+    def product(self, weights: Sequence[str], biases: Sequence[str], gate: Gate | None = None) -> Packed:
+        join: Callable[..., torch.Tensor] = _joined if gate is None else interleave_gate
+        weight = join(*(self._raw(name) for name in weights))
+        bias = join(*(self._raw(name)[:, None] for name in biases))[:, 0] if biases else None
+        return self._kernels.pack(weight, bias, gate)
 
     def leftover(self) -> set[str]:
         return set(self._weights) - self._asked
@@ -113,10 +107,9 @@ class RawParts(Parts):
         self._asked.add(name)
         return found
 
-    def _biases(self, layers: Sequence[str]) -> list[torch.Tensor]:
-        """The layers' biases: all of them or none."""
-        names = [f"{layer}.bias" for layer in layers]
-        return [self._raw(name) for name in names] if any(map(self.has, names)) else []
+
+def _joined(*rows: torch.Tensor) -> torch.Tensor:
+    return torch.cat(rows) if len(rows) > 1 else rows[0]
 
 
 def lacking(name: str) -> ModelCorrupt:

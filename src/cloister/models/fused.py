@@ -76,8 +76,8 @@ def suits(config: PretrainedConfig) -> bool:
     """Whether the model is one of the family, in shapes the kernels take."""
     if config.model_type not in FAMILIES or config.hidden_act not in GATES:
         return False
-    widths = (config.hidden_size, config.intermediate_size, _head_dim(config))
-    return all(width % 16 == 0 for width in widths) and _head_dim(config) <= 256
+    widths = (config.hidden_size, config.intermediate_size, head_dim(config))
+    return all(width % 16 == 0 for width in widths) and head_dim(config) <= 256
 
 
 class FusedDecoder(Decoder):
@@ -89,7 +89,7 @@ class FusedDecoder(Decoder):
         self.device = device
         self.max_context = max_context
         self.vocabulary = int(config.vocab_size)
-        self._rotary = Rotary(config, _head_dim(config), max_context)
+        self._rotary = Rotary(config, head_dim(config), max_context)
         self._epsilon = float(config.rms_norm_eps)
         self._layers = [self._layer(config, parts, index) for index in range(config.num_hidden_layers)]
         self._norm = parts.tensor("model.norm.weight")
@@ -123,10 +123,10 @@ class FusedDecoder(Decoder):
         shape = LayerShape(
             heads=config.num_attention_heads,
             kv_heads=config.num_key_value_heads,
-            dim=_head_dim(config),
+            dim=head_dim(config),
             rotary=self._rotary.width,
             epsilon=self._epsilon,
-            scale=_head_dim(config) ** -0.5,
+            scale=head_dim(config) ** -0.5,
             window=_window(config, index),
         )
         layer = Layer(
@@ -158,7 +158,7 @@ def _check(packed: Packed, columns: int, k: int) -> None:
         )
 
 
-def _head_dim(config: PretrainedConfig) -> int:
+def head_dim(config: PretrainedConfig) -> int:
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 

@@ -10,7 +10,7 @@ import json
 import logging
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -76,56 +76,37 @@ class GgufFile:
         wanted = {name: tuple(tensor.shape) for name, tensor in self._model.state_dict().items()}
         if self.config.tie_word_embeddings:
             wanted.pop("lm_head.weight", None)
-        writer = ShardWriter(path, wanted, torch.bfloat16)
-        try:
-            total = sum(tensor.n_bytes for tensor in self._reader.tensors)
-            done = 0
-            for stored in self._reader.tensors:
-                for name, tensor in self._converted(stored):
-                    self._write_one(writer, wanted, name, tensor)
-                done += stored.n_bytes
-                progress(done / total)
-            for name, tensor in self._merged.items():
-                self._write_one(writer, wanted, name, tensor)
+        with closing(ShardWriter(path, wanted, torch.bfloat16)) as writer:
+            for name, tensor in self._tensors(progress):
+                if name not in wanted:
+                    continue
+                if tuple(tensor.shape) != wanted[name]:
+                    shapes = f"{tuple(tensor.shape)}, the model needs {wanted[name]}"
+                    raise self._unsupported(f"its tensor {name} is {shapes}")
+                writer.write(name, tensor)
             if writer.missing:
                 raise self._unsupported(f"it lacks {len(writer.missing)} tensors, {min(writer.missing)} among them")
-        finally:
-            writer.close()
 
-    @cached_property
-    def _merged(self) -> dict[str, torch.Tensor]:
-        """Tensors that several of the file's tensors make together (experts): whole only after the last was read."""
-        return {}
-
-    @cached_property
-    def _layout(self) -> tuple[Any, dict[str, str]]:
-        """transformers' way to undo the file's layout (the permuted q and k of Llama, …), and its map of names."""
+    def _tensors(self, progress: Callable[[float], None]) -> Iterator[tuple[str, torch.Tensor]]:
+        """The file's tensors by transformers' names and in its layout (the file's q and k of Llama are permuted, …)."""
         kind: Any = maps.TENSOR_PROCESSORS.get(self.architecture, maps.TensorProcessor)
         processor = kind(config=self.config.to_dict())
         with self._unsupported_if_it_fails("its tensors' names are not known"):
-            return processor, maps.get_gguf_hf_weights_map(self._model, processor)
-
-    def _converted(self, stored: gguf.ReaderTensor) -> Iterator[tuple[str, torch.Tensor]]:
-        processor, names = self._layout
-        with self._unsupported_if_it_fails(f"its tensor {stored.name} cannot be converted"):
-            values = gguf.dequantize(stored.data, stored.tensor_type)
-            result = processor.process(
-                weights=values,
-                name=stored.name,
-                tensor_key_mapping=names,
-                parsed_parameters={"tensors": self._merged},
-            )
-        if result.name in names:
-            yield names[result.name], torch.from_numpy(np.array(result.weights, order="C"))
-
-    def _write_one(
-        self, writer: ShardWriter, wanted: dict[str, tuple[int, ...]], name: str, tensor: torch.Tensor
-    ) -> None:
-        if name not in wanted:
-            return
-        if tuple(tensor.shape) != wanted[name]:
-            raise self._unsupported(f"its tensor {name} is {tuple(tensor.shape)}, the model needs {wanted[name]}")
-        writer.write(name, tensor)
+            names: dict[str, str] = maps.get_gguf_hf_weights_map(self._model, processor)
+        # What several of the file's tensors make together (experts) is whole only after the last was read.
+        merged: dict[str, torch.Tensor] = {}
+        done, total = 0, sum(tensor.n_bytes for tensor in self._reader.tensors)
+        for stored in self._reader.tensors:
+            with self._unsupported_if_it_fails(f"its tensor {stored.name} cannot be converted"):
+                values = gguf.dequantize(stored.data, stored.tensor_type)
+                result = processor.process(
+                    weights=values, name=stored.name, tensor_key_mapping=names, parsed_parameters={"tensors": merged}
+                )
+            if result.name in names:
+                yield names[result.name], torch.from_numpy(np.array(result.weights, order="C"))
+            done += stored.n_bytes
+            progress(done / total)
+        yield from merged.items()
 
     def _write_tokenizer(self, folder: Path) -> None:
         with self._unsupported_if_it_fails("its tokenizer cannot be read"):

@@ -23,7 +23,7 @@ from cloister.compute.layer import Packed
 from cloister.compute.layout import Batch
 from cloister.errors import ModelUnsupported
 from cloister.models.decoder import Decoder, Parts, misshapen
-from cloister.models.fused import check_rotary
+from cloister.models.fused import check_rotary, head_dim
 
 UNSUPPORTED_ATTENTION = ("softcap", "s_aux", "sinks")
 
@@ -58,8 +58,7 @@ class HookedDecoder(Decoder):
         self._head = self._model.get_output_embeddings()
         heads = int(config.num_attention_heads)
         kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
-        dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
-        self.cache_shape = CacheShape(int(config.num_hidden_layers), kv_heads, dim)
+        self.cache_shape = CacheShape(int(config.num_hidden_layers), kv_heads, head_dim(config))
         self.queries_per_kv_head = heads // kv_heads
         # The model tells these with its first step.
         self.scales, self.windows = [0.0] * self.cache_shape.layers, [0] * self.cache_shape.layers
@@ -118,8 +117,8 @@ def _assembled(config: PretrainedConfig, parts: Parts, kernels: Kernels) -> Any:
     _check_matrices(model)
     for path, module in list(model.named_modules()):
         if isinstance(module, nn.Linear):
-            bias = None if module.bias is None else stored[f"{path}.bias"]
-            packed = parts.packed(stored[f"{path}.weight"], bias)
+            biases = [] if module.bias is None else [stored[f"{path}.bias"]]
+            packed = parts.product([stored[f"{path}.weight"]], biases)
             if (packed.columns, packed.k) != module.weight.shape:
                 raise misshapen(f"{path}.weight")
             model.set_submodule(path, PackedLinear(packed, kernels))

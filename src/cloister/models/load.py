@@ -10,10 +10,9 @@ from transformers import AutoConfig
 from cloister.compute.base import Device
 from cloister.errors import ModelUnsupported
 from cloister.models import fused
-from cloister.models.decoder import Decoder, Parts, RawParts
+from cloister.models.decoder import Decoder, Parts
 from cloister.models.fused import FusedDecoder
 from cloister.models.source import ModelFolder
-from cloister.models.weights import open_weights
 
 
 def load_decoder(folder: ModelFolder, parts: Parts, device: Device, max_context: int = 0) -> Decoder:
@@ -30,8 +29,3 @@ def load_decoder(folder: ModelFolder, parts: Parts, device: Device, max_context:
     from cloister.models.hooked import HookedDecoder  # imports the whole of transformers' modelling: seconds
 
     return HookedDecoder(config, parts, device, context)
-
-
-def load_from_files(folder: ModelFolder, device: Device, max_context: int = 0) -> Decoder:
-    """The same with parts packed here and now, in this process's own memory."""
-    return load_decoder(folder, RawParts(open_weights(folder), device.kernels), device, max_context)

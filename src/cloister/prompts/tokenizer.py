@@ -141,10 +141,6 @@ class Tokenizer:
             return ByteStream(self._visible_bytes)
         return WindowStream(self.decode, self._special)
 
-    def token_text(self, token: int) -> str:
-        """One token as a reader of logprobs wants to see it: special tokens by name, broken characters as U+FFFD."""
-        return self.token_bytes(token).decode("utf-8", "replace")
-
     def token_bytes(self, token: int) -> bytes:
         """The exact bytes one token stands for; empty for an id without a token."""
         return self._all_bytes[token] if 0 <= token < len(self._all_bytes) else b""

@@ -32,7 +32,6 @@ from cloister.sealed_weights.header import (
     VERSION,
     WeightsFile,
     WeightsHeader,
-    binding,
     key_check,
     read_header,
     sign_header,
@@ -168,8 +167,10 @@ class WeightsBundle:
 
 
 def _aead(content_key: bytes | bytearray, header: WeightsHeader, note: str) -> AESGCM:
+    """Under a key that ties every chunk to this header."""
     key = bytearray(32)
-    HKDF(hashes.SHA256(), 32, salt=header.salt, info=_INFO + binding(note)).derive_into(content_key, key)
+    info = _INFO + hashlib.sha256(note.encode()).digest()
+    HKDF(hashes.SHA256(), 32, salt=header.salt, info=info).derive_into(content_key, key)
     try:
         return AESGCM(key)
     finally:

@@ -33,20 +33,14 @@ def new_content_key(path: Path) -> bytes:
 
 def read_content_key(path: Path) -> bytes:
     """The key in the file. One that others could have read or changed is refused."""
-    key = _parsed(read_private(path, 256, "content key"))
-    if key is None:
-        raise SetupError(f"{path} does not hold a content key.", hint="`cloister weights key` makes one.")
-    return key
-
-
-def _parsed(data: bytes) -> bytes | None:
-    if not data.startswith(_PREFIX):
-        return None
+    data = read_private(path, 256, "content key")
     try:
         key = base64.b64decode(data.removesuffix(b"\n").removeprefix(_PREFIX), validate=True)
     except binascii.Error:
-        return None
-    return key if len(key) == KEY_BYTES else None
+        key = b""
+    if not data.startswith(_PREFIX) or len(key) != KEY_BYTES:
+        raise SetupError(f"{path} does not hold a content key.", hint="`cloister weights key` makes one.")
+    return key
 
 
 def key_check(content_key: bytes | bytearray) -> bytes:
@@ -134,11 +128,6 @@ def read_provider_key(text: str) -> VerifierKey:
     if key.algorithm is not Algorithm.ED25519:
         raise SetupError("The provider's key is a witness's, not one that signs weights.")
     return key
-
-
-def binding(note: str) -> bytes:
-    """What ties every chunk to this header."""
-    return hashlib.sha256(note.encode()).digest()
 
 
 _HINT = "Fetch the file from the provider again, and check the provider's key."

@@ -11,6 +11,7 @@ from cloister.bench.mpc.quality_tasks import Sample, Task
 from cloister.mpc.cache.plan import CachePlan
 from cloister.mpc.functions.bundle import NAIVE
 from cloister.mpc.model.plain import PlainModel
+from tests.mpc.model.plain_generation import PlainGeneration, teacher_forced
 from tests.mpc.model.tiny import some_tokens, tiny_model
 
 PROMPT, NEW = 64, 6
@@ -43,7 +44,7 @@ def test_the_full_cache_reads_as_one_pass_over_everything(model: PlainModel) -> 
     tokens = some_tokens(PROMPT + NEW)
     prompt = read_prompt(model, tokens[:PROMPT])
     reader = Reader(model, CachePlan(method="full"), PROMPT, NEW + 2)
-    expected = model.teacher_forced(tokens)
+    expected = teacher_forced(model, tokens)
     assert np.allclose(prompt.logits, expected[PROMPT - 1], atol=1e-3)
     assert np.allclose(reader.read(prompt, reader.caches(prompt), tokens[PROMPT:]), expected[PROMPT:], atol=1e-3)
 
@@ -55,7 +56,7 @@ def test_one_pass_answers_as_many_single_steps(model: PlainModel, name: str) -> 
     prompt = read_prompt(model, tokens[:PROMPT])
     reader = Reader(model, PLANS[name], PROMPT, NEW)
     together = reader.read(prompt, reader.caches(prompt), tokens[PROMPT:])
-    generation = model.generation(PLANS[name], PROMPT, NEW)
+    generation = PlainGeneration(model, PLANS[name], PROMPT, NEW)
     generation.prefill(tokens[:PROMPT])
     single = [generation.step(at, [token])[0] for at, token in enumerate(tokens[PROMPT:])]
     assert np.allclose(together, np.stack(single), atol=1e-3)
@@ -70,7 +71,7 @@ def test_guesses_do_not_change_what_is_likeliest(model: PlainModel) -> None:
     def logits_for(given: list[int]) -> np.ndarray:
         return np.concatenate([prompt.logits[None], reader.read(prompt, caches, given)[: len(given) - 1]])
 
-    generation = model.generation(PLANS["mpcache"], PROMPT, NEW)
+    generation = PlainGeneration(model, PLANS["mpcache"], PROMPT, NEW)
     expected = generation.greedy(tokens, NEW)
     assert _greedy(logits_for, some_tokens(NEW, seed=4), NEW) == expected == _greedy(logits_for, expected, NEW)
 

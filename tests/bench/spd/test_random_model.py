@@ -4,7 +4,7 @@ import torch
 
 from cloister.bench.spd.random_model import LlamaShape, write_random_model
 from cloister.models.source import ModelFolder
-from cloister.models.weights import Shard
+from cloister.models.weights import read_shard
 
 
 def test_the_default_has_the_shape_of_a_360m_llama() -> None:
@@ -14,11 +14,11 @@ def test_the_default_has_the_shape_of_a_360m_llama() -> None:
 def test_every_tensor_is_there_and_the_text_side_is_the_others(smollm_folder: ModelFolder, tmp_path: Path) -> None:
     shape = LlamaShape(hidden=64, layers=2, heads=4, kv_heads=2, ffn=128)
     folder = write_random_model(tmp_path / "tiny", shape, like=smollm_folder)
-    shard = Shard.open(folder.path / "model.safetensors")
-    assert {name: entry.shape for name, entry in shard.entries.items()} == dict(shape.tensors())
-    assert all(entry.dtype == torch.bfloat16 for entry in shard.entries.values())
-    weight = shard.tensor("model.layers.1.mlp.up_proj.weight").float()
-    assert 0.015 < float(weight.std()) < 0.025 and bool((shard.tensor("model.norm.weight") == 1).all())
+    tensors = read_shard(folder.path / "model.safetensors")
+    assert {name: tensor.shape for name, tensor in tensors.items()} == dict(shape.tensors())
+    assert all(tensor.dtype == torch.bfloat16 for tensor in tensors.values())
+    weight = tensors["model.layers.1.mlp.up_proj.weight"].float()
+    assert 0.015 < float(weight.std()) < 0.025 and bool((tensors["model.norm.weight"] == 1).all())
     name = "tokenizer.json"
     assert (folder.path / name).read_bytes() == (smollm_folder.path / name).read_bytes()
     assert not (folder.path / "cloister-manifest.json").exists()

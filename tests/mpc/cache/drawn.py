@@ -64,9 +64,8 @@ def windowed(prompt: PromptLayer, window: int) -> PromptLayer:
 
 def drawn_shuffles(seed: int, groups: int, sizes: tuple[int, ...]) -> Shuffles:
     draw = np.random.default_rng(seed)
-    return Shuffles(
-        tuple(np.stack([np.eye(size, dtype=np.int32)[draw.permutation(size)] for _ in range(groups)]) for size in sizes)
-    )
+    eyes = [np.eye(size, dtype=np.int32) for size in sizes]
+    return tuple(np.stack([eye[draw.permutation(len(eye))] for _ in range(groups)]) for eye in eyes)
 
 
 def built(chosen: CachePlan, prompt: PromptLayer, new_tokens: int = 3, seed: int = 0) -> tuple[Method, Cache]:

@@ -61,7 +61,7 @@ def named(rows: Any) -> list[list[int]]:
 def test_the_largest_are_found_and_put_in_order(parties: ThreadParties, count: int) -> None:
     numbers = floats(np.random.default_rng(count), 2, count)
     numbers[1, 2:5] = 0  # equal ones: the earlier comes first
-    shuffles = drawn_shuffles(count, 2, (count, 3)).matrices
+    shuffles = drawn_shuffles(count, 2, (count, 3))
 
     def both(given: Any, wide: Any, narrow: Any) -> Any:
         rows = best_rows(given, 3, wide)

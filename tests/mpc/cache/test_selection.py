@@ -86,7 +86,7 @@ def test_levels_pass_on_what_a_search_would(
     count = data.draw(st.integers(1, passed * factor))
     draw = np.random.default_rng(seed)
     similar = (floats(draw, groups, coarse), floats(draw, groups, coarse * factor))
-    shuffles = drawn_shuffles(seed, groups, (coarse, passed * factor)).matrices
+    shuffles = drawn_shuffles(seed, groups, (coarse, passed * factor))
     rows = np.asarray(choose_clusters(similar, (passed, count), shuffles).rows)
     assert (rows.sum(axis=-1) == 1).all()
     for g in range(groups):

@@ -17,8 +17,10 @@ pytest.importorskip("spu", reason="SPU is not installed: pip install '.[mpc]'")
 
 from cloister.mpc.certificates import make_keys
 from cloister.mpc.client.parties import Parties
+from cloister.mpc.functions.bundle import LEAN
 from cloister.mpc.model.plain import PlainModel
 from tests.mpc.local import PLAN, PROMPT, SHAPE, connected, tokens, weights
+from tests.mpc.model.plain_generation import PlainGeneration, teacher_forced
 
 if TYPE_CHECKING:
     from tests.mpc.local import LocalParties
@@ -29,13 +31,13 @@ async def test_a_generation_is_the_plain_models(local: LocalParties) -> None:
     told: list[int] = []
     await connected(local, 90)
     passes = await local.model.open(len(PROMPT), 8, "logits", told.append)
-    plain = PlainModel(SHAPE, weights()).generation(PLAN, len(PROMPT), 8)
+    plain = PlainGeneration(PlainModel(SHAPE, weights(), LEAN), PLAN, len(PROMPT), 8)
     expected = plain.prefill(PROMPT)
     found = await passes.prefill(PROMPT, None)
     assert found.shape == (SHAPE.vocabulary, 1)
     np.testing.assert_allclose(np.asarray(found)[:, 0], np.asarray(expected).reshape(-1), atol=0.02)
     found = await passes.step(0, (7, 9), None)
-    forced = PlainModel(SHAPE, weights()).teacher_forced((*PROMPT, 7, 9))
+    forced = teacher_forced(PlainModel(SHAPE, weights(), LEAN), (*PROMPT, 7, 9))
     np.testing.assert_allclose(np.asarray(found), forced[-2:].T, atol=0.02)
     assert told[-1] == SHAPE.layers
     await passes.close()

@@ -17,10 +17,12 @@ from cloister.controller.mpc_client import MpcClientKeeper
 from cloister.messages.generation import Accepted, Failed, SamplingParams, Tokens
 from cloister.messages.prompts import TokenPrompt, write_prompt
 from cloister.models.source import ModelFolder
+from cloister.mpc.functions.bundle import LEAN
 from cloister.mpc.local_parties import CONFIG_FILE
 from cloister.mpc.model.plain import PlainModel
 from tests.controller.fakes import Inbox, MpcOnly
 from tests.mpc.local import PROMPT, SHAPE, connected, weights
+from tests.mpc.model.plain_generation import teacher_forced
 
 if TYPE_CHECKING:
     from tests.mpc.local import LocalParties
@@ -75,9 +77,9 @@ async def asked(local: LocalParties, smollm_folder: ModelFolder) -> AsyncIterato
 
 
 def greedy() -> list[int]:
-    plain, tokens = PlainModel(SHAPE, weights()), list(PROMPT)
+    plain, tokens = PlainModel(SHAPE, weights(), LEAN), list(PROMPT)
     for _ in range(COUNT):
-        tokens.append(int(plain.teacher_forced(tokens)[-1].argmax()))
+        tokens.append(int(teacher_forced(plain, tokens)[-1].argmax()))
     return tokens[len(PROMPT) :]
 
 

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from cloister.mpc.cache.plan import CachePlan
+from cloister.mpc.functions.bundle import LEAN
 from cloister.mpc.model.generation import Generation, GenerationError
 from cloister.mpc.model.plain import PlainModel
 from cloister.mpc.model.programs import Outline, dealt, programs_for
 from cloister.mpc.model.shape import one_hots, permutations
+from tests.mpc.model.plain_generation import PlainGeneration
 from tests.mpc.model.tiny import TinyModel, some_tokens, tiny_model
 from tests.mpc.thread_parties import ThreadParties
 
@@ -113,7 +115,7 @@ def test_selection_on_shares_reads_what_its_twin_reads(
     prompt = some_tokens(61, seed=3)
     client = Client(threads, model, outline, selection)
     assert any("shuffles" in name for name in dealt(client.programs, 1))
-    twin = PlainModel(model.shape, model.weights).generation(plan, len(prompt), 2)
+    twin = PlainGeneration(PlainModel(model.shape, model.weights, LEAN), plan, len(prompt), 2)
     expected = [twin.prefill(prompt), twin.step(0, [9])[0]]
     found = [client.prefill(prompt)[:, 0], client.step(0, [9])[:, 0]]
     assert np.abs(np.stack(found) - np.stack(expected)).max() < 0.15

@@ -12,6 +12,7 @@ from cloister.mpc.functions.bundle import LEAN, NAIVE
 from cloister.mpc.model.plain import PlainModel
 from cloister.mpc.provider.calibration import LARGEST_MEAN_SQUARE, _calm, _offsets, _scales, prepare
 from tests.models.architectures import save_random_model
+from tests.mpc.model.plain_generation import teacher_forced
 from tests.mpc.model.tiny import CONFIGS, TinyModel, some_tokens
 
 
@@ -43,7 +44,7 @@ def test_a_wild_first_layer_is_tamed_and_the_answers_stay(tmp_path: Path) -> Non
     shape, weights = prepare(folder, [some_tokens(32, seed=1)])
     assert shape.scales[1] < shape.scales[0]
     expected = TinyModel(reference, shape, weights).logits(tokens)
-    found = PlainModel(shape, weights, NAIVE).teacher_forced(tokens)
+    found = teacher_forced(PlainModel(shape, weights, NAIVE), tokens)
     assert np.abs(found - expected).max() < 1e-3
 
 
@@ -65,5 +66,5 @@ def test_wild_gates_come_last_and_the_answers_stay(tmp_path: Path) -> None:
     model = TinyModel(reference, shape, weights)
     rows = np.linalg.norm(weights.layers[2].up[: shape.inner], axis=1)
     assert sorted(rows.argsort()[-2:]) == [shape.inner - 2, shape.inner - 1]
-    assert np.abs(PlainModel(shape, weights, NAIVE).teacher_forced(tokens) - model.logits(tokens)).max() < 1e-3
-    assert np.abs(PlainModel(shape, weights, LEAN).teacher_forced(tokens) - model.logits(tokens)).max() < 0.02
+    assert np.abs(teacher_forced(PlainModel(shape, weights, NAIVE), tokens) - model.logits(tokens)).max() < 1e-3
+    assert np.abs(teacher_forced(PlainModel(shape, weights, LEAN), tokens) - model.logits(tokens)).max() < 0.02

@@ -55,7 +55,7 @@ class KeptCache:
             return None
         scored = self.scored(prompt, softmax, offset)
         middle = scored[:, self.first : self.prompt_tokens - self.last]
-        rows = best_rows(middle, self.heavy, shuffles.matrices[0] if self.shuffled else None)
+        rows = best_rows(middle, self.heavy, shuffles[0] if self.shuffled else None)
         return Eviction(rows, self._kept(scored[..., None], rows)[..., 0] if self.counts_on else None)
 
     def _kept(self, tokens: Array, rows: Array | None) -> Array:
@@ -232,7 +232,7 @@ class SelectingCache:
 
     def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Choice | None:
         similar = self.similar(queries, cache.marks[0])
-        return choose_clusters((similar,), (self.count,), shuffles.matrices if self.shuffled else (None,))
+        return choose_clusters((similar,), (self.count,), shuffles if self.shuffled else (None,))
 
     def attend(
         self, queries: Array, cache: Cache, choice: Choice | None, softmax: Softmax, offset: Array, seen: Array

@@ -27,7 +27,6 @@ from cloister.models.source import open_folder
 from cloister.mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles, seen_slots, write_slots
 from cloister.mpc.cache.plan import RECOMMENDED, CachePlan, leader
 from cloister.mpc.functions.bundle import NAIVE
-from cloister.mpc.model import decoder
 from cloister.mpc.model.decoder import Angles
 from cloister.mpc.model.plain import PlainModel
 from cloister.mpc.model.shape import permutations, shape_of
@@ -200,14 +199,14 @@ class Reader:
         return model.logits(hidden[:, : len(tokens)])
 
     def _run_evict(self, prompt: PromptLayer, offset: Array, shuffles: Shuffles) -> Eviction | None:
-        return self.method.evict(prompt, self._model.functions.softmax, offset, shuffles)
+        return self.method.evict(prompt, self._model.decoder.functions.softmax, offset, shuffles)
 
     def _run_layer(
         self, epsilon: Array, hidden: Array, weights: LayerWeights, cache: Cache, angles: Angles, last_query: Array,
         choice: Choice | None, shuffles: Shuffles, *, leading: bool,
     ) -> tuple[Array, Choice | None]:  # fmt: skip
-        shape, functions = self._model.shape, self._model.functions
-        new = decoder.new_columns(shape, functions, epsilon, hidden, weights, angles)
+        decoder = self._model.decoder
+        new = decoder.new_columns(epsilon, hidden, weights, angles)
         cache = write_slots(cache, self.method.first_free, new.keys, new.values)
         if leading:
             before = jnp.concatenate([last_query, new.queries[:, :-1]], axis=1)
@@ -216,10 +215,10 @@ class Reader:
         seen = seen_slots(cache.pinned_keys.shape[1], self.method.first_free, self._columns)
         out = self._attend(new.queries, cache, choice, weights.offset, seen)
         present = jnp.ones((1, self._columns), hidden.dtype)
-        return decoder.finish(shape, functions, hidden, out, weights, present, epsilon), choice
+        return decoder.finish(hidden, out, weights, present, epsilon), choice
 
     def _attend(self, queries: Array, cache: Cache, choice: Choice | None, offset: Array, seen: Array) -> Array:
-        attend = partial(self.method.attend, softmax=self._model.functions.softmax, offset=offset)
+        attend = partial(self.method.attend, softmax=self._model.decoder.functions.softmax, offset=offset)
         if self._plan.method in FORGETFUL:
 
             def one_by_one(before: Cache, column: tuple[Array, Array]) -> tuple[Cache, Array]:
@@ -235,4 +234,4 @@ class Reader:
         return each(queries, choice, seen)
 
     def _shuffles(self, sizes: Sequence[int]) -> Shuffles:
-        return Shuffles(tuple(jnp.asarray(permutations(self._model.shape.kv_heads, size)) for size in sizes))
+        return tuple(jnp.asarray(permutations(self._model.shape.kv_heads, size)) for size in sizes)

@@ -19,7 +19,7 @@ Methods of all layers in one batch: stack the layers along G (and H); no functio
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import jax.numpy as jnp
 from jax import Array, lax
@@ -57,10 +57,8 @@ class Choice(NamedTuple):
     rows: Array  # (G, k, C) integers, one-hot, over the finest clusters, however many levels chose them
 
 
-class Shuffles(NamedTuple):
-    """Secret random permutation matrices, fresh for every use and head: (G, C, C) integers per size a method names."""
-
-    matrices: tuple[Array, ...]
+Shuffles: TypeAlias = tuple[Array, ...]
+"""Secret random permutation matrices, fresh for every use and head: (G, C, C) integers per size a method names."""
 
 
 class Softmax(Protocol):
@@ -77,9 +75,6 @@ class Softmax(Protocol):
 
 class Method(Protocol):
     """One way of keeping the cache. Static facts are attributes, fixed before tracing."""
-
-    @property
-    def name(self) -> str: ...
 
     @property
     def window(self) -> int:

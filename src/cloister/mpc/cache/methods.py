@@ -22,8 +22,6 @@ from cloister.mpc.cache.attention import attention_received, in_runs, read_all, 
 from cloister.mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles, Softmax
 from cloister.mpc.cache.ranking import best_rows, in_order
 from cloister.mpc.cache.selection import (
-    Similarity,
-    Together,
     attend_by_keys,
     attend_by_scores,
     choose_clusters,
@@ -43,7 +41,6 @@ def empty_slots(like: Array, slots: int) -> Array:
 @dataclass(frozen=True)
 class FullCache:
     new_tokens: int
-    name: str = "full"
     window: int = 1
     first_free: int = 0
     evict_shuffles: tuple[int, ...] = ()
@@ -162,14 +159,13 @@ def sizes_of(plan: CachePlan, prompt_tokens: int) -> Sizes | None:
 
 @dataclass(frozen=True)
 class MPCache:
+    plan: CachePlan
     sizes: Sizes
     new_tokens: int
-    alpha: float = 0.6
-    similarity: Similarity = "linear"
-    together: Together = "sum"
-    shuffled: bool = True
-    by_scores: bool = True
-    name: str = "mpcache"
+
+    @property
+    def shuffled(self) -> bool:
+        return self.plan.ranking == "shuffle"
 
     @property
     def window(self) -> int:
@@ -197,17 +193,17 @@ class MPCache:
             return None
         received = attention_received(prompt, softmax, offset)[:, sizes.middle]
         numbers = in_runs(received[..., None], sizes.granularity).sum(axis=-1)
-        rows = best_rows(numbers, sizes.always_runs + sizes.kept_runs, shuffles.matrices[0] if self.shuffled else None)
+        rows = best_rows(numbers, sizes.always_runs + sizes.kept_runs, shuffles[0] if self.shuffled else None)
         important, some = rows[:, : sizes.always_runs], rows[:, sizes.always_runs :]
         if sizes.needs_order:
-            some = in_order(some, shuffles.matrices[1] if self.shuffled else None)
+            some = in_order(some, shuffles[1] if self.shuffled else None)
         return Eviction(jnp.concatenate([important, some], axis=1), None)
 
     def build(self, prompt: PromptLayer, eviction: Eviction | None) -> Cache:
         """Lines 18 and 19, and the marks of clusters at every level."""
         pinned_keys, keys = self._divided(prompt.keys, eviction)
         pinned_values, values = self._divided(prompt.values, eviction)
-        marks = tuple(cluster_marks(keys, size, self.similarity, self.alpha) for size in self.sizes.clusters)
+        marks = tuple(cluster_marks(keys, size, self.plan.similarity, self.plan.alpha) for size in self.sizes.clusters)
         return Cache(keys, values, marks, pinned_keys, pinned_values, None)
 
     def _divided(self, tokens: Array, eviction: Eviction | None) -> tuple[Array, Array]:
@@ -222,8 +218,8 @@ class MPCache:
 
     def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Choice | None:
         """Lines 24 and 25."""
-        similar = similarities(queries, cache.marks, self.similarity, self.together)
-        shuffled = shuffles.matrices if self.shuffled else (None,) * len(similar)
+        similar = similarities(queries, cache.marks, self.plan.similarity, self.plan.together)
+        shuffled = shuffles if self.shuffled else (None,) * len(similar)
         return choose_clusters(similar, self.sizes.counts, shuffled)
 
     def attend(
@@ -231,5 +227,5 @@ class MPCache:
     ) -> tuple[Array, Cache]:
         """Lines 28 to 30."""
         assert choice is not None
-        attend = attend_by_scores if self.by_scores else attend_by_keys
+        attend = attend_by_scores if self.plan.gather == "scores" else attend_by_keys
         return attend(queries, cache, choice, softmax, offset, seen), cache

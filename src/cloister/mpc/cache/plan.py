@@ -54,7 +54,7 @@ class CachePlan(msgspec.Struct, frozen=True):
             raise PlanError("a share of the prompt lies outside 0 to 1")
         if not self.clusters or any(size < 1 or size > 256 for size in sizes):
             raise PlanError("clusters and runs hold 1 to 256 tokens")
-        if any(coarse % fine for coarse, fine in pairwise(self.clusters)) or not _divides(*sizes[:2]):
+        if any(coarse % fine for coarse, fine in pairwise(self.clusters)) or max(sizes[:2]) % min(sizes[:2]):
             raise PlanError("each level's clusters, and runs, must divide evenly")
         if len(self.ratios) != len(self.clusters) - 1 or any(not 0 < ratio <= 1 for ratio in self.ratios):
             raise PlanError("every level but the last needs a ratio between 0 and 1")
@@ -72,20 +72,13 @@ class CachePlan(msgspec.Struct, frozen=True):
         if self.method == "full" or self.tokens_read(prompt_tokens) == prompt_tokens:
             return self.full(new_tokens)
         sizes = sizes_of(self, prompt_tokens)
-        if sizes is None:
-            return self.full(new_tokens)
-        shuffled = self.ranking == "shuffle"
-        return MPCache(sizes, new_tokens, self.alpha, self.similarity, self.together, shuffled, self.gather == "scores")
+        return self.full(new_tokens) if sizes is None else MPCache(self, sizes, new_tokens)
 
     def full(self, new_tokens: int) -> Method:
         """The whole cache, for prompts too short for anything else."""
         from cloister.mpc.cache.methods import FullCache
 
-        return FullCache(new_tokens, name=self.method)
-
-
-def _divides(one: int, other: int) -> bool:
-    return max(one, other) % min(one, other) == 0
+        return FullCache(new_tokens)
 
 
 RECOMMENDED = CachePlan(shared_layers=1, window=0.03, always=0.3, clusters=(8,), similarity="average")

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Literal
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from cloister.mpc.cache.attention import fine_scores, headwise, read_all, shown, take, visible_to, weighted
@@ -52,7 +53,8 @@ def similarities(
     groups = every.shape[0]
     asking = of_groups(queries, groups) if together == "sum" else queries.reshape(groups, -1, queries.shape[-1])
     single = upper_bound(asking, every) if similarity == "max" else headwise(every, jnp.swapaxes(asking, 1, 2))
-    return tuple(_agreed(level) for level in jnp.split(single, _ends(marks), axis=1))
+    ends = np.cumsum([mark.shape[1] for mark in marks])
+    return tuple(_agreed(level) for level in jnp.split(single, ends[:-1], axis=1))
 
 
 def upper_bound(queries: Array, marks: Array) -> Array:
@@ -66,14 +68,6 @@ def _agreed(single: Array) -> Array:
     if single.shape[-1] == 1:
         return single[..., 0]
     return jnp.max(single - jnp.mean(single, axis=1, keepdims=True), axis=-1)
-
-
-def _ends(marks: tuple[Array, ...]) -> list[int]:
-    ends, end = [], 0
-    for mark in marks[:-1]:
-        end += mark.shape[1]
-        ends.append(end)
-    return ends
 
 
 def choose_clusters(similar: tuple[Array, ...], counts: tuple[int, ...], shuffles: tuple[Array | None, ...]) -> Choice:

@@ -52,28 +52,154 @@ class Attended(NamedTuple):
     values: Array
 
 
-def embed(shape: ModelShape, outer: OuterWeights, coarse: Array, fine: Array, places: Array) -> tuple[Array, Array]:
-    """Columns (D, n), and which of them hold a token, (1, n). `places`: one-hots of learned positions, else (0, n)."""
-    blocks = []
-    for start in range(0, coarse.shape[1], EMBED_BLOCK):
-        here = slice(start, start + EMBED_BLOCK)
-        tokens = (coarse[:, None, here] * fine[None, :, here]).reshape(-1, coarse[:, here].shape[1])
-        block = _rows(outer.embedding, tokens[: shape.vocabulary], shape)
-        if shape.positions:
-            block = block + _rows(outer.places, places[:, here], shape)
-        blocks.append(block)
-    return jnp.concatenate(blocks, axis=1), jnp.sum(coarse, axis=0, keepdims=True)
+class Decoder:
+    """One model's layers, with one choice of functions."""
 
+    def __init__(self, shape: ModelShape, functions: Functions) -> None:
+        self.shape = shape
+        self.functions = functions
 
-def _rows(matrix: Array, one_hots: Array, shape: ModelShape) -> Array:
-    # An integer scale costs nothing here, and the matrix itself must stay as the head needs it.
-    # As rows: a single column's product with the transposed matrix takes half as long again.
-    return ((one_hots.T * int(shape.scales[0])).astype(jnp.float32) @ matrix).T
+    def embed(self, outer: OuterWeights, coarse: Array, fine: Array, places: Array) -> tuple[Array, Array]:
+        """Columns (D, n), and which hold a token, (1, n). `places`: one-hots of learned positions, else (0, n)."""
+        blocks = []
+        for start in range(0, coarse.shape[1], EMBED_BLOCK):
+            here = slice(start, start + EMBED_BLOCK)
+            tokens = (coarse[:, None, here] * fine[None, :, here]).reshape(-1, coarse[:, here].shape[1])
+            block = self._rows(outer.embedding, tokens[: self.shape.vocabulary])
+            if self.shape.positions:
+                block = block + self._rows(outer.places, places[:, here])
+            blocks.append(block)
+        return jnp.concatenate(blocks, axis=1), jnp.sum(coarse, axis=0, keepdims=True)
 
+    def _rows(self, matrix: Array, one_hots: Array) -> Array:
+        # An integer scale costs nothing here, and the matrix itself must stay as the head needs it.
+        # As rows: a single column's product with the transposed matrix takes half as long again.
+        return ((one_hots.T * int(self.shape.scales[0])).astype(jnp.float32) @ matrix).T
 
-def normalise(shape: ModelShape, functions: Functions, hidden: Array, epsilon: Array | float) -> Array:
-    """RMSNorm without its gain (weights hold it); `epsilon` is public and scaled as the stream's squares are."""
-    return hidden * functions.rms_scale(_squares(hidden) * (1 / shape.hidden) + epsilon)
+    def prompt_layer(
+        self, window: int, epsilon: Array, hidden: Array, present: Array, weights: LayerWeights, angles: Angles
+    ) -> tuple[Array, PromptLayer]:
+        """A whole prompt (D, T) through one layer, every token seeing those before it, block by block of columns."""
+        blocks: list[Array] = []
+        queries: list[Array] = []
+        keys: list[Array] = []
+        values: list[Array] = []
+        # Padding is on the left, so the first token is where `present` rises.
+        first = present - jnp.concatenate([jnp.zeros_like(present[:, :1]), present[:, :-1]], axis=1)
+        for start in range(0, hidden.shape[1], BLOCK):
+            here = slice(start, start + BLOCK)
+            columns, there = hidden[:, here], present[:, here]
+            new = self._project(columns, weights, Angles(*(angle[here] for angle in angles)), there, epsilon)
+            new = new._replace(values=new.values * there.reshape(1, -1, 1).astype(hidden.dtype))
+            queries.append(new.queries)
+            keys.append(new.keys)
+            values.append(new.values)
+            out = self._causal(new.queries, keys, values, weights.offset, there, first[:, here])
+            blocks.append(self.finish(columns, out, weights, there, epsilon))
+        last = jnp.concatenate(queries, axis=1)[:, -window:]
+        prompt = PromptLayer(last, jnp.concatenate(keys, axis=1), jnp.concatenate(values, axis=1))
+        return jnp.concatenate(blocks, axis=1), prompt
+
+    def _causal(
+        self, queries: Array, keys: list[Array], values: list[Array], offset: Array, present: Array, first: Array
+    ) -> Array:
+        """Attention of the last block over itself, causally, and over all blocks before it.
+
+        The first token sees itself alone, so its score does not matter, yet it is the one that calibration could not
+        keep in range: it is lowered to nothing, and the answer put in its place. Padding sees nothing, and nothing over
+        nothing must not become something: its denominator is made one.
+        """
+        softmax, columns = self.functions.softmax, queries.shape[1]
+        every_key, every_value = jnp.concatenate(keys, axis=1), jnp.concatenate(values, axis=1)
+        before = every_key.shape[1] - columns
+        visible = jnp.tri(columns, before + columns, before, dtype=jnp.int32)
+        itself = jnp.eye(columns, before + columns, before, dtype=jnp.int32)
+        lowered = scores(queries, every_key) - (first.reshape(columns, 1) * itself * FAR).astype(queries.dtype)
+        sums = weighted(shown(softmax.weigh(lowered, offset), visible), every_value)
+        alone = values[-1] * first.reshape(1, columns, 1).astype(queries.dtype)
+        padding = jnp.pad((1 - present).reshape(1, columns, 1), ((0, 0), (0, 0), (alone.shape[-1] - 1, 0)))
+        instead = jnp.repeat(alone + padding.astype(queries.dtype), queries.shape[0] // alone.shape[0], axis=0)
+        return softmax.divide(sums + instead)
+
+    def step_layer(
+        self,
+        method: Method,
+        epsilon: Array,
+        hidden: Array,
+        weights: LayerWeights,
+        cache: Cache,
+        angles: Angles,
+        slot: Array,
+        choice: Choice | None,
+        shuffles: Shuffles,
+        following: bool,
+    ) -> tuple[Array, Cache, Choice | None, Array]:
+        """Generated tokens (D, n) through one layer: the stream, the cache, the choice used and the layer's queries."""
+        new = self.new_columns(epsilon, hidden, weights, angles)
+        cache = write_slots(cache, slot, new.keys, new.values)
+        if not following:
+            choice = method.choose(new.queries, cache, shuffles)
+        seen = seen_slots(cache.pinned_keys.shape[1], slot, hidden.shape[1])
+        out, cache = method.attend(new.queries, cache, choice, self.functions.softmax, weights.offset, seen)
+        return self.finish(hidden, out, weights, _ones(hidden), epsilon), cache, choice, new.queries
+
+    def new_columns(self, epsilon: Array, hidden: Array, weights: LayerWeights, angles: Angles) -> Attended:
+        """Queries, keys and values of generated tokens: all of them are there."""
+        return self._project(hidden, weights, angles, _ones(hidden), epsilon)
+
+    def _project(
+        self, hidden: Array, weights: LayerWeights, angles: Angles, present: Array, epsilon: Array
+    ) -> Attended:
+        shape, columns = self.shape, hidden.shape[1]
+        normed = self._normalise(hidden, epsilon)
+        every = (weights.qkv @ self._with_biases(normed, present)).reshape(-1, shape.head_size, columns)
+        every = every.transpose(0, 2, 1)
+        turning = shape.heads + shape.kv_heads
+        turned = rotate(every[:turning], angles)
+        last = jnp.broadcast_to(present.reshape(1, columns, 1), (shape.kv_heads, columns, 1))
+        values = jnp.concatenate([every[turning:], last.astype(every.dtype)], axis=-1)
+        return Attended(turned[: shape.heads], turned[shape.heads :], values)
+
+    def finish(self, hidden: Array, out: Array, weights: LayerWeights, present: Array, epsilon: Array) -> Array:
+        """What follows attention's answer (H, n, d): its matrix, then the MLP; both added to the stream."""
+        shape, functions = self.shape, self.functions
+        answer = out.transpose(0, 2, 1).reshape(-1, hidden.shape[1])
+        hidden = hidden + weights.out @ self._with_biases(answer, present)
+        normed = self._normalise(hidden, epsilon)
+        wide = weights.up @ self._with_biases(normed, present)
+        if shape.calm:
+            inner = functions.ordered_silu(wide[: shape.inner], shape.calm) * wide[shape.inner :]
+        else:
+            activation = functions.silu if shape.activation == "silu" else functions.gelu
+            inner = activation(wide[: shape.inner]) * wide[shape.inner :] if shape.gated else activation(wide)
+        written: Array = hidden + weights.down @ self._with_biases(inner, present)
+        return written
+
+    def logits(self, outer: OuterWeights, hidden: Array) -> Array:
+        """(V, n), fine (functions.ring): whoever compares them need not have them truncated."""
+        normed = self._normalise(hidden, self.shape.epsilon * self.shape.scales[-1] ** 2)
+        if self.shape.tied:
+            matrix, columns = outer.embedding, normed * outer.gain
+        else:
+            matrix, columns = outer.head, self._with_biases(normed, jnp.ones((1, hidden.shape[1]), hidden.dtype))
+        # A number times an integer is not truncated, and the matrix, much the larger, need not be copied for it.
+        fine_logits: Array = matrix @ integers(columns).astype(matrix.dtype)
+        return fine_logits
+
+    def answer(self, kind: Answer, outer: OuterWeights, hidden: Array, noise: Array | None) -> Array:
+        """What is fetched after a pass: (n,) numbers of tokens, or logits (V, n)."""
+        values = self.logits(outer, hidden)
+        if kind == "logits":
+            return settled(values)
+        return largest(values + fine(noise) if noise is not None else values)
+
+    def _normalise(self, hidden: Array, epsilon: Array | float) -> Array:
+        """RMSNorm without its gain (weights hold it); `epsilon` is public and scaled as the stream's squares are."""
+        return hidden * self.functions.rms_scale(_squares(hidden) * (1 / self.shape.hidden) + epsilon)
+
+    def _with_biases(self, columns: Array, present: Array) -> Array:
+        """The input of a matrix, with the row that its column of biases is multiplied by."""
+        return jnp.concatenate([columns, present.astype(columns.dtype)]) if self.shape.biases else columns
 
 
 def _squares(hidden: Array) -> Array:
@@ -83,9 +209,9 @@ def _squares(hidden: Array) -> Array:
     return settled(numbers(jnp.ones((1, columns), elements.dtype) @ own))
 
 
-def with_biases(shape: ModelShape, columns: Array, present: Array) -> Array:
-    """The input of a matrix, with the row that its column of biases is multiplied by."""
-    return jnp.concatenate([columns, present.astype(columns.dtype)]) if shape.biases else columns
+def _ones(hidden: Array) -> Array:
+    """Out of shares: public ones among them would have to be shared first, which is a message."""
+    return hidden[:1] - hidden[:1] + 1
 
 
 def rotate(heads: Array, angles: Angles) -> Array:
@@ -94,160 +220,4 @@ def rotate(heads: Array, angles: Angles) -> Array:
         return heads
     half = heads.shape[-1] // 2
     turned = jnp.concatenate([-heads[..., half:], heads[..., :half]], axis=-1)
-    return settled(
-        numbers(integers(heads) * integers(angles.cosine) + integers(turned) * integers(angles.sine)),
-    )
-
-
-def project(shape: ModelShape, normed: Array, weights: LayerWeights, angles: Angles, present: Array) -> Attended:
-    columns = normed.shape[1]
-    every = (weights.qkv @ with_biases(shape, normed, present)).reshape(-1, shape.head_size, columns)
-    every = every.transpose(0, 2, 1)
-    turning = shape.heads + shape.kv_heads
-    turned = rotate(every[:turning], angles)
-    last = jnp.broadcast_to(present.reshape(1, columns, 1), (shape.kv_heads, columns, 1))
-    values = jnp.concatenate([every[turning:], last.astype(every.dtype)], axis=-1)
-    return Attended(turned[: shape.heads], turned[shape.heads :], values)
-
-
-def finish(
-    shape: ModelShape,
-    functions: Functions,
-    hidden: Array,
-    out: Array,
-    weights: LayerWeights,
-    present: Array,
-    epsilon: Array,
-) -> Array:
-    """What follows attention's answer (H, n, d): its matrix, then the MLP; both added to the stream."""
-    answer = out.transpose(0, 2, 1).reshape(-1, hidden.shape[1])
-    hidden = hidden + weights.out @ with_biases(shape, answer, present)
-    normed = normalise(shape, functions, hidden, epsilon)
-    wide = weights.up @ with_biases(shape, normed, present)
-    if shape.calm:
-        inner = functions.ordered_silu(wide[: shape.inner], shape.calm) * wide[shape.inner :]
-    else:
-        activation = functions.silu if shape.activation == "silu" else functions.gelu
-        inner = activation(wide[: shape.inner]) * wide[shape.inner :] if shape.gated else activation(wide)
-    written: Array = hidden + weights.down @ with_biases(shape, inner, present)
-    return written
-
-
-def prompt_layer(
-    shape: ModelShape,
-    functions: Functions,
-    window: int,
-    epsilon: Array,
-    hidden: Array,
-    present: Array,
-    weights: LayerWeights,
-    angles: Angles,
-) -> tuple[Array, PromptLayer]:
-    """A whole prompt (D, T) through one layer, every token seeing those before it, block by block of columns."""
-    blocks: list[Array] = []
-    queries: list[Array] = []
-    keys: list[Array] = []
-    values: list[Array] = []
-    # Padding is on the left, so the first token is where `present` rises.
-    first = present - jnp.concatenate([jnp.zeros_like(present[:, :1]), present[:, :-1]], axis=1)
-    for start in range(0, hidden.shape[1], BLOCK):
-        here = slice(start, start + BLOCK)
-        columns, there = hidden[:, here], present[:, here]
-        normed = normalise(shape, functions, columns, epsilon)
-        new = project(shape, normed, weights, Angles(*(angle[here] for angle in angles)), there)
-        new = new._replace(values=new.values * there.reshape(1, -1, 1).astype(hidden.dtype))
-        queries.append(new.queries)
-        keys.append(new.keys)
-        values.append(new.values)
-        out = _causal(functions, new.queries, keys, values, weights.offset, there, first[:, here])
-        blocks.append(finish(shape, functions, columns, out, weights, there, epsilon))
-    last = jnp.concatenate(queries, axis=1)[:, -window:]
-    prompt = PromptLayer(last, jnp.concatenate(keys, axis=1), jnp.concatenate(values, axis=1))
-    return jnp.concatenate(blocks, axis=1), prompt
-
-
-def _causal(
-    functions: Functions,
-    queries: Array,
-    keys: list[Array],
-    values: list[Array],
-    offset: Array,
-    present: Array,
-    first: Array,
-) -> Array:
-    """Attention of the last block over itself, causally, and over all blocks before it.
-
-    The first token sees itself alone, so its score does not matter, yet it is the one that calibration could not keep
-    in range: it is lowered to nothing, and the answer put in its place. Padding sees nothing, and nothing over nothing
-    must not become something: its denominator is made one.
-    """
-    softmax, columns = functions.softmax, queries.shape[1]
-    every_key, every_value = jnp.concatenate(keys, axis=1), jnp.concatenate(values, axis=1)
-    before = every_key.shape[1] - columns
-    visible = jnp.tri(columns, before + columns, before, dtype=jnp.int32)
-    itself = jnp.eye(columns, before + columns, before, dtype=jnp.int32)
-    lowered = scores(queries, every_key) - (first.reshape(columns, 1) * itself * FAR).astype(queries.dtype)
-    sums = weighted(shown(softmax.weigh(lowered, offset), visible), every_value)
-    alone = values[-1] * first.reshape(1, columns, 1).astype(queries.dtype)
-    padding = jnp.pad((1 - present).reshape(1, columns, 1), ((0, 0), (0, 0), (alone.shape[-1] - 1, 0)))
-    instead = jnp.repeat(alone + padding.astype(queries.dtype), queries.shape[0] // alone.shape[0], axis=0)
-    return softmax.divide(sums + instead)
-
-
-def new_columns(
-    shape: ModelShape, functions: Functions, epsilon: Array, hidden: Array, weights: LayerWeights, angles: Angles
-) -> Attended:
-    """Queries, keys and values of generated tokens: all of them are there."""
-    normed = normalise(shape, functions, hidden, epsilon)
-    return project(shape, normed, weights, angles, _ones(hidden))
-
-
-def step_layer(
-    shape: ModelShape,
-    functions: Functions,
-    method: Method,
-    epsilon: Array,
-    hidden: Array,
-    weights: LayerWeights,
-    cache: Cache,
-    angles: Angles,
-    slot: Array,
-    choice: Choice | None,
-    shuffles: Shuffles,
-    following: bool,
-) -> tuple[Array, Cache, Choice | None, Array]:
-    """Generated tokens (D, n) through one layer: the stream, the cache, the choice used and the layer's queries."""
-    new = new_columns(shape, functions, epsilon, hidden, weights, angles)
-    cache = write_slots(cache, slot, new.keys, new.values)
-    if not following:
-        choice = method.choose(new.queries, cache, shuffles)
-    seen = seen_slots(cache.pinned_keys.shape[1], slot, hidden.shape[1])
-    out, cache = method.attend(new.queries, cache, choice, functions.softmax, weights.offset, seen)
-    return finish(shape, functions, hidden, out, weights, _ones(hidden), epsilon), cache, choice, new.queries
-
-
-def _ones(hidden: Array) -> Array:
-    """Out of shares: public ones among them would have to be shared first, which is a message."""
-    return hidden[:1] - hidden[:1] + 1
-
-
-def logits(shape: ModelShape, functions: Functions, outer: OuterWeights, hidden: Array) -> Array:
-    """(V, n), fine (functions.ring): whoever compares them need not have them truncated."""
-    normed = normalise(shape, functions, hidden, shape.epsilon * shape.scales[-1] ** 2)
-    if shape.tied:
-        matrix, columns = outer.embedding, normed * outer.gain
-    else:
-        matrix, columns = outer.head, with_biases(shape, normed, jnp.ones((1, hidden.shape[1]), hidden.dtype))
-    # A number times an integer is not truncated, and the matrix, much the larger, need not be copied for it.
-    fine_logits: Array = matrix @ integers(columns).astype(matrix.dtype)
-    return fine_logits
-
-
-def answer(
-    shape: ModelShape, functions: Functions, kind: Answer, outer: OuterWeights, hidden: Array, noise: Array | None
-) -> Array:
-    """What is fetched after a pass: (n,) numbers of tokens, or logits (V, n)."""
-    values = logits(shape, functions, outer, hidden)
-    if kind == "logits":
-        return settled(values)
-    return largest(values + fine(noise) if noise is not None else values)
+    return settled(numbers(integers(heads) * integers(angles.cosine) + integers(turned) * integers(angles.sine)))

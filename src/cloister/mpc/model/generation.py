@@ -2,7 +2,7 @@
 
 Every party calls the same methods in the same order. Nothing here sees a plain value of a prompt, a token or a weight.
 
-Variables a provider deals once (float32, secret; `ModelWeights.named()` yields them, `w/` is the model's prefix):
+Variables a provider deals once (float32, secret; `ModelWeights.named()` yields them):
 
     w/embedding (V, D)      w/places (positions, D)*    w/gain (D, 1)*      w/head (V, D+)*        * where it has them
     w/{layer}/qkv ((H + 2G) d, D+)   w/{layer}/out (D, H d+)   w/{layer}/up (2F, D+)   w/{layer}/down (D, F+)
@@ -31,6 +31,9 @@ from cloister.errors import CloisterError
 from cloister.mpc.model.programs import Program, Programs
 from cloister.mpc.shares import Dealer
 
+OUTSIDE = {"outer": "w"}
+"""Where the programs before and after the layers find the model."""
+
 Progress = Callable[[int, int], None]
 """Called after every program: how many are done, of how many in this pass."""
 
@@ -42,7 +45,7 @@ class GenerationError(CloisterError):
 
 
 class Generation:
-    """A generation under way. `weights` and `name` are prefixes of variables; `dealer` makes public values."""
+    """A generation under way. `name` is a prefix of variables; `dealer` makes public values."""
 
     def __init__(
         self,
@@ -51,14 +54,12 @@ class Generation:
         dealer: Dealer,
         *,
         name: str,
-        weights: str = "w",
         progress: Progress | None = None,
     ) -> None:
         self._runtime = runtime
         self._programs = programs
         self._dealer = dealer
         self._name = name
-        self._weights = weights
         self._progress = progress
         self._written = -1
         self._queries = 0
@@ -77,14 +78,13 @@ class Generation:
         self._place(-columns, columns)
         for number, scale in enumerate(shape.scales):
             self._publish(f"{number}/epsilon", np.float32(shape.epsilon * scale * scale))
-        self._run(programs.embed(columns), self._outside())
+        self._run(programs.embed(columns))
         for number in range(shape.layers):
             self._rescale(number, columns)
             leading = programs.leads(number)
-            own = self._layer(number) | {"eviction": f"{self._name}/{programs.leader(number)}/eviction"}
-            self._run(programs.prompt(leading), own)
+            self._run(programs.prompt(leading), self._layer(number))
             self._used(number, len(programs.method.evict_shuffles) if leading else 0)
-        self._run(programs.head(1, columns), self._outside())
+        self._run(programs.head(1, columns))
         self._written, self._queries = 0, 1
 
     def step(self, at: int, columns: int = 1) -> None:
@@ -103,17 +103,16 @@ class Generation:
         self._begin()
         self._place(at, columns)
         self._publish("slot", np.int32(programs.method.first_free + at))
-        self._run(programs.embed(columns), self._outside())
+        self._run(programs.embed(columns))
         if programs.ahead:
             self._select()
         for number in range(shape.layers):
             self._rescale(number, columns)
             leading = programs.leads(number)
-            own = self._layer(number) | {"choice": f"{self._name}/{programs.leader(number)}/choice"}
-            self._run(programs.step(columns, leading), own)
+            self._run(programs.step(columns, leading), self._layer(number))
             if leading and not programs.ahead:
                 self._used(number, len(programs.method.choose_shuffles))
-        self._run(programs.head(columns), self._outside())
+        self._run(programs.head(columns))
         self._written, self._queries = at + columns, columns
 
     def close(self) -> None:
@@ -129,24 +128,19 @@ class Generation:
             where |= {f"queries/{at}": f"{name}/{number}/queries", f"caches/{at}": f"{name}/{number}/cache"}
             where[f"choice/{at}"] = f"{name}/{number}/choice"
         self._run(programs.select(self._queries), where)
-        for at in range(len(programs.method.choose_shuffles)):
-            self._runtime.del_var(f"{name}/ahead/shuffles/{at}")
+        self._used("ahead", len(programs.method.choose_shuffles))
 
     def _rescale(self, number: int, columns: int) -> None:
         scales = self._programs.shape.scales
         if number and scales[number] != scales[number - 1]:
             self._publish("factor", np.float32(scales[number] / scales[number - 1]))
-            self._run(self._programs.rescale(columns), self._outside(), counts=False)
+            self._run(self._programs.rescale(columns), counts=False)
 
     def _layer(self, number: int) -> dict[str, str]:
-        name = self._name
-        own = {part: f"{name}/{number}/{part}" for part in ("cache", "epsilon", "queries", "shuffles")}
-        everyone = {part: f"{name}/{part}" for part in ("hidden", "present", "angles", "slot")}
-        return own | everyone | {"weights": f"{self._weights}/{number}"}
-
-    def _outside(self) -> dict[str, str]:
-        parts = ("hidden", "present", "coarse", "fine", "places", "noise", "answer", "factor")
-        return {part: f"{self._name}/{part}" for part in parts} | {"outer": self._weights}
+        own = {part: f"{self._name}/{number}/{part}" for part in ("cache", "epsilon", "queries", "shuffles")}
+        leader = self._programs.leader(number)
+        shared = {part: f"{self._name}/{leader}/{part}" for part in ("eviction", "choice")}
+        return own | shared | {"weights": f"w/{number}"}
 
     def _place(self, first: int, columns: int) -> None:
         cosine, sine = self._programs.shape.angles(first, columns)
@@ -162,9 +156,9 @@ class Generation:
     def _begin(self) -> None:
         self._done, self._total = 0, self._programs.shape.layers + 2 + int(self._programs.ahead and self._written >= 0)
 
-    def _run(self, program: Program, where: Mapping[str, str], counts: bool = True) -> None:
-        outputs = [_variable(where, output) for output in program.outputs]
-        inputs = [_variable(where, given) for given in program.inputs]
+    def _run(self, program: Program, where: Mapping[str, str] = OUTSIDE, counts: bool = True) -> None:
+        outputs = [self._variable(where, output) for output in program.outputs]
+        inputs = [self._variable(where, given) for given in program.inputs]
         executable = libspu.Executable(
             name=program.name,
             input_names=[*inputs, *self._constants(program)],
@@ -186,15 +180,14 @@ class Generation:
                 self._publish(name, values)
         return [f"{self._name}/{name}" for name in names]
 
-    def _used(self, number: int, shuffles: int) -> None:
+    def _used(self, whose: int | str, shuffles: int) -> None:
         for at in range(shuffles):
-            self._runtime.del_var(f"{self._name}/{number}/shuffles/{at}")
+            self._runtime.del_var(f"{self._name}/{whose}/shuffles/{at}")
 
-
-def _variable(where: Mapping[str, str], path: str) -> str:
-    """The variable a program means by `path`: the longest beginning of it that `where` knows, and the rest."""
-    parts = path.split("/")
-    for length in range(len(parts), 0, -1):
-        if (prefix := where.get("/".join(parts[:length]))) is not None:
-            return "/".join([prefix, *parts[length:]])
-    raise KeyError(path)
+    def _variable(self, where: Mapping[str, str], path: str) -> str:
+        """What a program means by `path`: the longest beginning of it that `where` knows, else the generation's own."""
+        parts = path.split("/")
+        for length in range(len(parts), 0, -1):
+            if (prefix := where.get("/".join(parts[:length]))) is not None:
+                return "/".join([prefix, *parts[length:]])
+        return f"{self._name}/{path}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -24,10 +24,9 @@ from cloister.errors import InvalidRequest
 from cloister.messages.mpc import Answer, Bundle, GenerationSpec
 from cloister.mpc.cache.base import Cache, Choice, Eviction, Method, Shuffles
 from cloister.mpc.cache.plan import CachePlan, leader
-from cloister.mpc.functions.bundle import BUNDLES, Functions
+from cloister.mpc.functions.bundle import BUNDLES
 from cloister.mpc.functions.ring import tracing_for_shares
-from cloister.mpc.model import decoder
-from cloister.mpc.model.decoder import Angles
+from cloister.mpc.model.decoder import Angles, Decoder
 from cloister.mpc.model.shape import FINE, ModelShape
 from cloister.mpc.model.weights import LayerWeights, OuterWeights
 
@@ -48,9 +47,7 @@ class Outline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def outline_of(spec: GenerationSpec) -> Outline:
     """The spec as it travels, read; InvalidRequest where it makes no sense."""
     try:
-        cache = msgspec.json.decode(spec.cache, type=CachePlan)
-        outline = Outline(spec.prompt_tokens, spec.new_tokens, cache, spec.functions, spec.answer)
-        return msgspec.convert(msgspec.to_builtins(outline), Outline)  # constructors do not check limits
+        return msgspec.convert(msgspec.structs.asdict(spec) | {"cache": msgspec.json.decode(spec.cache)}, Outline)
     except (msgspec.MsgspecError, ValueError):
         raise InvalidRequest("The terms of the generation make no sense.") from None
 
@@ -74,7 +71,7 @@ class Programs:
     def __init__(self, shape: ModelShape, outline: Outline) -> None:
         self.shape = shape
         self.outline = outline
-        self.functions: Functions = BUNDLES[outline.functions]
+        self.decoder = Decoder(shape, BUNDLES[outline.functions])
         self.method: Method = outline.cache.make_method(outline.prompt_tokens, outline.new_tokens)
         self.leaders = tuple(number for number in range(shape.layers) if self.leads(number))
         self._compiled: dict[tuple[str, int], Program] = {}
@@ -100,26 +97,18 @@ class Programs:
         }
 
         def run(outer: OuterWeights, coarse: Array, fine: Array, places: Array) -> Tree:
-            hidden, present = decoder.embed(shape, outer, coarse, fine, places)
+            hidden, present = self.decoder.embed(outer, coarse, fine, places)
             return {"hidden": hidden, "present": present}
 
         return self._program("embed", columns, run, inputs)
 
     def prompt(self, leading: bool) -> Program:
         """One layer over the whole prompt, and its cache; followers keep what their leader kept."""
-        columns = self.outline.prompt_tokens
-        inputs = {
-            "hidden": _floats(self.shape.hidden, columns),
-            "present": _integers(1, columns),
-            "weights": self._layer(),
-            "angles": self._angles(columns),
-            "epsilon": _floats(),
-            "eviction": None if leading else self._prompt_results["eviction"],
-            "shuffles": self._shuffles(self.method.evict_shuffles if leading else ()),
-        }
-        return self._program(
-            f"prompt_{'leading' if leading else 'following'}", columns, self._run_prompt, inputs, PUBLIC
-        )
+        inputs = self._prompt_inputs
+        if not leading:
+            inputs |= {"eviction": self._prompt_results["eviction"], "shuffles": ()}
+        name = f"prompt_{'leading' if leading else 'following'}"
+        return self._program(name, self.outline.prompt_tokens, self._run_prompt, inputs, PUBLIC)
 
     def step(self, columns: int, leading: bool) -> Program:
         """One layer over `columns` generated tokens; leaders choose what to read, unless that was done ahead."""
@@ -134,7 +123,12 @@ class Programs:
             "choice": None if chooses else self._choice,
             "shuffles": self._shuffles(self.method.choose_shuffles if chooses else ()),
         }
-        run = partial(self._run_step, chooses=chooses, leading=leading)
+
+        def run(**given: Tree) -> Tree:
+            hidden, cache, choice, queries = self.decoder.step_layer(self.method, **given, following=not chooses)
+            kept = queries if self.ahead and leading else None
+            return {"hidden": hidden, "cache": cache, "choice": choice, "queries": kept}
+
         return self._program(f"step_{'leading' if leading else 'following'}", columns, run, inputs, PUBLIC)
 
     def select(self, columns: int) -> Program:
@@ -146,9 +140,9 @@ class Programs:
             "shuffles": self._shuffles(self.method.choose_shuffles, count),
         }
 
-        def run(queries: tuple[Array, ...], caches: tuple[Cache, ...], shuffles: tuple[Array, ...]) -> Tree:
+        def run(queries: tuple[Array, ...], caches: tuple[Cache, ...], shuffles: Shuffles) -> Tree:
             stacked = jax.tree_util.tree_map(lambda *parts: jnp.concatenate(parts), *caches)
-            choice = self.method.choose(jnp.concatenate(queries), stacked, Shuffles(shuffles))
+            choice = self.method.choose(jnp.concatenate(queries), stacked, shuffles)
             heads = shape.kv_heads
             return {
                 "choice": tuple(
@@ -176,63 +170,39 @@ class Programs:
 
         def run(outer: OuterWeights, hidden: Array, noise: Array | None) -> Tree:
             last = hidden[:, of - columns :]
-            return {"answer": decoder.answer(self.shape, self.functions, self.outline.answer, outer, last, noise)}
+            return {"answer": self.decoder.answer(self.outline.answer, outer, last, noise)}
 
         return self._program(f"head_{columns}", of, run, inputs)
 
-    def _run_prompt(
-        self,
-        hidden: Array,
-        present: Array,
-        weights: LayerWeights,
-        angles: Angles,
-        epsilon: Array,
-        eviction: Eviction | None,
-        shuffles: tuple[Array, ...],
-    ) -> Tree:
-        window = self.method.window
-        hidden, prompt = decoder.prompt_layer(
-            self.shape, self.functions, window, epsilon, hidden, present, weights, angles
-        )
+    def _run_prompt(self, weights: LayerWeights, eviction: Eviction | None, shuffles: Shuffles, **given: Tree) -> Tree:
+        hidden, prompt = self.decoder.prompt_layer(self.method.window, weights=weights, **given)
         if eviction is None:
-            softmax = self.functions.softmax
-            eviction = self.method.evict(prompt, softmax, weights.offset, Shuffles(shuffles))
+            eviction = self.method.evict(prompt, self.decoder.functions.softmax, weights.offset, shuffles)
         cache = self.method.build(prompt, eviction)
         return {"hidden": hidden, "cache": cache, "eviction": eviction, "queries": prompt.queries[:, -1:]}
 
-    def _run_step(
-        self,
-        hidden: Array,
-        weights: LayerWeights,
-        cache: Cache,
-        angles: Angles,
-        epsilon: Array,
-        slot: Array,
-        choice: Choice | None,
-        shuffles: tuple[Array, ...],
-        *,
-        chooses: bool,
-        leading: bool,
-    ) -> Tree:
-        hidden, cache, choice, queries = decoder.step_layer(
-            self.shape, self.functions, self.method, epsilon, hidden, weights, cache, angles, slot,
-            choice, Shuffles(shuffles), following=not chooses,
-        )  # fmt: skip
-        kept = queries if self.ahead and leading else None
-        return {"hidden": hidden, "cache": cache, "choice": choice, "queries": kept}
+    @property
+    def _prompt_inputs(self) -> dict[str, Tree]:
+        """Of a leading layer's program."""
+        columns = self.outline.prompt_tokens
+        return {
+            "hidden": _floats(self.shape.hidden, columns),
+            "present": _integers(1, columns),
+            "weights": self._layer(),
+            "angles": self._angles(columns),
+            "epsilon": _floats(),
+            "eviction": None,
+            "shuffles": self._shuffles(self.method.evict_shuffles),
+        }
 
     @property
     def _prompt_results(self) -> Tree:
-        columns, sizes = self.outline.prompt_tokens, self.method.evict_shuffles
-        return jax.eval_shape(
-            self._run_prompt, _floats(self.shape.hidden, columns), _integers(1, columns), self._layer(),
-            self._angles(columns), _floats(), None, self._shuffles(sizes),
-        )  # fmt: skip
+        return jax.eval_shape(self._run_prompt, **self._prompt_inputs)
 
     @property
     def _choice(self) -> Choice | None:
         queries = _floats(self.shape.heads, 1, self.shape.head_size)
-        shuffles = Shuffles(self._shuffles(self.method.choose_shuffles))
+        shuffles = self._shuffles(self.method.choose_shuffles)
         choice: Choice | None = jax.eval_shape(self.method.choose, queries, self._prompt_results["cache"], shuffles)
         return choice
 

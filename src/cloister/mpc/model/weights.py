@@ -66,11 +66,10 @@ def read_weights(
 
     `order`: (layers, F), each layer's neurons, the calm ones first; else as they are. Read where some are calm.
     """
-    tensors = open_weights(folder)
     parts = _llama if shape.positions == 0 else _gpt2
     if offsets is None:
         offsets = np.zeros((shape.layers, shape.heads), dtype=np.float32)
-    weights = parts(_Reader(tensors), shape, offsets.astype(np.float32))
+    weights = parts(_Reader(open_weights(folder)), shape, offsets.astype(np.float32))
     if not shape.calm:
         return weights
     if order is None:
@@ -91,26 +90,22 @@ def _ordered(layer: LayerWeights, order: NDArray[np.intp]) -> LayerWeights:
 
 class _Reader:
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        self._tensors = tensors
         # GPT-2's files name tensors with or without this, depending on which class saved them.
-        self._prefix = "transformer." if "transformer.wte.weight" in tensors else ""
+        self._tensors = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
 
     def __call__(self, name: str) -> Matrix:
-        name = name if name in self._tensors else self._prefix + name
         matrix: Matrix = self._tensors[name].to(torch.float32).numpy()
         return matrix
 
-    def or_zeros(self, name: str, rows: int) -> Matrix:
-        return self(name) if name in self._tensors else np.zeros(rows, dtype=np.float32)
-
     def __contains__(self, name: str) -> bool:
-        return name in self._tensors or self._prefix + name in self._tensors
+        return name in self._tensors
 
 
 def _llama(read: _Reader, shape: ModelShape, offsets: Matrix) -> ModelWeights:
     def linear(prefix: str, gain: Matrix | float = 1.0, scale: float = 1.0) -> Matrix:
         weight = read(f"{prefix}.weight")
-        biases = [read.or_zeros(f"{prefix}.bias", len(weight))[:, None]] * shape.extra
+        bias = read(f"{prefix}.bias") if f"{prefix}.bias" in read else np.zeros(len(weight), dtype=np.float32)
+        biases = [bias[:, None]] * shape.extra
         joined: Matrix = np.concatenate([weight * gain, *biases], axis=1) * np.float32(scale)
         return joined
 
