@@ -248,7 +248,7 @@ class EngineMachine(RuleBasedStateMachine):
             own = set(sequence.blocks) - lent
             assert not own & seen
             seen |= own
-        assert self.runner.most_link_rows <= self.runner.link_rows
+        assert self.runner.most_link_rows <= self.runner.capacity
 
     @invariant()
     def every_reference_has_a_holder(self):

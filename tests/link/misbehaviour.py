@@ -10,9 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from cloister.link.mapping import Mapping
-from cloister.link.memory import LinkMemory
-from cloister.link.shape import NUMBER_AT, ROWS_AT
+from cloister.link.memory import NUMBER_AT, ROWS_AT, LinkMemory, Mapping
 
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 _libc = ctypes.CDLL(None)

@@ -17,19 +17,9 @@ from dataclasses import dataclass
 import torch
 
 from cloister.compute.layer import DrawRows, Draws
-from cloister.engine.logits import (
-    Adjustments,
-    adjusts,
-    argmax,
-    draw_group,
-    group_size,
-    measure,
-    padded,
-    report,
-    uniform,
-)
+from cloister.engine.logits import Adjustments, adjusts, argmax, draw_rows, measure, padded, report, uniform
 from cloister.engine.sequence import Sequence
-from cloister.messages.generation import SamplingParams, TokenLogprob
+from cloister.messages.generation import TokenLogprob
 
 GREEDY_BELOW = 1e-5
 """Temperatures under this are 0: dividing by them leaves nothing but the maximum anyway."""
@@ -56,9 +46,9 @@ class Sampled:
 class Sampler:
     """Chooses tokens. Holds nothing but the vocabulary's size: all state is the sequences' own."""
 
-    def __init__(self, vocabulary: int, draw_rows: DrawRows | None = None) -> None:
+    def __init__(self, vocabulary: int, of_kernels: DrawRows | None = None) -> None:
         self._vocabulary = vocabulary
-        self._draw_rows = draw_rows
+        self._draw_rows = of_kernels or draw_rows
 
     def sample(
         self, logits: torch.Tensor, sequences: list[Sequence], at: list[int], forced: Rows[Forced] = ()
@@ -120,26 +110,14 @@ class Sampler:
 
     def _draw(self, rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
         params = [sequence.params for sequence in sequences]
-        numbers = [uniform(sequence.params.seed, sequence.outputs) for sequence in sequences]
-        if self._draw_rows is not None:
-            how = _how_to_draw(params, numbers, rows.shape[-1])
-            return self._draw_rows(rows, how).clamp_(max=self._vocabulary - 1)
-        size = group_size(rows)
-        parts = [
-            draw_group(rows[group], params[group], numbers[group])
-            for group in (slice(first, first + size) for first in range(0, len(sequences), size))
-        ]
-        return torch.cat(parts).clamp_(max=self._vocabulary - 1)
-
-
-def _how_to_draw(params: list[SamplingParams], numbers: list[float], width: int) -> Draws:
-    return Draws(
-        temperature=[p.temperature for p in params],
-        top_k=[p.top_k or width for p in params],
-        top_p=[p.top_p for p in params],
-        min_p=[p.min_p for p in params],
-        u=numbers,
-    )
+        how = Draws(
+            temperature=[p.temperature for p in params],
+            top_k=[p.top_k or rows.shape[-1] for p in params],
+            top_p=[p.top_p for p in params],
+            min_p=[p.min_p for p in params],
+            u=[uniform(sequence.params.seed, sequence.outputs) for sequence in sequences],
+        )
+        return self._draw_rows(rows, how).clamp_(max=self._vocabulary - 1)
 
 
 def _adjusted(rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
