@@ -60,41 +60,32 @@ class Sampler:
         tokens = self._choose(mine, sequences)
 
         reporting = [i for i, sequence in enumerate(sequences) if sequence.params.logprobs is not None]
-        counts = [sequences[i].params.logprobs or 0 for i in reporting]
         if not reporting and not forced:
-            chosen: list[int] = tokens.tolist()
-            return Sampled(chosen, [None] * len(chosen), [])
+            return Sampled(tokens.tolist(), [None] * len(sequences), [])
 
+        counts = [sequences[i].params.logprobs or 0 for i in reporting]
         where = [at[i] for i in reporting]
         targets: list[int] = []
         for part in forced:
+            counts += [part.count] * len(part.targets)
             where += range(part.first, part.first + len(part.targets))
             targets += part.targets
-            counts += [part.count] * len(part.targets)
-        wanted = torch.cat(
-            (
-                tokens[torch.tensor(reporting, dtype=torch.int64, device=device)],
-                torch.tensor(targets, dtype=torch.int64, device=device),
-            )
-        )
+        lists = (where, reporting, targets)
+        places, own, given = (torch.tensor(each, dtype=torch.int64, device=device) for each in lists)
         widest = min(max(counts), self._vocabulary)
-        measured = measure(rows, torch.tensor(where, dtype=torch.int64, device=device), wanted, widest)
+        measured = measure(rows, places, torch.cat((tokens[own], given)), widest)
         flat: list[float] = torch.cat((tokens.double(), measured.flatten())).tolist()
 
         width = measured.shape[1]
         starts = range(len(sequences), len(flat), width)
-        reports = [
+        reports = (
             report(flat[start : start + width], min(count, widest)) for start, count in zip(starts, counts, strict=True)
-        ]
-        own: list[TokenLogprob | None] = [None] * len(sequences)
-        for i, reported in zip(reporting, reports, strict=False):
-            own[i] = reported
-        parts: list[list[TokenLogprob]] = []
-        taken = len(reporting)
-        for part in forced:
-            parts.append(reports[taken : taken + len(part.targets)])
-            taken += len(part.targets)
-        return Sampled([int(token) for token in flat[: len(sequences)]], own, parts)
+        )
+        return Sampled(
+            tokens=[int(token) for token in flat[: len(sequences)]],
+            logprobs=[None if sequence.params.logprobs is None else next(reports) for sequence in sequences],
+            forced=[[next(reports) for _ in part.targets] for part in forced],
+        )
 
     def _choose(self, rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
         rows = _adjusted(rows, sequences)

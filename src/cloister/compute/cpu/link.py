@@ -64,9 +64,6 @@ class CpuAsker(LinkAsker):
         if (known := self._links.pop(link, None)) is not None:
             known.close()
 
-    def __contains__(self, link: int) -> bool:
-        return link in self._links
-
     def begin(self, remotes: Sequence[RemoteRows]) -> AskingStruct:
         """What the kernels need to ask these rows' vaults, layer by layer, through one step."""
         self._asked, self._keep = {}, []
