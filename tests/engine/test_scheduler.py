@@ -265,7 +265,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert pool.free == held.count(0)
         assert len(scheduler.running) + len(scheduler.waiting) == len(self.engine._sequences)
         waiting = [s for s in self.engine._sequences.values() if s.request_id not in scheduler.running]
-        assert all(s in scheduler.waiting and not s.blocks for s in waiting)
+        assert all(s.request_id in scheduler.waiting._lines[s.tenant] and not s.blocks for s in waiting)
 
     def teardown(self):
         if not hasattr(self, "engine"):
