@@ -4,7 +4,7 @@ Each step first continues the sequences that decode, then prefills in chunks wit
 Turns go to the tenant least served (ServiceMeter), never by prefix match or prompt length. When blocks run out, a
 sequence of the tenant most served, its youngest, loses its place: its blocks are freed, its tokens kept, and it is
 recomputed later. Blocks are counted by a sequence's layout: each segment has blocks of its own, so the answer's first
-token always begins one. A link carries so many rows in a step; who finds it full has a turn in a later one.
+token always begins one. A link carries so many rows in a step; a sequence that finds it full waits for a later step.
 The scheduler knows neither logits nor parameters of sampling, and cannot change what a sequence says.
 
 Why this always ends: a sequence enters with blocks for all its tokens, so it yields a token before it can lose its
