@@ -14,9 +14,9 @@ from cloister.compute.cpu.native import NativeKernels
 from cloister.compute.host_cache import HostCache
 from cloister.compute.layout import Chunk, Layout, Remote
 from cloister.errors import ProtocolError
-from cloister.link.memory import NUMBER_AT, ROWS_AT, LinkMemory, LinkShape, Mapping
+from cloister.link.memory import NUMBER_AT, ROWS_AT, LinkMemory, LinkShape, Mapping, wake
 from cloister.models.decoder import Decoder
-from tests.link.misbehaviour import eventually, lying_vault, wake
+from tests.link.misbehaviour import eventually, lying_vault
 from tests.link.vault_stand_in import BLOCKS, hidden_of, vault_of
 from tests.models.architectures import CONFIGS, VOCABULARY, random_decoder
 

@@ -17,7 +17,7 @@ from cloister.compute.cpu.link import CpuAsker
 from cloister.compute.host_cache import HostCache
 from cloister.compute.layout import Chunk, Layout, Remote
 from cloister.errors import ProtocolError
-from cloister.link.memory import NUMBER_AT, LinkMemory, LinkShape, Mapping
+from cloister.link.memory import NUMBER_AT, LinkMemory, LinkShape, Mapping, wake
 from cloister.link.network.address import Address, address_of
 from cloister.link.network.records import ANSWER, HEAD, VaultEnd, after
 from cloister.messages.generation import VERSION, Cancel, SamplingParams
@@ -34,7 +34,6 @@ from cloister.messages.vault import (
 )
 from cloister.models.decoder import Decoder
 from tests.link.bridges import Bridges, End, close_when_gone, may_read_memory, memory_of, wait_until
-from tests.link.misbehaviour import wake
 from tests.link.test_link import Answer, decoder_of, tokens_of
 from tests.link.vault_stand_in import BLOCKS, hidden_of, vault_of
 
