@@ -7,7 +7,7 @@ a stranger's JSON is decoded.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -44,9 +44,6 @@ class Check:
     def holds(self) -> bool:
         return self.outcome is Outcome.PASS or (self.outcome is Outcome.SKIP and not self.required)
 
-    def as_json(self) -> dict[str, Any]:
-        return {"name": self.name, "outcome": str(self.outcome), "reason": self.reason, "required": self.required}
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -72,7 +69,7 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         word = "pass" if self.passed else "incomplete" if self.incomplete else "fail"
-        return {"verdict": word, "checks": [check.as_json() for check in self.checks], "claims": dict(self.claims)}
+        return {"verdict": word, "checks": [asdict(check) for check in self.checks], "claims": dict(self.claims)}
 
 
 class Examination:

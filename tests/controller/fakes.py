@@ -16,7 +16,7 @@ from cloister.controller.requests import Requests
 from cloister.controller.routes import base
 from cloister.controller.routes.mpc import MpcRoute
 from cloister.controller.service import Service
-from cloister.link.shape import LinkShape
+from cloister.link.memory import LinkShape
 from cloister.messages.frontend import Ask, Serving
 from cloister.messages.generation import (
     VERSION,

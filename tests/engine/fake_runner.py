@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from cloister.compute import layout as compute_layout
+from cloister.compute.base import LinkAsker
 from cloister.compute.layout import Chunk, Layout, Wanted
 from cloister.engine.runner import Runner
 
@@ -51,8 +52,9 @@ def insist(so: bool, complaint: str) -> None:
         raise Misused(complaint)
 
 
-class FakeRunner(Runner):
-    """Counts what it is asked; `fail_next` raises once; `break_next` breaks links during the next forward."""
+class FakeRunner(Runner, LinkAsker):
+    """Runner and links at once. Counts what it is asked; `fail_next` raises once; `break_next` breaks links during the
+    next forward."""
 
     layers, heads, dim = 3, 2, 5
 
@@ -68,7 +70,8 @@ class FakeRunner(Runner):
         self.vocabulary = vocabulary
         self.max_context = max_context
         self.relative = relative
-        self.link_rows = link_rows
+        self.capacity = link_rows
+        self.asker = self
         self.block_tokens = compute_layout.BLOCK_TOKENS
         self.num_blocks = num_blocks
         self.tokens = np.full(num_blocks * self.block_tokens, -1, dtype=np.int64)
@@ -129,7 +132,7 @@ class FakeRunner(Runner):
     def detach(self, link: int) -> None:
         self.attached.pop(link, None)
 
-    def broken_links(self) -> dict[int, str]:
+    def broken(self) -> dict[int, str]:
         return self._broken
 
     def _slots(self, chunk: Chunk, end: int) -> np.ndarray:

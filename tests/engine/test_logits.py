@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloister.engine import logits as module
-from cloister.engine.logits import Limits, best, draw_filtered, filters, integer, uniform
+from cloister.compute.layer import Draws
+from cloister.engine.logits import best, draw_filtered, draw_rows, integer, uniform
 from cloister.messages.generation import SamplingParams
 
 # Few distinct values: ties at the cut are the rule, not the exception.
@@ -45,10 +45,15 @@ def drawn(values: list[float], params: SamplingParams, u: float) -> int:
     raise AssertionError
 
 
+def how(params: list[SamplingParams], width: int, u: float) -> Draws:
+    top_k = [p.top_k or width for p in params]
+    top_p, min_p = [p.top_p for p in params], [p.min_p for p in params]
+    return Draws([p.temperature for p in params], top_k, top_p, min_p, [u] * len(params))
+
+
 def ours(values: list[float], params: SamplingParams, u: float) -> int:
     probabilities = torch.tensor([values])
-    limits = Limits.of([params], len(values), probabilities.device)
-    return int(draw_filtered(probabilities, integer(probabilities), limits, torch.tensor([u], dtype=torch.float64)))
+    return int(draw_filtered(probabilities, integer(probabilities), how([params], len(values), u)))
 
 
 @settings(deadline=None)
@@ -59,10 +64,7 @@ def test_the_draw_is_that_of_a_sort(values, k, p, min_p, u):
     assert ours(values, params, u / 1000) == drawn(values, params, u / 1000)
 
 
-@pytest.mark.parametrize("first", [(1, 2), (4, 16), (64, 1024)])
-def test_how_much_is_ranked_first_does_not_show(first, monkeypatch):
-    """Rows that need a few ranks, and rows that need nearly all of them."""
-    monkeypatch.setattr(module, "_RANKED_FIRST", first)
+def test_rows_that_need_a_few_ranks_and_rows_that_need_nearly_all():
     chance = random.Random(4)
     for sharpness in (0.1, 2.0, 30.0):
         values = [1.0] + [chance.random() ** sharpness for _ in range(255)]
@@ -107,16 +109,18 @@ def test_equals_are_kept_from_the_lowest_id_on():
 
 
 def test_only_filters_count_as_filters():
-    assert not filters(SamplingParams(temperature=0.5, seed=1))
-    assert all(map(filters, (SamplingParams(top_k=1), SamplingParams(top_p=0.9), SamplingParams(min_p=0.1))))
+    """Without one the draw is in order of id, with one in order of rank."""
+    off = SamplingParams(temperature=0.5, seed=1)
+    on = [SamplingParams(top_k=1), SamplingParams(top_p=0.9), SamplingParams(min_p=0.1)]
+    logits = torch.tensor([[0.0, 0.5]])
+    assert draw_rows(logits.expand(5, -1), how([off, *on, off], 2, 0.01)).tolist() == [0, 1, 1, 1, 0]
 
 
 def test_a_row_of_nan_harms_no_other():
     good = torch.tensor([[1.0, 0.5, 0.2]])
     both = torch.cat((torch.full_like(good, float("nan")), good))
     params = SamplingParams(top_p=0.6)
-    u = torch.tensor([0.9, 0.9], dtype=torch.float64)
-    tokens = draw_filtered(both, integer(both), Limits.of([params] * 2, 3, both.device), u)
+    tokens = draw_filtered(both, integer(both), how([params] * 2, 3, 0.9))
     assert int(tokens[1]) == drawn([1.0, 0.5, 0.2], params, 0.9)
 
 

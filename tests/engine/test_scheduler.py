@@ -248,7 +248,7 @@ class EngineMachine(RuleBasedStateMachine):
             own = set(sequence.blocks) - lent
             assert not own & seen
             seen |= own
-        assert self.runner.most_link_rows <= self.runner.link_rows
+        assert self.runner.most_link_rows <= self.runner.capacity
 
     @invariant()
     def every_reference_has_a_holder(self):
@@ -265,7 +265,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert pool.free == held.count(0)
         assert len(scheduler.running) + len(scheduler.waiting) == len(self.engine._sequences)
         waiting = [s for s in self.engine._sequences.values() if s.request_id not in scheduler.running]
-        assert all(s in scheduler.waiting and not s.blocks for s in waiting)
+        assert all(s.request_id in scheduler.waiting._lines[s.tenant] and not s.blocks for s in waiting)
 
     def teardown(self):
         if not hasattr(self, "engine"):

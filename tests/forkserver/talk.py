@@ -16,8 +16,7 @@ import msgspec
 
 from cloister.config import EngineSettings
 from cloister.controller.weights import seal_weights
-from cloister.link.memory import LinkMemory, create_link
-from cloister.link.shape import LinkShape
+from cloister.link.memory import LinkMemory, LinkShape
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import FromForkServer, Preload, Preloaded, Spawn, Spawned
@@ -106,7 +105,7 @@ class Controller:
     def spawn(self, role: str) -> Child:
         number = next(self._numbers)
         ours, theirs = socket.socketpair()
-        link = create_link(self.shape) if role == "vault" else None
+        link = LinkMemory(self.shape) if role == "vault" else None
         with theirs:
             descriptors = (theirs.fileno(), *(link.vault_descriptors if link else ()))
             self.line.send(Spawn(number, role), descriptors=descriptors)

@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from cloister.link.memory import LinkMemory, create_link
+from cloister.link.memory import LinkMemory, LinkShape
 from cloister.link.network.address import Address, address_of, without_delay
 from cloister.link.network.credentials import credentials_from
 from cloister.link.network.handshake import request_for
-from cloister.link.shape import LinkShape
 from cloister.messages.bridge import Accept, Admitted, Connect, FromVaultBridge, UseVault
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.process.hardening import WIPE_FREED_MEMORY
@@ -72,7 +71,7 @@ class Bridges:
         server_secret: bytes = SECRET,
         between: Callable[[Address], Address] | None = None,
     ) -> None:
-        self.link, self.vault_link = create_link(shape), create_link(shape)
+        self.link, self.vault_link = LinkMemory(shape), LinkMemory(shape)
         listener = Address("127.0.0.1", 0).listen()
         address = address_of(listener)
         if between is not None:

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from cloister.link.mapping import Mapping
-from cloister.link.memory import LinkMemory
-from cloister.link.shape import NUMBER_AT, ROWS_AT
-
-_SYS_FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
-_libc = ctypes.CDLL(None)
-
-
-def wake(piece: Mapping) -> None:
-    _libc.syscall(_SYS_FUTEX, ctypes.c_void_p(piece.address + NUMBER_AT), 1, 2**31 - 1, 0, 0, 0)
+from cloister.link.memory import NUMBER_AT, ROWS_AT, LinkMemory, Mapping, wake
 
 
 def eventually(holds: Callable[[], bool], seconds: float = 10) -> bool:

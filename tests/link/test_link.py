@@ -14,11 +14,9 @@ from cloister.compute.cpu.native import NativeKernels
 from cloister.compute.host_cache import HostCache
 from cloister.compute.layout import Chunk, Layout, Remote
 from cloister.errors import ProtocolError
-from cloister.link.mapping import Mapping
-from cloister.link.memory import LinkMemory, create_link
-from cloister.link.shape import NUMBER_AT, ROWS_AT, LinkShape
+from cloister.link.memory import NUMBER_AT, ROWS_AT, LinkMemory, LinkShape, Mapping, wake
 from cloister.models.decoder import Decoder
-from tests.link.misbehaviour import eventually, lying_vault, wake
+from tests.link.misbehaviour import eventually, lying_vault
 from tests.link.vault_stand_in import BLOCKS, hidden_of, vault_of
 from tests.models.architectures import CONFIGS, VOCABULARY, random_decoder
 
@@ -40,7 +38,7 @@ def tokens_of(seed: int, count: int) -> list[int]:
 
 
 def link_of(decoder: Decoder) -> LinkMemory:
-    return create_link(LinkShape(decoder.heads, decoder.cache_shape.dim, decoder.cache_shape.layers, capacity=32))
+    return LinkMemory(LinkShape(decoder.heads, decoder.cache_shape.dim, decoder.cache_shape.layers, capacity=32))
 
 
 class Answer:

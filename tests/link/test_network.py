@@ -17,11 +17,9 @@ from cloister.compute.cpu.link import CpuAsker
 from cloister.compute.host_cache import HostCache
 from cloister.compute.layout import Chunk, Layout, Remote
 from cloister.errors import ProtocolError
-from cloister.link.mapping import Mapping
-from cloister.link.memory import create_link
+from cloister.link.memory import NUMBER_AT, LinkMemory, LinkShape, Mapping, wake
 from cloister.link.network.address import Address, address_of
-from cloister.link.network.records import ANSWER, HEAD, VaultEnd, after, answer_row_bytes
-from cloister.link.shape import NUMBER_AT, LinkShape
+from cloister.link.network.records import ANSWER, HEAD, VaultEnd, after
 from cloister.messages.generation import VERSION, Cancel, SamplingParams
 from cloister.messages.vault import (
     Confide,
@@ -36,7 +34,6 @@ from cloister.messages.vault import (
 )
 from cloister.models.decoder import Decoder
 from tests.link.bridges import Bridges, End, close_when_gone, may_read_memory, memory_of, wait_until
-from tests.link.misbehaviour import wake
 from tests.link.test_link import Answer, decoder_of, tokens_of
 from tests.link.vault_stand_in import BLOCKS, hidden_of, vault_of
 
@@ -277,7 +274,7 @@ class LocalLink:
     """Both pieces of a link under the test's hands, and a vault's end that reads them."""
 
     def __init__(self) -> None:
-        self.link = create_link(SMALL)
+        self.link = LinkMemory(SMALL)
         self.end = VaultEnd(SMALL, *self.link.vault_descriptors)
         self.question = Mapping(self.link.service_descriptors[0], SMALL.question_bytes, writable=True)
         self.answer = Mapping(self.link.service_descriptors[1], SMALL.answer_bytes, writable=False)
@@ -304,12 +301,12 @@ def test_an_answer_that_fits_no_question_is_not_left(number: int, status: int, r
     local = LocalLink()
     local.ask()
     assert local.end.next_question() is not None
-    record = HEAD.pack(ANSWER, number, status, rows) + b"\1" * (size * answer_row_bytes(SMALL))
+    record = HEAD.pack(ANSWER, number, status, rows) + b"\1" * (size * SMALL.part_bytes)
     with pytest.raises(ProtocolError):
         local.end.leave_answer(memoryview(record))
     assert local.answer.word(NUMBER_AT).value == 0
     with pytest.raises(ProtocolError):  # nor is it believed the second time
-        local.end.leave_answer(memoryview(HEAD.pack(ANSWER, 1, 0, 1) + bytes(answer_row_bytes(SMALL))))
+        local.end.leave_answer(memoryview(HEAD.pack(ANSWER, 1, 0, 1) + bytes(SMALL.part_bytes)))
 
 
 def test_numbers_begin_again_where_those_of_the_link_do() -> None:

@@ -21,8 +21,7 @@ from transformers import (
 )
 
 from cloister.compute.base import Device, Kernels
-from cloister.compute.cpu.device import CpuDevice
-from cloister.compute.cpu.native import NativeKernels
+from cloister.compute.cpu.native import CpuDevice, NativeKernels
 from cloister.compute.reference import ReferenceDevice, ReferenceKernels
 from cloister.models import fused
 from cloister.models.decoder import Decoder, RawParts

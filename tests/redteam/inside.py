@@ -151,7 +151,7 @@ def make_question_writable_in_vault(here: Here) -> None:
 
 
 def write_answer_from_service(here: Here) -> None:
-    from cloister.link.mapping import Mapping
+    from cloister.link.memory import Mapping
 
     ctypes.memset(Mapping(here.link[1], os.fstat(here.link[1]).st_size, writable=False).address, 0, 8)
 
@@ -170,7 +170,7 @@ def resize_question_from_service(here: Here) -> None:
 
 def write_question_from_service(here: Here) -> None:
     """What the service is there for: it must succeed, or the attempts beside it prove nothing."""
-    from cloister.link.mapping import Mapping
+    from cloister.link.memory import Mapping
 
     ctypes.memset(Mapping(here.link[0], os.fstat(here.link[0]).st_size, writable=True).address + 2048, 1, 8)
 

@@ -18,7 +18,7 @@ from typing import IO, Any, Literal
 import pytest
 
 from cloister.config import EngineSettings
-from cloister.link.memory import create_link
+from cloister.link.memory import LinkMemory
 from cloister.models.source import ModelFolder
 from cloister.process.sandbox.layers import Layer
 from tests.forkserver.model import save_model
@@ -84,7 +84,7 @@ class Node:
         child = self._sealed(role)
         hosts = [self.neighbour.pid, self.controller.process.pid, os.getpid()]
         order = json.dumps({"attempt": name, "pids": hosts}).encode()
-        link = create_link(self.controller.shape)
+        link = LinkMemory(self.controller.shape)
         descriptors = list(link.service_descriptors) if role == "service" else []
         socket.send_fds(child.line.socket, [order], descriptors)
         said: dict[str, Any] = {}

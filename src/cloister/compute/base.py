@@ -187,19 +187,8 @@ class Kernels(ABC):
         """Causal attention of q [rows, heads, dim] over each row's own segments, merged: [rows, heads × dim]."""
 
     @abstractmethod
-    def before_attention(self, layer: Layer, x: torch.Tensor, step: Step) -> torch.Tensor:
-        """Norm, project, rotate; store keys and values; return q [rows, heads, dim]."""
-
-    @abstractmethod
-    def after_attention(self, layer: Layer, x: torch.Tensor, attended: torch.Tensor) -> None:
-        """Output projection and MLP, each added to the residual stream x in place."""
-
     def run_layers(self, layers: Sequence[Layer], x: torch.Tensor, step: Step) -> None:
         """All layers over the residual stream x, in place."""
-        for layer in layers:
-            q = self.before_attention(layer, x, step)
-            attended = self.attention(q, layer.index, step, layer.shape.scale, layer.shape.window)
-            self.after_attention(layer, x, attended)
 
 
 class Device(ABC):

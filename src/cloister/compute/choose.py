@@ -7,8 +7,7 @@ import logging
 import torch
 
 from cloister.compute.base import Device
-from cloister.compute.cpu.device import CpuDevice
-from cloister.compute.cpu.native import NativeKernels
+from cloister.compute.cpu.native import CpuDevice, NativeKernels
 from cloister.compute.reference import ReferenceDevice, ReferenceKernels
 from cloister.config import EngineSettings
 from cloister.errors import SetupError

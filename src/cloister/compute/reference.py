@@ -108,7 +108,16 @@ class ReferenceKernels(Kernels):
         rows = [parts_of(q[row], row, layer, step, scale, window) for row in range(len(q))]
         return torch.stack([merged(parts).reshape(-1) for parts in rows])
 
-    def before_attention(self, layer: Layer, x: torch.Tensor, step: Step) -> torch.Tensor:
+    def run_layers(self, layers: Sequence[Layer], x: torch.Tensor, step: Step) -> None:
+        for layer in layers:
+            shape, q = layer.shape, self._queries(layer, x, step)
+            attended = self.attention(q, layer.index, step, shape.scale, shape.window)
+            self.linear(attended, layer.out, add_to=x)
+            gated = self.linear(self.rms_norm(x, layer.mlp_norm, shape.epsilon), layer.gate_up)
+            self.linear(gated, layer.down, add_to=x)
+
+    def _queries(self, layer: Layer, x: torch.Tensor, step: Step) -> torch.Tensor:
+        """Norm, project, rotate; store keys and values; return q [rows, heads, dim]."""
         shape = layer.shape
         projected = self.linear(self.rms_norm(x, layer.attention_norm, shape.epsilon), layer.qkv)
         heads = projected.view(len(x), -1, shape.dim)
@@ -118,11 +127,6 @@ class ReferenceKernels(Kernels):
         assert step.angles is not None
         self.store(_rotated(keys, step.angles), values, layer.index, step.batch, step.cache)
         return _rotated(q, step.angles)
-
-    def after_attention(self, layer: Layer, x: torch.Tensor, attended: torch.Tensor) -> None:
-        self.linear(attended, layer.out, add_to=x)
-        gated = self.linear(self.rms_norm(x, layer.mlp_norm, layer.shape.epsilon), layer.gate_up)
-        self.linear(gated, layer.down, add_to=x)
 
 
 class ReferenceDevice(Device):

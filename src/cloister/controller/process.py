@@ -30,8 +30,8 @@ from cloister.controller.service import Service
 from cloister.controller.weights import SealedWeights, seal_weights
 from cloister.errors import CloisterError, ServiceUnavailable
 from cloister.levels import Needs, served
+from cloister.link.memory import LinkShape
 from cloister.link.network.handshake import digest_of
-from cloister.link.shape import LinkShape
 from cloister.messages.frontend import Serving
 from cloister.messages.generation import VERSION, Ready
 from cloister.messages.lifecycle import Preloaded

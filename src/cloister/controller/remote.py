@@ -8,10 +8,10 @@ from typing import Literal
 
 from cloister.config import ControllerSettings
 from cloister.errors import ServiceUnavailable, SetupError
+from cloister.link.memory import LinkShape
 from cloister.link.network.address import Address
 from cloister.link.network.credentials import credentials_from, read_secret
 from cloister.link.network.handshake import digest_of, request_for
-from cloister.link.shape import LinkShape
 from cloister.messages.bridge import Connect, Credentials
 from cloister.messages.frames import encode_frame
 from cloister.process.child import Child, start_module

@@ -17,8 +17,7 @@ import msgspec
 from cloister.controller.forkserver import ForkServer
 from cloister.controller.remote import Remote
 from cloister.errors import ProtocolError, ServiceUnavailable
-from cloister.link.memory import create_link
-from cloister.link.shape import LinkShape
+from cloister.link.memory import LinkMemory, LinkShape
 from cloister.messages.generation import VERSION
 from cloister.messages.vault import FromVault, VaultReady
 from cloister.process.endpoint import Endpoint
@@ -39,7 +38,7 @@ class Vault:
         on_end: Callable[[Vault], None],
     ) -> None:
         self.number = number
-        self.link = create_link(shape)
+        self.link = LinkMemory(shape)
         self.open = True
         self.sealed = False
         self.ordered_at = monotonic()

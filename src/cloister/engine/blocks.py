@@ -7,7 +7,6 @@ tenant of another's prompts.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 
@@ -52,21 +51,22 @@ class BlockPool:
                 self._free.append(block)
 
 
-class PrefixCache(ABC):
-    """Keeps computed full blocks beyond the life of a sequence, under references of its own in the pool."""
+class PrefixCache:
+    """Keeps computed full blocks beyond the life of a sequence, under references of its own in the pool.
 
-    @abstractmethod
+    This one keeps none: every sequence computes its own prompt.
+    """
+
     def attach(self, pool: BlockPool, block_tokens: int) -> None:
         """Meet the pool; the engine calls this once, before anything else."""
 
-    @abstractmethod
     def match(self, tenant: str, tokens: Sequence[int]) -> list[int]:
         """Blocks holding the longest reusable prefix of `tokens`, whole blocks only, in order.
 
         They are retained in the pool for the caller, who releases them like its own and never writes to them.
         """
+        return []
 
-    @abstractmethod
     def offer(self, tenant: str, tokens: Sequence[int], blocks: Sequence[int]) -> None:
         """These full blocks hold the keys and values of exactly these tokens; retain what is worth keeping.
 
@@ -74,25 +74,8 @@ class PrefixCache(ABC):
         tokens. What was offered when it was computed is offered again when its sequence leaves.
         """
 
-    @abstractmethod
     def evict(self, count: int) -> None:
         """The pool runs short: let go so that `count` more blocks become free, or as many as can be.
 
         A block that nobody else holds must be given up when asked for, or requests would wait for ever.
         """
-
-
-class NoReuse(PrefixCache):
-    """Every sequence computes its own prompt."""
-
-    def attach(self, pool: BlockPool, block_tokens: int) -> None:
-        pass
-
-    def match(self, tenant: str, tokens: Sequence[int]) -> list[int]:
-        return []
-
-    def offer(self, tenant: str, tokens: Sequence[int], blocks: Sequence[int]) -> None:
-        pass
-
-    def evict(self, count: int) -> None:
-        pass

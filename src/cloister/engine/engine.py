@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container
+from contextlib import suppress
 from time import perf_counter
 from typing import get_args
 
@@ -15,7 +16,7 @@ import torch
 
 from cloister.compute.layout import Wanted
 from cloister.config import EngineSettings
-from cloister.engine.blocks import BlockPool, NoReuse, PrefixCache
+from cloister.engine.blocks import BlockPool, PrefixCache
 from cloister.engine.runner import Runner
 from cloister.engine.sampler import Forced, Sampled, Sampler
 from cloister.engine.scheduler import Scheduler, Work
@@ -41,9 +42,11 @@ class Engine:
     def __init__(self, runner: Runner, settings: EngineSettings, prefix: PrefixCache | None = None) -> None:
         self._runner = runner
         self._pool = BlockPool(runner.num_blocks)
-        prefix = NoReuse() if prefix is None else prefix
+        self._asker = runner.asker
+        prefix = PrefixCache() if prefix is None else prefix
         prefix.attach(self._pool, runner.block_tokens)
-        self._scheduler = Scheduler(settings, self._pool, runner.block_tokens, prefix, runner.link_rows)
+        link_rows = self._asker.capacity if self._asker else 0
+        self._scheduler = Scheduler(settings, self._pool, runner.block_tokens, prefix, link_rows)
         self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
         self._sequences: dict[int, Sequence] = {}
         self._over: dict[int, Tokens] = {}
@@ -104,7 +107,7 @@ class Engine:
         self._steps += 1
         try:
             logits = self._runner.forward([work.chunk for work in batch])
-            broken = self._runner.broken_links()
+            broken = self._asker.broken() if self._asker else {}
             sampled = self._sample(batch, logits, broken)
         except Exception as error:
             log.error("A step failed: %s.", where_raised(error))
@@ -124,19 +127,19 @@ class Engine:
         """
         if link in self._links:
             raise ProtocolError("A link of this number is attached.")
-        try:
-            self._runner.attach(link, question, answer)
-        except (CloisterError, OSError):
-            self._links[link] = "link_malformed"
-        else:
-            self._links[link] = ""
+        self._links[link] = "link_malformed"
+        if self._asker is not None:
+            with suppress(CloisterError, OSError):
+                self._asker.attach(link, question, answer)
+                self._links[link] = ""
 
     def drop_link(self, link: int) -> list[Failed]:
         """The vault behind a link is gone, and so is every request that needs it: their last messages."""
         if self._links.pop(link, None) is None:
             return []
         failed = self._fail_all_on(link, VaultLost.because("vault_lost"))
-        self._runner.detach(link)
+        if self._asker is not None:
+            self._asker.detach(link)
         return failed
 
     def view(self, request_id: int) -> View:

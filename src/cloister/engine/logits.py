@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
+from cloister.compute.layer import Draws
 from cloister.messages.generation import SamplingParams, TokenLogprob
 
 LANES = 128
@@ -27,7 +27,6 @@ SCALE = 2.0**44
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
-_RANKED_FIRST = (64, 1024)
 
 
 class Adjustments:
@@ -150,11 +149,6 @@ def integer(probabilities: torch.Tensor) -> torch.Tensor:
     return (probabilities * SCALE).long()
 
 
-def group_size(rows: torch.Tensor) -> int:
-    """How many rows to take at a time: all, but on a CPU so few that what is made of them stays in a core's cache."""
-    return _ROWS_IN_CACHE if rows.device.type == "cpu" else max(1, len(rows))
-
-
 def measure(rows: torch.Tensor, at: torch.Tensor, chosen: torch.Tensor, count: int) -> torch.Tensor:
     """What `report` needs of each of the padded rows `at`, on the device, as float64: [len(at), 3 + 2·count].
 
@@ -162,7 +156,8 @@ def measure(rows: torch.Tensor, at: torch.Tensor, chosen: torch.Tensor, count: i
     logits are the model's own, before penalties, bias, temperature or filters. Decoded tokens and tokens of a forced
     pass go through here alike: a replay gives the bits that decoding gave.
     """
-    size = group_size(rows)
+    # On a CPU so few rows at a time that what is made of them stays in a core's cache.
+    size = _ROWS_IN_CACHE if rows.device.type == "cpu" else max(1, len(rows))
     groups = [slice(first, first + size) for first in range(0, len(at), size)]
     return torch.cat([_measure(rows[at[group]], chosen[group], count) for group in groups])
 
@@ -205,96 +200,41 @@ def _mix(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def draw(weights: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
-    """The index in each row of integer weights at which the cumulative sum passes the part u of the total."""
-    cumulative = weights.cumsum(-1)
-    total = cumulative[:, -1:]
-    mark = (u.unsqueeze(-1) * total.double()).long().minimum(total - 1)
-    return torch.searchsorted(cumulative, mark, right=True).squeeze(-1)
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The filters of some rows, on their device; k is the whole width where top-k is off."""
-
-    k: torch.Tensor
-    p: torch.Tensor
-    min_p: torch.Tensor
-
-    @classmethod
-    def of(cls, params: list[SamplingParams], width: int, device: torch.device) -> Limits:
-        """The limits these parameters set, for rows of this width."""
-        return cls(
-            k=torch.tensor([min(p.top_k or width, width) for p in params], dtype=torch.int64, device=device),
-            p=torch.tensor([p.top_p for p in params], dtype=torch.float64, device=device),
-            min_p=torch.tensor([p.min_p for p in params], dtype=torch.float32, device=device).unsqueeze(-1),
-        )
-
-    def rows(self, index: torch.Tensor) -> Limits:
-        return Limits(self.k[index], self.p[index], self.min_p[index])
-
-
-def filters(params: SamplingParams) -> bool:
-    return params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
-
-
-def draw_filtered(probabilities: torch.Tensor, weights: torch.Tensor, limits: Limits, u: torch.Tensor) -> torch.Tensor:
-    """One token of each row at u in [0, 1), by the inverse of the cumulative distribution in order of rank.
-
-    Top-k, top-p and min-p each keep the most likely tokens down to some rank (equals from the lowest id on), so
-    together they keep a prefix of the ranking: the draw needs only as much of the ranking as that prefix. Sorting a
-    vocabulary of 49,152 takes 4.6 ms a row on one core and is the last resort. Ranks and sums are exact, so how much
-    was ranked does not show.
-    """
-    width = weights.shape[-1]
-    if weights.device.type != "cpu":  # elsewhere sorting is cheap and asking whether it is needed is not
-        return _draw(probabilities, weights, limits, u, width)[0]
-    tokens, settled = _draw(probabilities, weights, limits, u, min(_RANKED_FIRST[0], width))
-    for ranked in (*_RANKED_FIRST[1:], width):
-        open_rows = (~settled).nonzero().squeeze(-1)
-        if not len(open_rows):
-            break
-        tokens[open_rows], settled[open_rows] = _draw(
-            probabilities[open_rows], weights[open_rows], limits.rows(open_rows), u[open_rows], min(ranked, width)
-        )
-    return tokens
-
-
-def _draw(
-    probabilities: torch.Tensor, weights: torch.Tensor, limits: Limits, u: torch.Tensor, ranked: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The tokens, and whether so many ranks were enough to tell."""
-    ids = best(probabilities, ranked)
-    likely = probabilities.gather(1, ids)
-    mass = weights.gather(1, ids).cumsum(-1)
-    k = limits.k.clamp(max=ranked).unsqueeze(-1)
-    of_k = mass.gather(1, k - 1)
-    total = torch.where(limits.k.unsqueeze(-1) <= ranked, of_k, weights.sum(-1, keepdim=True))
-    goal = (limits.p.unsqueeze(-1) * total.double()).ceil().long().minimum(total)
-    in_nucleus = (mass < goal).sum(-1, keepdim=True) + 1
-    likely_enough = (likely >= limits.min_p).sum(-1, keepdim=True)
-    kept = k.minimum(in_nucleus).minimum(likely_enough).clamp(min=1)
-    left = mass.gather(1, kept - 1)
-    mark = (u.unsqueeze(-1) * left.double()).long().minimum(left - 1)
-    place = torch.searchsorted(mass, mark, right=True).clamp_(max=ranked - 1)
-    unlimited = limits.k == weights.shape[-1]
-    cut = (in_nucleus.squeeze(-1) <= ranked) | (likely_enough.squeeze(-1) < ranked)
-    return ids.gather(1, place).squeeze(-1), (limits.k <= ranked) | (unlimited & cut)
-
-
-def draw_group(rows: torch.Tensor, params: list[SamplingParams], numbers: list[float]) -> torch.Tensor:
-    """A random token for each row: over the whole vocabulary in order of id, or over what filters leave."""
-    device = rows.device
-    temperature = torch.tensor([p.temperature for p in params], dtype=torch.float32, device=device).unsqueeze(-1)
+def draw_rows(rows: torch.Tensor, how: Draws) -> torch.Tensor:
+    """A token for each row at its u in [0, 1), by the inverse of the cumulative distribution: in order of id, or in
+    order of rank where a filter is on. For devices whose kernels do not draw; draw.h does the same, faster."""
+    device, width = rows.device, rows.shape[-1]
+    temperature = torch.tensor(how.temperature, dtype=torch.float32, device=device).unsqueeze(-1)
     probabilities = relative(rows, rows.amax(-1, keepdim=True), temperature)
     weights = integer(probabilities)
-    u = torch.tensor(numbers, dtype=torch.float64, device=device)
-    filtered = [i for i, p in enumerate(params) if filters(p)]
-    limits = Limits.of([params[i] for i in filtered], rows.shape[-1], device)
-    if len(filtered) == len(params):
-        return draw_filtered(probabilities, weights, limits, u)
-    tokens = draw(weights, u)
-    if filtered:
-        index = torch.tensor(filtered, dtype=torch.int64, device=device)
-        tokens[index] = draw_filtered(probabilities[index], weights[index], limits, u[index])
-    return tokens
+    cumulative = weights.cumsum(-1)
+    tokens = _places(cumulative, cumulative[:, -1:], how.u).squeeze(-1)
+    limits = zip(how.top_k, how.top_p, how.min_p, strict=True)
+    filtered = [k < width or p < 1.0 or min_p > 0.0 for k, p, min_p in limits]
+    if not any(filtered):
+        return tokens
+    return torch.where(torch.tensor(filtered, device=device), draw_filtered(probabilities, weights, how), tokens)
+
+
+def draw_filtered(probabilities: torch.Tensor, weights: torch.Tensor, how: Draws) -> torch.Tensor:
+    """Top-k, top-p and min-p each keep the most likely tokens down to some rank (equals from the lowest id on), so
+    together they keep a prefix of the ranking, and the draw is over that."""
+    device, width = weights.device, weights.shape[-1]
+    k = torch.tensor(how.top_k, dtype=torch.int64, device=device).clamp(max=width).unsqueeze(-1)
+    p = torch.tensor(how.top_p, dtype=torch.float64, device=device).unsqueeze(-1)
+    min_p = torch.tensor(how.min_p, dtype=torch.float32, device=device).unsqueeze(-1)
+    ids = best(probabilities, width)
+    mass = weights.gather(1, ids).cumsum(-1)
+    total = mass.gather(1, k - 1)
+    goal = (p * total.double()).ceil().long().minimum(total)
+    in_nucleus = (mass < goal).sum(-1, keepdim=True) + 1
+    likely_enough = (probabilities.gather(1, ids) >= min_p).sum(-1, keepdim=True)
+    kept = k.minimum(in_nucleus).minimum(likely_enough).clamp(min=1)
+    return ids.gather(1, _places(mass, mass.gather(1, kept - 1), how.u)).squeeze(-1)
+
+
+def _places(cumulative: torch.Tensor, total: torch.Tensor, u: Sequence[float]) -> torch.Tensor:
+    """Where in each row the cumulative sum passes the part u of the total; inside the row also where logits are NaN."""
+    parts = torch.tensor(u, dtype=torch.float64, device=total.device).unsqueeze(-1)
+    mark = (parts * total.double()).long().minimum(total - 1)
+    return torch.searchsorted(cumulative, mark, right=True).clamp_(max=cumulative.shape[-1] - 1)

@@ -31,8 +31,6 @@ class Runner(ABC):
     dim: int
     relative: bool = False
     """Whether only the distance of positions matters, so that an answer may be rotated from 0 on (compute.layout)."""
-    link_rows: int = 128
-    """Rows one link carries at a time, at most."""
     draw_rows: DrawRows | None = None
     """The kernels' own way to draw a token from each row of logits, where they have one."""
     asker: LinkAsker | None = None
@@ -41,26 +39,6 @@ class Runner(ABC):
     @abstractmethod
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         """Write the chunks' keys and values into the cache; return fp32 logits of the wanted rows, in order."""
-
-    def attach(self, link: int, question: int, answer: int) -> None:
-        """Map the memory of a link, by its descriptors, which stay the caller's to close."""
-        self._links().attach(link, question, answer)
-
-    def detach(self, link: int) -> None:
-        """Forget a link that was attached."""
-        self._links().detach(link)
-
-    def broken_links(self) -> dict[int, str]:
-        """The links that failed during the last forward, and how: what their rows gave is worth nothing.
-
-        vault_lost, vault_timeout or link_malformed; see errors.VaultLost.
-        """
-        return {} if self.asker is None else self.asker.broken()
-
-    def _links(self) -> LinkAsker:
-        if self.asker is None:
-            raise SetupError("These kernels cannot ask vaults.", hint="Use the native kernels.")
-        return self.asker
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -91,8 +69,6 @@ class ModelRunner(Runner):
         self.relative = decoder.relative
         self.layers, self.heads, self.dim = decoder.cache_shape.layers, decoder.heads, decoder.cache_shape.dim
         self.num_blocks = cache.blocks
-        if asker is not None:
-            self.link_rows = asker.capacity
 
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         """Each row is computed by itself, so the logits of a chunk do not depend on its neighbours."""

@@ -17,19 +17,9 @@ from dataclasses import dataclass
 import torch
 
 from cloister.compute.layer import DrawRows, Draws
-from cloister.engine.logits import (
-    Adjustments,
-    adjusts,
-    argmax,
-    draw_group,
-    group_size,
-    measure,
-    padded,
-    report,
-    uniform,
-)
+from cloister.engine.logits import Adjustments, adjusts, argmax, draw_rows, measure, padded, report, uniform
 from cloister.engine.sequence import Sequence
-from cloister.messages.generation import SamplingParams, TokenLogprob
+from cloister.messages.generation import TokenLogprob
 
 GREEDY_BELOW = 1e-5
 """Temperatures under this are 0: dividing by them leaves nothing but the maximum anyway."""
@@ -56,9 +46,9 @@ class Sampled:
 class Sampler:
     """Chooses tokens. Holds nothing but the vocabulary's size: all state is the sequences' own."""
 
-    def __init__(self, vocabulary: int, draw_rows: DrawRows | None = None) -> None:
+    def __init__(self, vocabulary: int, of_kernels: DrawRows | None = None) -> None:
         self._vocabulary = vocabulary
-        self._draw_rows = draw_rows
+        self._draw_rows = of_kernels or draw_rows
 
     def sample(
         self, logits: torch.Tensor, sequences: list[Sequence], at: list[int], forced: Rows[Forced] = ()
@@ -70,41 +60,32 @@ class Sampler:
         tokens = self._choose(mine, sequences)
 
         reporting = [i for i, sequence in enumerate(sequences) if sequence.params.logprobs is not None]
-        counts = [sequences[i].params.logprobs or 0 for i in reporting]
         if not reporting and not forced:
-            chosen: list[int] = tokens.tolist()
-            return Sampled(chosen, [None] * len(chosen), [])
+            return Sampled(tokens.tolist(), [None] * len(sequences), [])
 
+        counts = [sequences[i].params.logprobs or 0 for i in reporting]
         where = [at[i] for i in reporting]
         targets: list[int] = []
         for part in forced:
+            counts += [part.count] * len(part.targets)
             where += range(part.first, part.first + len(part.targets))
             targets += part.targets
-            counts += [part.count] * len(part.targets)
-        wanted = torch.cat(
-            (
-                tokens[torch.tensor(reporting, dtype=torch.int64, device=device)],
-                torch.tensor(targets, dtype=torch.int64, device=device),
-            )
-        )
+        lists = (where, reporting, targets)
+        places, own, given = (torch.tensor(each, dtype=torch.int64, device=device) for each in lists)
         widest = min(max(counts), self._vocabulary)
-        measured = measure(rows, torch.tensor(where, dtype=torch.int64, device=device), wanted, widest)
+        measured = measure(rows, places, torch.cat((tokens[own], given)), widest)
         flat: list[float] = torch.cat((tokens.double(), measured.flatten())).tolist()
 
         width = measured.shape[1]
         starts = range(len(sequences), len(flat), width)
-        reports = [
+        reports = (
             report(flat[start : start + width], min(count, widest)) for start, count in zip(starts, counts, strict=True)
-        ]
-        own: list[TokenLogprob | None] = [None] * len(sequences)
-        for i, reported in zip(reporting, reports, strict=False):
-            own[i] = reported
-        parts: list[list[TokenLogprob]] = []
-        taken = len(reporting)
-        for part in forced:
-            parts.append(reports[taken : taken + len(part.targets)])
-            taken += len(part.targets)
-        return Sampled([int(token) for token in flat[: len(sequences)]], own, parts)
+        )
+        return Sampled(
+            tokens=[int(token) for token in flat[: len(sequences)]],
+            logprobs=[None if sequence.params.logprobs is None else next(reports) for sequence in sequences],
+            forced=[[next(reports) for _ in part.targets] for part in forced],
+        )
 
     def _choose(self, rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
         rows = _adjusted(rows, sequences)
@@ -120,26 +101,14 @@ class Sampler:
 
     def _draw(self, rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
         params = [sequence.params for sequence in sequences]
-        numbers = [uniform(sequence.params.seed, sequence.outputs) for sequence in sequences]
-        if self._draw_rows is not None:
-            how = _how_to_draw(params, numbers, rows.shape[-1])
-            return self._draw_rows(rows, how).clamp_(max=self._vocabulary - 1)
-        size = group_size(rows)
-        parts = [
-            draw_group(rows[group], params[group], numbers[group])
-            for group in (slice(first, first + size) for first in range(0, len(sequences), size))
-        ]
-        return torch.cat(parts).clamp_(max=self._vocabulary - 1)
-
-
-def _how_to_draw(params: list[SamplingParams], numbers: list[float], width: int) -> Draws:
-    return Draws(
-        temperature=[p.temperature for p in params],
-        top_k=[p.top_k or width for p in params],
-        top_p=[p.top_p for p in params],
-        min_p=[p.min_p for p in params],
-        u=numbers,
-    )
+        how = Draws(
+            temperature=[p.temperature for p in params],
+            top_k=[p.top_k or rows.shape[-1] for p in params],
+            top_p=[p.top_p for p in params],
+            min_p=[p.min_p for p in params],
+            u=[uniform(sequence.params.seed, sequence.outputs) for sequence in sequences],
+        )
+        return self._draw_rows(rows, how).clamp_(max=self._vocabulary - 1)
 
 
 def _adjusted(rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:

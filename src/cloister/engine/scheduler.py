@@ -4,7 +4,7 @@ Each step first continues the sequences that decode, then prefills in chunks wit
 Turns go to the tenant least served (ServiceMeter), never by prefix match or prompt length. When blocks run out, a
 sequence of the tenant most served, its youngest, loses its place: its blocks are freed, its tokens kept, and it is
 recomputed later. Blocks are counted by a sequence's layout: each segment has blocks of its own, so the answer's first
-token always begins one. A link carries so many rows in a step; who finds it full has a turn in a later one.
+token always begins one. A link carries so many rows in a step; a sequence that finds it full waits for a later step.
 The scheduler knows neither logits nor parameters of sampling, and cannot change what a sequence says.
 
 Why this always ends: a sequence enters with blocks for all its tokens, so it yields a token before it can lose its
@@ -16,6 +16,7 @@ of it. And any one sequence fits the pool.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -64,34 +65,31 @@ class LinkRows:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._taken: dict[int, int] = {}
+        self._taken: Counter[int] = Counter()
 
     def take(self, work: Iterable[Work]) -> None:
         """Count what is planned."""
         for part in work:
             if part.sequence.link is not None:
-                self._taken[part.sequence.link] = self._taken.get(part.sequence.link, 0) + part.asked_rows
+                self._taken[part.sequence.link] += part.asked_rows
 
     def fitting(self, sequence: Sequence, chunk: int) -> int:
         """How many of the sequence's next `chunk` tokens may be computed in this step."""
         if sequence.link is None:
             return chunk
-        left = self._most - self._taken.get(sequence.link, 0)
+        left = self._most - self._taken[sequence.link]
         return min(chunk, max(0, sequence.layout.prompt - sequence.computed) + left)
 
 
 def within_links(decoding: list[Sequence], most: int) -> list[Sequence]:
     """Of sequences that decode, at most so many per link: those that have waited longest, the oldest among equals."""
-    by_link: dict[int, list[Sequence]] = {}
-    for sequence in decoding:
-        if sequence.link is not None:
-            by_link.setdefault(sequence.link, []).append(sequence)
-    postponed: set[int] = set()
-    for sequences in by_link.values():
-        if len(sequences) > most:
-            sequences.sort(key=lambda s: (s.last_step, s.arrival))
-            postponed.update(sequence.request_id for sequence in sequences[most:])
-    return [sequence for sequence in decoding if sequence.request_id not in postponed]
+    rows: Counter[int | None] = Counter()
+    chosen: set[int] = set()
+    for sequence in sorted(decoding, key=lambda s: (s.last_step, s.arrival)):
+        rows[sequence.link] += 1
+        if sequence.link is None or rows[sequence.link] <= most:
+            chosen.add(sequence.request_id)
+    return [sequence for sequence in decoding if sequence.request_id in chosen]
 
 
 class Scheduler:

@@ -34,9 +34,6 @@ class WaitingRoom:
     def __len__(self) -> int:
         return self._count
 
-    def __contains__(self, sequence: Sequence) -> bool:
-        return sequence.request_id in self._lines.get(sequence.tenant, ())
-
     @property
     def tenants(self) -> KeysView[str]:
         """The tenants that have somebody waiting."""

@@ -1,47 +1,162 @@
-"""Makes a link: the controller's part. Two memfds of fixed size, each writable through one descriptor only.
+"""A link's memory: how its two pieces are laid out (the Python twin of link.h), mapped, waited on, and made.
 
-The controller hands them out and never looks at what they carry; it can close the link, and that is all.
+The controller makes a link: two memfds of fixed size, each writable through one descriptor only. It hands them out and
+never looks at what they carry; it can close the link, and that is all.
 """
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
+import mmap
 import os
+import platform
+import struct
+from ctypes import byref, c_int, c_long, c_size_t, c_uint32, c_void_p
 from dataclasses import dataclass
 
-from cloister.link import futex
-from cloister.link.mapping import Mapping
-from cloister.link.shape import CLOSED, NUMBER_AT, LinkShape
+from cloister.errors import ProtocolError
 
+MAGIC, VERSION = 0x4B4E4C43, 1
+CLOSED = 0xFFFFFFFF
+NUMBER_AT, WAITING_AT, ROWS_AT = 64, 128, 192
+ASK_BYTES = 8
+_HEAD = struct.Struct("<6I")
 _FIXED_SIZE = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+_MAP_FAILED = c_void_p(-1).value
+_SYS_FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
+_WAIT, _WAKE, _EVERYONE = 0, 1, 2**31 - 1
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = c_void_p
+_libc.mmap.argtypes = [c_void_p, c_size_t, c_int, c_int, c_int, c_long]
+_libc.munmap.argtypes = [c_void_p, c_size_t]
+_futex = _libc.syscall
+_futex.argtypes = [c_long, c_void_p, c_int, c_uint32, c_void_p, c_void_p, c_uint32]
+_futex.restype = c_long
 
 
 @dataclass(frozen=True, slots=True)
-class Direction:
-    """One direction of a link."""
+class LinkShape:
+    """The model's numbers that a link depends on, and how many rows one question may have."""
 
-    writable: int
-    readonly: int
-    mapping: Mapping
+    heads: int
+    dim: int
+    layers: int
+    capacity: int = 128
 
-    def close_down(self) -> None:
-        """Put the number that ends the link where the next one would be, and wake whoever sleeps on it."""
-        self.mapping.word(NUMBER_AT).value = CLOSED
-        futex.wake(self.mapping.address + NUMBER_AT)
+    @property
+    def query_bytes(self) -> int:
+        """Of one row of a question."""
+        return 4 * self.heads * self.dim
+
+    @property
+    def part_bytes(self) -> int:
+        """Of one row of an answer: A, m and γ of every head."""
+        return 4 * self.heads * (self.dim + 2)
+
+    @property
+    def question_bytes(self) -> int:
+        return ROWS_AT + self.capacity * (ASK_BYTES + self.query_bytes)
+
+    @property
+    def answer_bytes(self) -> int:
+        return ROWS_AT + self.capacity * self.part_bytes
+
+    def head(self) -> bytes:
+        """What both pieces begin with."""
+        return _HEAD.pack(MAGIC, VERSION, self.heads, self.dim, self.layers, self.capacity)
+
+    def map(self, question: int, answer: int, *, asks: bool) -> tuple[Mapping, Mapping]:
+        """Both pieces as the side that asks, or the one that answers, sees them: each may write to one.
+
+        ProtocolError if they were made for something else.
+        """
+        pieces = (
+            Mapping(question, self.question_bytes, writable=asks),
+            Mapping(answer, self.answer_bytes, writable=not asks),
+        )
+        if any(piece.read(0, _HEAD.size) != self.head() for piece in pieces):
+            for piece in pieces:
+                piece.close()
+            raise ProtocolError("A link was made for another model or another version.")
+        return pieces
+
+
+class Mapping:
+    """`size` bytes of a descriptor's memory, checked for that size. The descriptor may be closed afterwards.
+
+    Made by the C library's mmap, because Python's own keeps a second descriptor, which a sealed process may not make.
+    """
+
+    def __init__(self, descriptor: int, size: int, *, writable: bool) -> None:
+        if os.fstat(descriptor).st_size != size:
+            raise ProtocolError("A piece of shared memory has another size than it should.")
+        protection = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
+        address = _libc.mmap(None, size, protection, mmap.MAP_SHARED, descriptor, 0)
+        if address == _MAP_FAILED or address is None:
+            raise OSError(ctypes.get_errno(), "shared memory cannot be mapped")
+        self.address: int = address
+        self.size = size
+
+    def read(self, offset: int, size: int) -> bytes:
+        """A copy of some bytes."""
+        if offset < 0 or size < 0 or offset + size > self.size:
+            raise IndexError("outside the mapping")
+        return ctypes.string_at(self.address + offset, size)
+
+    def word(self, offset: int) -> c_uint32:
+        """An aligned 32-bit word in place."""
+        if offset % 4 or not 0 <= offset <= self.size - 4:
+            raise IndexError("outside the mapping")
+        return c_uint32.from_address(self.address + offset)
+
+    def view(self) -> memoryview:
+        """All of it in place."""
+        return memoryview((ctypes.c_char * self.size).from_address(self.address)).cast("B")
 
     def close(self) -> None:
-        self.mapping.close()
-        os.close(self.writable)
-        os.close(self.readonly)
+        if self.address:
+            _libc.munmap(self.address, self.size)
+            self.address = 0
+
+
+class _Time(ctypes.Structure):
+    _fields_ = (("seconds", c_long), ("nanoseconds", c_long))
+
+
+def sleep_on(piece: Mapping, value: int, seconds: float | None = None) -> None:
+    """Until a piece's number is woken, or at once if it is not `value`, or for so long at most; a spurious return is
+    possible. Other Python threads run meanwhile."""
+    limit = None if seconds is None else byref(_Time(int(seconds), int(seconds % 1 * 1e9)))
+    _futex(_SYS_FUTEX, piece.address + NUMBER_AT, _WAIT, value, limit, None, 0)
+
+
+def wake(piece: Mapping) -> None:
+    """Wake everyone who sleeps on a piece's number."""
+    _futex(_SYS_FUTEX, piece.address + NUMBER_AT, _WAKE, _EVERYONE, None, None, 0)
+
+
+class _Direction:
+    """One piece: `writable` and `readonly` are its two descriptors."""
+
+    def __init__(self, name: str, shape: LinkShape, size: int) -> None:
+        self.writable = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.writable, size)
+        os.pwrite(self.writable, shape.head(), 0)
+        # Of fixed size: whoever shrank it would kill the other side at its next access.
+        fcntl.fcntl(self.writable, fcntl.F_ADD_SEALS, _FIXED_SIZE)
+        self.readonly = os.open(f"/proc/self/fd/{self.writable}", os.O_RDONLY | os.O_CLOEXEC)
+        self.mapping = Mapping(self.writable, size, writable=True)
 
 
 class LinkMemory:
-    """A link's two directions. The service gets `service_descriptors`, the vault `vault_descriptors`."""
+    """A fresh link's two directions. The service gets `service_descriptors`, the vault `vault_descriptors`."""
 
     def __init__(self, shape: LinkShape) -> None:
         self.shape = shape
-        self._question = _direction("cloister-question", shape, shape.question_bytes)
-        self._answer = _direction("cloister-answer", shape, shape.answer_bytes)
+        self._question = _Direction("cloister-question", shape, shape.question_bytes)
+        self._answer = _Direction("cloister-answer", shape, shape.answer_bytes)
         self._open = True
 
     @property
@@ -55,28 +170,16 @@ class LinkMemory:
     def close_down(self) -> None:
         """End the link for both sides: a service that waits returns at once, a vault's loop ends."""
         if self._open:
-            self._question.close_down()
-            self._answer.close_down()
+            for each in (self._question, self._answer):
+                each.mapping.word(NUMBER_AT).value = CLOSED  # where the next number would be
+                wake(each.mapping)
 
     def close(self) -> None:
         """Close down and let go of the memory; it is gone when the others let go too."""
         if self._open:
             self.close_down()
             self._open = False
-            self._question.close()
-            self._answer.close()
-
-
-def create_link(shape: LinkShape) -> LinkMemory:
-    """A fresh link."""
-    return LinkMemory(shape)
-
-
-def _direction(name: str, shape: LinkShape, size: int) -> Direction:
-    writable = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(writable, size)
-    os.pwrite(writable, shape.head(), 0)
-    # Of fixed size: whoever shrank it would kill the other side at its next access.
-    fcntl.fcntl(writable, fcntl.F_ADD_SEALS, _FIXED_SIZE)
-    readonly = os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC)
-    return Direction(writable, readonly, Mapping(writable, size, writable=True))
+            for each in (self._question, self._answer):
+                each.mapping.close()
+                os.close(each.writable)
+                os.close(each.readonly)

@@ -25,7 +25,7 @@ from msgspec import Meta
 from cloister.compute.base import Kernels
 from cloister.compute.layer import Gate, Packed
 from cloister.errors import ModelCorrupt, SetupError
-from cloister.link.mapping import Mapping
+from cloister.link.memory import Mapping
 from cloister.models.decoder import Parts, lacking
 from cloister.models.memory_file import check_sealed
 from cloister.models.weights import DTYPE_NAMES, DTYPES

@@ -12,7 +12,7 @@ import msgspec
 from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.forkserver import ForkServer
 from cloister.errors import ProtocolError
-from cloister.link.memory import LinkMemory, create_link
+from cloister.link.memory import LinkMemory
 from cloister.link.network.handshake import shape_of
 from cloister.messages.bridge import Accept, Admitted, FromVaultBridge, UseVault
 from cloister.messages.vault import CoresDone, WantCores
@@ -84,7 +84,7 @@ class Connection:
         match message:
             case Admitted() if self._vault is None:
                 self._patience.cancel()
-                self._link = create_link(self._shape)
+                self._link = LinkMemory(self._shape)
                 self._vault, control = self._forkserver.spawn("vault", *self._link.vault_descriptors)
                 with control:
                     self._channel.send(UseVault(), (*self._link.service_descriptors, control.fileno()))

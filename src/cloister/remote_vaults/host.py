@@ -18,10 +18,10 @@ from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.forkserver import ForkServer
 from cloister.controller.weights import SealedWeights, seal_weights
 from cloister.errors import CloisterError, SetupError
+from cloister.link.memory import LinkShape
 from cloister.link.network.address import Address, address_of, without_delay
 from cloister.link.network.credentials import credentials_from, read_secret
 from cloister.link.network.handshake import digest_of, request_for
-from cloister.link.shape import LinkShape
 from cloister.messages.bridge import Accept
 from cloister.messages.lifecycle import Preloaded
 from cloister.models.source import ModelFolder

@@ -36,8 +36,6 @@ SIGNATURES: dict[str, list[Any]] = {
     "rms_norm": [c_void_p, *([c_int] * 4), c_void_p, c_float, c_void_p, c_int],
     "rotate_and_store": [*([c_void_p] * 3), *([c_int] * 6), *([c_void_p] * 5), c_int, c_size_t],
     "attention": [c_void_p, c_void_p, c_int],
-    "before_attention": [*([c_void_p] * 3), c_int, *([c_void_p] * 5), c_size_t],
-    "after_attention": [*([c_void_p] * 3), c_int, c_void_p],
     "run_layers": [c_void_p, c_int, c_void_p, c_void_p, c_int, *([c_void_p] * 4), c_size_t, c_void_p, c_void_p],
     "draw": [c_void_p],
     "use": [c_int],

@@ -15,9 +15,8 @@ from cloister.compute.base import AttentionShape, LinkAnswerer, LinkAsker
 from cloister.compute.cpu.library import AnsweringStruct, AskedStruct, AskingStruct, SlotStruct
 from cloister.compute.host_cache import HostCache
 from cloister.compute.layout import BLOCK_TOKENS, RemoteRows
-from cloister.errors import ProtocolError, SetupError, VaultLost
-from cloister.link.mapping import Mapping
-from cloister.link.shape import NUMBER_AT, LinkShape
+from cloister.errors import SetupError, VaultLost
+from cloister.link.memory import NUMBER_AT, LinkShape
 
 VERDICTS = {1: "vault_lost", 2: "vault_timeout", 3: "link_malformed"}
 LOST = 1
@@ -31,14 +30,7 @@ class _Link:
     """One attached vault."""
 
     def __init__(self, shape: LinkShape, question: int, answer: int) -> None:
-        self._question = Mapping(question, shape.question_bytes, writable=True)
-        self._answer = Mapping(answer, shape.answer_bytes, writable=False)
-        try:
-            for half in (self._question, self._answer):
-                shape.check(half.read(0, NUMBER_AT))
-        except ProtocolError:
-            self.close()
-            raise
+        self._question, self._answer = shape.map(question, answer, asks=True)
         self.struct = AskedStruct(
             question=self._question.address,
             reply=self._answer.address,
@@ -72,9 +64,6 @@ class CpuAsker(LinkAsker):
         if (known := self._links.pop(link, None)) is not None:
             known.close()
 
-    def __contains__(self, link: int) -> bool:
-        return link in self._links
-
     def begin(self, remotes: Sequence[RemoteRows]) -> AskingStruct:
         """What the kernels need to ask these rows' vaults, layer by layer, through one step."""
         self._asked, self._keep = {}, []
@@ -103,10 +92,7 @@ class CpuAnswerer(LinkAnswerer):
         self, library: CDLL, model: AttentionShape, cache: HostCache, shape: LinkShape, question: int, answer: int
     ) -> None:
         self._library, self._model = library, model
-        self._question = Mapping(question, shape.question_bytes, writable=False)
-        self._answer = Mapping(answer, shape.answer_bytes, writable=True)
-        for half in (self._question, self._answer):
-            shape.check(half.read(0, NUMBER_AT))
+        self._question, self._answer = shape.map(question, answer, asks=False)
         self._cache = cache
         self._scales = torch.tensor(model.scales, dtype=torch.float32)
         self._windows = torch.tensor(model.windows, dtype=torch.int32)

@@ -188,9 +188,9 @@ static void norm_heads(const struct layer *layer, float *x, int stride, int rows
     if (weight) cloister_rms_norm(x, stride, rows, heads, layer->dim, weight, layer->epsilon, x, stride);
 }
 
-API void cloister_before_attention(const struct layer *layer, const struct workspace *space, const float *x, int rows,
-                                   const float *cosine, const float *sine, const int64_t *slot, void *keys, void *values,
-                                   size_t block) {
+static void before_attention(const struct layer *layer, const struct workspace *space, const float *x, int rows,
+                             const float *cosine, const float *sine, const int64_t *slot, void *keys, void *values,
+                             size_t block) {
     int queries = layer->heads * layer->dim, width = layer->kv_heads * layer->dim, stride = queries + 2 * width;
     float *q = space->qkv, *k = q + queries, *v = k + width;
     cloister_rms_norm(x, layer->hidden, rows, 1, layer->hidden, layer->attention_norm, layer->epsilon, space->normed, layer->hidden);
@@ -243,7 +243,7 @@ static void partitioned_attention(const struct layer *layer, const struct worksp
     spent(phases, MERGE, clock);
 }
 
-API void cloister_after_attention(const struct layer *layer, const struct workspace *space, float *x, int rows, const float *attended) {
+static void after_attention(const struct layer *layer, const struct workspace *space, float *x, int rows, const float *attended) {
     cloister_linear(attended, rows, &layer->out, ADD, x, layer->hidden, space->tiles);
     cloister_rms_norm(x, layer->hidden, rows, 1, layer->hidden, layer->mlp_norm, layer->epsilon, space->normed, layer->hidden);
     cloister_linear(space->normed, rows, &layer->gate_up, layer->gate_up.epilogue, space->gated, layer->gate_up.columns / 2, space->tiles);
@@ -263,11 +263,11 @@ API void cloister_run_layers(const struct layer *const *layers, int count, const
         if (asking) {
             partitioned_attention(layer, space, x, rows, cosine, sine, slot, &job, asking, phases);
         } else {
-            cloister_before_attention(layer, space, x, rows, cosine, sine, slot, (void *)job.keys, (void *)job.values, job.block);
+            before_attention(layer, space, x, rows, cosine, sine, slot, (void *)job.keys, (void *)job.values, job.block);
             cloister_attention(&job, NULL, layer->index);
         }
         uint64_t clock = now_ns();
-        cloister_after_attention(layer, space, x, rows, job.out);
+        after_attention(layer, space, x, rows, job.out);
         spent(phases, REST, clock);
     }
 }

@@ -1,4 +1,4 @@
-"""The C kernels behind the contract: checks shapes, keeps scratch buffers, passes pointers.
+"""The CPU behind the contract: the C kernels (checks shapes, keeps scratch buffers, passes pointers) and their device.
 
 Pointers go to C only from tensors this module has checked for dtype, contiguity and size.
 """
@@ -6,13 +6,13 @@ Pointers go to C only from tensors this module has checked for dtype, contiguity
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import CDLL, POINTER, Array, byref, c_uint64, pointer
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from cloister.compute.base import PHASES, Kernels, KVCache, Step
+from cloister.compute.base import PHASES, AttentionShape, CacheShape, Device, Kernels, KVCache, Step
 from cloister.compute.cpu.library import (
     AskingStruct,
     AttentionStruct,
@@ -22,11 +22,12 @@ from cloister.compute.cpu.library import (
     WorkspaceStruct,
     load_library,
 )
-from cloister.compute.cpu.link import CpuAsker
+from cloister.compute.cpu.link import CpuAnswerer, CpuAsker
 from cloister.compute.host_cache import HostCache, on_host
 from cloister.compute.layer import Angles, DrawRows, Draws, Gate, Layer, Packed, quantised
 from cloister.compute.layout import Batch
-from cloister.errors import ModelUnsupported
+from cloister.errors import ModelUnsupported, SetupError
+from cloister.link.memory import LinkShape
 
 PANEL = 32
 LANES = 16
@@ -35,6 +36,8 @@ MAX_QUERIES = 128
 FORMATS = {torch.float32: 0, torch.bfloat16: 1, torch.int8: 2}
 PLAIN, ADD = 0, 1
 Pointer = POINTER(LayerStruct)
+_Owner = TypeVar("_Owner")
+_Made = TypeVar("_Made")
 GATES: dict[Gate | None, int] = {None: PLAIN, "silu": 2, "gelu_tanh": 3}
 
 
@@ -48,10 +51,9 @@ class NativeKernels(Kernels):
     def __init__(self, dtype: torch.dtype, threads: int = 0, *, tiles: bool = True, int8: bool = False) -> None:
         self.dtype = dtype
         self._int8 = int8
-        self._library = load_library(threads, tiles=tiles)
+        self.library: CDLL = load_library(threads, tiles=tiles)
         self._bf16 = int(dtype == torch.bfloat16)
-        self._structs: dict[int, tuple[Packed, PackedStruct]] = {}
-        self._layers: dict[int, tuple[Layer, LayerStruct]] = {}
+        self._structs: dict[int, tuple[object, Any]] = {}
         self._space = WorkspaceStruct()
         self._buffers: dict[str, torch.Tensor] = {}
         self._attention = AttentionStruct()
@@ -59,8 +61,7 @@ class NativeKernels(Kernels):
         self._asked: AskingStruct | None = None
         self._remote = torch.empty(0, dtype=torch.int32)
         self._phases = (c_uint64 * len(PHASES))()
-        self._stacks: dict[int, tuple[Sequence[Layer], Array[Any]]] = {}
-        self.name = f"native-{self._library.cloister_bf16_with().decode()}" + ("-int8" if int8 else "")
+        self.name = f"native-{self.library.cloister_bf16_with().decode()}" + ("-int8" if int8 else "")
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None, gate: Gate | None = None) -> Packed:
         columns, k = weight.shape
@@ -74,14 +75,15 @@ class NativeKernels(Kernels):
         weight = weight.contiguous()
         width = _up_to(columns, PANEL)
         data = torch.empty(width * (_up_to(k, PANEL) if self._bf16 else k), dtype=weight.dtype)
-        self._library.cloister_pack(weight.data_ptr(), FORMATS[weight.dtype], columns, k, data.data_ptr())
+        self.library.cloister_pack(weight.data_ptr(), FORMATS[weight.dtype], columns, k, data.data_ptr())
         return Packed(data, columns, k, _padded(bias, width), gate, _padded(scale, width))
 
     def embed(self, packed: Packed, tokens: torch.Tensor) -> torch.Tensor:
         out = torch.empty(len(tokens), packed.k)
         if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < packed.columns:
             raise IndexError("a token id is outside the vocabulary")
-        self._library.cloister_embed(byref(self._struct(packed)), tokens.data_ptr(), len(tokens), out.data_ptr())
+        struct = self._kept(packed, _packed_struct)
+        self.library.cloister_embed(byref(struct), tokens.data_ptr(), len(tokens), out.data_ptr())
         return out
 
     def linear(self, x: torch.Tensor, packed: Packed, add_to: torch.Tensor | None = None) -> torch.Tensor:
@@ -92,8 +94,8 @@ class NativeKernels(Kernels):
         out = torch.empty(rows, packed.width) if add_to is None else add_to
         mode = GATES[packed.gate] if add_to is None else ADD
         tiles = self._tiles(rows, packed.k)
-        self._library.cloister_linear(
-            x.data_ptr(), rows, byref(self._struct(packed)), mode, out.data_ptr(), packed.width, tiles
+        self.library.cloister_linear(
+            x.data_ptr(), rows, byref(self._kept(packed, _packed_struct)), mode, out.data_ptr(), packed.width, tiles
         )
         return out
 
@@ -104,7 +106,7 @@ class NativeKernels(Kernels):
         x = x.float().contiguous()
         rows = x.numel() // width
         out = torch.empty_like(x)
-        self._library.cloister_rms_norm(
+        self.library.cloister_rms_norm(
             x.data_ptr(), width, rows, 1, width, weight.data_ptr(), epsilon, out.data_ptr(), width
         )
         return out
@@ -117,27 +119,22 @@ class NativeKernels(Kernels):
         start = both.data_ptr()
         into = (held.keys(layer).data_ptr(), held.values(layer).data_ptr(), self._bf16)
         slots = batch.slots.data_ptr()
-        self._library.cloister_rotate_and_store(
+        self.library.cloister_rotate_and_store(
             start, start, start + 4 * width, 2 * width, rows, 0, kv_heads, dim, 0, None, None, slots, *into, held.block
         )
 
     def start_team(self, threads: int) -> int:
-        return int(self._library.cloister_start(threads or os.cpu_count() or 1))
+        return int(self.library.cloister_start(threads or os.cpu_count() or 1))
 
     def use_cores(self, cores: int) -> None:
-        self._library.cloister_use(cores)
+        self.library.cloister_use(cores)
 
     def take_short_turns(self) -> None:
-        self._library.cloister_take_short_turns()
+        self.library.cloister_take_short_turns()
 
     @property
     def seconds(self) -> dict[str, float]:
         return {name: ns / 1e9 for name, ns in zip(PHASES, self._phases, strict=True)}
-
-    @property
-    def library(self) -> CDLL:
-        """For the vault's end of a link, whose thread runs these kernels' code."""
-        return self._library
 
     def attention(self, q: torch.Tensor, layer: int, step: Step, scale: float, window: int = 0) -> torch.Tensor:
         rows, heads, dim = q.shape
@@ -149,27 +146,8 @@ class NativeKernels(Kernels):
         job.q, job.q_stride, job.out = q.data_ptr(), q.stride(0), out.data_ptr()
         job.keys, job.values = held.keys(layer).data_ptr(), held.values(layer).data_ptr()
         job.scale, job.window = scale, window
-        self._library.cloister_attention(byref(job), self._asking(step), layer)
+        self.library.cloister_attention(byref(job), self._asking(step), layer)
         return out
-
-    def before_attention(self, layer: Layer, x: torch.Tensor, step: Step) -> torch.Tensor:
-        shape, rows, angles = layer.shape, len(x), step.angles
-        assert angles is not None
-        held = self._prepare(step.batch, step.cache, rows, shape.dim)
-        struct = self._layer(layer)
-        self._grow(layer, rows)
-        keys, values = held.keys(layer.index), held.values(layer.index)
-        read = (each.data_ptr() for each in (angles.cosine, angles.sine, step.batch.slots, keys, values))
-        self._library.cloister_before_attention(
-            byref(struct), byref(self._space), x.data_ptr(), rows, *read, held.block
-        )
-        stride = (shape.heads + 2 * shape.kv_heads) * shape.dim
-        return self._buffers["qkv"].as_strided((rows, shape.heads, shape.dim), (stride, shape.dim, 1))
-
-    def after_attention(self, layer: Layer, x: torch.Tensor, attended: torch.Tensor) -> None:
-        self._library.cloister_after_attention(
-            byref(self._layer(layer)), byref(self._space), x.data_ptr(), len(x), attended.data_ptr()
-        )
 
     def run_layers(self, layers: Sequence[Layer], x: torch.Tensor, step: Step) -> None:
         shape, rows, angles = layers[0].shape, len(x), step.angles
@@ -180,9 +158,9 @@ class NativeKernels(Kernels):
         job.q, job.q_stride = self._space.qkv, layers[0].qkv.columns
         job.out = self._buffer("attended", rows, shape.heads * shape.dim).data_ptr()
         job.keys, job.values = held.keys(0).data_ptr(), held.values(0).data_ptr()
-        stack = self._stack(layers)
+        stack = self._kept(layers, self._stack)
         cosine, sine = angles.cosine.data_ptr(), angles.sine.data_ptr()
-        self._library.cloister_run_layers(
+        self.library.cloister_run_layers(
             *(stack, len(stack), byref(self._space), x.data_ptr(), rows, cosine, sine),
             *(step.batch.slots.data_ptr(), byref(job), held.bytes_per_layer, self._asking(step), self._phases),
         )
@@ -202,37 +180,25 @@ class NativeKernels(Kernels):
         tokens = torch.empty(count, dtype=torch.int64)
         if any(len(each) != count for each in numbers):
             raise ValueError("one set of parameters is needed for each row")
-        members = self._library.cloister_members()  # another instance may have made the team larger
+        members = self.library.cloister_members()  # another instance may have made the team larger
         scratch = (self._buffer("probabilities", members, width), self._buffer("ranked", members, 2 * width))
         pointers = (each.data_ptr() for each in (rows, *numbers, tokens, *scratch))
-        self._library.cloister_draw(byref(DrawStruct(*pointers, count, width)))
+        self.library.cloister_draw(byref(DrawStruct(*pointers, count, width)))
         return tokens
 
-    def _struct(self, packed: Packed) -> PackedStruct:
-        known = self._structs.get(id(packed))
-        if known is None:
-            bias, scale = (None if each is None else each.data_ptr() for each in (packed.bias, packed.scale))
-            sizes = (packed.columns, packed.k, GATES[packed.gate], FORMATS[packed.data.dtype])
-            made = PackedStruct(packed.data.data_ptr(), bias, scale, *sizes)
-            known = self._structs[id(packed)] = (packed, made)
-        return known[1]
-
-    def _layer(self, layer: Layer) -> LayerStruct:
-        known = self._layers.get(id(layer))
-        if known is None:
-            known = self._layers[id(layer)] = (layer, self._described(layer))
-        return known[1]
+    def _kept(self, whose: _Owner, make: Callable[[_Owner], _Made]) -> _Made:
+        """What C needs of a weight, a layer or all layers: made once, and kept with the tensors that it points to."""
+        if id(whose) not in self._structs:
+            self._structs[id(whose)] = (whose, make(whose))
+        made: _Made = self._structs[id(whose)][1]
+        return made
 
     def _stack(self, layers: Sequence[Layer]) -> Array[Any]:
         """Pointers to the layers' structures; the layers of one model have the same shapes."""
-        known = self._stacks.get(id(layers))
-        if known is None:
-            widths = {(layer.qkv.columns, layer.qkv.k, layer.out.k, layer.gate_up.width) for layer in layers}
-            if len(widths) > 1:
-                raise ModelUnsupported("The model's layers differ in shape.")
-            pointers = (Pointer * len(layers))(*(pointer(self._layer(layer)) for layer in layers))
-            known = self._stacks[id(layers)] = (layers, pointers)
-        return known[1]
+        widths = {(layer.qkv.columns, layer.qkv.k, layer.out.k, layer.gate_up.width) for layer in layers}
+        if len(widths) > 1:
+            raise ModelUnsupported("The model's layers differ in shape.")
+        return (Pointer * len(layers))(*(pointer(self._kept(layer, self._described)) for layer in layers))
 
     def _described(self, layer: Layer) -> LayerStruct:
         shape, hidden = layer.shape, layer.qkv.k
@@ -240,14 +206,11 @@ class NativeKernels(Kernels):
         for norm, width in zip(norms, (hidden, shape.dim, shape.dim, hidden), strict=True):
             if norm is not None and (norm.dtype != torch.float32 or len(norm) != width or width % LANES):
                 raise ModelUnsupported(f"A norm of {len(norm)} values does not suit the native kernels.")
-        if (
-            shape.dim % LANES
-            or shape.dim > MAX_DIM
-            or layer.qkv.columns != (shape.heads + 2 * shape.kv_heads) * shape.dim
-        ):
+        columns = (shape.heads + 2 * shape.kv_heads) * shape.dim
+        if shape.dim % LANES or shape.dim > MAX_DIM or layer.qkv.columns != columns:
             raise ModelUnsupported(f"Heads of {shape.dim} do not suit the native kernels.")
         pointers = [None if norm is None else norm.data_ptr() for norm in norms]
-        parts = (self._struct(part) for part in (layer.qkv, layer.out, layer.gate_up, layer.down))
+        parts = (_packed_struct(part) for part in (layer.qkv, layer.out, layer.gate_up, layer.down))
         sizes = (layer.index, hidden, shape.heads, shape.kv_heads, shape.dim, shape.rotary, shape.window)
         return LayerStruct(*pointers, *parts, *sizes, shape.epsilon, shape.scale)
 
@@ -326,6 +289,41 @@ class NativeKernels(Kernels):
             asking = sum(len(remote.rows) for remote in batch.remotes)
             job.parts = self._buffer("parts", asking * 2, heads * (job.dim + 2)).data_ptr()
         return job
+
+
+class CpuDevice(Device):
+    """Computes with the C library."""
+
+    def __init__(self, kernels: NativeKernels) -> None:
+        self.kernels: NativeKernels = kernels
+
+    def cache(self, shape: CacheShape, blocks: int) -> HostCache:
+        return HostCache(shape, blocks, self.kernels.dtype)
+
+    def partition_refusal(self, model: AttentionShape) -> str:
+        if model.queries_per_kv_head > MAX_QUERIES:
+            return f"More than {MAX_QUERIES} query heads share one KV head."
+        if len(model.scales) != model.cache_shape.layers:
+            return "The scales of the model's attention are not known."
+        return ""
+
+    def asker(self, model: AttentionShape, patience_ms: int) -> CpuAsker:
+        return CpuAsker(_link_shape(model), patience_ms)
+
+    def answerer(self, model: AttentionShape, cache: KVCache, question: int, answer: int) -> CpuAnswerer:
+        if why := self.partition_refusal(model):
+            raise SetupError(f"This model's attention cannot be partitioned. {why}")
+        return CpuAnswerer(self.kernels.library, model, on_host(cache), _link_shape(model), question, answer)
+
+
+def _link_shape(model: AttentionShape) -> LinkShape:
+    return LinkShape(heads=model.heads, dim=model.cache_shape.dim, layers=model.cache_shape.layers)
+
+
+def _packed_struct(packed: Packed) -> PackedStruct:
+    bias, scale = (None if each is None else each.data_ptr() for each in (packed.bias, packed.scale))
+    sizes = (packed.columns, packed.k, GATES[packed.gate], FORMATS[packed.data.dtype])
+    return PackedStruct(packed.data.data_ptr(), bias, scale, *sizes)
 
 
 def _padded(values: torch.Tensor | None, width: int) -> torch.Tensor | None:

@@ -7,7 +7,6 @@ it is random, so both machines make the same two certificates, and each accepts 
 
 from __future__ import annotations
 
-import os
 import secrets
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from cloister.errors import SetupError
-from cloister.files import read_private
+from cloister.files import needed, read_private, write_whole
 from cloister.messages.bridge import Credentials, Role
 
 SECRET_BYTES = 32
@@ -29,13 +28,8 @@ _USAGE = {"server": ExtendedKeyUsageOID.CLIENT_AUTH, "vault_host": ExtendedKeyUs
 
 def write_secret(path: Path) -> None:
     """A fresh key in a new file; an existing file is never overwritten."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except OSError as reason:
-        raise SetupError(f"The key cannot be written to {path}: {reason.strerror}.", hint="Name a new file.") from None
-    with os.fdopen(descriptor, "w") as file:
-        os.fchmod(descriptor, 0o600)
-        file.write(secrets.token_hex(SECRET_BYTES) + "\n")
+    with needed(f"The key cannot be written to {path}", "Name a new file."):
+        write_whole(path, f"{secrets.token_hex(SECRET_BYTES)}\n".encode(), mode=0o600, fresh=True)
 
 
 def read_secret(path: Path) -> bytes:

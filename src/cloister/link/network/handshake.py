@@ -9,10 +9,10 @@ import mmap
 import msgspec
 
 from cloister.errors import ProtocolError, VaultLost
+from cloister.link.memory import LinkShape
 from cloister.link.network.address import Address
 from cloister.link.network.records import HANDSHAKE, KIND, kind_of
 from cloister.link.network.tls import SecureChannel
-from cloister.link.shape import LinkShape
 from cloister.messages.bridge import VaultGranted, VaultRefused, VaultRequest
 from cloister.messages.generation import VERSION
 

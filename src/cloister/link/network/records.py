@@ -12,14 +12,11 @@ that the other side always wakes them.
 
 from __future__ import annotations
 
-import ctypes
 import struct
 from collections.abc import Callable
 
 from cloister.errors import ProtocolError
-from cloister.link import futex
-from cloister.link.mapping import Mapping
-from cloister.link.shape import ASK_BYTES, CLOSED, NUMBER_AT, ROWS_AT, WAITING_AT, LinkShape
+from cloister.link.memory import ASK_BYTES, CLOSED, NUMBER_AT, ROWS_AT, WAITING_AT, LinkShape, sleep_on, wake
 
 QUESTION, ANSWER, CONTROL, HANDSHAKE = 1, 2, 3, 4
 HEAD = struct.Struct("<4I")
@@ -35,17 +32,9 @@ LAST_NUMBER = 0xFFFFFFF0
 SECONDS_BETWEEN_LOOKS = 0.05
 
 
-def question_row_bytes(shape: LinkShape) -> int:
-    return 4 * shape.heads * shape.dim
-
-
-def answer_row_bytes(shape: LinkShape) -> int:
-    return 4 * shape.heads * (shape.dim + 2)
-
-
 def longest_record(shape: LinkShape) -> int:
     """What both sides make their channel for."""
-    row = max(ASK_BYTES + question_row_bytes(shape), answer_row_bytes(shape))
+    row = max(ASK_BYTES + shape.query_bytes, shape.part_bytes)
     return max(HEAD.size + shape.capacity * row, KIND.size + CONTROL_BYTES)
 
 
@@ -66,12 +55,12 @@ class _LinkEnd:
 
     def __init__(self, shape: LinkShape, question: int, answer: int, *, asks: bool) -> None:
         self._shape = shape
-        self._question, self._questions = _mapped(shape, question, shape.question_bytes, writable=asks)
-        self._answer, self._answers = _mapped(shape, answer, shape.answer_bytes, writable=not asks)
+        self._question, self._answer = shape.map(question, answer, asks=asks)
+        self._questions, self._answers = self._question.view(), self._answer.view()
         self._number, self._layer, self._rows = (self._question.word(NUMBER_AT + at) for at in (0, 4, 8))
         self._answered, self._status, self._answered_rows = (self._answer.word(NUMBER_AT + at) for at in (0, 4, 8))
         self._queries_at = ROWS_AT + shape.capacity * ASK_BYTES
-        self._query_bytes, self._part_bytes = question_row_bytes(shape), answer_row_bytes(shape)
+        self._query_bytes, self._part_bytes = shape.query_bytes, shape.part_bytes
         self._last = self._number.value
         (self._question if asks else self._answer).word(WAITING_AT).value = 1
 
@@ -88,9 +77,8 @@ class VaultEnd(_LinkEnd):
 
     def next_question(self) -> tuple[bytes, memoryview, memoryview] | None:
         """Wait for it: its head, its rows and its queries; None when the link was closed."""
-        address = self._question.address + NUMBER_AT
         while (number := self._number.value) == self._last:
-            futex.sleep_on(address, number)
+            sleep_on(self._question, number)
         if number == CLOSED:
             return None
         layer, rows = self._layer.value, self._rows.value
@@ -114,7 +102,7 @@ class VaultEnd(_LinkEnd):
         self._answers[ROWS_AT : ROWS_AT + len(parts)] = parts
         self._status.value, self._answered_rows.value = status, rows
         self._answered.value = number
-        futex.wake(self._answer.address + NUMBER_AT)
+        wake(self._answer)
 
 
 class ServiceEnd(_LinkEnd):
@@ -135,14 +123,13 @@ class ServiceEnd(_LinkEnd):
         self._layer.value, self._rows.value = layer, rows
         before, self._last = self._answered.value, number
         self._number.value = number
-        futex.wake(self._question.address + NUMBER_AT)
-        address = self._answer.address + NUMBER_AT
+        wake(self._question)
         while (answered := self._answered.value) != number:
             if answered == CLOSED:
                 return None
             if answered != before:
                 raise ProtocolError("The vault answered what was not asked.")
-            futex.sleep_on(address, answered, SECONDS_BETWEEN_LOOKS)
+            sleep_on(self._answer, answered, SECONDS_BETWEEN_LOOKS)
             if self._answered.value == answered and give_up():
                 return None
         status, answered_rows = self._status.value, self._answered_rows.value
@@ -159,10 +146,3 @@ def _numbers_of(record: memoryview) -> tuple[int, int, int, memoryview]:
         raise ProtocolError("A record on a link is too short.")
     _, number, second, rows = HEAD.unpack_from(record)
     return number, second, rows, record[HEAD.size :]
-
-
-def _mapped(shape: LinkShape, descriptor: int, size: int, *, writable: bool) -> tuple[Mapping, memoryview]:
-    mapping = Mapping(descriptor, size, writable=writable)
-    shape.check(mapping.read(0, NUMBER_AT))
-    whole = (ctypes.c_char * size).from_address(mapping.address)
-    return mapping, memoryview(whole).cast("B")

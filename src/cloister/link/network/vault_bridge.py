@@ -10,7 +10,6 @@ import select
 import socket
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TypeAlias
 
 import msgspec
 
@@ -27,11 +26,9 @@ from cloister.process.blocking import BlockingEndpoint
 RECEIVE_BYTES = 1 << 18
 MAX_UNSENT_FRAMES = 4096
 
-Order: TypeAlias = Accept | UseVault | LeaseCores
-
 
 def _serve(host: socket.socket) -> None:
-    line: BlockingEndpoint[Order] = BlockingEndpoint(host, ToVaultBridge)
+    line: BlockingEndpoint[ToVaultBridge] = BlockingEndpoint(host, ToVaultBridge)
     order = line.next()
     if not isinstance(order, Accept):
         return
