@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cloister.bench.connection import on_free_port
-from cloister.bench.load import Workload
+from cloister.bench.messages import Workload
 from cloister.bench.report import RunReport, plot_runs
 from cloister.bench.servers import Comparison, ServerProcess, Side, compare
 from cloister.bench.suite.documents import write_json

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.addresses import HttpAddress
-from cloister.bench.connection import MAX_BODY_BYTES, ResponseParser
+from cloister.bench.connection import MAX_BODY_BYTES, Exchange
 from cloister.errors import ProtocolError, SetupError
 
 
@@ -33,12 +33,14 @@ def test_anything_else_is_refused_with_an_example(text: str) -> None:
     assert "u:p" not in str(refused.value)
 
 
-def fed(raw: bytes, cuts: list[int]) -> tuple[ResponseParser, bytes]:
-    parser, body, at = ResponseParser(), b"", 0
+def fed(raw: bytes, cuts: list[int]) -> Exchange:
+    exchange, at = Exchange(), 0
     for cut in sorted(cut for cut in cuts if cut < len(raw)):
-        body += parser.feed(raw[at:cut]) if cut > at else b""
+        if cut > at:
+            exchange.feed(raw[at:cut])
         at = max(at, cut)
-    return parser, body + parser.feed(raw[at:])
+    exchange.feed(raw[at:])
+    return exchange
 
 
 pieces = st.lists(st.binary(min_size=1, max_size=40), max_size=8)
@@ -49,39 +51,39 @@ cuts = st.lists(st.integers(1, 400), max_size=20)
 def test_chunked_bodies_survive_any_cutting(chunks: list[bytes], cuts: list[int]) -> None:
     raw = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     raw += b"".join(b"%X;x=y\r\n%b\r\n" % (len(each), each) for each in chunks) + b"0\r\nTrailer: x\r\n\r\n"
-    parser, body = fed(raw, cuts)
-    assert (parser.status, parser.complete, parser.reusable) == (200, True, True)
-    assert body == b"".join(chunks)
+    exchange = fed(raw, cuts)
+    assert (exchange.status, exchange.complete, exchange.reusable) == (200, True, True)
+    assert exchange.body == b"".join(chunks)
 
 
 @given(st.binary(max_size=60), cuts)
 def test_counted_bodies_survive_any_cutting(content: bytes, cuts: list[int]) -> None:
     raw = b"HTTP/1.1 404 Not Found\r\ncontent-length: %d\r\n\r\n" % len(content) + content
-    parser, body = fed(raw, cuts)
-    assert (parser.status, parser.complete, body) == (404, True, content)
+    exchange = fed(raw, cuts)
+    assert (exchange.status, exchange.complete, exchange.body) == (404, True, content)
 
 
 def test_a_body_of_unknown_length_ends_with_the_connection() -> None:
-    parser, body = fed(b"HTTP/1.1 200 OK\r\n\r\nhello", [])
-    assert body == b"hello" and not parser.complete
-    parser.connection_closed()
-    assert parser.complete and not parser.reusable
+    exchange = fed(b"HTTP/1.1 200 OK\r\n\r\nhello", [])
+    assert exchange.body == b"hello" and not exchange.complete
+    exchange.connection_closed()
+    assert exchange.complete and not exchange.reusable
 
 
 def test_a_chunked_body_cut_off_is_not_complete() -> None:
-    parser, _ = fed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", [])
-    parser.connection_closed()
-    assert not parser.complete
+    exchange = fed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", [])
+    exchange.connection_closed()
+    assert not exchange.complete
 
 
 def test_connection_close_forbids_reuse() -> None:
-    parser, _ = fed(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", [])
-    assert parser.complete and not parser.reusable
+    exchange = fed(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", [])
+    assert exchange.complete and not exchange.reusable
 
 
 def test_an_interim_response_is_skipped() -> None:
-    parser, body = fed(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", [])
-    assert (parser.status, body) == (200, b"ok")
+    exchange = fed(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", [])
+    assert (exchange.status, exchange.body) == (200, b"ok")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cloister.addresses import HttpAddress
-from cloister.bench.load import Workload, first_model, measure
+from cloister.bench.load import first_model, measure
+from cloister.bench.messages import Workload
 from cloister.bench.report import RunReport
 from cloister.errors import ServiceUnavailable, SetupError, Unauthorized
 from tests.bench.stub_server import (

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.bench.load import Workload
-from cloister.bench.messages import Answer
+from cloister.bench.messages import Answer, Workload
 from cloister.bench.report import BenchReport, Percentiles, RunReport, plot_runs, summarise
 from cloister.bench.suite.documents import write_json
 from cloister.errors import SetupError

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from cloister.addresses import HttpAddress
-from cloister.bench.load import Workload
+from cloister.bench.messages import Workload
 from cloister.bench.report import Percentiles, RunReport
 from cloister.bench.servers import Comparison, ServerProcess, Side, compare
 from cloister.errors import ServiceUnavailable, SetupError

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Literal, cast
 
@@ -31,31 +30,32 @@ def on_free_port() -> HttpAddress:
         return HttpAddress("http", "127.0.0.1", int(probe.getsockname()[1]))
 
 
-class ResponseParser:
-    """Feed it bytes, get the body's bytes; `complete` turns true at the response's end."""
+class Exchange:
+    """One request and its response, fed as it comes: `arrivals` pairs the time of each piece of the body with it."""
 
     def __init__(self) -> None:
         self.status = 0
+        self.arrivals: list[tuple[float, bytes]] = []
         self.complete = False
         self.reusable = False  # whether the connection may carry another request
         self._parser = httptools.HttpResponseParser(self)
-        self._body: list[bytes] = []
         self._head_bytes = self._body_bytes = 0
         self._has_length = False
+        self._now = self.sent = perf_counter()
 
-    def feed(self, data: bytes) -> bytes:
-        """The body's bytes that are now readable."""
+    @property
+    def body(self) -> bytes:
+        return b"".join(piece for _, piece in self.arrivals)
+
+    def feed(self, data: bytes) -> None:
+        self._now = perf_counter()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
             raise ProtocolError("The server does not speak HTTP/1.1.") from None
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._body.clear()
-        self._body_bytes += len(body)
         self._head_bytes += 0 if self.status else len(data)
         if self._head_bytes > MAX_HEAD_BYTES or self._body_bytes > MAX_BODY_BYTES:
             raise ProtocolError("The server's response does not end.")
-        return body
 
     def connection_closed(self) -> None:
         """The peer closed: that is the end of a body of unknown length, and an error for any other."""
@@ -72,24 +72,12 @@ class ResponseParser:
 
     def on_body(self, body: bytes) -> None:
         if not self.complete:
-            self._body.append(body)
+            self.arrivals.append((self._now, body))
+            self._body_bytes += len(body)
 
     def on_message_complete(self) -> None:
         if self.status:
             self.complete, self.reusable = True, self._parser.should_keep_alive()
-
-
-@dataclass(slots=True)
-class Exchange:
-    """One request and its response: `arrivals` pairs the time each piece of the body came with the piece."""
-
-    sent: float
-    status: int = 0
-    arrivals: list[tuple[float, bytes]] = field(default_factory=list)
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(piece for _, piece in self.arrivals)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -100,7 +88,6 @@ class Connection(asyncio.BufferedProtocol):
         self._authorization = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
         self._transport: asyncio.Transport | None = None
         self._incoming = bytearray(READ_BYTES)
-        self._parser = ResponseParser()
         self._exchange: Exchange | None = None
         self._ended: asyncio.Future[None] | None = None
 
@@ -129,17 +116,15 @@ class Connection(asyncio.BufferedProtocol):
             f"{method} {self._address.path(endpoint)} HTTP/1.1\r\nHost: {self._address.authority}\r\n"
             f"{self._authorization}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
-        self._parser = ResponseParser()
         self._ended = asyncio.get_running_loop().create_future()
-        self._exchange = exchange = Exchange(sent=perf_counter())
+        self._exchange = exchange = Exchange()
         self._transport.write(head.encode("latin-1") + body)
         try:
             await self._ended
         finally:
             self._exchange = None
-            if not self._parser.reusable:
+            if not exchange.reusable:
                 self.close()
-        exchange.status = self._parser.status
         return exchange
 
     def close(self) -> None:
@@ -157,28 +142,24 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Called by asyncio, once for each piece that arrives."""
-        now = perf_counter()
-        data = bytes(memoryview(self._incoming)[:nbytes])
         if self._exchange is None:
             self.close()  # nobody asked
             return
         try:
-            if body := self._parser.feed(data):
-                self._exchange.arrivals.append((now, body))
+            self._exchange.feed(bytes(memoryview(self._incoming)[:nbytes]))
         except ProtocolError as wrong:
             self._end(wrong)
             self.close()
             return
-        if self._parser.complete:
+        if self._exchange.complete:
             self._end()
 
     def connection_lost(self, reason: Exception | None) -> None:
         self._transport = None
-        self._parser.connection_closed()
-        if self._parser.complete:
-            self._end()
-        else:
-            self._end(ConnectionResetError("closed before the response ended"))
+        if self._exchange is not None:
+            self._exchange.connection_closed()
+            whole = self._exchange.complete
+            self._end(None if whole else ConnectionResetError("closed before the response ended"))
 
     def _end(self, error: Exception | None = None) -> None:
         if self._ended is None or self._ended.done():
@@ -187,3 +168,12 @@ class Connection(asyncio.BufferedProtocol):
             self._ended.set_result(None)
         else:
             self._ended.set_exception(error)
+
+
+async def get(address: HttpAddress, endpoint: str, api_key: str | None) -> Exchange:
+    """One request on a connection of its own. Raises what opening and exchanging raise."""
+    connection = await Connection.open(address, api_key)
+    try:
+        return await connection.exchange("GET", endpoint)
+    finally:
+        connection.close()

@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from secrets import token_hex
 from time import process_time
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 import msgspec
 
 from cloister.addresses import HttpAddress
-from cloister.bench.connection import Connection, Exchange
-from cloister.bench.messages import Answer, BrokenAnswer, Endpoint, PromptSource, read_answer, request_body
+from cloister.bench.connection import Connection, Exchange, get
+from cloister.bench.messages import Answer, BrokenAnswer, Endpoint, Workload, read_answer
 from cloister.bench.report import RunReport, summarise
 from cloister.errors import ProtocolError, ServiceUnavailable, SetupError, Unauthorized
 
@@ -24,33 +23,11 @@ GOODBYE_S = 5.0
 NOT_OPENAI_HINT = "Give the address of an OpenAI-compatible server, such as one started with `cloister serve`."
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """What every user asks for. `timeout_s` bounds each request, so that a server that hangs cannot hang the bench.
-
-    `protection` None is the server's default level. With `sessions` every user names one, so that at the levels with
-    vaults it has a vault for as long as it stays; without, every request has a fresh vault of its own.
-    """
-
-    endpoint: Endpoint = "completions"
-    input_tokens: int = 64
-    output_tokens: int = 64
-    requests_per_user: int = 4
-    warmup: int = 1
-    seed: int = 0
-    timeout_s: float = 300.0
-    token_ids: tuple[int, int] = (1000, 20000)
-    protection: str | None = None
-    sessions: bool = False
-
-
 async def first_model(address: HttpAddress, api_key: str | None, timeout_s: float = 10.0) -> str:
     """The first model the server offers. Raises an error a user can act on when there is no such server."""
     try:
         async with asyncio.timeout(timeout_s):
-            connection = await Connection.open(address, api_key)
-            answer = await connection.exchange("GET", "/v1/models")
-            connection.close()
+            answer = await get(address, "/v1/models", api_key)
     except TimeoutError:
         raise ServiceUnavailable(
             f"{address} did not answer within {timeout_s:g} s.", hint="Is it the right port?"
@@ -75,11 +52,11 @@ async def first_model(address: HttpAddress, api_key: str | None, timeout_s: floa
 class User:
     """One user with one connection, who keeps it alive between requests."""
 
-    def __init__(self, address: HttpAddress, api_key: str | None, path: str, timeout_s: float) -> None:
+    def __init__(self, address: HttpAddress, api_key: str | None, load: Workload) -> None:
         self._address = address
         self._api_key = api_key
-        self._path = path
-        self._timeout_s = timeout_s
+        self._path = PATHS[load.endpoint]
+        self._timeout_s = load.timeout_s
         self._connection: Connection | None = None
 
     async def ask(self, body: bytes) -> Answer:
@@ -122,8 +99,7 @@ async def measure(
     on_request_end: Callable[[], None] = lambda: None,
 ) -> RunReport:
     """Load the server with so many users at once: the warm-up first, then the run that is reported."""
-    source = PromptSource(load.endpoint, load.input_tokens, load.seed, load.token_ids)
-    crowd = [User(address, api_key, PATHS[load.endpoint], load.timeout_s) for _ in range(users)]
+    crowd = [User(address, api_key, load) for _ in range(users)]
     name = f"bench-{token_hex(6)}"
     sessions = [f"{name}-{number}" if load.sessions else None for number in range(users)]
     answers: list[Answer] = []
@@ -131,9 +107,8 @@ async def measure(
 
     async def ask_in_turn(number: int, phase: str, requests: int) -> None:
         for turn in range(requests):
-            fields = source.prompt_fields(users, phase, number, turn)
-            body = request_body(model, load.output_tokens, fields, load.protection, sessions[number])
             try:
+                body = load.request(model, sessions[number], users, phase, number, turn)
                 answers.append(await crowd[number].ask(body))
             except BrokenAnswer as broken:
                 errors[broken.kind] += 1

@@ -31,47 +31,50 @@ WORDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class PromptSource:
-    """Draws prompts. The same seed gives the same prompts, whatever the order in which users ask."""
+class Workload:
+    """What every user asks for. `timeout_s` bounds each request, so that a server that hangs cannot hang the bench.
 
-    endpoint: Endpoint
-    length: int
-    seed: int
-    token_ids: tuple[int, int]
-
-    def prompt_fields(self, *names: object) -> dict[str, Any]:
-        """The body's part that holds the prompt: token ids (the count is exact), or a message of as many words."""
-        random = Random(":".join(map(str, (self.seed, *names))))
-        if self.endpoint == "completions":
-            low, high = self.token_ids
-            return {"prompt": [random.randrange(low, high) for _ in range(self.length)]}
-        return {"messages": [{"role": "user", "content": " ".join(random.choices(WORDS, k=self.length))}]}
-
-
-def request_body(
-    model: str,
-    output_tokens: int,
-    prompt_fields: dict[str, Any],
-    protection: str | None = None,
-    session: str | None = None,
-) -> bytes:
-    """A streaming request for exactly `output_tokens` tokens (`ignore_eos` is understood by vLLM, SGLang and us).
-
-    What is left out is not said, so that a server of another kind is not asked what it does not know.
+    `protection` None is the server's default level. With `sessions` every user names one, so that at the levels with
+    vaults it has a vault for as long as it stays; without, every request has a fresh vault of its own. The same seed
+    gives the same prompts, whatever the order in which users ask.
     """
-    return msgspec.json.encode(
-        {
-            "model": model,
-            "max_tokens": output_tokens,
-            "temperature": 0,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            **prompt_fields,
-            **({} if protection is None else {"protection": protection}),
-            **({} if session is None else {"session": session}),
-        }
-    )
+
+    endpoint: Endpoint = "completions"
+    input_tokens: int = 64
+    output_tokens: int = 64
+    requests_per_user: int = 4
+    warmup: int = 1
+    seed: int = 0
+    timeout_s: float = 300.0
+    token_ids: tuple[int, int] = (1000, 20000)
+    protection: str | None = None
+    sessions: bool = False
+
+    def request(self, model: str, session: str | None, *names: object) -> bytes:
+        """A streaming request for exactly `output_tokens` tokens (`ignore_eos` is understood by vLLM, SGLang and us);
+        `names` tell its prompt from the others'.
+
+        What is left out is not said, so that a server of another kind is not asked what it does not know.
+        """
+        return msgspec.json.encode(
+            {
+                "model": model,
+                "max_tokens": self.output_tokens,
+                "temperature": 0,
+                "ignore_eos": True,
+                "stream": True,
+                "stream_options": {"include_usage": True},
+                **self._prompt(Random(":".join(map(str, (self.seed, *names))))),
+                **({} if self.protection is None else {"protection": self.protection}),
+                **({} if session is None else {"session": session}),
+            }
+        )
+
+    def _prompt(self, random: Random) -> dict[str, Any]:
+        """Token ids (the count is exact), or a message of as many words."""
+        if self.endpoint == "completions":
+            return {"prompt": [random.randrange(*self.token_ids) for _ in range(self.input_tokens)]}
+        return {"messages": [{"role": "user", "content": " ".join(random.choices(WORDS, k=self.input_tokens))}]}
 
 
 class _Delta(msgspec.Struct):

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from cloister.bench.messages import Answer
+from cloister.bench.messages import Answer, Workload
 from cloister.bench.suite.documents import panels, save_figure
-
-if TYPE_CHECKING:
-    from cloister.bench.load import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +79,11 @@ def summarise(
         client_cpu_us_per_chunk=round(1e6 * client_cpu_s / chunks, 1) if chunks else None,
         answer_ms=Percentiles.of_seconds([a.last_token - a.sent for a in answers]),
     )
+
+
+def kinds_of_errors(runs: Iterable[RunReport]) -> str:
+    totals = sum((Counter(run.errors_by_kind) for run in runs), Counter[str]())
+    return ", ".join(f"{count} × {kind}" for kind, count in totals.items())
 
 
 ASKED = ("endpoint", "input_tokens", "output_tokens", "requests_per_user", "warmup", "seed", "protection")

@@ -17,13 +17,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from cloister.addresses import HttpAddress
-from cloister.bench.load import Workload, first_model, measure
+from cloister.bench.load import first_model, measure
+from cloister.bench.messages import Workload
 from cloister.bench.report import RunReport
-from cloister.errors import ServiceUnavailable, SetupError
+from cloister.errors import ServiceUnavailable
+from cloister.files import needed
 
 
 class ServerProcess:
@@ -46,23 +47,18 @@ class ServerProcess:
         self.address = address
         self.api_key = api_key
         self._command = list(command)
-        self._log = log
+        self.log = log
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> ServerProcess:
-        try:
-            with self._log.open("wb") as output:
-                self._process = subprocess.Popen(
-                    self._command, stdout=output, stderr=output, env=self._environment, start_new_session=True
-                )
-        except OSError as wrong:
-            raise SetupError(f"{self.name} cannot be started: {wrong.strerror}.", hint=f"{self._command[0]}") from None
+    def __enter__(self) -> Self:
+        with needed(f"{self.name} cannot be started", self._command[0]), self.log.open("wb") as output:
+            self._process = subprocess.Popen(
+                self._command, stdout=output, stderr=output, env=self._environment, start_new_session=True
+            )
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._process is not None
         self.resume()
         self._signal(signal.SIGINT)
@@ -88,7 +84,7 @@ class ServerProcess:
                 await asyncio.sleep(0.5)
         ended = self._process.poll()
         what = f"ended with status {ended}" if ended is not None else f"was not up after {timeout_s:g} s"
-        raise ServiceUnavailable(f"{self.name} {what}.", hint=f"Its output is in {self._log}.")
+        raise ServiceUnavailable(f"{self.name} {what}.", hint=f"Its output is in {self.log}.")
 
     def pause(self) -> None:
         """Stop its threads where they are: an idle server that polls would take the other's cores."""

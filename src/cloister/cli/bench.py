@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.bench.messages import Endpoint
-from cloister.cli.bench_suite import bench_mpc, bench_spd, progress_bars, show_tables
+from cloister.bench.messages import Endpoint, Workload
+from cloister.cli.bench_suite import bench_mpc, bench_spd, progress_bars, save_document, show_document
 from cloister.cli.options import DEFAULT_KEY, DEFAULT_URL, ApiKey, Url, numbers
 from cloister.errors import ServiceUnavailable, SetupError
 
 if TYPE_CHECKING:
     from cloister.addresses import HttpAddress
-    from cloister.bench.load import Workload
-    from cloister.bench.report import BenchReport, Percentiles, RunReport
+    from cloister.bench.report import BenchReport, Percentiles
     from cloister.bench.suite.documents import Table
 
 bench = typer.Typer(no_args_is_help=True, help="Measure servers: ours, or any that speaks OpenAI's API.")
@@ -74,8 +71,7 @@ def bench_serve(
     import uvloop
 
     from cloister.addresses import HttpAddress
-    from cloister.bench.load import Workload
-    from cloister.bench.suite.documents import write_json
+    from cloister.bench.report import kinds_of_errors, plot_runs
 
     load = Workload(
         endpoint=endpoint,
@@ -90,19 +86,12 @@ def bench_serve(
         sessions=sessions,
     )
     report = uvloop.run(_measure_all(HttpAddress.parse(url), api_key, model, load, numbers(users)))
-    printed = json_file == Path("-")
-    if printed:
-        typer.echo(json.dumps(report.as_json(), indent=2))
-    else:
-        show_tables([_table(report)])
-    if json_file and not printed:
-        write_json(report.as_json(), json_file)
+    show_document(report.as_json(), json_file, lambda _: [_table(report)])
+    save_document(report.as_json(), json_file)
     if plot_file:
-        from cloister.bench.report import plot_runs
-
         plot_runs({report.model: report.runs}, plot_file, f"{input_tokens} tokens in, {output_tokens} out")
     if not any(run.output_tokens for run in report.runs):
-        raise ServiceUnavailable(f"No request was answered ({_kinds(report.runs)}).")
+        raise ServiceUnavailable(f"No request was answered ({kinds_of_errors(report.runs)}).")
 
 
 async def _measure_all(
@@ -130,11 +119,12 @@ def _range(text: str) -> tuple[int, int]:
 
 
 def _table(report: BenchReport) -> Table:
+    from cloister.bench.report import kinds_of_errors
     from cloister.bench.suite.documents import Table
 
     load, rows = report.load, []
     for run in report.runs:
-        errors = f"{run.errors} ({_kinds([run])})" if run.errors else "0"
+        errors = f"{run.errors} ({kinds_of_errors([run])})" if run.errors else "0"
         errors += f", {run.short_answers} short answers" if run.short_answers else ""
         rate = f"{run.output_tokens_per_s:.1f}"
         rows.append([str(run.users), rate, _three(run.ttft_ms), _three(run.itl_ms), errors])
@@ -152,8 +142,3 @@ def _three(latency: Percentiles) -> str:
         "-" if each is None else f"{each:.{0 if each >= 100 else 1}f}"
         for each in (latency.p50, latency.p95, latency.p99)
     )
-
-
-def _kinds(runs: list[RunReport]) -> str:
-    totals = sum((Counter(run.errors_by_kind) for run in runs), Counter[str]())
-    return ", ".join(f"{count} × {kind}" for kind, count in totals.items())

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -19,10 +19,11 @@ from cloister.errors import ServiceUnavailable, SetupError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from cloister.bench.mpc.quality import QualityRow
-    from cloister.bench.suite.documents import Drawing, Results, Table
+    from cloister.bench.suite.documents import Document, Drawing, Results, Table
 
+    Tables = Callable[[Document], Sequence[Table]]
 
+PRINTED = Path("-")
 Known = TypeVar("Known", bound=str)
 JsonFile = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help='Write the numbers here, part by part; "-" prints them.')
@@ -69,29 +70,37 @@ def measure_suite(
     measure: Callable[[Bars, Callable[[], None]], None],
     json_file: Path | None,
     plot_dir: Path | None,
-    tables: Callable[[dict[str, Any]], Sequence[Table]],
+    tables: Tables,
     figures: Mapping[str, Drawing],
-) -> dict[str, Any]:
+) -> Document:
     """Measure, saving part by part; then show tables or JSON and draw. The document, where it is complete or not."""
-    from cloister.bench.suite.documents import draw_figures, write_json
-
-    printed = json_file == Path("-")
+    from cloister.bench.suite.documents import draw_figures
 
     def save() -> None:
-        if json_file and not printed:
-            write_json(results.document(), json_file)
+        save_document(results.document(), json_file)
 
     save()  # a file that cannot be written should not cost a whole measurement
     with progress_bars() as progress:
         measure(Bars(progress), save)
     document = results.document()
-    if printed:
-        typer.echo(json.dumps(document, indent=2))
-    else:
-        show_tables(tables(document))
+    show_document(document, json_file, tables)
     if plot_dir:
         draw_figures(document, plot_dir, figures)
     return document
+
+
+def save_document(document: Document, json_file: Path | None) -> None:
+    from cloister.bench.suite.documents import write_json
+
+    if json_file and json_file != PRINTED:
+        write_json(document, json_file)
+
+
+def show_document(document: Document, json_file: Path | None, tables: Tables) -> None:
+    if json_file == PRINTED:
+        typer.echo(json.dumps(document, indent=2))
+    else:
+        show_tables(tables(document))
 
 
 def raise_if_failed(results: Results) -> None:
@@ -244,6 +253,7 @@ def bench_mpc(
     _need_spu()
     from cloister.bench.mpc.figures import FIGURES
     from cloister.bench.mpc.plan import FULL, PARTS, QUICK, VARIANTS
+    from cloister.bench.mpc.quality import QualityRow, run_quality
     from cloister.bench.mpc.results import Results, tables, write_report
     from cloister.bench.mpc.run import Bench
     from cloister.models.source import find_model
@@ -262,8 +272,6 @@ def bench_mpc(
     results = Results(plan, folder.name)
 
     def quality(progress: Callable[[str], None]) -> list[QualityRow]:
-        from cloister.bench.mpc.quality import run_quality
-
         return run_quality(folder.path, quality_data, plan, progress)
 
     def measure(bars: Bars, save: Callable[[], None]) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from cloister.bench.mpc.cost import Cost, Tally
 from cloister.bench.mpc.plan import Plan
-from cloister.bench.mpc.results import Results, cost_row
+from cloister.bench.mpc.results import Results
 
 
 def cost(megabytes: float = 1.0, messages: int = 100, seconds: float = 1.0, parties: int = 3) -> Cost:
@@ -26,9 +24,8 @@ def results() -> Results:
         found.add_run("mpcache", "aby3", seq, cost(megabytes=50.0, messages=3_000, seconds=4.0))
     found.add_run("mpcache", "cheetah", 1024, cost(parties=2))
     found.add_operators("mpcache", "step", 1024, cost())
-    row: dict[str, Any] = cost_row(cost().whole)
-    found.ablation += [
-        {"step": step, "functions": "tuned", "seq": 1024, **row} for step in ("full cache", "+ eviction")
-    ]
-    found.shared_layers += [{"method": "mpcache", "layers": layers, **row} for layers in (1, 2)]
+    for step in ("full cache", "+ eviction"):
+        found.add("ablation", cost(), step=step, functions="tuned", seq=1024)
+    for layers in (1, 2):
+        found.add("shared_layers", cost(), method="mpcache", layers=layers)
     return found

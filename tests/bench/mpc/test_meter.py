@@ -58,7 +58,7 @@ def test_without_a_cache_blocks_are_extrapolated_exactly(meter: Meter, monkeypat
     step = meter.steps([VARIANTS["none"]], 48)[0]
     assert step.extrapolated and not meter.steps([VARIANTS["none"]], 32)[0].extrapolated
     kinds = meter._programs(VARIANTS["none"], 48)
-    (measured,) = meter.parties.run([meter._executable(kinds.prompt(True))])
+    (measured,) = meter.parties.run([kinds.prompt(True)])
     (composed,) = (part.cost for part in step.parts if part.name.startswith("prompt"))
     assert composed.whole.bytes == pytest.approx(measured.whole.bytes, rel=0.1)
     assert composed.whole.most_messages == pytest.approx(measured.whole.most_messages, rel=0.1)

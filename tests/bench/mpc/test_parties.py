@@ -17,15 +17,17 @@ from spu.utils import frontend
 
 from cloister.bench.mpc.parties import Input, Parties
 from cloister.errors import PartyLost
+from cloister.mpc.model.programs import Program
 
 
-def compiled(function: Callable[..., Any], *arrays: Any) -> Any:
-    names = [f"in{index}" for index in range(len(arrays))]
+def compiled(function: Callable[..., Any], *sizes: tuple[int, ...]) -> Program:
+    arrays = [np.ones(size, dtype=np.float32) for size in sizes]
+    names = tuple(f"in{index}" for index in range(len(arrays)))
     secret = [libspu.Visibility.VIS_SECRET] * len(arrays)
     executable, _ = frontend.compile(
         frontend.Kind.JAX, function, arrays, {}, names, secret, lambda out: ["out"], copts=libspu.CompilerOptions()
     )
-    return executable
+    return Program("compiled", executable.code, names, ("out",))
 
 
 @pytest.fixture(scope="module")
@@ -34,32 +36,29 @@ def parties() -> Iterator[Parties]:
         yield parties
 
 
-def test_a_product_is_right_and_its_bytes_are_counted(parties: Parties) -> None:
-    left, right = np.random.rand(4, 16).astype(np.float32), np.random.rand(16, 8).astype(np.float32)
-    parties.deal("in0", left)
-    parties.deal("in1", right)
-    product = compiled(jnp.matmul, left, right)
+def test_the_bytes_of_a_product_are_counted(parties: Parties) -> None:
+    product = compiled(jnp.matmul, (4, 16), (16, 8))
     cost, again = parties.run([product, product])
-    assert np.allclose(parties.open("out"), left @ right, atol=1e-3)
     assert len(cost.whole.sent) == 3 and sorted(again.whole.sent) == sorted(cost.whole.sent)  # roles go round
     assert cost.whole.bytes == 4 * 8 * 52 and cost.whole.most_messages == 3  # 52 bytes a truncated product
     assert cost.operators["dot"].bytes == cost.whole.bytes and cost.operators["dot"].times == 1
 
 
-def test_what_was_not_dealt_cannot_be_opened_and_the_next_program_still_runs(parties: Parties) -> None:
-    ones = np.ones((2, 2), dtype=np.float32)
-    with pytest.raises(PartyLost):
-        parties.open("not dealt")
-    parties.deal("in0", ones)
-    (cost,) = parties.run([compiled(lambda x: x + x, ones)])
+def test_what_is_no_program_fails_and_the_next_still_runs(parties: Parties) -> None:
+    doubled = compiled(lambda x: x + x, (2, 2))
+    with pytest.raises(PartyLost, match="Party 0 failed"):
+        parties.run([doubled._replace(code=doubled.code.replace(b"pphlo.add", b"pphlo.song"))])
+    (cost,) = parties.run([doubled])
     assert cost.whole.bytes == 0
 
 
-def test_random_numbers_of_a_type_are_dealt_once(parties: Parties) -> None:
-    kind = Input((2, 3), "float32", public=False)
-    first = parties.open(parties.hold(kind))
-    assert first.shape == (2, 3) and np.array_equal(parties.open(parties.hold(kind)), first)
-    assert parties.hold(Input((2, 3), "float32", public=True)) != parties.hold(kind)
+def test_random_numbers_of_a_type_are_dealt_once(parties: Parties, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Input] = []
+    draw = Input.draw
+    monkeypatch.setattr(Input, "draw", lambda kind: drawn.append(kind) or draw(kind))
+    secret, public = Input((2, 3), "float32", public=False), Input((2, 3), "float32", public=True)
+    assert parties.hold(secret) == parties.hold(secret) != parties.hold(public)
+    assert drawn == [secret, public]
 
 
 def test_no_process_outlives_the_block() -> None:
@@ -69,5 +68,5 @@ def test_no_process_outlives_the_block() -> None:
         assert len(processes) == pair.count == 2
         next(iter(processes)).kill()
         with pytest.raises(PartyLost):
-            pair.open("nothing")
+            pair.hold(Input((1,), "int32", public=False))
     assert not any(process.is_running() for process in processes)

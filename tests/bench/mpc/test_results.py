@@ -29,7 +29,7 @@ def test_operators_are_sorted_by_what_they_cost() -> None:
     dear = cost(messages=9_000).operators["dot"]
     cheap = cost(messages=2)
     found.add_operators("mpcache", "step", 256, type(cheap)(cheap.whole, {"cheap": cheap.whole, "dear": dear}))
-    assert [row["operator"] for row in found.operators] == ["dear", "cheap"]
+    assert [row["operator"] for row in found.rows["operators"]] == ["dear", "cheap"]
 
 
 def test_ratios_stand_against_the_tuned_full_cache() -> None:
@@ -45,7 +45,7 @@ def test_ratios_stand_against_the_tuned_full_cache() -> None:
 
 def test_what_falls_short_is_missed_and_what_is_not_measured_is_not_met() -> None:
     found = results()
-    found.runs = [run for run in found.runs if run["seq"] == 1024 and run["method"] != "mpcache"]
+    found.rows["runs"] = [run for run in found.rows["runs"] if run["seq"] == 1024 and run["method"] != "mpcache"]
     found.add_run("mpcache", "aby3", 1024, cost(megabytes=100.0, messages=12_000, seconds=9.0))
     verdicts = [
         row for row in found.document()["targets"] if row["baseline"] == "full" and row["seq"] and row["target"]
@@ -63,10 +63,10 @@ def test_quality_is_what_is_kept_of_the_full_cache_s() -> None:
     found = results()
     rows = (("mpcache", 10.2, 0.97), ("snapkv", 12.0, 0.98), ("streaming", 20.0, 0.5))
     for method, perplexity, accuracy in rows:
-        found.quality.append(
+        found.rows["quality"].append(
             {"method": method, "budget": 0.1, "task": "novel", "score": perplexity, "full_score": 10.0}
         )
-        found.quality.append(
+        found.rows["quality"].append(
             {"method": method, "budget": 0.1, "task": "retrieval", "score": accuracy, "full_score": 1.0}
         )
     kept, ahead = (row for row in found.document()["targets"] if row["name"].startswith("quality"))

@@ -6,10 +6,19 @@ from typing import Any
 
 from cloister.bench.report import Percentiles, RunReport
 from cloister.bench.spd.plan import Plan
+from cloister.bench.spd.random_model import SIZES
 from cloister.bench.spd.results import Results, breakdown_entry
 from cloister.bench.suite.measurement import Measured, Point
 
 PLAN = Plan(users=(1, 8, 32), rounds=2, isolated_users=8, lengths=((64, 64), (512, 64), (64, 512)))
+TINY = {
+    **SIZES,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+}
 SLOWDOWN = {"open": 1.0, "partitioned": 0.9, "isolated": 0.2}
 
 

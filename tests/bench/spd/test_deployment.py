@@ -1,4 +1,3 @@
-import json
 import mmap
 import os
 import subprocess
@@ -86,11 +85,9 @@ def test_a_mapping_is_counted_by_its_name() -> None:
     assert proportional_of_mapping([os.getpid()], "memfd:cloister-test-mapping") == (0, 0)
 
 
-def test_kv_bytes_are_whole_blocks_of_the_models_shape(tmp_path: Path) -> None:
+def test_kv_bytes_are_whole_blocks_of_the_models_shape() -> None:
     shape = {"num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576}
-    (tmp_path / "config.json").write_text(json.dumps(shape))
-    assert kv_bytes(tmp_path, 16) == kv_bytes(tmp_path, 1) == 2 * 2 * 30 * 3 * 64 * 16
-    assert kv_bytes(tmp_path, 17) == 2 * 2 * 30 * 3 * 64 * 32
-    (tmp_path / "config.json").write_text("{}")
-    assert kv_bytes(tmp_path, 16) is None
+    assert kv_bytes(shape, 16) == kv_bytes(shape, 1) == 2 * 2 * 30 * 3 * 64 * 16
+    assert kv_bytes(shape, 17) == 2 * 2 * 30 * 3 * 64 * 32
+    assert kv_bytes({}, 16) is None
     assert BLOCK_TOKENS == KERNELS_BLOCK_TOKENS

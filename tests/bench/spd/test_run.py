@@ -15,16 +15,15 @@ from cloister.bench.report import RunReport
 from cloister.bench.spd.deployment import Counters
 from cloister.bench.spd.figures import FIGURES
 from cloister.bench.spd.plan import LEVELS, PARTS, Plan
-from cloister.bench.spd.random_model import LlamaShape, write_random_model
+from cloister.bench.spd.random_model import write_random_model
 from cloister.bench.spd.results import Results
 from cloister.bench.spd.run import Bench
 from cloister.bench.suite.documents import draw_figures
 from cloister.bench.suite.measurement import Point
 from cloister.errors import ServiceUnavailable
 from cloister.models.source import ModelFolder
-from tests.bench.spd.fakes import run
+from tests.bench.spd.fakes import TINY, run
 
-TINY = LlamaShape(hidden=64, layers=2, heads=4, kv_heads=2, ffn=128)
 SMALL = Plan(
     users=(1, 2),
     input_tokens=16,
@@ -59,7 +58,7 @@ class Told:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory, smollm_folder: ModelFolder) -> ModelFolder:
-    return write_random_model(tmp_path_factory.mktemp("models") / "tiny", TINY, like=smollm_folder)
+    return write_random_model(tmp_path_factory.mktemp("models"), TINY, like=smollm_folder)
 
 
 async def test_a_part_is_measured_and_nothing_is_left_behind(tiny: ModelFolder) -> None:

@@ -1,7 +1,8 @@
 """What MPCache is compared with: other ways of keeping the KV cache, behind the contract of `mpc/cache/base.py`.
 
 Static methods keep some first tokens, those that scored highest, and some last ones after the prefill, once and for
-all; H2O and TOVA also forget while decoding. Selecting methods drop nothing and select blocks at every step.
+all, and then read all of them; H2O and TOVA also forget while decoding. Selecting methods drop nothing and select
+blocks at every step, as MPCache does, by other marks.
 
 The server serves none of them, and no party knows their names: the bench compiles their programs itself and hands them
 to parties of its own (`bench/mpc/party.py`), so a plan of theirs that arrives in a message is refused.
@@ -10,15 +11,19 @@ to parties of its own (`bench/mpc/party.py`), so a plan of theirs that arrives i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 from jax import Array, lax
+from msgspec.structs import replace
 
 from cloister.mpc.cache.attention import added_up, attention_received, headwise, read_all, take, visible_to, weighted
 from cloister.mpc.cache.base import Cache, Choice, Eviction, PromptLayer, Shuffles, Softmax
-from cloister.mpc.cache.methods import empty_slots
+from cloister.mpc.cache.methods import FullCache, MPCache, sizes_of
 from cloister.mpc.cache.ranking import best_rows, gathered_rows, ranks
-from cloister.mpc.cache.selection import attend_by_keys, attend_by_scores, choose_clusters, of_groups
+
+if TYPE_CHECKING:
+    from cloister.bench.mpc.plan import BaselinePlan
 
 SNAPKV_WINDOW = 32
 SNAPKV_KERNEL = 5
@@ -26,25 +31,14 @@ NEVER = 2.0**14
 """Above any attention a token can gather in a generation, within fixed point."""
 
 
-@dataclass(frozen=True)
-class KeptCache:
+@dataclass(frozen=True, kw_only=True)
+class KeptCache(FullCache):
     """With `heavy` 0 this is StreamingLLM (Xiao et al., 2023): the first tokens, sinks of attention, and the last."""
 
-    prompt_tokens: int
-    new_tokens: int
     first: int
     heavy: int  # of the tokens between first and last: those that scored highest
     last: int
-    window: int = 1
-    shuffled: bool = True
-    name: str = "streaming"
-    first_free: int = 0
-    choose_shuffles: tuple[int, ...] = ()
     counts_on = False
-
-    @property
-    def evict_shuffles(self) -> tuple[int, ...]:
-        return (self.prompt_tokens - self.first - self.last,) if self.heavy and self.shuffled else ()
 
     def scored(self, prompt: PromptLayer, softmax: Softmax, offset: Array) -> Array:
         """(G, T): how much each token is worth keeping. Not asked where none is kept by its score."""
@@ -54,28 +48,32 @@ class KeptCache:
         if not self.heavy:
             return None
         scored = self.scored(prompt, softmax, offset)
-        middle = scored[:, self.first : self.prompt_tokens - self.last]
-        rows = best_rows(middle, self.heavy, shuffles[0] if self.shuffled else None)
+        middle = scored[:, self.first : scored.shape[1] - self.last]
+        rows = best_rows(middle, self.heavy, shuffles[0] if self.evict_shuffles else None)
         return Eviction(rows, self._kept(scored[..., None], rows)[..., 0] if self.counts_on else None)
 
     def _kept(self, tokens: Array, rows: Array | None) -> Array:
-        end = self.prompt_tokens - self.last
+        end = tokens.shape[1] - self.last
         heavy = [] if rows is None else [take(rows, tokens[:, self.first : end])]
         return jnp.concatenate([tokens[:, : self.first], *heavy, tokens[:, end:]], axis=1)
 
     def build(self, prompt: PromptLayer, eviction: Eviction | None) -> Cache:
-        rows = None if eviction is None else eviction.rows
-        return Cache(
-            keys=self._kept(prompt.keys, rows),
-            values=self._kept(prompt.values, rows),
-            marks=(),
-            pinned_keys=empty_slots(prompt.keys, self.new_tokens),
-            pinned_values=empty_slots(prompt.values, self.new_tokens),
-            scores=None if eviction is None else eviction.scores,
-        )
+        rows, scores = (None, None) if eviction is None else eviction
+        kept = prompt._replace(keys=self._kept(prompt.keys, rows), values=self._kept(prompt.values, rows))
+        return super().build(kept, None)._replace(scores=scores)
 
-    def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Choice | None:
-        return None
+
+class SnapKV(KeptCache):
+    """Li et al., 2024: the last queries' attention, smoothed over neighbours, decides what is kept beside them."""
+
+    def scored(self, prompt: PromptLayer, softmax: Softmax, offset: Array) -> Array:
+        received = attention_received(prompt, softmax, offset)
+        near = received.shape[1] - self.last
+        return jnp.concatenate([_smoothed(received[:, :near]), received[:, near:]], axis=1)
+
+
+class ForgettingCache(KeptCache):
+    """Forgets one token for each generated one."""
 
     def attend(
         self, queries: Array, cache: Cache, choice: Choice | None, softmax: Softmax, offset: Array, seen: Array
@@ -87,24 +85,13 @@ class KeptCache:
         return out, self.afterwards(cache, weights, values, softmax, seen)
 
     def afterwards(self, cache: Cache, weights: Array, values: Array, softmax: Softmax, seen: Array) -> Cache:
-        """What a method counts or forgets once a step's weights (H, n, S + R) are known."""
-        return cache
+        """The cache once a step's weights (H, n, S + R) are known."""
+        raise NotImplementedError
 
 
-@dataclass(frozen=True)
-class SnapKV(KeptCache):
-    """Li et al., 2024: the last queries' attention, smoothed over neighbours, decides what is kept beside them."""
-
-    def scored(self, prompt: PromptLayer, softmax: Softmax, offset: Array) -> Array:
-        received = attention_received(prompt, softmax, offset)
-        before = received[:, : self.prompt_tokens - self.last]
-        return jnp.concatenate([_smoothed(before), received[:, self.prompt_tokens - self.last :]], axis=1)
-
-
-@dataclass(frozen=True)
-class H2O(KeptCache):
+class H2O(ForgettingCache):
     """Zhang et al., 2023: half of what is kept are the last tokens, half those that got most attention so far, from
-    all queries; counted on while decoding, with one token forgotten for each generated one."""
+    all queries; counted on while decoding."""
 
     counts_on = True
 
@@ -123,10 +110,9 @@ class H2O(KeptCache):
         return _forget_lowest(cache._replace(scores=counted), worth, protected, weights.shape[1])
 
 
-@dataclass(frozen=True)
-class TOVA(KeptCache):
-    """Oren et al., 2024: the last query's attention, averaged over all heads, decides; so it does at every step, when
-    one token is forgotten for each generated one."""
+class TOVA(ForgettingCache):
+    """Oren et al., 2024: the last query's attention, averaged over all heads, decides, after the prefill and at every
+    step."""
 
     def scored(self, prompt: PromptLayer, softmax: Softmax, offset: Array) -> Array:
         return _of_all_heads(attention_received(prompt, softmax, offset))
@@ -144,7 +130,7 @@ class TOVA(KeptCache):
 def static_method(name: str, prompt_tokens: int, new_tokens: int, read: int, shuffled: bool, sinks: int) -> KeptCache:
     """The method of this name, which reads `read` tokens of the prompt at every step."""
     if name == "streaming":
-        return KeptCache(prompt_tokens, new_tokens, sinks, heavy=0, last=max(read - sinks, 1))
+        return KeptCache(new_tokens, first=sinks, heavy=0, last=max(read - sinks, 1))
     near = max(1, min(SNAPKV_WINDOW, read // 2))
     kinds: dict[str, tuple[type[KeptCache], int, int]] = {
         "snapkv": (SnapKV, near, near),
@@ -152,7 +138,8 @@ def static_method(name: str, prompt_tokens: int, new_tokens: int, read: int, shu
         "tova": (TOVA, 1, 1),
     }
     kind, last, window = kinds[name]
-    return kind(prompt_tokens, new_tokens, 0, read - last, last, window=window, shuffled=shuffled, name=name)
+    sizes = (prompt_tokens - last,) if shuffled and read > last else ()
+    return kind(new_tokens, window=window, evict_shuffles=sizes, first=0, heavy=read - last, last=last)
 
 
 def _smoothed(received: Array) -> Array:
@@ -186,92 +173,42 @@ EPSILON = 2.0**-10
 """Below any key's squared length, and not lost in fixed point: padding has no direction."""
 
 
-@dataclass(frozen=True)
-class SelectingCache:
-    prompt_tokens: int
-    new_tokens: int
-    first: int
-    last: int
-    block: int  # tokens per block; the middle is a whole number of them
-    count: int  # blocks read per step
-    shuffled: bool = True
-    by_scores: bool = False
-    window: int = 1
-    name: str = "chosen"
-    evict_shuffles: tuple[int, ...] = ()
-
-    @property
-    def first_free(self) -> int:
-        return self.first + self.last
-
-    @property
-    def choose_shuffles(self) -> tuple[int, ...]:
-        return ((self.prompt_tokens - self.first - self.last) // self.block,) if self.shuffled else ()
-
-    def evict(self, prompt: PromptLayer, softmax: Softmax, offset: Array, shuffles: Shuffles) -> Eviction | None:
-        return None
-
-    def build(self, prompt: PromptLayer, eviction: Eviction | None) -> Cache:
-        end = self.prompt_tokens - self.last
-
-        def pinned(tokens: Array) -> Array:
-            room = empty_slots(tokens, self.new_tokens)
-            return jnp.concatenate([tokens[:, : self.first], tokens[:, end:], room], axis=1)
-
-        keys, values = prompt.keys[:, self.first : end], prompt.values[:, self.first : end]
-        marks = self.marks(keys, eviction)
-        return Cache(keys, values, (marks,), pinned(prompt.keys), pinned(prompt.values), None)
-
-    def marks(self, keys: Array, eviction: Eviction | None) -> Array:
-        """(G, C, d): what the blocks of the body are known by."""
-        raise NotImplementedError
-
-    def similar(self, queries: Array, marks: Array) -> Array:
-        """(G, C): how alike the queries (H, n, d) and each block are."""
-        raise NotImplementedError
-
-    def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Choice | None:
-        similar = self.similar(queries, cache.marks[0])
-        return choose_clusters((similar,), (self.count,), shuffles if self.shuffled else (None,))
-
-    def attend(
-        self, queries: Array, cache: Cache, choice: Choice | None, softmax: Softmax, offset: Array, seen: Array
-    ) -> tuple[Array, Cache]:
-        assert choice is not None
-        attend = attend_by_scores if self.by_scores else attend_by_keys
-        return attend(queries, cache, choice, softmax, offset, seen), cache
-
-
-@dataclass(frozen=True)
-class LongCache(SelectingCache):
+class LongCache(MPCache):
     """Liu et al., 2024: at every step, the single tokens whose keys have the highest cosine with the query."""
 
-    def marks(self, keys: Array, eviction: Eviction | None) -> Array:
-        return _directions(keys)
+    def build(self, prompt: PromptLayer, eviction: Eviction | None) -> Cache:
+        cache = super().build(prompt, eviction)
+        return cache._replace(marks=(_directions(cache.keys),))
 
-    def similar(self, queries: Array, marks: Array) -> Array:
-        return headwise(marks, jnp.swapaxes(of_groups(_directions(queries), marks.shape[0]), 1, 2))[..., 0]
+    def choose(self, queries: Array, cache: Cache, shuffles: Shuffles) -> Choice | None:
+        return super().choose(_directions(queries), cache, shuffles)
 
 
-@dataclass(frozen=True)
-class InfLLM(SelectingCache):
+class InfLLM(MPCache):
     """Xiao et al., 2024: blocks of adjacent tokens, each known by the few of its tokens that got most attention; at
     every step the blocks whose representatives score highest with the query."""
 
     def evict(self, prompt: PromptLayer, softmax: Softmax, offset: Array, shuffles: Shuffles) -> Eviction | None:
-        received = attention_received(prompt, softmax, offset)[:, self.first : self.prompt_tokens - self.last]
-        return Eviction(None, received)
+        return Eviction(None, attention_received(prompt, softmax, offset)[:, self.sizes.middle])
 
-    def marks(self, keys: Array, eviction: Eviction | None) -> Array:
-        """The sum of each block's representatives: a query's similarity is the sum of its products with them."""
+    def build(self, prompt: PromptLayer, eviction: Eviction | None) -> Cache:
+        """A block's mark is its representatives' sum: a query's similarity is the sum of its products with them."""
         assert eviction is not None and eviction.scores is not None
-        groups, _, size = keys.shape
-        blocks = eviction.scores.reshape(-1, self.block)
-        represent = (ranks(blocks) < REPRESENTATIVES).astype(jnp.int32)
-        return headwise(represent[:, None], keys.reshape(-1, self.block, size)).reshape(groups, -1, size)
+        cache = super().build(prompt, eviction)
+        (block,), (groups, _, size) = self.sizes.clusters, cache.keys.shape
+        represent = (ranks(eviction.scores.reshape(-1, block)) < REPRESENTATIVES).astype(jnp.int32)
+        marks = headwise(represent[:, None], cache.keys.reshape(-1, block, size)).reshape(groups, -1, size)
+        return cache._replace(marks=(marks,))
 
-    def similar(self, queries: Array, marks: Array) -> Array:
-        return headwise(marks, jnp.swapaxes(of_groups(queries, marks.shape[0]), 1, 2))[..., 0]
+
+def selecting_method(plan: BaselinePlan, prompt_tokens: int, new_tokens: int) -> MPCache | None:
+    """The method of the plan's name, which chooses among the whole middle; None where nothing is worth selecting."""
+    kind, block = (LongCache, 1) if plan.method == "longcache" else (InfLLM, plan.clusters[0])
+    whole = replace(
+        plan, static_keep=1.0, always=0.0, granularity=block, clusters=(block,), ratios=(), similarity="average"
+    )
+    sizes = sizes_of(whole, prompt_tokens)
+    return None if sizes is None else kind(whole, sizes, new_tokens)
 
 
 def _directions(vectors: Array) -> Array:

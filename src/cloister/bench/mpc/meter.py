@@ -11,24 +11,26 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from spu import libspu
+from spu.utils import frontend
 
 from cloister.bench.mpc.cost import Cost, total, typical
-from cloister.bench.mpc.parties import Parties, inputs_of
+from cloister.bench.mpc.parties import Parties
 from cloister.bench.mpc.plan import Variant
 from cloister.mpc.cache.plan import CachePlan
-
-if TYPE_CHECKING:
-    from jax import Array
-
-    from cloister.mpc.model.programs import Program, Programs
-    from cloister.mpc.model.shape import ModelShape
-
+from cloister.mpc.model import decoder
+from cloister.mpc.model.programs import Outline, Program, Programs
+from cloister.mpc.model.shape import ModelShape
 
 LONG = 20.0  # seconds; what takes as long is not repeated
 LUCKY = 5  # runs of a program that ranks by random pivots: its bytes differ by a third from run to run
 
-Counted: TypeAlias = "tuple[Program, int]"
+Counted = tuple[Program, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Meter:
         order: list[Program] = []
         for program, times in programs_of(self._programs(variant, seq)):
             order += [program] * times
-        return self.parties.run([self._executable(program) for program in order])
+        return self.parties.run(order)
 
     def _measure(self, programs: Sequence[Program]) -> None:
         new = {_key(program): program for program in programs if _key(program) not in self._known}
@@ -85,21 +87,17 @@ class Meter:
             for key, program in new.items():
                 wanted = number < self._repeats or b"mhlo.topk" in program.code
                 if not found[key] or (wanted and found[key][0].whole.seconds < LONG):
-                    found[key] += self.parties.run([self._executable(program)])
+                    found[key] += self.parties.run([program])
         self._known |= {key: typical(costs) for key, costs in found.items()}
 
     def _planned(self, variant: Variant, seq: int) -> list[list[Counted]]:
         """What a step runs and how often: with a cache one list, without one those of one block and of two."""
         if variant.name != "none":
             return [list(programs_of(self._programs(variant, seq)))]
-        from cloister.mpc.model.decoder import BLOCK
-
-        lengths = [min(seq, BLOCK)] + [2 * BLOCK] * (seq > BLOCK)
+        lengths = [min(seq, decoder.BLOCK)] + [2 * decoder.BLOCK] * (seq > decoder.BLOCK)
         return [list(_recomputing(self._programs(variant, -(-length // 16) * 16))) for length in lengths]
 
     def _composed(self, planned: list[list[Counted]], seq: int) -> Step:
-        from cloister.mpc.model import decoder
-
         costs = [
             tuple(Part(program.name, times, self._known[_key(program)]) for program, times in counted)
             for counted in planned
@@ -112,18 +110,9 @@ class Meter:
         return Step((embed, prompt, head), extrapolated=True)
 
     def _programs(self, variant: Variant, seq: int) -> Programs:
-        from cloister.mpc.model.programs import Outline, Programs
-
         # On which functions a cache is computed is the variant's affair, so that equal plans give equal programs.
         plan = CachePlan(method="full") if variant.plan.method in ("full_naive", "none") else variant.plan
         return Programs(self.shape, Outline(seq, self._new_tokens, plan, variant.functions))
-
-    def _executable(self, program: Program) -> Any:
-        from spu import libspu
-
-        names = [self.parties.hold(kind) for kind in inputs_of(program.code)]
-        outputs = [f"out/{number}" for number in range(len(program.outputs))]
-        return libspu.Executable(name=program.name, input_names=names, output_names=outputs, code=program.code)
 
 
 def programs_of(kinds: Programs) -> Iterator[Counted]:
@@ -175,9 +164,6 @@ def gatherings(shape: ModelShape, seq: int) -> dict[str, tuple[Callable[..., Any
     equality tests (Algorithm 2), or with rows of a secret permutation taken by public ranks, which costs nothing but
     the product.
     """
-    import jax
-    import jax.numpy as jnp
-
     heads, wide = shape.kv_heads, 2 * shape.head_size + 1  # keys, values, and the values' last column
 
     def by_index(indices: Array, tokens: Array) -> Array:
@@ -206,13 +192,10 @@ def gatherings(shape: ModelShape, seq: int) -> dict[str, tuple[Callable[..., Any
 
 def measure_function(parties: Parties, function: Callable[..., Any], types: list[Any], repeats: int) -> Cost:
     """A function of secret arguments, on random numbers."""
-    from spu import libspu
-    from spu.utils import frontend
-
     secret = [libspu.Visibility.VIS_SECRET] * len(types)
     names = [f"in/{number}" for number in range(len(types))]
     executable, _ = frontend.compile(
-        frontend.Kind.JAX, function, types, {}, names, secret, lambda _: ["out/0"], copts=libspu.CompilerOptions()
+        frontend.Kind.JAX, function, types, {}, names, secret, lambda _: ["out"], copts=libspu.CompilerOptions()
     )
-    executable.input_names = [parties.hold(kind) for kind in inputs_of(executable.code)]
-    return typical(parties.run([executable] * repeats))
+    program = Program(executable.name, executable.code, tuple(names), ("out",))
+    return typical(parties.run([program] * repeats))

@@ -22,24 +22,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from cloister.bench.mpc.cost import Cost, count_profiles, merge, read_profiles
-from cloister.bench.mpc.party import (
-    PARTIES,
-    Done,
-    Failed,
-    Join,
-    Keep,
-    ProtocolName,
-    Reply,
-    Request,
-    Run,
-    Share,
-    Show,
-    settings_of,
-)
+from cloister.bench.mpc.party import Done, Failed, Join, Keep, Reply, Request, Run
 from cloister.errors import PartyLost, ProtocolError
+from cloister.mpc.config import PARTIES, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from cloister.mpc.model.programs import Program
 
 
 _MAIN = re.compile(r"func\.func @main\((.*?)\) -> ", re.DOTALL)
@@ -90,7 +80,7 @@ START_SECONDS = 120.0
 class Parties:
     """Use it in a `with`: the processes end with the block."""
 
-    def __init__(self, protocol: ProtocolName = "aby3") -> None:
+    def __init__(self, protocol: Protocol = "aby3") -> None:
         self.protocol = protocol
         self.count = PARTIES[protocol]
         self._folder = TemporaryDirectory(prefix="cloister-bench-mpc-")
@@ -99,9 +89,9 @@ class Parties:
         self._controls: list[Connection] = []
 
     def __enter__(self) -> Parties:
-        from spu import Io
+        from cloister.mpc.shares import Dealer
 
-        self._io = Io(self.count, settings_of(self.protocol))
+        self._dealer = Dealer(self.protocol)
         try:
             for rank in range(self.count):
                 self._start(rank)
@@ -120,36 +110,34 @@ class Parties:
             process.wait()
         self._folder.cleanup()
 
-    def deal(self, name: str, numbers: np.ndarray[Any, Any], *, public: bool = False) -> None:
-        """Share an array under a name: secretly, or so that every party knows it."""
-        import numpy as np
-        from spu import libspu
-
-        visibility = libspu.Visibility.VIS_PUBLIC if public else libspu.Visibility.VIS_SECRET
-        shares = self._io.make_shares(np.array(numbers, order="C"), visibility, -1)
-        self._ask([Keep(name, Share.of(share)) for share in shares])
-
     def hold(self, kind: Input) -> str:
+        """The name of random numbers of this type: shared secretly, or so that every party knows them."""
         name = str(kind)
         if name not in self._held:
-            self.deal(name, kind.draw(), public=kind.public)
+            drawn = kind.draw()
+            shares = [self._dealer.publish(drawn)] * self.count if kind.public else self._dealer.deal(drawn)
+            self._ask([Keep(name, share.meta, list(share.share_chunks)) for share in shares])
             self._held.add(name)
         return name
 
-    def run(self, executables: Sequence[Any]) -> list[Cost]:
-        """What each costs, run one after another without a word in between."""
+    def run(self, programs: Sequence[Program]) -> list[Cost]:
+        """What each costs on random numbers, run one after another without a word in between."""
+        run = Run(tuple(self._executable(program) for program in programs))
         begins = [log.stat().st_size for log in self._logs]
-        run = Run(tuple(executable.SerializeToString() for executable in executables))
         replies = self._ask([run] * self.count)
-        logs = [_read_log(log, begin, len(executables)) for log, begin in zip(self._logs, begins, strict=True)]
+        logs = [_read_log(log, begin, len(programs)) for log, begin in zip(self._logs, begins, strict=True)]
         profiles = zip(*map(read_profiles, logs), strict=True)
         worked = zip(*(reply.cpu_seconds for reply in replies), strict=True)
         return [merge(each, cpu) for each, cpu in zip(profiles, worked, strict=True)]
 
-    def open(self, name: str) -> np.ndarray[Any, Any]:
-        shares = [reply.share.for_spu() for reply in self._ask([Show(name)] * self.count) if reply.share]
-        numbers: np.ndarray[Any, Any] = self._io.reconstruct(shares)
-        return numbers
+    def _executable(self, program: Program) -> bytes:
+        from spu import libspu
+
+        names = [self.hold(kind) for kind in inputs_of(program.code)]
+        outputs = [f"out/{number}" for number in range(len(program.outputs))]
+        made = libspu.Executable(name=program.name, input_names=names, output_names=outputs, code=program.code)
+        serialised: bytes = made.SerializeToString()
+        return serialised
 
     @property
     def _logs(self) -> list[Path]:

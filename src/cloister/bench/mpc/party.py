@@ -11,35 +11,16 @@ import sys
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from time import process_time
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
+from cloister.mpc.config import Protocol
 from cloister.process.hardening import die_with_parent
 
 PATIENCE_MS = 20 * 60 * 1000
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
-ProtocolName = Literal["aby3", "cheetah"]
-PARTIES: dict[ProtocolName, int] = {"aby3": 3, "cheetah": 2}
-
-
-class Share(Struct, frozen=True, forbid_unknown_fields=True):
-    """One party's share of an array, as SPU writes it."""
-
-    meta: bytes
-    chunks: list[bytes]
-
-    @classmethod
-    def of(cls, share: Any) -> Share:
-        return cls(share.meta, list(share.share_chunks))
-
-    def for_spu(self) -> Any:
-        from spu import libspu
-
-        share = libspu.Share()
-        share.meta, share.share_chunks = self.meta, self.chunks
-        return share
 
 
 class Join(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -47,14 +28,15 @@ class Join(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
 
     rank: Annotated[int, Meta(ge=0, le=2)]
     addresses: Annotated[tuple[Name, ...], Meta(min_length=2, max_length=3)]
-    protocol: ProtocolName
+    protocol: Protocol
 
 
 class Keep(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Hold the share under a name."""
+    """Hold a share, as SPU writes it, under a name."""
 
     name: Name
-    share: Share
+    meta: bytes
+    chunks: list[bytes]
 
 
 class Run(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -63,17 +45,10 @@ class Run(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     executables: Annotated[tuple[bytes, ...], Meta(max_length=4096)]
 
 
-class Show(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """Tell the share held under a name."""
-
-    name: Name
-
-
 class Done(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
-    """It was done. For runs: the processor's time that each took; for what was to be shown, the share."""
+    """It was done. For runs: the processor's time that each took."""
 
     cpu_seconds: Annotated[tuple[float, ...], Meta(max_length=4096)] = ()
-    share: Share | None = None
 
 
 class Failed(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -82,17 +57,8 @@ class Failed(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     reason: Annotated[str, Meta(max_length=2000)]
 
 
-Request = Join | Keep | Run | Show
+Request = Join | Keep | Run
 Reply = Done | Failed
-
-
-def settings_of(protocol: ProtocolName, *, profile: bool = False) -> Any:
-    """The numbers' format as in serving; with `profile` every run writes what each operator cost."""
-    from cloister.mpc.shares import runtime_config
-
-    settings = runtime_config(protocol)
-    settings.enable_pphlo_profile = profile
-    return settings
 
 
 class Party:
@@ -107,12 +73,10 @@ class Party:
             match request:
                 case Join():
                     self._join(request)
-                case Keep(name, share):
-                    self._runtime.set_var(name, share.for_spu())
+                case Keep():
+                    self._keep(request)
                 case Run(executables):
-                    return Done(cpu_seconds=self._run(executables))
-                case Show(name):
-                    return Done(share=Share.of(self._runtime.get_var(name)))
+                    return Done(self._run(executables))
             return Done()
         except (RuntimeError, LookupError, ValueError) as wrong:  # how libspu's own exceptions arrive
             return Failed(str(wrong)[:2000] or type(wrong).__name__)
@@ -120,12 +84,23 @@ class Party:
     def _join(self, order: Join) -> None:
         from spu import Runtime, libspu
 
+        from cloister.mpc.shares import runtime_config
+
         links = libspu.link.Desc()
         links.recv_timeout_ms = links.http_timeout_ms = PATIENCE_MS
         for rank, address in enumerate(order.addresses):
             links.add_party(f"party-{rank}", address)
         self._link = libspu.link.create_brpc(links, order.rank)
-        self._runtime = Runtime(self._link, settings_of(order.protocol, profile=True))
+        settings = runtime_config(order.protocol)
+        settings.enable_pphlo_profile = True  # every run writes what each operator cost
+        self._runtime = Runtime(self._link, settings)
+
+    def _keep(self, order: Keep) -> None:
+        from spu import libspu
+
+        share = libspu.Share()
+        share.meta, share.share_chunks = order.meta, order.chunks
+        self._runtime.set_var(order.name, share)
 
     def _run(self, programs: tuple[bytes, ...]) -> tuple[float, ...]:
         from spu import libspu

@@ -29,36 +29,15 @@ class BaselinePlan(CachePlan, frozen=True, kw_only=True):
     method: BaselineName  # type: ignore[assignment]  # a party decodes CachePlan, and so refuses these names
 
     def make_method(self, prompt_tokens: int, new_tokens: int) -> Method:
-        from cloister.bench.mpc.baselines import static_method
+        from cloister.bench.mpc.baselines import selecting_method, static_method
 
         read = self.tokens_read(prompt_tokens)
         if read == prompt_tokens or self.method in ("none", "full_naive"):
             return self.full(new_tokens)
         if self.method in ("longcache", "infllm"):
-            return self._selecting(prompt_tokens, new_tokens, read)
+            return selecting_method(self, prompt_tokens, new_tokens) or self.full(new_tokens)
         sinks = min(self.pinned_first, read - 1)
         return static_method(self.method, prompt_tokens, new_tokens, read, self.ranking == "shuffle", sinks)
-
-    def _selecting(self, prompt_tokens: int, new_tokens: int, read: int) -> Method:
-        from cloister.bench.mpc.baselines import InfLLM, LongCache
-
-        kind, block = (LongCache, 1) if self.method == "longcache" else (InfLLM, self.clusters[0])
-        middle = (prompt_tokens - self.pinned_first - self.pinned_last) // block * block
-        count = (read - (prompt_tokens - middle)) // block
-        if count < 1:
-            return self.full(new_tokens)
-        return kind(
-            prompt_tokens=prompt_tokens,
-            new_tokens=new_tokens,
-            first=prompt_tokens - middle - self.pinned_last,
-            last=self.pinned_last,
-            block=block,
-            count=count,
-            shuffled=self.ranking == "shuffle",
-            by_scores=self.gather == "scores",
-            window=max(1, round(self.window * prompt_tokens)),
-            name=self.method,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from jax import Array, lax
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from cloister.bench.mpc.baselines import ForgettingCache
 from cloister.bench.mpc.plan import BaselinePlan, Plan, QualityMethod
 from cloister.bench.mpc.quality_tasks import CONTINUATION_TOKENS, Sample, Task, answer_f1, perplexity, tasks_of
 from cloister.models.source import open_folder
@@ -135,10 +136,6 @@ def _greedy(logits_for: Callable[[Sequence[int]], NDArray[np.float32]], guess: S
     return tokens
 
 
-FORGETFUL = ("h2o", "tova")
-"""Methods whose cache changes from token to token: their continuation is read one by one within each layer."""
-
-
 class ReadPrompt(NamedTuple):
     """A prompt after the prefill: every layer's queries, keys and values, and the logits (V,) after its last token."""
 
@@ -219,7 +216,7 @@ class Reader:
 
     def _attend(self, queries: Array, cache: Cache, choice: Choice | None, offset: Array, seen: Array) -> Array:
         attend = partial(self.method.attend, softmax=self._model.decoder.functions.softmax, offset=offset)
-        if self._plan.method in FORGETFUL:
+        if isinstance(self.method, ForgettingCache):  # it changes from token to token
 
             def one_by_one(before: Cache, column: tuple[Array, Array]) -> tuple[Cache, Array]:
                 out, after = attend(column[0][:, None], before, None, seen=column[1][None])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from cloister.bench.mpc.cost import LAN, WAN, Cost, Tally
 from cloister.bench.mpc.plan import STATIC, Plan
@@ -73,10 +73,9 @@ TARGETS = (
 )
 
 
-NUMBERS = (
-    *("runs", "quality", "ablation", "operators", "gathering", "hierarchies", "shared_layers"),
-    *("necessity", "composition"),
-)
+Kind = Literal[
+    "runs", "quality", "ablation", "operators", "gathering", "hierarchies", "shared_layers", "necessity", "composition"
+]
 
 
 def cost_row(tally: Tally) -> Row:
@@ -92,48 +91,36 @@ def cost_row(tally: Tally) -> Row:
     }
 
 
-def operator_rows(cost: Cost, **labels: Any) -> list[Row]:
-    """One for each operator that sends or takes time, dearest on a LAN first."""
-    ordered = sorted(cost.operators.items(), key=lambda item: -LAN.seconds(item[1]))
-    return [
-        {**labels, "operator": name, "times": tally.times, **cost_row(tally)}
-        for name, tally in ordered
-        if tally.most_messages or tally.seconds > 1e-4
-    ]
-
-
 @dataclass
 class Results(documents.Results):
-    """Rows of the kinds that `NUMBERS` names."""
-
     plan: Plan
-    runs: list[Row] = field(default_factory=list)
-    quality: list[Row] = field(default_factory=list)
-    ablation: list[Row] = field(default_factory=list)
-    operators: list[Row] = field(default_factory=list)
-    gathering: list[Row] = field(default_factory=list)
-    hierarchies: list[Row] = field(default_factory=list)
-    shared_layers: list[Row] = field(default_factory=list)
-    necessity: list[Row] = field(default_factory=list)
-    composition: list[Row] = field(default_factory=list)
+    rows: dict[Kind, list[Row]] = field(default_factory=lambda: {kind: [] for kind in get_args(Kind)})
     left_out: list[str] = field(default_factory=list)
     targets = TARGETS
 
+    def add(self, kind: Kind, cost: Cost, **labels: Any) -> None:
+        self.rows[kind].append({**labels, **cost_row(cost.whole)})
+
     def add_run(self, method: str, protocol: str, seq: int, cost: Cost, **more: Any) -> None:
         """One row of `runs`, with the fields every reader may rely on first."""
-        row = {"method": method, "protocol": protocol, "seq": seq, **cost_row(cost.whole)}
-        self.runs.append({**row, "extrapolated": False, **more})
+        self.add("runs", cost, method=method, protocol=protocol, seq=seq)
+        self.rows["runs"][-1] |= {"extrapolated": False, **more}
 
     def add_operators(self, method: str, program: str, seq: int, cost: Cost) -> None:
-        self.operators += operator_rows(cost, method=method, program=program, seq=seq)
+        """Each operator that sends or takes time, dearest on a LAN first."""
+        labels = {"method": method, "program": program, "seq": seq}
+        self.rows["operators"] += [
+            {**labels, "operator": name, "times": tally.times, **cost_row(tally)}
+            for name, tally in sorted(cost.operators.items(), key=lambda item: -LAN.seconds(item[1]))
+            if tally.most_messages or tally.seconds > 1e-4
+        ]
 
     def add_quality(self, rows: Sequence[QualityRow]) -> None:
-        self.quality += [row._asdict() for row in rows]
-        for task, score in {row.task: row.full_score for row in rows}.items():
-            self.quality.append({"method": "full", "budget": 1.0, "task": task, "score": score, "full_score": score})
+        full = {row.task: row._replace(method="full", budget=1.0, score=row.full_score) for row in rows}
+        self.rows["quality"] += [row._asdict() for row in (*rows, *full.values())]
 
     def numbers(self) -> Document:
-        return {name: list(getattr(self, name)) for name in NUMBERS}
+        return {kind: list(rows) for kind, rows in self.rows.items()}
 
     def remarks(self) -> Document:
         return {"left_out": list(self.left_out), "taken_s": round(self.seconds, 1)}

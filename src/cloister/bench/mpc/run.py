@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec.structs import replace
 
 from cloister.bench.mpc.cost import total
 from cloister.bench.mpc.meter import Meter, Step, gatherings, measure_function
 from cloister.bench.mpc.parties import Parties
-from cloister.bench.mpc.party import ProtocolName
 from cloister.bench.mpc.plan import PARTS, VARIANTS, Part, Variant, ablation, hierarchies
+from cloister.bench.mpc.quality import QualityRow
 from cloister.bench.mpc.results import Results, cost_row
 from cloister.bench.suite.measurement import Measurement, Watcher
+from cloister.mpc.config import Protocol
 from cloister.mpc.model.shape import ModelShape
 
-if TYPE_CHECKING:
-    from cloister.bench.mpc.quality import QualityRow
-
-Judge: TypeAlias = "Callable[[Callable[[str], None]], list[QualityRow]]"
+Judge = Callable[[Callable[[str], None]], list[QualityRow]]
 PROFILED = ("full", "full_lean", "mpcache_paper", "mpcache")
 GPT2 = ModelShape(
     layers=12,
@@ -59,7 +56,7 @@ class Bench(Measurement[Results]):
         self._plan = results.plan
         self._shape = shape
         self._judge = quality
-        self._meters: dict[ProtocolName, Meter] = {}
+        self._meters: dict[Protocol, Meter] = {}
 
     def run(self, parts: Collection[Part]) -> None:
         """A part that fails is noted with its reason, and the next one is measured."""
@@ -115,23 +112,21 @@ class Bench(Measurement[Results]):
         composed = cost_row(self._meter().steps([variant], seq)[0].cost.whole)
         whole = cost_row(total(self._meter().whole_step(variant, seq)).whole)
         off = {key: round(whole[key] / composed[key] - 1, 4) for key in composed if composed[key]}
-        self._results.composition.append(
-            {"method": variant.name, "seq": seq, "composed": composed, "whole": whole, "deviation": off}
-        )
+        row = {"method": variant.name, "seq": seq, "composed": composed, "whole": whole, "deviation": off}
+        self._results.rows["composition"].append(row)
         self._watcher.advance(f"{variant.name}, T = {seq}")
 
     def _ablation(self) -> None:
         """Figure 11."""
         seq = self._plan.ablation_seq
         for variant, step in self._each("ablation", ablation(), seq):
-            row = {"step": variant.name, "functions": variant.functions, "seq": seq, **cost_row(step.cost.whole)}
-            self._results.ablation.append(row)
+            self._results.add("ablation", step.cost, step=variant.name, functions=variant.functions, seq=seq)
 
     def _hierarchies(self) -> None:
         """Table 6."""
         seq = self._plan.ablation_seq
         for variant, step in self._each("hierarchies", hierarchies(), seq):
-            self._results.hierarchies.append({"levels": variant.name, "seq": seq, **cost_row(step.cost.whole)})
+            self._results.add("hierarchies", step.cost, levels=variant.name, seq=seq)
 
     def _sharing(self) -> None:
         """Figure 12, for the paper's settings and for ours with selection at each layer."""
@@ -143,8 +138,7 @@ class Bench(Measurement[Results]):
                 for layers in self._plan.shared_layers
             ]
             for variant, step in self._each("sharing", variants, seq):
-                row = {"method": base.name, "layers": int(variant.name), "seq": seq, **cost_row(step.cost.whole)}
-                self._results.shared_layers.append(row)
+                self._results.add("shared_layers", step.cost, method=base.name, layers=int(variant.name), seq=seq)
 
     def _gathering(self) -> None:
         """Table 2."""
@@ -153,7 +147,7 @@ class Bench(Measurement[Results]):
         self._watcher.begin("gathering", len(functions))
         for name, (function, types) in functions.items():
             cost = measure_function(self._meter().parties, function, types, self._plan.repeats)
-            self._results.gathering.append({"way": name, "seq": seq, **cost_row(cost.whole)})
+            self._results.add("gathering", cost, way=name, seq=seq)
             self._watcher.advance(name)
 
     def _necessity(self) -> None:
@@ -164,7 +158,7 @@ class Bench(Measurement[Results]):
         for seq in self._plan.necessity:
             steps = meter.steps([VARIANTS["none"], VARIANTS["full"]], seq)
             for cached, step in zip((False, True), steps, strict=True):
-                self._results.necessity.append({"cache": cached, "seq": seq, **cost_row(step.cost.whole)})
+                self._results.add("necessity", step.cost, cache=cached, seq=seq)
             self._watcher.advance(f"T = {seq}")
         self._end_parties()
 
@@ -192,7 +186,7 @@ class Bench(Measurement[Results]):
         yield from zip(variants, self._meter().steps(variants, seq), strict=True)
         self._watcher.advance(f"T = {seq}")
 
-    def _meter(self, protocol: ProtocolName = "aby3", shape: ModelShape | None = None) -> Meter:
+    def _meter(self, protocol: Protocol = "aby3", shape: ModelShape | None = None) -> Meter:
         if protocol not in self._meters:
             parties = self._running.enter_context(Parties(protocol))
             self._meters[protocol] = Meter(

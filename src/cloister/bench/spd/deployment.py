@@ -4,23 +4,21 @@ kernel's account of its processes' memory in /proc. Of sealed processes (not dum
 
 from __future__ import annotations
 
-import json
-import math
 import re
 import sys
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, isnan
 from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from cloister.bench.connection import Connection, on_free_port
-from cloister.bench.load import PATHS, User, Workload, measure
-from cloister.bench.messages import Answer, PromptSource, request_body
-from cloister.bench.report import RunReport
+from cloister.bench.connection import get, on_free_port
+from cloister.bench.load import User, measure
+from cloister.bench.messages import Answer, Workload
+from cloister.bench.report import RunReport, kinds_of_errors
 from cloister.bench.servers import ServerProcess
 from cloister.bench.spd.plan import LEVELS
 from cloister.bench.suite.measurement import Point
@@ -31,7 +29,6 @@ from cloister.models.source import ModelFolder
 
 START_S = 120.0
 REQUEST_S = 240.0
-TOKEN_IDS = (1000, 20000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +43,7 @@ class Counters:
     @classmethod
     def read(cls, text: str) -> Counters:
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-        single = {sample.name: sample.value for sample in samples if not math.isnan(sample.value)}
+        single = {sample.name: sample.value for sample in samples if not isnan(sample.value)}
         phases = (sample for sample in samples if sample.name == "cloister_service_seconds_total")
         return cls(
             {sample.labels["phase"]: sample.value for sample in phases},
@@ -56,17 +53,17 @@ class Counters:
         )
 
 
-class Deployment:
-    """A server that is up. `pid` is its controller's."""
+class Deployment(ServerProcess):
+    """`pid` is its controller's; `model` is what it calls its model once it is up."""
 
-    def __init__(self, server: ServerProcess, model: str, folder: ModelFolder) -> None:
-        self._server = server
-        self.model = model
+    model: str
+
+    def __init__(self, folder: ModelFolder, logs: Path, arguments: Sequence[str]) -> None:
+        address = on_free_port()
+        command = [sys.executable, "-m", "cloister", "serve", "--port", str(address.port), "--model", str(folder.path)]
+        log = logs / f"serve-{address.port}.log"
+        super().__init__("cloister serve", [*command, *arguments], address, log, api_key=DEVELOPMENT_KEY)
         self.folder = folder
-
-    @property
-    def pid(self) -> int:
-        return self._server.pid
 
     async def measure(self, point: Point, seed: int) -> RunReport:
         """The point's users at once. Raises ServiceUnavailable if not one of them was answered."""
@@ -78,35 +75,29 @@ class Deployment:
             warmup=int(point.requests > 1),
             seed=seed,
             timeout_s=REQUEST_S,
-            token_ids=TOKEN_IDS,
             protection=point.level,
             sessions=point.level != OPEN,
         )
-        run = await measure(self._server.address, self._server.api_key, self.model, load, point.users)
+        run = await measure(self.address, self.api_key, self.model, load, point.users)
         if not run.output_tokens:
-            kinds = ", ".join(f"{count} × {kind}" for kind, count in run.errors_by_kind.items())
-            raise ServiceUnavailable(f"No request was answered ({point}): {kinds}.")
+            raise ServiceUnavailable(f"No request was answered ({point}): {kinds_of_errors([run])}.")
         return run
 
     async def ask(
         self, level: ServedLevel, input_tokens: int, output_tokens: int, seed: int, session: str | None = None
     ) -> Answer:
         """One request of one user. Raises BrokenAnswer."""
-        fields = PromptSource("completions", input_tokens, seed, TOKEN_IDS).prompt_fields("ask")
-        if session is not None:
-            fields["session"] = session
-        user = User(self._server.address, self._server.api_key, PATHS["completions"], REQUEST_S)
+        load = Workload(
+            input_tokens=input_tokens, output_tokens=output_tokens, seed=seed, timeout_s=REQUEST_S, protection=level
+        )
+        user = User(self.address, self.api_key, load)
         try:
-            return await user.ask(request_body(self.model, output_tokens, fields, level))
+            return await user.ask(load.request(self.model, session, "ask"))
         finally:
             await user.leave()
 
     async def counters(self) -> Counters:
-        connection = await Connection.open(self._server.address, self._server.api_key)
-        try:
-            exchange = await connection.exchange("GET", "/metrics")
-        finally:
-            connection.close()
+        exchange = await get(self.address, "/metrics", self.api_key)
         if exchange.status != 200:
             raise ServiceUnavailable(f"The server does not tell its metrics (HTTP {exchange.status}).")
         return Counters.read(exchange.body.decode())
@@ -115,17 +106,14 @@ class Deployment:
 @asynccontextmanager
 async def deploy(folder: ModelFolder, logs: Path, arguments: Sequence[str] = ()) -> AsyncIterator[Deployment]:
     """Start a server for this model and wait until it has answered at every level once."""
-    address = on_free_port()
-    log = logs / f"serve-{address.port}.log"
-    command = [sys.executable, "-m", "cloister", "serve", "--port", str(address.port), "--model", str(folder.path)]
-    with ServerProcess("cloister serve", [*command, *arguments], address, log, api_key=DEVELOPMENT_KEY) as server:
+    with Deployment(folder, logs, arguments) as server:
         try:
-            deployment = Deployment(server, await server.ready(START_S), folder)
+            server.model = await server.ready(START_S)
         except ServiceUnavailable as failed:
-            raise ServiceUnavailable(failed.message, hint=_last_line(log)) from None
+            raise ServiceUnavailable(failed.message, hint=_last_line(server.log)) from None
         for level in LEVELS:
-            await deployment.measure(Point(level, 1, 16, 4), seed=-1)
-        yield deployment
+            await server.measure(Point(level, 1, 16, 4), seed=-1)
+        yield server
 
 
 def _last_line(log: Path) -> str:
@@ -197,9 +185,8 @@ def proportional_of_mapping(pids: Iterable[int], name: str) -> tuple[int, int]:
     return counted, largest
 
 
-def kv_bytes(folder: Path, tokens: int) -> int | None:
+def kv_bytes(config: Mapping[str, Any], tokens: int) -> int | None:
     """What keys and values of so many tokens take in bf16; None where config.json does not say the model's shape."""
-    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
     try:
         heads = config["num_attention_heads"]
         dim = config.get("head_dim") or config["hidden_size"] // heads

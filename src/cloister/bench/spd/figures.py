@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -46,23 +45,15 @@ def draw_users(runs: list[Row], axes: tuple[Axes, ...]) -> str:
 
 def draw_models(runs: list[Row], axes: tuple[Axes, ...]) -> str:
     """Figure 5: the time of an answer for models of two sizes."""
-
-    def seconds(model: str, level: str) -> float | None:
-        found = find(runs, level=level, model=model)
-        return found["answer_ms"] / 1000 if found and found["answer_ms"] else None
-
-    _bars(axes[0], list(dict.fromkeys(run["model"] for run in runs)), seconds, "time of an answer, s")
+    timed = [{**run, "seconds": run["answer_ms"] and run["answer_ms"] / 1000} for run in runs]
+    _bars(axes[0], timed, "model", "seconds", "time of an answer, s")
     return "{users} users, {input_tokens} tokens in, {output_tokens} out".format_map(runs[-1])
 
 
 def draw_lengths(runs: list[Row], axes: tuple[Axes, ...]) -> str:
     """Figure 6: the time for each token of an answer, over the lengths of prompts and answers."""
     named = [{**run, "load": "{input_tokens} in\n{output_tokens} out".format_map(run)} for run in runs]
-
-    def per_token(load: str, level: str) -> float | None:
-        return (find(named, level=level, load=load) or {}).get("per_token_ms")
-
-    _bars(axes[0], list(dict.fromkeys(run["load"] for run in named)), per_token, "ms for each token")
+    _bars(axes[0], named, "load", "per_token_ms", "ms for each token")
     return f"{runs[0]['users']} users"
 
 
@@ -82,11 +73,13 @@ def draw_breakdown(breakdown: dict[str, Row], axes: tuple[Axes, ...]) -> str:
     return "where a step's time goes"
 
 
-def _bars(panel: Axes, groups: list[str], value: Callable[[str, str], float | None], label: str) -> None:
+def _bars(panel: Axes, runs: list[Row], by: str, key: str, label: str) -> None:
+    """A group for each name that `by` has in the runs, with a bar for each level."""
+    groups = list(dict.fromkeys(run[by] for run in runs))
     for offset, level in enumerate(LEVELS):
-        heights = [value(group, level) for group in groups]
-        places = [place + (offset - 1) * BAR for place, height in enumerate(heights) if height is not None]
-        panel.bar(places, [each for each in heights if each is not None], BAR, color=COLORS[level], label=level)
+        bars = [(groups.index(run[by]), run[key]) for run in runs if run["level"] == level and run[key] is not None]
+        places = [place + (offset - 1) * BAR for place, _ in bars]
+        panel.bar(places, [height for _, height in bars], BAR, color=COLORS[level], label=level)
     panel.set_xticks(range(len(groups)), groups)
     panel.grid(alpha=0.3, axis="y")
     panel.set(ylabel=label, ylim=(0, None))

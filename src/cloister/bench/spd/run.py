@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -21,7 +22,7 @@ from cloister.bench.spd.deployment import (
     total,
 )
 from cloister.bench.spd.plan import Part, Plan
-from cloister.bench.spd.random_model import LlamaShape, write_random_model
+from cloister.bench.spd.random_model import SIZES, write_random_model
 from cloister.bench.spd.results import Results, breakdown_entry
 from cloister.bench.suite.measurement import Measured, Measurement, Point, Watcher, measure_in_turn
 from cloister.errors import ServiceUnavailable
@@ -36,8 +37,6 @@ SETTLE_S = 0.4
 SHORT_PROMPT = 64
 ONLY_ROOT = "only root may read the memory of sealed processes (/proc/PID/smaps_rollup)"
 
-Advance = Callable[[str], None]
-
 
 class Bench(Measurement[Results]):
     """Measures on servers of its own."""
@@ -51,14 +50,23 @@ class Bench(Measurement[Results]):
         watcher: Watcher,
         save: Callable[[], None] = lambda: None,
         *,
-        larger: ModelFolder | LlamaShape | None = None,
+        larger: ModelFolder | Mapping[str, int] | None = None,
         arguments: Sequence[str] = (),
     ) -> None:
         super().__init__(results, watcher, save)
         self._plan = results.plan
         self._folder = folder
-        self._larger = larger or LlamaShape()
+        self._larger = larger or SIZES
         self._arguments = tuple(arguments)
+        self._measures: dict[Part, Callable[[Deployment], Awaitable[None]]] = {
+            "users": partial(self._in_turn, "users", self._plan.users_points()),
+            "lengths": partial(self._in_turn, "lengths", self._plan.length_points()),
+            "breakdown": self._break_down,
+            "ttft": self._time_first_tokens,
+            "vaults": self._time_spare_vaults,
+            "model": partial(self._in_turn, "model", self._plan.model_points()),
+            "memory": self._weigh_vaults,
+        }
 
     async def run(self, parts: Collection[Part]) -> None:
         """A part that fails is noted with its reason, and the next one is measured."""
@@ -73,7 +81,7 @@ class Bench(Measurement[Results]):
             async with self._open(parts[0], scratch) as server:
                 for part in parts:
                     with self._noting(part):
-                        await self._measure(part, server)
+                        await self._measures[part](server)
                     left.remove(part)
         except self.foreseen as failure:  # it did not start
             for part in left:
@@ -83,41 +91,14 @@ class Bench(Measurement[Results]):
     def _open(self, part: Part, scratch: Path) -> AbstractAsyncContextManager[Deployment]:
         folder, arguments = self._folder, self._arguments
         if part == "model":
-            folder = self._larger_model(scratch)
+            larger = self._larger
+            folder = larger if isinstance(larger, ModelFolder) else write_random_model(scratch, larger, like=folder)
         elif part == "memory":
             vaults = str(self._plan.idle_vaults + 1)
             arguments = (*arguments, "--spare-vaults", "0", "--max-vaults", vaults)
         return deploy(folder, scratch, arguments)
 
-    def _larger_model(self, scratch: Path) -> ModelFolder:
-        if isinstance(self._larger, ModelFolder):
-            return self._larger
-        millions = round(self._larger.parameters / 1e6)
-        return write_random_model(scratch / f"random-llama-{millions}m", self._larger, like=self._folder)
-
-    async def _measure(self, part: Part, server: Deployment) -> None:
-        plan, results, watcher = self._plan, self._results, self._watcher
-        match part:
-            case "users":
-                await self._in_turn(part, server, plan.users_points())
-            case "lengths":
-                await self._in_turn(part, server, plan.length_points())
-            case "model":
-                await self._in_turn(part, server, plan.model_points())
-            case "breakdown":
-                watcher.begin(part, len(plan.breakdown_points()))
-                await break_down(server, plan, results.breakdown, watcher.advance)
-            case "ttft":
-                watcher.begin(part, plan.ttft_samples)
-                await time_first_tokens(server, plan, results.ttft, watcher.advance)
-            case "vaults":
-                watcher.begin(part, plan.vault_samples)
-                await time_spare_vaults(server, plan, results.vaults, watcher.advance)
-            case "memory":
-                watcher.begin(part, plan.idle_vaults)
-                await weigh_vaults(server, plan, results.vaults, results.memory, watcher.advance)
-
-    async def _in_turn(self, part: Part, server: Deployment, points: list[Point]) -> None:
+    async def _in_turn(self, part: Part, points: list[Point], server: Deployment) -> None:
         self._watcher.begin(part, sum(point.rounds for point in points))
         measured = Measured()
         self._results.measured[part] = (server.folder.name, measured)
@@ -130,81 +111,78 @@ class Bench(Measurement[Results]):
             on_end=lambda point: self._watcher.advance(str(point)),
         )
 
+    async def _break_down(self, server: Deployment) -> None:
+        """Figure 7: the service counts its own time; prompts are the vaults' work, so all its steps decode."""
+        plan, points = self._plan, self._plan.breakdown_points()
+        self._watcher.begin("breakdown", len(points))
+        for unprotected, partitioned in zip(points[::2], points[1::2], strict=True):
+            plain = await server.measure(unprotected, plan.seed)
+            self._watcher.advance(str(unprotected))
+            before = await server.counters()
+            run = await server.measure(partitioned, plan.seed)
+            after = await server.counters()
+            spent = {phase: seconds - before.seconds.get(phase, 0.0) for phase, seconds in after.seconds.items()}
+            entry = breakdown_entry(spent, after.steps - before.steps, run, plain)
+            self._results.breakdown[str(partitioned.users)] = entry
+            self._watcher.advance(str(partitioned))
 
-async def break_down(server: Deployment, plan: Plan, into: dict[str, Any], advance: Advance) -> None:
-    """Figure 7: the service counts its own time; prompts are the vaults' work, so all its steps decode."""
-    points = plan.breakdown_points()
-    for unprotected, partitioned in zip(points[::2], points[1::2], strict=True):
-        plain = await server.measure(unprotected, plan.seed)
-        advance(str(unprotected))
-        before = await server.counters()
-        run = await server.measure(partitioned, plan.seed)
-        after = await server.counters()
-        spent = {phase: seconds - before.seconds.get(phase, 0.0) for phase, seconds in after.seconds.items()}
-        into[str(partitioned.users)] = breakdown_entry(spent, after.steps - before.steps, run, plain)
-        advance(str(partitioned))
+    async def _time_first_tokens(self, server: Deployment) -> None:
+        """One user's wait for the first token of a long prompt, at `open` and at `partitioned` in turn."""
+        plan = self._plan
+        self._watcher.begin("ttft", plan.ttft_samples)
+        waits: dict[ServedLevel, list[float]] = {OPEN: [], PARTITIONED: []}
+        for sample in range(plan.ttft_samples):
+            for level in list(waits)[:: 1 if sample % 2 else -1]:
+                answer = await server.ask(level, plan.ttft_tokens, 2, seed=plan.seed + sample)
+                waits[level].append(1000 * (answer.first_token - answer.sent))
+            self._watcher.advance(f"first token, {plan.ttft_tokens} in")
+        ratios = [ours / theirs for ours, theirs in zip(waits[PARTITIONED], waits[OPEN], strict=True)]
+        self._results.ttft |= {
+            "input_tokens": plan.ttft_tokens,
+            "open_ms": round(median(waits[OPEN]), 3),
+            "partitioned_ms": round(median(waits[PARTITIONED]), 3),
+            "ratio": round(median(ratios), 4),
+            "samples": plan.ttft_samples,
+        }
 
+    async def _time_spare_vaults(self, server: Deployment) -> None:
+        """How long a new session waits for its vault when there are spare ones, as there are by default."""
+        self._watcher.begin("vaults", self._plan.vault_samples)
+        waits: list[float | None] = []
+        for sample in range(self._plan.vault_samples):
+            await asyncio.sleep(SETTLE_S)  # the one taken last is being replaced
+            await server.ask(PARTITIONED, 16, 1, seed=self._plan.seed + sample)
+            waits.append((await server.counters()).vault_wait_ms)
+            self._watcher.advance("a new user's vault")
+        self._results.vaults |= _waits("with_spare", waits)
 
-async def time_first_tokens(server: Deployment, plan: Plan, into: dict[str, Any], advance: Advance) -> None:
-    """One user's wait for the first token of a long prompt, at `open` and at `partitioned` in turn."""
-    waits: dict[ServedLevel, list[float]] = {OPEN: [], PARTITIONED: []}
-    order: tuple[ServedLevel, ...] = (OPEN, PARTITIONED)
-    for sample in range(plan.ttft_samples):
-        for level in order[:: 1 if sample % 2 else -1]:
-            answer = await server.ask(level, plan.ttft_tokens, 2, seed=plan.seed + sample)
-            waits[level].append(1000 * (answer.first_token - answer.sent))
-        advance(f"first token, {plan.ttft_tokens} in")
-    ratios = [ours / theirs for ours, theirs in zip(waits[PARTITIONED], waits[OPEN], strict=True)]
-    into |= {
-        "input_tokens": plan.ttft_tokens,
-        "open_ms": round(median(waits[OPEN]), 3),
-        "partitioned_ms": round(median(waits[PARTITIONED]), 3),
-        "ratio": round(median(ratios), 4),
-        "samples": plan.ttft_samples,
-    }
-
-
-async def time_spare_vaults(server: Deployment, plan: Plan, into: dict[str, Any], advance: Advance) -> None:
-    """How long a new session waits for its vault when there are spare ones, as there are by default."""
-    waits: list[float] = []
-    for sample in range(plan.vault_samples):
-        await asyncio.sleep(SETTLE_S)  # the one taken last is being replaced
-        await server.ask(PARTITIONED, 16, 1, seed=plan.seed + sample)
-        if (wait := (await server.counters()).vault_wait_ms) is not None:
-            waits.append(wait)
-        advance("a new user's vault")
-    into |= _waits("with_spare", waits)
-
-
-async def weigh_vaults(
-    server: Deployment, plan: Plan, vaults: dict[str, Any], into: dict[str, Any], advance: Advance
-) -> None:
-    """Sessions that have been served once and wait, on a server without spare vaults: readiness and memory of each."""
-    await asyncio.sleep(SETTLE_S)  # vaults of the warm-up are ending
-    before = descendants(server.pid)
-    empty = reason = None
-    try:
-        empty = total({server.pid, *before})
-    except PermissionError:
-        reason = ONLY_ROOT
-    ready: list[float] = []
-    weighed: dict[str, Any] = {}
-    for number in range(plan.vault_samples if reason else plan.idle_vaults):
-        await server.ask(PARTITIONED, SHORT_PROMPT, 1, seed=plan.seed + number, session=f"idle-{number}")
-        if (took := (await server.counters()).vault_ready_ms) is not None:
-            ready.append(took)
-        if not reason and number + 1 == min(plan.mapped_vaults, plan.idle_vaults):
-            counted, size = proportional_of_mapping(descendants(server.pid), WEIGHTS)
-            weighed = {"weights_mb": round(size / MB, 1), "weights_pss_mb": round(counted / MB, 1)}
-            weighed["weights_pss_vaults"] = number + 1
-        advance("vaults that wait")
-    vaults |= _waits("without_spare", ready)
-    if empty is None:
-        into |= dict.fromkeys(("beyond_kv_mb", "vault_private_mb", "idle_vaults_mb", "weights_pss_mb"))
-        into["reason"] = reason
-        return
-    into |= weighed
-    into |= await _weigh(server, plan, before, empty)
+    async def _weigh_vaults(self, server: Deployment) -> None:
+        """Sessions that have been served once and wait, on a server without spare vaults: readiness and memory."""
+        plan, memory = self._plan, self._results.memory
+        self._watcher.begin("memory", plan.idle_vaults)
+        await asyncio.sleep(SETTLE_S)  # vaults of the warm-up are ending
+        before = descendants(server.pid)
+        try:
+            empty = total({server.pid, *before})
+        except PermissionError:
+            empty = None
+        ready: list[float | None] = []
+        weighed: dict[str, Any] = {}
+        for number in range(plan.vault_samples if empty is None else plan.idle_vaults):
+            await server.ask(PARTITIONED, SHORT_PROMPT, 1, seed=plan.seed + number, session=f"idle-{number}")
+            ready.append((await server.counters()).vault_ready_ms)
+            if empty is not None and number + 1 == min(plan.mapped_vaults, plan.idle_vaults):
+                counted, size = proportional_of_mapping(descendants(server.pid), WEIGHTS)
+                weighed = {"weights_mb": round(size / MB, 1), "weights_pss_mb": round(counted / MB, 1)}
+                weighed["weights_pss_vaults"] = number + 1
+            self._watcher.advance("vaults that wait")
+        self._results.vaults |= _waits("without_spare", ready)
+        if empty is None:
+            memory |= dict.fromkeys(("beyond_kv_mb", "vault_private_mb", "idle_vaults_mb", "weights_pss_mb"))
+            memory["reason"] = ONLY_ROOT
+        else:
+            memory |= weighed
+            memory |= await _weigh(server, plan, before, empty)
 
 
 async def _weigh(server: Deployment, plan: Plan, before: set[int], empty: int) -> dict[str, Any]:
@@ -217,7 +195,7 @@ async def _weigh(server: Deployment, plan: Plan, before: set[int], empty: int) -
     await server.ask(PARTITIONED, plan.ttft_tokens, 1, seed=plan.seed, session="long")
     (long,) = descendants(server.pid) - before - idle
     long_private = memory_of(long).private
-    kv, long_kv = (kv_bytes(server.folder.path, tokens) for tokens in (SHORT_PROMPT, plan.ttft_tokens))
+    kv, long_kv = (kv_bytes(server.folder.config, tokens) for tokens in (SHORT_PROMPT, plan.ttft_tokens))
     beyond = None if kv is None or long_kv is None else max(max(private) - kv, long_private - long_kv)
     return {
         "beyond_kv_mb": _mb(beyond),
@@ -235,6 +213,7 @@ def _mb(value: float | None) -> float | None:
     return None if value is None else round(value / MB, 2)
 
 
-def _waits(name: str, values: list[float]) -> dict[str, float | None]:
+def _waits(name: str, samples: list[float | None]) -> dict[str, float | None]:
+    values = [wait for wait in samples if wait is not None]
     middle, worst = (round(median(values), 3), round(max(values), 3)) if values else (None, None)
     return {f"{name}_ms": middle, f"{name}_worst_ms": worst}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from cloister.errors import SetupError
+from cloister.files import needed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,11 +77,9 @@ def write_json(document: Document, path: Path) -> None:
 
 
 def write_text(text: str, path: Path, hint: str) -> None:
-    try:
+    with needed(f"{path} cannot be written", hint):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    except OSError as wrong:
-        raise SetupError(f"{path} cannot be written: {wrong.strerror}.", hint=hint) from None
 
 
 @dataclass(frozen=True, slots=True)
