@@ -12,7 +12,7 @@ import msgspec
 
 from cloister.config import ControllerSettings
 from cloister.controller.relay import Relay
-from cloister.controller.requests import Requests
+from cloister.controller.requests import Asked, Requests
 from cloister.controller.routes import base
 from cloister.controller.routes.mpc import MpcRoute
 from cloister.controller.service import Service
@@ -159,7 +159,7 @@ class MpcOnly:
         self.route = MpcRoute(base.Node(requests, nobody, lambda: SERVING))
 
     def ask(self, request_id: int, prompt: bytes, params: SamplingParams) -> None:
-        self.route.ask(base.Asked(Ask(request_id, "ann", "mpc", "s", False, b"", params), prompt))
+        self.route.ask(Asked(Ask(request_id, "ann", "mpc", "s", False, b"", params), prompt))
 
 
 class Node:

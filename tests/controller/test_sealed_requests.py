@@ -20,9 +20,8 @@ from cloister.channel.sealing import (
     seal_request,
 )
 from cloister.controller import sealed_requests as secure
-from cloister.controller.channel_key import ChannelKeys
-from cloister.controller.numbering import wide
-from cloister.controller.sealed_requests import SealedRequests
+from cloister.controller.requests import wide
+from cloister.controller.sealed_requests import ChannelKeys, SealedRequests
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.frontend import Ask, AskSealed, FromGateway, Leave, Sealed, SealedPart, Serve, Taken, ToSealedApi

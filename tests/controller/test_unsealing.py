@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cloister.config import EngineSettings
-from cloister.controller.unsealing import Unsealing
+from cloister.controller.provision import Unsealing
 from cloister.controller.weights import seal_weights
 from cloister.errors import ModelCorrupt, ServiceUnavailable, SetupError
 from cloister.models.source import ModelFolder, open_folder

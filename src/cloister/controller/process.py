@@ -17,15 +17,12 @@ from time import time
 from cloister.attest.attester import find_attester
 from cloister.attest.evidence import Statement
 from cloister.config import Settings
-from cloister.controller.channel_key import ChannelKeys
-from cloister.controller.evidence import EvidenceMaker
-from cloister.controller.forkserver import ForkServer
+from cloister.controller.evidence import EvidenceMaker, find_release
+from cloister.controller.forkserver import ForkServer, reach_remote_vaults
 from cloister.controller.mpc_client import MpcClientKeeper
 from cloister.controller.mpc_offer import check_mpc
 from cloister.controller.relay import Relay
-from cloister.controller.release import find_release
-from cloister.controller.remote import reach_remote_vaults
-from cloister.controller.sealed_requests import SealedRequests
+from cloister.controller.sealed_requests import ChannelKeys, SealedRequests
 from cloister.controller.service import Service
 from cloister.controller.weights import SealedWeights, seal_weights
 from cloister.errors import CloisterError, ServiceUnavailable
@@ -63,7 +60,7 @@ class Controller:
         self.sealed_requests = SealedRequests(keys)
         self.evidence_maker = EvidenceMaker(
             find_attester(settings.controller.attester),
-            find_release(settings.controller.release),
+            find_release(settings.controller.evidence),
             keys,
             self._statement,
         )

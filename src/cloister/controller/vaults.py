@@ -14,8 +14,7 @@ from time import monotonic
 
 import msgspec
 
-from cloister.controller.forkserver import ForkServer
-from cloister.controller.remote import Remote
+from cloister.controller.forkserver import ForkServer, Remote
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.link.memory import create_link
 from cloister.link.shape import LinkShape
