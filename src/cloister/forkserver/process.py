@@ -11,8 +11,8 @@ from cloister.errors import ProtocolError, SetupError
 from cloister.messages.lifecycle import Preload, Preloaded, Spawn, Spawned, ToForkServer, start_failed
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.sandbox.namespaces import empty_root, fresh_pid_namespace, leave_host
+from cloister.process.sandbox.seal import available_layers
 from cloister.process.sandbox.seccomp import filter_program
-from cloister.process.sandbox.trial import available_layers
 
 Endpoint: TypeAlias = BlockingEndpoint[Preload | Spawn]
 
