@@ -10,12 +10,11 @@ import asyncio
 import itertools
 import socket
 from collections.abc import Callable
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from cloister.config import ControllerSettings, Settings
+from cloister.config import ControllerSettings, EngineSettings
 from cloister.errors import ProtocolError, ServiceUnavailable, SetupError
 from cloister.link.network.address import Address
 from cloister.link.network.credentials import credentials_from, read_secret
@@ -25,6 +24,7 @@ from cloister.messages.bridge import Connect, Credentials
 from cloister.messages.frames import encode_frame
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import FromForkServer, Preload, Preloaded, Spawn, Spawned
+from cloister.models.source import ModelFolder
 from cloister.process.child import Child, start_module
 from cloister.process.handle import ModuleHandle
 from cloister.process.hardening import WIPE_FREED_MEMORY
@@ -51,11 +51,12 @@ class ForkServer:
             wiping=False,  # no user data is there, and its children seal themselves
         )
 
-    async def preload(self, name: str, path: Path, settings: Settings, weights: int) -> Preloaded:
+    async def preload(
+        self, folder: ModelFolder, settings: EngineSettings, weights: int, *, allow_degraded: bool
+    ) -> Preloaded:
         """Hand it the sealed weights; what it says when it is ready to fork."""
-        allow = settings.controller.allow_degraded_sandbox
-        engine = settings.engine.model_dump_json().encode()
-        self._handle.send(Preload(VERSION, name, str(path), engine, allow), (weights,))
+        engine = settings.model_dump_json().encode()
+        self._handle.send(Preload(VERSION, folder.name, str(folder.path), engine, allow_degraded), (weights,))
         return await self._handle.ready
 
     def spawn(self, role: Literal["service", "vault"], *descriptors: int) -> tuple[Child, socket.socket]:

@@ -9,7 +9,6 @@ import asyncio
 import os
 import sys
 from asyncio.subprocess import PIPE, Process
-from dataclasses import dataclass
 
 import msgspec
 
@@ -24,19 +23,9 @@ from cloister.process.child import inherited
 PACKER = "cloister.models.pack_weights"
 
 
-@dataclass(frozen=True, slots=True)
-class SealedWeights:
-    """A read-only descriptor of a file that nobody can change any more."""
-
-    fd: int
-    bytes: int
-
-    def close(self) -> None:
-        os.close(self.fd)
-
-
-async def seal_weights(folder: ModelFolder, settings: EngineSettings) -> SealedWeights:
-    """The model's weights, packed for the kernels of these settings."""
+async def seal_weights(folder: ModelFolder, settings: EngineSettings) -> int:
+    """The model's weights, packed for the kernels of these settings: a read-only descriptor of a file that nobody can
+    change any more."""
     writable = create_memory_file("cloister-weights")
     try:
         await _pack(folder, settings, writable)
@@ -45,7 +34,7 @@ async def seal_weights(folder: ModelFolder, settings: EngineSettings) -> SealedW
     finally:
         os.close(writable)
     check_sealed(fd)
-    return SealedWeights(fd, os.fstat(fd).st_size)
+    return fd
 
 
 async def _pack(folder: ModelFolder, settings: EngineSettings, fd: int) -> None:

@@ -44,14 +44,13 @@ class ForkServer:
         layers = available_layers()
         layers.require(allow_degraded=preload.allow_degraded)
         from cloister.forkserver import child
-        from cloister.forkserver.preloaded import load_model
         from cloister.forkserver.rehearsal import rehearse
         from cloister.vault.process import partitionable
 
         self._endpoint = endpoint
         self._allow_degraded = preload.allow_degraded
         self._child = child
-        self._model = load_model(preload, weights)
+        self._model = child.load_model(preload, weights)
         os.close(weights)
         rehearse(self._model)
         for receives in (False, True):  # assembled once here, not once in every child, which is pid 1 of its namespace

@@ -10,7 +10,7 @@ import msgspec
 
 from cloister.channel.sealing import seal_prompt
 from cloister.engine.runner import ModelRunner, reserve_cache
-from cloister.forkserver.preloaded import PreloadedModel
+from cloister.forkserver.child import PreloadedModel
 from cloister.levels import ISOLATED, PARTITIONED, VaultLevel
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Cancel, Failed, SamplingParams
