@@ -40,7 +40,6 @@ class EngineSettings(_Frozen):
     weights: WeightFormat = Field(default="as-dtype", description="int8: weights take half the memory")
     kernels: KernelChoice = "auto"
     threads: int = Field(default=0, ge=0, description="compute threads; 0 means every core")
-    block_tokens: Literal[16] = 16
     kv_cache_mib: int = Field(default=1024, ge=1, description="memory for the paged KV cache")
     max_running: int = Field(default=64, ge=1, description="sequences decoded in one step at most")
     chunk_tokens: int = Field(default=512, ge=1, description="tokens one step may process: decode plus prefill chunks")

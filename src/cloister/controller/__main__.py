@@ -32,11 +32,8 @@ async def _serve(start: StartController, console: Console, stopped: asyncio.Task
         return
     folder, settings, unsealing = given
     controller = Controller(folder, settings)
-    gateway = Gateway(controller.relay, controller.sealed_requests, controller.evidence_maker, folder, settings.gateway)
-    degraded = settings.controller.allow_degraded_sandbox
-    sealed_api = SealedApi(
-        controller.relay, controller.sealed_requests, folder, settings.gateway, allow_degraded=degraded
-    )
+    gateway = Gateway(controller, folder, settings)
+    sealed_api = SealedApi(controller, folder, settings)
     try:
         with console.status(f"Loading {start.name}…"):
             url = await unless_stopped(stopped, _start(controller, sealed_api, gateway, unsealing))

@@ -85,11 +85,6 @@ class Controller:
             missing_layers=facts.missing,
         )
 
-    @property
-    def service_pid(self) -> int | None:
-        """The service's process, for those who watch it."""
-        return self._service.pid if self._service else None
-
     async def start(self) -> Serving:
         """Start everything, in order."""
         self._launch_forkserver()

@@ -42,10 +42,6 @@ class Frontend(Protocol):
     def send_soon(self, message: msgspec.Struct) -> None: ...
 
 
-def _nothing_is_sealed(prompt: SealedPrompt) -> LockedPrompt:
-    raise ProtocolError("There is no sealed prompt.")
-
-
 class Relay:
     """All requests of all frontends. `lock` gives a sealed prompt with its key, when a vault is to have it."""
 
@@ -54,7 +50,7 @@ class Relay:
         settings: ControllerSettings,
         serving: Callable[[], Serving],
         cores: int,
-        lock: Callable[[SealedPrompt], LockedPrompt] = _nothing_is_sealed,
+        lock: Callable[[SealedPrompt], LockedPrompt],
     ) -> None:
         self._lock = lock
         self._frontends: dict[int, Frontend] = {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import socket
-from typing import TypeAlias
 
 from cloister.errors import ProtocolError, SetupError
 from cloister.messages.lifecycle import Preload, Preloaded, Spawn, Spawned, ToForkServer, start_failed
@@ -14,12 +13,10 @@ from cloister.process.sandbox.namespaces import empty_root, fresh_pid_namespace,
 from cloister.process.sandbox.seal import available_layers
 from cloister.process.sandbox.seccomp import filter_program
 
-Endpoint: TypeAlias = BlockingEndpoint[Preload | Spawn]
-
 
 def serve(control: socket.socket) -> None:
     """Serve until the controller hangs up; the children end with this process."""
-    endpoint: Endpoint = BlockingEndpoint(control, ToForkServer)
+    endpoint: BlockingEndpoint[ToForkServer] = BlockingEndpoint(control, ToForkServer)
     import cloister.forkserver.child  # torch and all: while the controller has the weights packed
     import cloister.forkserver.rehearsal  # noqa: F401
 
@@ -40,7 +37,7 @@ def serve(control: socket.socket) -> None:
 class ForkServer:
     """Loaded, alone in its namespaces, and ready to fork."""
 
-    def __init__(self, endpoint: Endpoint, preload: Preload, weights: int) -> None:
+    def __init__(self, endpoint: BlockingEndpoint[ToForkServer], preload: Preload, weights: int) -> None:
         layers = available_layers()
         layers.require(allow_degraded=preload.allow_degraded)
         from cloister.forkserver import child

@@ -24,14 +24,7 @@ from cloister.messages.prompts import (
     TokenPrompt,
     write_prompt,
 )
-from cloister.messages.vault import (
-    Confide,
-    FromVault,
-    LeaseCores,
-    Release,
-    ToVault,
-    WantCores,
-)
+from cloister.messages.vault import Confide, FromVault, LeaseCores, Release, ToVault, WantCores
 from cloister.vault.process import Unasked, Vault
 
 PROMPTS: tuple[Prompt, ...] = (
@@ -88,9 +81,9 @@ def _play(vault: Vault, confided: Confide) -> None:
     _over_the_wire(vault, Cancel(confided.request_id))
 
 
-def _over_the_wire(vault: Vault, message: Confide | Release | Cancel | LeaseCores) -> list[msgspec.Struct]:
+def _over_the_wire(vault: Vault, message: ToVault) -> list[msgspec.Struct]:
     """What the vault says, after both messages went through bytes as they will."""
-    to_vault: FrameReader[Confide | Release | Cancel | LeaseCores] = FrameReader(ToVault)
+    to_vault: FrameReader[ToVault] = FrameReader(ToVault)
     from_vault: FrameReader[msgspec.Struct] = FrameReader(FromVault)
     replies = vault.hear(to_vault.feed(encode_frame((message,))))
     if any(isinstance(reply, Failed) and reply.code == "internal_error" for reply in replies):

@@ -43,8 +43,6 @@ from cloister.vault.reading import Reader
 
 RECEIVE_BYTES = 1 << 20
 
-FromController = Confide | Release | Cancel | LeaseCores | Verify
-
 
 def partitionable(decoder: Decoder) -> bool:
     """Whether a vault can answer for this decoder's attention."""
@@ -124,7 +122,7 @@ class Vault:
     def run(self, control: socket.socket) -> None:
         """Serve until the controller hangs up or the link breaks."""
         control.sendall(encode_frame((VaultReady(VERSION),)))
-        frames: FrameReader[FromController] = FrameReader(ToVault)
+        frames: FrameReader[ToVault] = FrameReader(ToVault)
         poll = select.poll()
         poll.register(control, select.POLLIN)
         poll.register(self._answerer.fileno(), select.POLLIN)
@@ -139,12 +137,12 @@ class Vault:
             if replies := self.hear(frames.feed(data)):
                 control.sendall(encode_frame(tuple(replies)))
 
-    def hear(self, messages: Iterable[FromController]) -> list[msgspec.Struct]:
+    def hear(self, messages: Iterable[ToVault]) -> list[msgspec.Struct]:
         """Do what the messages ask; what to say in reply, and that cores are wanted if they are."""
         replies = [reply for message in messages for reply in self._do(message)]
         return replies + self._ask_for_cores()
 
-    def _do(self, message: FromController) -> list[msgspec.Struct]:
+    def _do(self, message: ToVault) -> list[msgspec.Struct]:
         match message:
             case Confide():
                 return [self._take(message)]
