@@ -50,9 +50,7 @@ async def _serve(start: StartController, console: Console, stopped: asyncio.Task
 
 
 async def _start(controller: Controller, sealed_api: SealedApi, gateway: Gateway, unsealing: Unsealing | None) -> str:
-    """The frontends import while the model loads; the gateway opens its doors when all is ready. Its URL."""
-    gateway.start()
-    sealed_api.start()
+    """The gateway opens its doors when all is ready. Its URL."""
     serving = await controller.start()
     if unsealing:
         await unsealing.lock()  # who needs the folder's other files may still read them

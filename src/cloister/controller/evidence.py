@@ -11,14 +11,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 from cloister.attest.attester import Attester, Tee
 from cloister.attest.evidence import VERSION, NodeEvidence, Statement, bind, write_evidence
+from cloister.channel.sealing import ChannelKey
 from cloister.config import cache_folder
 from cloister.controller.relay import Frontend
+from cloister.controller.sealed_requests import ChannelKeys
 from cloister.errors import CloisterError, QueueFull, SetupError, where_raised
 from cloister.messages.frontend import AskEvidence, Evidence
 from cloister.messages.lifecycle import failed
@@ -31,21 +32,14 @@ MAX_WAITING = 256
 DEVELOPMENT = "development-log"
 
 
-class Keyed(Protocol):
-    """Whoever has the key that clients are to seal to."""
-
-    @property
-    def public(self) -> bytes: ...
-
-
 class EvidenceMaker:
-    """`statement` says what the node serves, once that is known."""
+    """`keys` has the key that clients are to seal to; `statement` says what the node serves, once that is known."""
 
     def __init__(
         self,
         attester: Attester,
         release: Release,
-        keys: Keyed,
+        keys: ChannelKeys | ChannelKey,
         statement: Callable[[], Awaitable[Statement]],
         most: int = MAX_WAITING,
     ) -> None:

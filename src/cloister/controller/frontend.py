@@ -41,7 +41,7 @@ SECONDS_BEFORE_RESTART = 0.5
 
 
 class FrontendProcess(ABC):
-    """`start` runs it beside everything else; it takes requests from `serve` on."""
+    """It imports and reads the tokenizer while the model loads elsewhere; it takes requests from `open` on."""
 
     name: ClassVar[str]
     module: ClassVar[str]
@@ -58,12 +58,11 @@ class FrontendProcess(ABC):
         self._closing = False
         self._serving: Serving | None = None
         self._restart: asyncio.Task[None] | None = None
-        self._handle: ModuleHandle[msgspec.Struct] | None = None
+        self._start()
 
-    def start(self) -> None:
-        """Let it import and read the tokenizer while the model loads elsewhere."""
+    def _start(self) -> None:
         handle = ModuleHandle(self.name, self.module, self.says, self.ready, hear=self.hear, on_end=self._ended)
-        self._handle = handle
+        self._handle: ModuleHandle[msgspec.Struct] = handle
         self.number = self.controller.relay.add_frontend(handle.endpoint)
         settings = self.settings.model_dump_json().encode()
         folder = self._folder
@@ -74,12 +73,10 @@ class FrontendProcess(ABC):
     @property
     def endpoint(self) -> Endpoint:
         """Our end of the socket to it."""
-        assert self._handle is not None
         return self._handle.endpoint
 
     async def open(self, serving: Serving) -> msgspec.Struct:
         """Have it take requests; what it says when it does."""
-        assert self._handle is not None
         self._serving = serving
         self._handle.send(serving)
         return await self._handle.ready
@@ -89,8 +86,7 @@ class FrontendProcess(ABC):
         self._closing = True
         if self._restart:
             self._restart.cancel()
-        if self._handle is not None:
-            await self._handle.close(self.grace_s, terminate=True)
+        await self._handle.close(self.grace_s, terminate=True)
 
     @abstractmethod
     def hear(self, message: msgspec.Struct) -> None:
@@ -102,7 +98,7 @@ class FrontendProcess(ABC):
 
     def _ended(self) -> None:
         self.gone()
-        if self._handle is not None and not self._closing:
+        if not self._closing:
             self._handle.kill()
         if self._serving is not None and not self._closing and self._restart is None:
             self._restart = asyncio.create_task(self._start_again(self._serving))
@@ -110,10 +106,9 @@ class FrontendProcess(ABC):
     async def _start_again(self, serving: Serving) -> None:
         while True:
             log.warning("The %s process ended; starting it again.", self.name)
-            if self._handle is not None:
-                await self._handle.ends()
+            await self._handle.ends()
             await asyncio.sleep(SECONDS_BEFORE_RESTART)
-            self.start()
+            self._start()
             try:
                 await self.open(serving)
                 break
