@@ -129,7 +129,7 @@ def test_nothing_is_kept_of_a_request_that_ended(room: Room, how: str) -> None:
             room.desk.gateway_gone(GATEWAY)
         case "sealed_api":
             room.desk.sealed_api_gone()
-    assert len(room.desk) == 0 and room.desk._held_bytes == 0
+    assert not room.desk._requests and room.desk._held_bytes == 0
     assert kept.prompts == () and kept.prompt_key == bytes(32)
 
 

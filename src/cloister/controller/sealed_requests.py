@@ -97,9 +97,6 @@ class SealedRequests:
         self._requests: dict[int, SealedRequest] = {}
         self._held_bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._requests)
-
     # ---- gateways
 
     def accept(self, gateway: int, frontend: Frontend, sealed: Sealed) -> None:
@@ -145,8 +142,7 @@ class SealedRequests:
         number = message.request_id
         if (request := self._requests.get(number)) is None:
             return
-        if not request.begun:
-            self._begin(request)
+        self._begin(request)
         if isinstance(message, Failed):
             request.frontend.send(replace(message, request_id=local(number)))
             self._forget(number)

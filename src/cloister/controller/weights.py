@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import PIPE
 
 import msgspec
 
@@ -44,16 +44,11 @@ async def _pack(folder: ModelFolder, settings: EngineSettings, fd: int) -> None:
     try:
         said, _ = await packer.communicate(msgspec.json.encode(start))
     finally:
-        await _end(packer)
+        if packer.returncode is None:  # even if we were cancelled, no packer stays behind with a writable descriptor
+            packer.kill()
+            await packer.wait()
     if packer.returncode or not os.fstat(fd).st_size:
         raise _why(said, packer.returncode)
-
-
-async def _end(packer: Process) -> None:
-    """Whatever happened, even our own cancellation: no packer stays behind with a writable descriptor."""
-    if packer.returncode is None:
-        packer.kill()
-        await packer.wait()
 
 
 def _why(said: bytes, status: int | None) -> CloisterError:

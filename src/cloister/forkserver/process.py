@@ -42,7 +42,6 @@ class ForkServer:
         layers.require(allow_degraded=preload.allow_degraded)
         from cloister.forkserver import child
         from cloister.forkserver.rehearsal import rehearse
-        from cloister.vault.process import partitionable
 
         self._endpoint = endpoint
         self._allow_degraded = preload.allow_degraded
@@ -61,7 +60,7 @@ class ForkServer:
         self._living: dict[int, int] = {}
         decoder = self._model.decoder
         shape = decoder.cache_shape
-        able = partitionable(decoder)
+        able = not decoder.device.partition_refusal(decoder)
         endpoint.send(Preloaded(decoder.heads, shape.dim, shape.layers, partitionable=able, missing=layers.missing))
 
     def run(self) -> None:

@@ -44,11 +44,6 @@ from cloister.vault.reading import Reader
 RECEIVE_BYTES = 1 << 20
 
 
-def partitionable(decoder: Decoder) -> bool:
-    """Whether a vault can answer for this decoder's attention."""
-    return not decoder.device.partition_refusal(decoder)
-
-
 def prepare(
     decoder: Decoder, reading: PromptReading, settings: EngineSettings, question_fd: int, answer_fd: int
 ) -> Vault:
@@ -58,7 +53,7 @@ def prepare(
     """
     cache = reserve_cache(decoder, settings.vault_kv_mib)
     runner = ModelRunner(decoder, cache)
-    if not partitionable(decoder):
+    if decoder.device.partition_refusal(decoder):
         return Vault(decoder, reading, settings, runner, Unasked(), levels=(ISOLATED,))
     answerer = decoder.device.answerer(decoder, cache, question_fd, answer_fd)
     answerer.start()
