@@ -32,7 +32,6 @@ from cloister.messages.frontend import (
 )
 from cloister.messages.generation import VERSION, Failed
 from cloister.models.source import ModelFolder
-from cloister.process.endpoint import Endpoint
 from cloister.process.handle import ModuleHandle
 
 log = logging.getLogger(__name__)
@@ -63,17 +62,13 @@ class FrontendProcess(ABC):
     def _start(self) -> None:
         handle = ModuleHandle(self.name, self.module, self.says, self.ready, hear=self.hear, on_end=self._ended)
         self._handle: ModuleHandle[msgspec.Struct] = handle
-        self.number = self.controller.relay.add_frontend(handle.endpoint)
+        self.endpoint = handle.endpoint
+        self.number = self.controller.relay.add_frontend(self.endpoint)
         settings = self.settings.model_dump_json().encode()
         folder = self._folder
         handle.send(
             StartFrontend(VERSION, settings, folder.name, str(folder.path), self._created, self._allow_degraded)
         )
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """Our end of the socket to it."""
-        return self._handle.endpoint
 
     async def open(self, serving: Serving) -> msgspec.Struct:
         """Have it take requests; what it says when it does."""

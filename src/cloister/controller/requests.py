@@ -228,14 +228,11 @@ MAX_RETRY_AFTER_S = 60
 _LOST = frozenset(str(VaultLost.because(reason)) for reason in ("vault_lost", "vault_timeout", "link_malformed"))
 _FIELDS = frozenset({"prompt", "logit_bias", "max_tokens", "logprobs", "repetition_penalty"})
 _WORDS = {
-    kind.code: words
-    for kind, words in (
-        (InvalidRequest, "The service cannot do this: see that token ids and logit_bias are of this model."),
-        (PromptTooLong, "Prompt and answer are longer than the service can hold. Shorten the prompt."),
-        (QueueFull, "Too many requests wait already."),
-        (ServiceUnavailable, "The service could not go on with the request. Try again."),
-        (VaultLost, str(VaultLost.because("vault_lost"))),
-    )
+    InvalidRequest.code: "The service cannot do this: see that token ids and logit_bias are of this model.",
+    PromptTooLong.code: "Prompt and answer are longer than the service can hold. Shorten the prompt.",
+    QueueFull.code: "Too many requests wait already.",
+    ServiceUnavailable.code: "The service could not go on with the request. Try again.",
+    VaultLost.code: str(VaultLost.because("vault_lost")),
 }
 
 

@@ -50,10 +50,10 @@ WAYS = (
 
 
 def rehearse(model: PreloadedModel) -> None:
-    """Play all prompts in all ways at both levels through a vault without a link."""
-    stage = _Stage()
+    """Play all prompts in all ways at both levels through a vault whose link nobody asks."""
+    answerer = Unasked(slots=1)
     runner = ModelRunner(model.decoder, reserve_cache(model.decoder, model.settings.vault_kv_mib))
-    vault = Vault(model.decoder, model.reading, model.settings, runner, stage)
+    vault = Vault(model.decoder, model.reading, model.settings, runner, answerer)
     levels: tuple[VaultLevel, ...] = (PARTITIONED, ISOLATED)
     number = 0
     for level in levels:
@@ -65,7 +65,7 @@ def rehearse(model: PreloadedModel) -> None:
             for key in (bytearray(32), bytearray(b"?" * 32)):  # the second does not open it
                 number += 1
                 _play(vault, Confide(number, level, _locked(field, written, key), WAYS[0]))
-    stage.close()
+    answerer.close()
 
 
 def _locked(field: PromptField, written: bytes, key: bytearray) -> LockedPrompt:
@@ -89,20 +89,3 @@ def _over_the_wire(vault: Vault, message: ToVault) -> list[msgspec.Struct]:
     if any(isinstance(reply, Failed) and reply.code == "internal_error" for reply in replies):
         raise RuntimeError("the rehearsal failed")
     return from_vault.feed(encode_frame(tuple(replies)))
-
-
-class _Stage(Unasked):
-    """Has slots, which nobody asks about."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._taken: set[int] = set()
-
-    def free_slot(self) -> int | None:
-        return 0 if not self._taken else None
-
-    def expose(self, slot: int, blocks: object, *, start: int, end: int, rotation: int) -> None:
-        self._taken.add(slot)
-
-    def withdraw(self, slot: int) -> None:
-        self._taken.discard(slot)

@@ -61,9 +61,10 @@ def prepare(
 
 
 class Unasked(LinkAnswerer):
-    """The answering end of a vault that nobody can ask: it has no slot, and never ends."""
+    """The answering end of a vault that nobody can ask: it never ends, and has slots for a rehearsal alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int = 0) -> None:
+        self._free = set(range(slots))
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def start(self) -> None:
@@ -80,13 +81,13 @@ class Unasked(LinkAnswerer):
         os.close(self._event)
 
     def free_slot(self) -> int | None:
-        return None
+        return min(self._free, default=None)
 
     def expose(self, slot: int, blocks: Sequence[int], *, start: int, end: int, rotation: int) -> None:
-        raise NotImplementedError
+        self._free.remove(slot)
 
     def withdraw(self, slot: int) -> None:
-        raise NotImplementedError
+        self._free.add(slot)
 
 
 class Vault:
