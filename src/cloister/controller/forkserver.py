@@ -27,7 +27,6 @@ from cloister.messages.lifecycle import FromForkServer, Preload, Preloaded, Spaw
 from cloister.models.source import ModelFolder
 from cloister.process.child import Child, start_module
 from cloister.process.handle import ModuleHandle
-from cloister.process.hardening import WIPE_FREED_MEMORY
 
 GOODBYE_S = 5.0
 SERVER_BRIDGE = "cloister.link.network.server_bridge"
@@ -96,7 +95,7 @@ class Remote:
         """Have a vault forked over there; it answers the link whose descriptors these are."""
         if role != "vault":
             raise ServiceUnavailable("A vault host has vaults only.")
-        child, ours = start_module(SERVER_BRIDGE, **WIPE_FREED_MEMORY)
+        child, ours = start_module(SERVER_BRIDGE)
         socket.send_fds(ours, [encode_frame((self._order,))], list(descriptors))
         return child, ours
 

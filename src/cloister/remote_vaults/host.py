@@ -33,7 +33,6 @@ from cloister.messages.vault import CoresDone, WantCores
 from cloister.models.source import ModelFolder
 from cloister.process.child import Child, start_module
 from cloister.process.endpoint import Endpoint
-from cloister.process.hardening import WIPE_FREED_MEMORY
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +68,7 @@ class Connection:
         self._open = True
         self._link: LinkMemory | None = None
         self._vault: Child | None = None
-        self._bridge, ours = start_module(VAULT_BRIDGE, **WIPE_FREED_MEMORY)
+        self._bridge, ours = start_module(VAULT_BRIDGE)
         self._channel = Endpoint(ours, FromVaultBridge, self._receive, self.close)
         self._channel.send(order, (accepted.fileno(),))
         self._patience = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.give_up)
