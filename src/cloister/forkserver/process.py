@@ -1,4 +1,7 @@
-"""The fork server's life: load, rehearse, leave the host, then fork children on order and bury them."""
+"""The fork server's life: load, rehearse, leave the host, then fork children on order and bury them.
+
+It imports torch and all it will need at once, while the controller has the weights packed.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import os
 import socket
 
 from cloister.errors import ProtocolError, SetupError
+from cloister.forkserver import child
+from cloister.forkserver.rehearsal import rehearse
 from cloister.messages.lifecycle import Preload, Preloaded, Spawn, Spawned, ToForkServer, start_failed
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.sandbox.namespaces import empty_root, fresh_pid_namespace, leave_host
@@ -17,9 +22,6 @@ from cloister.process.sandbox.seccomp import filter_program
 def serve(control: socket.socket) -> None:
     """Serve until the controller hangs up; the children end with this process."""
     endpoint: BlockingEndpoint[ToForkServer] = BlockingEndpoint(control, ToForkServer)
-    import cloister.forkserver.child  # torch and all: while the controller has the weights packed
-    import cloister.forkserver.rehearsal  # noqa: F401
-
     order = endpoint.next()
     if order is None:
         return
@@ -40,12 +42,8 @@ class ForkServer:
     def __init__(self, endpoint: BlockingEndpoint[ToForkServer], preload: Preload, weights: int) -> None:
         layers = available_layers()
         layers.require(allow_degraded=preload.allow_degraded)
-        from cloister.forkserver import child
-        from cloister.forkserver.rehearsal import rehearse
-
         self._endpoint = endpoint
         self._allow_degraded = preload.allow_degraded
-        self._child = child
         self._model = child.load_model(preload, weights)
         os.close(weights)
         rehearse(self._model)
@@ -74,11 +72,11 @@ class ForkServer:
                 raise ProtocolError("The fork server is loaded already.")
 
     def _fork(self, spawn: Spawn) -> None:
-        descriptors = self._endpoint.take_descriptors(self._child.DESCRIPTORS[spawn.role])
+        descriptors = self._endpoint.take_descriptors(child.DESCRIPTORS[spawn.role])
         fresh_pid_namespace()
         pid = os.fork()
         if not pid:
-            self._child.live(spawn, self._model, descriptors, allow_degraded=self._allow_degraded)
+            child.live(spawn, self._model, descriptors, allow_degraded=self._allow_degraded)
         pidfd = os.pidfd_open(pid)
         self._living[pidfd] = pid
         for descriptor in descriptors:
