@@ -53,7 +53,7 @@ async def _start(controller: Controller, sealed_api: SealedApi, gateway: Gateway
     """The gateway opens its doors when all is ready. Its URL."""
     serving = await controller.start()
     if unsealing:
-        await unsealing.lock()  # who needs the folder's other files may still read them
+        await unsealing.lock()
     await sealed_api.open(serving)
     return await gateway.serve(serving)
 
