@@ -24,7 +24,7 @@ from cloister.levels import (
     served,
 )
 from cloister.messages.generation import SamplingParams
-from tests.controller.fakes import SERVING
+from tests.controller.fakes import SERVING, nothing_is_sealed
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "cloister"
@@ -39,7 +39,7 @@ def test_the_names_are_those_of_the_table() -> None:
 
 
 async def test_every_built_level_has_a_route_and_no_other_has() -> None:
-    relay = Relay(ControllerSettings(), lambda: SERVING, cores=1)
+    relay = Relay(ControllerSettings(), lambda: SERVING, 1, nothing_is_sealed)
     assert set(relay.routes) == set(get_args(ServedLevel))
     assert all(route.level is LEVELS[name] for name, route in relay.routes.items())
 

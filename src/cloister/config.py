@@ -29,10 +29,12 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "cloister"
 
 
-class EngineSettings(BaseModel):
-    """How the engine computes and what it may use."""
-
+class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class EngineSettings(_Frozen):
+    """How the engine computes and what it may use."""
 
     dtype: Dtype = "bf16"
     weights: WeightFormat = Field(default="as-dtype", description="int8: weights take half the memory")
@@ -53,10 +55,8 @@ class EngineSettings(BaseModel):
         return self.threads or os.cpu_count() or 1
 
 
-class ControllerSettings(BaseModel):
+class ControllerSettings(_Frozen):
     """How the controller keeps vaults and how patient it is."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     allow_degraded_sandbox: bool = Field(default=False, description="serve although the kernel lacks a sandbox layer")
     spare_vaults: int = Field(default=2, ge=0, description="fresh vaults kept waiting for new sessions")
@@ -74,10 +74,8 @@ class ControllerSettings(BaseModel):
     release: Path | None = Field(default=None, description="folder of the log that has the release which runs")
 
 
-class GatewaySettings(BaseModel):
+class GatewaySettings(_Frozen):
     """The HTTP edge and its limits."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
@@ -86,14 +84,12 @@ class GatewaySettings(BaseModel):
     request_timeout_s: float = Field(default=600.0, gt=0)
 
 
-class MpcSettings(BaseModel):
+class MpcSettings(_Frozen):
     """The level `mpc`: who the parties are, and what the MPC client may ask of them.
 
     `auto` offers the level where its packages are installed and starts parties on this machine with the first request
     for it; `local` starts them at once. With `parties` they are elsewhere, and nothing is started but the client.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     mode: MpcChoice = "off"
     parties: Path | None = Field(default=None, description="file that says who and where the parties are")
@@ -101,10 +97,8 @@ class MpcSettings(BaseModel):
     draft_tokens: int = Field(default=0, ge=0, le=15, description="tokens guessed ahead and verified in one pass")
 
 
-class Settings(BaseModel):
+class Settings(_Frozen):
     """Everything one server is told at start."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str | None = None
     engine: EngineSettings = EngineSettings()
@@ -113,10 +107,8 @@ class Settings(BaseModel):
     mpc: MpcSettings = MpcSettings()
 
 
-class OutpostSettings(BaseModel):
+class OutpostSettings(_Frozen):
     """Everything a machine that keeps vaults for a server elsewhere is told at start."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     listen: str
     key_file: Path

@@ -12,10 +12,11 @@ import msgspec
 
 from cloister.config import ControllerSettings
 from cloister.controller.relay import Relay
-from cloister.controller.requests import Requests
+from cloister.controller.requests import Asked, Requests
 from cloister.controller.routes import base
 from cloister.controller.routes.mpc import MpcRoute
 from cloister.controller.service import Service
+from cloister.errors import ProtocolError
 from cloister.link.memory import LinkShape
 from cloister.messages.frontend import Ask, Serving
 from cloister.messages.generation import (
@@ -159,7 +160,11 @@ class MpcOnly:
         self.route = MpcRoute(base.Node(requests, nobody, lambda: SERVING))
 
     def ask(self, request_id: int, prompt: bytes, params: SamplingParams) -> None:
-        self.route.ask(base.Asked(Ask(request_id, "ann", "mpc", "s", False, b"", params), prompt))
+        self.route.ask(Asked(Ask(request_id, "ann", "mpc", "s", False, b"", params), prompt))
+
+
+def nothing_is_sealed(prompt: SealedPrompt) -> LockedPrompt:
+    raise ProtocolError("There is no sealed prompt.")
 
 
 class Node:
@@ -167,8 +172,7 @@ class Node:
 
     def __init__(self, lock: Callable[[SealedPrompt], LockedPrompt] | None = None, **settings: Any) -> None:
         self.forkserver = FakeForkServer()
-        locking = {} if lock is None else {"lock": lock}
-        self.relay = Relay(ControllerSettings(**settings), lambda: SERVING, cores=1, **locking)
+        self.relay = Relay(ControllerSettings(**settings), lambda: SERVING, 1, lock or nothing_is_sealed)
         self.relay.vaults.open(self.forkserver, LinkShape(3, 16, 2))  # type: ignore[arg-type]
         self.frontend = Inbox()
         self.gateway = self.add_gateway(self.frontend)

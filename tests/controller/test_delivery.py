@@ -18,7 +18,7 @@ from cloister.channel.sealing import ChannelKey
 from cloister.client.provider import release_key
 from cloister.client.verification import NodeNotVerified
 from cloister.config import ControllerSettings, GatewaySettings, Settings
-from cloister.controller.delivery import Delivery
+from cloister.controller.provision import Delivery
 from cloister.errors import ChannelBroken, SetupError
 from cloister.sealed_weights.file import WeightsBundle, seal_weights
 from cloister.transparency.note import SigningKey

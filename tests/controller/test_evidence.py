@@ -12,9 +12,8 @@ import pytest
 
 from cloister.attest.attester import Attestation, SoftwareAttester, Tee, verify_software
 from cloister.attest.evidence import NodeEvidence, Statement, read_evidence, read_statement
-from cloister.controller.channel_key import ChannelKeys
-from cloister.controller.evidence import EvidenceMaker
-from cloister.controller.release import find_release
+from cloister.controller.evidence import EvidenceMaker, find_release
+from cloister.controller.sealed_requests import ChannelKeys
 from cloister.errors import SetupError
 from cloister.messages.frontend import AskEvidence, Evidence
 from cloister.messages.generation import Failed

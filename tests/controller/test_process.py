@@ -57,7 +57,7 @@ async def drained(node: RealNode) -> Stats:
 
 
 def vault_pids(node: RealNode) -> list[int]:
-    return [vault.pid for vault in node.controller.relay.sessions.vaults() if vault.pid]
+    return [vault._child.pid for vault in node.controller.relay.sessions.vaults() if vault._child.pid]
 
 
 async def service_is_back(node: RealNode) -> None:
@@ -142,8 +142,10 @@ async def test_a_killed_service_fails_its_requests_comes_back_and_sessions_survi
     streams = [await node.client.generate("tenant", one, ENDLESS) for one in (OpenJob(PROMPT), job)]
     for stream in streams:
         await anext(stream)
-    assert node.controller.service_pid
-    os.kill(node.controller.service_pid, signal.SIGKILL)
+    assert node.controller._service
+    pid = node.controller._service._handle.pid
+    assert pid
+    os.kill(pid, signal.SIGKILL)
     for stream in streams:
         with pytest.raises(ServiceUnavailable):
             async for _ in stream:

@@ -20,9 +20,8 @@ from cloister.channel.sealing import (
     seal_request,
 )
 from cloister.controller import sealed_requests as secure
-from cloister.controller.channel_key import ChannelKeys
-from cloister.controller.numbering import wide
-from cloister.controller.sealed_requests import SealedRequests
+from cloister.controller.requests import wide
+from cloister.controller.sealed_requests import ChannelKeys, SealedRequests
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.frontend import Ask, AskSealed, FromGateway, Leave, Sealed, SealedPart, Serve, Taken, ToSealedApi
@@ -130,7 +129,7 @@ def test_nothing_is_kept_of_a_request_that_ended(room: Room, how: str) -> None:
             room.desk.gateway_gone(GATEWAY)
         case "sealed_api":
             room.desk.sealed_api_gone()
-    assert len(room.desk) == 0 and room.desk._held_bytes == 0
+    assert not room.desk._requests and room.desk._held_bytes == 0
     assert kept.prompts == () and kept.prompt_key == bytes(32)
 
 

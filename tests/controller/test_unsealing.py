@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cloister.config import EngineSettings
-from cloister.controller.unsealing import Unsealing
+from cloister.controller.provision import Unsealing
 from cloister.controller.weights import seal_weights
 from cloister.errors import ModelCorrupt, ServiceUnavailable, SetupError
 from cloister.models.source import ModelFolder, open_folder
@@ -55,11 +55,11 @@ async def test_the_packed_weights_are_the_same_as_from_a_disk(
     assert key == bytes(32), "the controller keeps no key"
     from_memory, from_disk = await seal_weights(folder, SETTINGS), await seal_weights(model, SETTINGS)
     try:
-        one, other = (os.pread(each.fd, each.bytes, 0) for each in (from_memory, from_disk))
+        one, other = (os.pread(each, os.fstat(each).st_size, 0) for each in (from_memory, from_disk))
         assert one == other and len(one) > 10_000
     finally:
-        from_memory.close()
-        from_disk.close()
+        os.close(from_memory)
+        os.close(from_disk)
 
 
 async def test_locked_it_has_no_parameters_and_nobody_can_write(

@@ -16,7 +16,7 @@ import pytest
 
 from cloister.config import EngineSettings
 from cloister.controller import weights
-from cloister.controller.weights import SealedWeights, seal_weights
+from cloister.controller.weights import seal_weights
 from cloister.errors import ModelNotFound, SetupError
 from cloister.models.source import ModelFolder
 
@@ -25,38 +25,39 @@ MAPPERS = Path(__file__).parents[1] / "models" / "many_mappers.py"
 
 
 @pytest.fixture(scope="module")
-def sealed(smollm_folder: ModelFolder) -> Iterator[SealedWeights]:
+def sealed(smollm_folder: ModelFolder) -> Iterator[int]:
     made = asyncio.run(seal_weights(smollm_folder, EngineSettings()))
     yield made
-    made.close()
+    os.close(made)
 
 
-def test_the_weights_can_be_read_and_not_changed(sealed: SealedWeights) -> None:
-    before = os.pread(sealed.fd, 4096, 0)
-    assert sealed.bytes == os.fstat(sealed.fd).st_size > 200_000_000 and not os.get_inheritable(sealed.fd)
+def test_the_weights_can_be_read_and_not_changed(sealed: int) -> None:
+    before = os.pread(sealed, 4096, 0)
+    size = os.fstat(sealed).st_size
+    assert size > 200_000_000 and not os.get_inheritable(sealed)
     with pytest.raises(OSError, match="Bad file descriptor"):
-        os.pwrite(sealed.fd, b"x", 0)
-    mine = os.open(f"/proc/self/fd/{sealed.fd}", os.O_RDWR)
+        os.pwrite(sealed, b"x", 0)
+    mine = os.open(f"/proc/self/fd/{sealed}", os.O_RDWR)
     for attempt in (
         lambda: os.pwrite(mine, b"x", 0),
-        lambda: os.ftruncate(mine, sealed.bytes + 1),
+        lambda: os.ftruncate(mine, size + 1),
         lambda: os.ftruncate(mine, 0),
         lambda: mmap.mmap(mine, 0, mmap.MAP_SHARED, mmap.PROT_WRITE),
     ):
         with pytest.raises(PermissionError):
             attempt()
     os.close(mine)
-    assert os.pread(sealed.fd, 4096, 0) == before
+    assert os.pread(sealed, 4096, 0) == before
 
 
-def test_many_processes_share_one_copy(sealed: SealedWeights, smollm_folder: ModelFolder) -> None:
-    command = [sys.executable, str(MAPPERS), str(sealed.fd), str(smollm_folder.path), str(CHILDREN)]
+def test_many_processes_share_one_copy(sealed: int, smollm_folder: ModelFolder) -> None:
+    command = [sys.executable, str(MAPPERS), str(sealed), str(smollm_folder.path), str(CHILDREN)]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    ran = subprocess.run(command, pass_fds=[sealed.fd], capture_output=True, text=True, env=environment, check=True)
-    found = json.loads(ran.stdout)
+    ran = subprocess.run(command, pass_fds=[sealed], capture_output=True, text=True, env=environment, check=True)
+    found, size = json.loads(ran.stdout), os.fstat(sealed).st_size
     assert found["all_read"] and found["ended"] == [0] * CHILDREN
-    assert all(read > 0.99 * sealed.bytes for read in found["read"]), "each child has all of it in its memory"
-    assert sum(found["pss"]) == pytest.approx(sealed.bytes, rel=0.02), "and all together have it once"
+    assert all(read > 0.99 * size for read in found["read"]), "each child has all of it in its memory"
+    assert sum(found["pss"]) == pytest.approx(size, rel=0.02), "and all together have it once"
     assert found["copied"] == 0
     assert found["grown"] < 40_000_000, "a decoder is built without a copy of its weights"
     assert found["threads"] == 1, "a process that builds a decoder can still fork safely"

@@ -96,8 +96,8 @@ class Controller:
             )
         self.line = Line(ours, FromForkServer)
         order = Preload(VERSION, folder.name, str(folder.path), settings.model_dump_json().encode())
-        self.line.send(order, descriptors=(weights.fd,))
-        weights.close()
+        self.line.send(order, descriptors=(weights,))
+        os.close(weights)
         self.preloaded = self.line.hear()
         self._numbers = iter(range(1, 1 << 30))
         self.children: list[Child] = []

@@ -255,13 +255,13 @@ def _try(role: Any, control: socket.socket) -> None:
 
 def main() -> None:
     """Be the fork server, with the changes above."""
-    from cloister.forkserver import child, preloaded, process
+    from cloister.forkserver import child, process
     from cloister.process.sandbox.layers import Profile
     from cloister.service.process import Service
     from cloister.vault.process import Vault
 
     without = frozenset(Layer(name) for name in os.environ.get("CLOISTER_TEST_WITHOUT", "").split())
-    load_model = preloaded.load_model
+    load_model = child.load_model
 
     def load_and_look(*arguments: Any) -> Any:
         global weights_at
@@ -270,7 +270,7 @@ def main() -> None:
         weights_at = int(next(line for line in maps if "cloister-weights" in line).split("-")[0], 16)
         return made
 
-    preloaded.load_model = load_and_look
+    child.load_model = load_and_look
     Vault.run = Service.run = _try  # type: ignore[method-assign, assignment]
     if without:
         child.Profile = lambda *given, **_: Profile(*given, without=without, allow_degraded=True)  # type: ignore[misc, assignment]

@@ -124,7 +124,7 @@ async def test_an_answer_is_head_data_and_end(room: Room, backend: VaultBackend)
     assert json.loads(answer.body)["choices"][0]["message"]["content"] == backend.answer
     assert [frame.kind for frame in answer.frames] == [FrameKind.HEAD, FrameKind.DATA, FrameKind.END]
     assert backend.named == [(SealedPrompt(1, 0, "messages"), "partitioned")]
-    assert len(answer.sizes) == 1 and len(room.exchanges) == 0
+    assert len(answer.sizes) == 1 and not room.exchanges._exchanges
 
 
 async def test_each_prompt_of_a_completion_is_named(room: Room, backend: VaultBackend) -> None:
@@ -244,7 +244,7 @@ async def test_a_user_who_leaves_cancels(room: Room, backend: VaultBackend) -> N
     room.exchanges.hear(Leave(1))
     received = len(answer.sizes)
     async with asyncio.timeout(5):
-        while backend.open or len(room.exchanges):
+        while backend.open or room.exchanges._exchanges:
             await asyncio.sleep(0.001)
     assert backend.cancelled == 2 and len(answer.sizes) == received
     assert answer.failed is None

@@ -76,7 +76,7 @@ def test_every_block_is_accounted_for_and_lent_for_what_it_holds(steps, total):
         assert len(held) <= total - node.pool.free
     for blocks in live:
         node.pool.release(blocks)
-    assert node.memory.make_room(total) and node.pool.free == total and node.memory.prompts == 0
+    assert node.memory.make_room(total) and node.pool.free == total and not node.memory._past
 
 
 def test_the_next_turn_computes_only_what_is_new():
@@ -117,11 +117,11 @@ def test_a_longer_prompt_takes_the_place_of_the_one_it_begins_with():
     node = Prefiller(20)
     for length in (32, 64, 96):
         node.pool.release(node.serve(tuple(range(length)), 0))
-    assert node.memory.prompts == 1 and node.pool.free == 20 - 6
+    assert len(node.memory._past) == 1 and node.pool.free == 20 - 6
 
 
 def test_blocks_somebody_holds_stay_when_their_memory_goes():
     node = Prefiller(4)
     blocks = node.serve(tuple(range(64)), 0)
-    assert not node.memory.make_room(1) and node.memory.prompts == 0
+    assert not node.memory.make_room(1) and not node.memory._past
     assert [node.pool.references(block) for block in blocks] == [1] * 4

@@ -197,9 +197,9 @@ def _become_controller(settings: Settings) -> NoReturn:
     from rich.console import Console
 
     from cloister.attest.attester import find_attester
+    from cloister.controller.evidence import find_release
+    from cloister.controller.forkserver import check_remote_vaults
     from cloister.controller.mpc_offer import check_mpc
-    from cloister.controller.release import find_release
-    from cloister.controller.remote import check_remote_vaults
     from cloister.gateway.keys import load_keys
     from cloister.models.source import find_model
     from cloister.process.entry import become

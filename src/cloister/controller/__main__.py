@@ -12,12 +12,14 @@ from typing import Any
 
 from rich.console import Console
 
-from cloister.config import Settings
+from cloister.attest.attester import Tee
+from cloister.config import DEVELOPMENT_KEY, Settings
 from cloister.controller.frontend import Gateway, SealedApi
 from cloister.controller.process import Controller
-from cloister.controller.provision import Provision, provide
-from cloister.controller.ready import say_ready
+from cloister.controller.provision import Unsealing, provide
 from cloister.errors import where_raised
+from cloister.levels import MPC
+from cloister.messages.frontend import Serving
 from cloister.messages.lifecycle import StartController
 from cloister.process.entry import run_server, unless_stopped
 
@@ -28,36 +30,75 @@ async def _serve(start: StartController, console: Console, stopped: asyncio.Task
     providing = provide(start, Settings.model_validate_json(start.settings), console)
     if (given := await unless_stopped(stopped, providing)) is None:
         return
-    provision, settings = given
-    folder = provision.folder
+    folder, settings, unsealing = given
     controller = Controller(folder, settings)
-    gateway = Gateway(controller.relay, controller.sealed_requests, controller.evidence_maker, folder, settings.gateway)
-    degraded = settings.controller.allow_degraded_sandbox
-    sealed_api = SealedApi(
-        controller.relay, controller.sealed_requests, folder, settings.gateway, allow_degraded=degraded
-    )
+    gateway = Gateway(controller, folder, settings)
+    sealed_api = SealedApi(controller, folder, settings)
     try:
         with console.status(f"Loading {start.name}…"):
-            url = await unless_stopped(stopped, _start(controller, sealed_api, gateway, provision))
+            url = await unless_stopped(stopped, _start(controller, sealed_api, gateway, unsealing))
         if url is not None:
             seconds = monotonic() - start.begun
-            say_ready(console, url, start.name, controller.serving, settings, controller.evidence_maker.tee, seconds)
+            _say_ready(console, url, start.name, controller.serving, settings, controller.evidence_maker.tee, seconds)
             await stopped
     finally:
         await gateway.close()
         await sealed_api.close()
         await controller.close()
-        await provision.close()
+        if unsealing:
+            await unsealing.close()
 
 
-async def _start(controller: Controller, sealed_api: SealedApi, gateway: Gateway, provision: Provision) -> str:
-    """The frontends import while the model loads; the gateway opens its doors when all is ready. Its URL."""
-    gateway.start()
-    sealed_api.start()
+async def _start(controller: Controller, sealed_api: SealedApi, gateway: Gateway, unsealing: Unsealing | None) -> str:
+    """The gateway opens its doors when all is ready. Its URL."""
     serving = await controller.start()
-    await provision.packed()
+    if unsealing:
+        await unsealing.lock()
     await sealed_api.open(serving)
     return await gateway.serve(serving)
+
+
+def _say_ready(
+    console: Console, url: str, model: str, serving: Serving, settings: Settings, tee: Tee, seconds: float
+) -> None:
+    """Where, what, and how to try it."""
+    key = "$CLOISTER_API_KEY" if settings.gateway.keys_file else DEVELOPMENT_KEY
+    facts = f"{settings.engine.dtype}, {serving.kernels} kernels, context {serving.max_context}"
+    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
+    console.print(
+        f"[bold green]Cloister[/] serves [bold]{model}[/] ({facts}); ready in {seconds:.1f} s", soft_wrap=True
+    )
+    console.print(f"  page  {url}/\n  API   {url}/v1\n", soft_wrap=True)
+    if serving.missing_layers:
+        console.print(
+            f"[yellow]The sandbox lacks {', '.join(serving.missing_layers)} on this machine.[/]\n",
+            soft_wrap=True,
+        )
+    if MPC in serving.levels:
+        console.print(f"{_about_mpc(settings)}\n", soft_wrap=True)
+    if settings.gateway.keys_file is None:
+        console.print(
+            f"[yellow]Anyone on this machine may use it with the development key {key}.[/] "
+            "`cloister key new TENANT` makes real keys.\n",
+            soft_wrap=True,
+        )
+    if tee == "none":
+        console.print("[yellow]No hardware speaks for this machine: clients refuse it unless told otherwise.[/]\n")
+    options = ("" if url.endswith(":8000") else f" --url {url}") + (" --allow-software-tee" if tee == "none" else "")
+    console.print(f"Try it:  cloister chat{options}", soft_wrap=True)
+    for line in (
+        f"     or  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\",
+        f'           -H "Authorization: Bearer {key}" \\',
+        f"           -d '{body}'",
+    ):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _about_mpc(settings: Settings) -> str:
+    if settings.mpc.parties is not None:
+        return "Level mpc: computed by the parties that --mpc-parties names."
+    when = "are being started" if settings.mpc.mode == "local" else "start with the first request for it"
+    return f"Level mpc: three parties on this machine {when}; with the default model they take about 9 GB of memory."
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

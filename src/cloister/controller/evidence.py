@@ -1,4 +1,5 @@
-"""What this node can show of itself: a fresh report over a client's nonce, bound to the channel key and the release.
+"""What this node can show of itself: a fresh report over a client's nonce, bound to the channel key and to the release
+that runs, which is one that was published or one of a development log.
 
 It holds no secret of a user's and knows nothing of requests. Asking the machine's firmware takes its time, so one
 thread does that, and only so many may wait for it.
@@ -9,36 +10,36 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from pathlib import Path
 
 import msgspec
 
 from cloister.attest.attester import Attester, Tee
 from cloister.attest.evidence import VERSION, NodeEvidence, Statement, bind, write_evidence
+from cloister.channel.sealing import ChannelKey
+from cloister.config import cache_folder
 from cloister.controller.relay import Frontend
-from cloister.errors import CloisterError, QueueFull, where_raised
+from cloister.controller.sealed_requests import ChannelKeys
+from cloister.errors import CloisterError, QueueFull, SetupError, where_raised
 from cloister.messages.frontend import AskEvidence, Evidence
 from cloister.messages.lifecycle import failed
-from cloister.transparency.dev_log import Release
+from cloister.transparency.dev_log import Release, development_release
+from cloister.transparency.log import Log
+from cloister.transparency.manifest import differences, measure_running, read_manifest
+from cloister.transparency.proof import entry_of, published_manifest
 
 MAX_WAITING = 256
-
-
-class Keyed(Protocol):
-    """Whoever has the key that clients are to seal to."""
-
-    @property
-    def public(self) -> bytes: ...
+DEVELOPMENT = "development-log"
 
 
 class EvidenceMaker:
-    """`statement` says what the node serves, once that is known."""
+    """`keys` has the key that clients are to seal to; `statement` says what the node serves, once that is known."""
 
     def __init__(
         self,
         attester: Attester,
         release: Release,
-        keys: Keyed,
+        keys: ChannelKeys | ChannelKey,
         statement: Callable[[], Awaitable[Statement]],
         most: int = MAX_WAITING,
     ) -> None:
@@ -98,3 +99,31 @@ class EvidenceMaker:
             frontend.send(failed(asked.request_id, reason))
         except Exception as wrong:
             frontend.send(failed(asked.request_id, CloisterError(f"There is no evidence: {where_raised(wrong)}.")))
+
+
+def find_release(log: Path | None) -> Release:
+    """The release in this log whose files are the ones that run; without a log, one of our own making."""
+    return development_release(cache_folder() / DEVELOPMENT) if log is None else _published(log)
+
+
+def _published(folder: Path) -> Release:
+    try:
+        log = Log.open(folder)
+        names = sorted(path.name for path in (folder / "manifest").iterdir())
+        manifests = [published_manifest(log, bytes.fromhex(name)) for name in names]
+        running = measure_running()
+        found = {
+            place: manifest
+            for manifest in manifests
+            if not differences(read_manifest(manifest), running) and (place := log.find(entry_of(manifest))) is not None
+        }
+    except (OSError, ValueError) as wrong:
+        raise SetupError(f"The log in {folder} cannot be read ({type(wrong).__name__}).") from None
+    except CloisterError as wrong:
+        raise SetupError(f"The log in {folder} is of no use: {wrong.message}", hint=wrong.hint) from None
+    if not found:
+        raise SetupError(
+            f"No release in {folder} is what runs here.",
+            hint="Publish this one (`cloister release build`, `cloister log append`), or install one that is there.",
+        )
+    return Release(found[max(found)], folder, str(log.key))

@@ -14,10 +14,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from cloister.config import GatewaySettings
-from cloister.controller.evidence import EvidenceMaker
-from cloister.controller.relay import Relay
-from cloister.controller.sealed_requests import SealedRequests
+from cloister.config import Settings
+from cloister.controller.process import Controller
 from cloister.messages.frontend import (
     AskEvidence,
     FromGateway,
@@ -34,7 +32,6 @@ from cloister.messages.frontend import (
 )
 from cloister.messages.generation import VERSION, Failed
 from cloister.models.source import ModelFolder
-from cloister.process.endpoint import Endpoint
 from cloister.process.handle import ModuleHandle
 
 log = logging.getLogger(__name__)
@@ -43,7 +40,7 @@ SECONDS_BEFORE_RESTART = 0.5
 
 
 class FrontendProcess(ABC):
-    """`start` runs it beside everything else; it takes requests from `serve` on."""
+    """It imports and reads the tokenizer while the model loads elsewhere; it takes requests from `open` on."""
 
     name: ClassVar[str]
     module: ClassVar[str]
@@ -51,44 +48,30 @@ class FrontendProcess(ABC):
     ready: ClassVar[type[msgspec.Struct]]
     grace_s: ClassVar[float]
 
-    def __init__(
-        self, relay: Relay, folder: ModelFolder, settings: GatewaySettings, *, allow_degraded: bool = False
-    ) -> None:
-        self.relay = relay
-        self.settings = settings
+    def __init__(self, controller: Controller, folder: ModelFolder, settings: Settings) -> None:
+        self.controller = controller
+        self.settings = settings.gateway
         self._folder = folder
-        self._allow_degraded = allow_degraded
+        self._allow_degraded = settings.controller.allow_degraded_sandbox
         self._created = int(time())
         self._closing = False
         self._serving: Serving | None = None
         self._restart: asyncio.Task[None] | None = None
-        self._handle: ModuleHandle[msgspec.Struct] | None = None
+        self._start()
 
-    def start(self) -> None:
-        """Let it import and read the tokenizer while the model loads elsewhere."""
+    def _start(self) -> None:
         handle = ModuleHandle(self.name, self.module, self.says, self.ready, hear=self.hear, on_end=self._ended)
-        self._handle = handle
-        self.number = self.relay.add_frontend(handle.endpoint)
+        self._handle: ModuleHandle[msgspec.Struct] = handle
+        self.endpoint = handle.endpoint
+        self.number = self.controller.relay.add_frontend(self.endpoint)
         settings = self.settings.model_dump_json().encode()
         folder = self._folder
         handle.send(
             StartFrontend(VERSION, settings, folder.name, str(folder.path), self._created, self._allow_degraded)
         )
 
-    @property
-    def endpoint(self) -> Endpoint:
-        """Our end of the socket to it."""
-        assert self._handle is not None
-        return self._handle.endpoint
-
-    @property
-    def pid(self) -> int | None:
-        """The process that was started, for those who watch it."""
-        return self._handle.pid if self._handle else None
-
     async def open(self, serving: Serving) -> msgspec.Struct:
         """Have it take requests; what it says when it does."""
-        assert self._handle is not None
         self._serving = serving
         self._handle.send(serving)
         return await self._handle.ready
@@ -98,8 +81,7 @@ class FrontendProcess(ABC):
         self._closing = True
         if self._restart:
             self._restart.cancel()
-        if self._handle is not None:
-            await self._handle.close(self.grace_s, terminate=True)
+        await self._handle.close(self.grace_s, terminate=True)
 
     @abstractmethod
     def hear(self, message: msgspec.Struct) -> None:
@@ -107,11 +89,11 @@ class FrontendProcess(ABC):
 
     def gone(self) -> None:
         """It ended: whoever waits for what only this process had is told."""
-        self.relay.remove_frontend(self.number)
+        self.controller.relay.remove_frontend(self.number)
 
     def _ended(self) -> None:
         self.gone()
-        if self._handle is not None and not self._closing:
+        if not self._closing:
             self._handle.kill()
         if self._serving is not None and not self._closing and self._restart is None:
             self._restart = asyncio.create_task(self._start_again(self._serving))
@@ -119,10 +101,9 @@ class FrontendProcess(ABC):
     async def _start_again(self, serving: Serving) -> None:
         while True:
             log.warning("The %s process ended; starting it again.", self.name)
-            if self._handle is not None:
-                await self._handle.ends()
+            await self._handle.ends()
             await asyncio.sleep(SECONDS_BEFORE_RESTART)
-            self.start()
+            self._start()
             try:
                 await self.open(serving)
                 break
@@ -140,18 +121,6 @@ class Gateway(FrontendProcess):
     ready = Listening
     grace_s = 15.0
 
-    def __init__(
-        self,
-        relay: Relay,
-        secure: SealedRequests,
-        evidence_maker: EvidenceMaker,
-        folder: ModelFolder,
-        settings: GatewaySettings,
-    ) -> None:
-        super().__init__(relay, folder, settings)
-        self._secure = secure
-        self._evidence_maker = evidence_maker
-
     async def serve(self, serving: Serving) -> str:
         """Open the doors; the URL it listens on."""
         listening = await self.open(serving)
@@ -163,19 +132,19 @@ class Gateway(FrontendProcess):
     def hear(self, message: msgspec.Struct) -> None:
         match message:
             case Sealed():
-                self._secure.accept(self.number, self.endpoint, message)
+                self.controller.sealed_requests.accept(self.number, self.endpoint, message)
             case Taken():
-                self._secure.taken(self.number, message)
+                self.controller.sealed_requests.taken(self.number, message)
             case Leave():
-                self._secure.leave(self.number, message)
+                self.controller.sealed_requests.leave(self.number, message)
             case AskEvidence():
-                self._evidence_maker.answer(self.endpoint, message)
+                self.controller.evidence_maker.answer(self.endpoint, message)
             case _:
-                self.relay.from_frontend(self.number, message)
+                self.controller.relay.from_frontend(self.number, message)
 
     def gone(self) -> None:
         super().gone()
-        self._secure.gateway_gone(self.number)
+        self.controller.sealed_requests.gateway_gone(self.number)
 
 
 class SealedApi(FrontendProcess):
@@ -187,32 +156,20 @@ class SealedApi(FrontendProcess):
     ready = Settled
     grace_s = 2.0
 
-    def __init__(
-        self,
-        relay: Relay,
-        secure: SealedRequests,
-        folder: ModelFolder,
-        settings: GatewaySettings,
-        *,
-        allow_degraded: bool = False,
-    ) -> None:
-        super().__init__(relay, folder, settings, allow_degraded=allow_degraded)
-        self._secure = secure
-
     async def open(self, serving: Serving) -> msgspec.Struct:
         settled = await super().open(serving)
-        self._secure.sealed_api_up(self.endpoint)
+        self.controller.sealed_requests.sealed_api_up(self.endpoint)
         return settled
 
     def hear(self, message: msgspec.Struct) -> None:
         match message:
             case SealedPart() | Failed():
-                self._secure.from_sealed_api(message)
+                self.controller.sealed_requests.from_sealed_api(message)
             case Mishap():
                 log.error("The sealed API: %s", message.line)
             case _:
-                self.relay.from_frontend(self.number, message)
+                self.controller.relay.from_frontend(self.number, message)
 
     def gone(self) -> None:
         super().gone()
-        self._secure.sealed_api_gone()
+        self.controller.sealed_requests.sealed_api_gone()

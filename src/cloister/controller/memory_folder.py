@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cloister.errors import SetupError
 from cloister.process.sandbox.kernel import syscall
+from cloister.process.sandbox.namespaces import map_onto_itself
 
 _NEWNS, _NEWUSER = 0x00020000, 0x10000000
 _CLOEXEC = 1
@@ -66,8 +67,7 @@ def _enter_own_namespaces() -> None:
             return
     uid, gid = os.geteuid(), os.getegid()
     syscall("unshare", _NEWUSER | _NEWNS)
-    for name, line in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-        Path(f"/proc/self/{name}").write_text(line)
+    map_onto_itself(uid, gid)
 
 
 def _mounted(capacity: int, files: int) -> int:

@@ -9,7 +9,12 @@ come while all this starts are told so, and for about how long.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
+import os
+import shutil
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
@@ -18,7 +23,6 @@ import msgspec
 from cloister.config import MpcSettings, cache_folder
 from cloister.controller.mpc_offer import require_memory
 from cloister.controller.routes.mpc import MpcRoute
-from cloister.controller.shares_folder import SharesFolder
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable, StartingUp
 from cloister.messages.generation import VERSION
 from cloister.messages.vault import (
@@ -172,3 +176,39 @@ class MpcClientKeeper:
             )
         told = await asyncio.shield(self._local_parties.ready)
         return Path(told.parties)
+
+
+_PREFIX, _OWNER = "serve-", "owner"
+
+
+class SharesFolder:
+    """Where parties of our own keep their shares: a new folder within `parent`, for as long as this process lives.
+
+    All parties' shares lie there together, and together they are the weights: gigabytes that nobody else may find. A
+    server that was killed cannot remove its folder, so the next one does: a folder whose owner lives is locked. It is
+    on disk: a folder for what is temporary may be in memory.
+    """
+
+    def __init__(self, parent: Path) -> None:
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sweep(parent)
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        self._owner = os.open(self.path / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._owner, fcntl.LOCK_EX)
+
+    def remove(self) -> None:
+        """The folder and all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._owner)
+
+
+def sweep(parent: Path) -> None:
+    """Remove folders whose owners are gone."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # somebody else's, or being made or swept this moment
+            owner = os.open(folder / _OWNER, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(owner)

@@ -11,29 +11,29 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 from contextlib import suppress
 from time import time
+
+from msgspec.structs import asdict
 
 from cloister.attest.attester import find_attester
 from cloister.attest.evidence import Statement
 from cloister.config import Settings
-from cloister.controller.channel_key import ChannelKeys
-from cloister.controller.evidence import EvidenceMaker
-from cloister.controller.forkserver import ForkServer
+from cloister.controller.evidence import EvidenceMaker, find_release
+from cloister.controller.forkserver import ForkServer, reach_remote_vaults
 from cloister.controller.mpc_client import MpcClientKeeper
 from cloister.controller.mpc_offer import check_mpc
 from cloister.controller.relay import Relay
-from cloister.controller.release import find_release
-from cloister.controller.remote import reach_remote_vaults
-from cloister.controller.sealed_requests import SealedRequests
+from cloister.controller.sealed_requests import ChannelKeys, SealedRequests
 from cloister.controller.service import Service
-from cloister.controller.weights import SealedWeights, seal_weights
+from cloister.controller.weights import seal_weights
 from cloister.errors import CloisterError, ServiceUnavailable
 from cloister.levels import Needs, served
 from cloister.link.memory import LinkShape
 from cloister.link.network.handshake import digest_of
 from cloister.messages.frontend import Serving
-from cloister.messages.generation import VERSION, Ready
+from cloister.messages.generation import Ready
 from cloister.messages.lifecycle import Preloaded
 from cloister.models.source import ModelFolder
 
@@ -51,7 +51,7 @@ class Controller:
     def __init__(self, folder: ModelFolder, settings: Settings) -> None:
         self._folder = folder
         self._settings = settings
-        self._weights: SealedWeights | None = None
+        self._weights: int | None = None
         self._forkserver: ForkServer | None = None
         self._forkserver_up = False
         self._preloaded: Preloaded | None = None
@@ -80,26 +80,16 @@ class Controller:
             raise ServiceUnavailable("The service is not up yet.")
         facts, ready = self._preloaded, self._ready
         return Serving(
-            VERSION,
-            ready.vocabulary,
-            ready.max_context,
-            ready.kv_blocks,
-            ready.block_tokens,
-            ready.kernels,
+            **asdict(ready),
             levels=served(*[Needs.LINKS] * facts.partitionable, *[Needs.PARTIES] * bool(self._mpc)),
             missing_layers=facts.missing,
         )
-
-    @property
-    def service_pid(self) -> int | None:
-        """The service's process, for those who watch it."""
-        return self._service.pid if self._service else None
 
     async def start(self) -> Serving:
         """Start everything, in order."""
         self._launch_forkserver()
         self._weights = await seal_weights(self._folder, self._settings.engine)
-        self._digest = asyncio.create_task(asyncio.to_thread(digest_of, self._weights.fd))
+        self._digest = asyncio.create_task(asyncio.to_thread(digest_of, self._weights))
         await self._start_what_is_missing()
         self._keeper = asyncio.create_task(self._keep())
         if self._mpc:
@@ -123,8 +113,8 @@ class Controller:
             await self._forkserver.close()
         if self._digest:
             await asyncio.wait((self._digest,))
-        if self._weights:
-            self._weights.close()
+        if self._weights is not None:
+            os.close(self._weights)
             self._weights = None
 
     async def _statement(self) -> Statement:
@@ -164,11 +154,14 @@ class Controller:
 
     async def _preload_forkserver(self) -> ForkServer:
         assert self._weights is not None
+        controls = self._settings.controller
         forkserver = self._forkserver or self._launch_forkserver()
         try:
-            facts = await forkserver.preload(self._folder.name, self._folder.path, self._settings, self._weights.fd)
+            facts = await forkserver.preload(
+                self._folder, self._settings.engine, self._weights, allow_degraded=controls.allow_degraded_sandbox
+            )
             shape = LinkShape(facts.heads, facts.dim, facts.layers)
-            remote = await reach_remote_vaults(self._settings.controller, self._weights.fd, shape)
+            remote = await reach_remote_vaults(controls, self._weights, shape)
         except BaseException:
             self._forkserver = None
             await forkserver.close()

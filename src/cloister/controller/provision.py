@@ -3,41 +3,54 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import sys
 from pathlib import Path
+from time import time
 
+import msgspec
 from rich.console import Console
 
+from cloister.attest.attester import find_attester
+from cloister.attest.evidence import Statement
+from cloister.channel.envelope import receive_release
+from cloister.channel.sealing import ChannelKey
 from cloister.config import GatewaySettings, Settings
-from cloister.controller.delivery import Delivery
-from cloister.controller.unsealing import Unsealing
-from cloister.messages.lifecycle import StartController
+from cloister.controller.evidence import EvidenceMaker, find_release
+from cloister.controller.memory_folder import path_of
+from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable
+from cloister.messages.frontend import AskEvidence, Listening
+from cloister.messages.generation import VERSION, Failed
+from cloister.messages.lifecycle import StartController, failed
+from cloister.messages.sealed_weights import (
+    FromKeyWaiting,
+    FromUnsealer,
+    KeyTaken,
+    Locked,
+    OfferKey,
+    Packed,
+    StartKeyWaiting,
+    Unseal,
+    Unsealed,
+)
 from cloister.models.source import ModelFolder
+from cloister.process.child import environment, inherit_everywhere
+from cloister.process.handle import ModuleHandle
 from cloister.sealed_weights.file import WeightsBundle
 from cloister.sealed_weights.header import read_provider_key
 
-
-class Provision:
-    """The model's folder, and what to do with it when its weights are packed, and in the end."""
-
-    def __init__(self, folder: ModelFolder, unsealing: Unsealing | None = None) -> None:
-        self.folder = folder
-        self._unsealing = unsealing
-
-    async def packed(self) -> None:
-        """The weights are packed and every process that needs the folder's other files may still read them."""
-        if self._unsealing:
-            await self._unsealing.lock()
-
-    async def close(self) -> None:
-        if self._unsealing:
-            await self._unsealing.close()
+GRACE_S = 10.0
 
 
-async def provide(start: StartController, settings: Settings, console: Console) -> tuple[Provision, Settings]:
-    """The model, and the settings with the address that was promised while the server waited for it."""
+async def provide(
+    start: StartController, settings: Settings, console: Console
+) -> tuple[ModelFolder, Settings, Unsealing | None]:
+    """The model, the settings with the address that was promised while the server waited for it, and what is to be told
+    when the weights are packed, and in the end."""
     provider = settings.controller.provider_key
     if settings.controller.sealed_weights is None or provider is None:
-        return Provision(ModelFolder(start.name, Path(start.path), {})), settings
+        return ModelFolder(start.name, Path(start.path), {}), settings, None
     bundle = WeightsBundle.open(settings.controller.sealed_weights, read_provider_key(provider))
     try:
         key, gateway = await _delivered(bundle, settings, console)
@@ -49,7 +62,7 @@ async def provide(start: StartController, settings: Settings, console: Console) 
     except BaseException:
         await unsealing.close()
         raise
-    return Provision(folder, unsealing), settings.model_copy(update={"gateway": gateway})
+    return folder, settings.model_copy(update={"gateway": gateway}), unsealing
 
 
 async def _delivered(bundle: WeightsBundle, settings: Settings, console: Console) -> tuple[bytearray, GatewaySettings]:
@@ -62,3 +75,149 @@ async def _delivered(bundle: WeightsBundle, settings: Settings, console: Console
     finally:
         await delivery.close()
     return key, settings.gateway.model_copy(update={"port": int(url.rpartition(":")[2])})
+
+
+class Delivery:
+    """Waiting for the key of sealed weights: this node shows what it is, and its provider releases the key or not.
+
+    `open` the key-waiting process (`gateway.key_waiting`), which listens in the gateway's place; wait for the `key`;
+    `close` it before the gateway opens. The channel key is made for this wait alone: nothing that a user ever seals is
+    sealed to it, and it is gone with the wait (Petridish §5: only keys are transmitted).
+    """
+
+    def __init__(self, bundle: WeightsBundle, settings: Settings) -> None:
+        loop = asyncio.get_running_loop()
+        self._bundle = bundle
+        self._settings = settings
+        self._channel_key = ChannelKey.generate()
+        self._started = int(time())
+        self._layers: asyncio.Task[tuple[str, ...]] = asyncio.create_task(_missing_layers())
+        controls = settings.controller
+        self._evidence_maker = EvidenceMaker(
+            find_attester(controls.attester), find_release(controls.release), self._channel_key, self._statement
+        )
+        self.key: asyncio.Future[bytearray] = loop.create_future()
+
+    async def open(self) -> str:
+        """Start the key-waiting process; where it listens."""
+        self._waiting = ModuleHandle(
+            "key waiting",
+            "cloister.gateway.key_waiting",
+            FromKeyWaiting,
+            Listening,
+            hear=self._receive,
+            on_end=self._ended,
+        )
+        self._waiting.send(StartKeyWaiting(VERSION, self._settings.gateway.model_dump_json().encode()))
+        return (await self._waiting.ready).url
+
+    async def close(self) -> None:
+        """End the key-waiting process; the answer to who released the key gets time to go out."""
+        self._evidence_maker.close()
+        self._layers.cancel()
+        await self._waiting.close(GRACE_S, terminate=True)
+
+    async def _statement(self) -> Statement:
+        header = self._bundle.header
+        missing = await asyncio.shield(self._layers)
+        return Statement(header.model, header.digest, missing, self._started)
+
+    def _receive(self, message: msgspec.Struct) -> None:
+        match message:
+            case AskEvidence():
+                self._evidence_maker.answer(self._waiting.endpoint, message)
+            case OfferKey():
+                self._waiting.send(self._answer_to(message))
+
+    def _answer_to(self, offer: OfferKey) -> KeyTaken | Failed:
+        try:
+            key, answer = receive_release(self._channel_key, offer.message)
+            if not self._bundle.opens_with(key):
+                raise InvalidRequest("This is not the key of the weights that wait here.")
+        except CloisterError as reason:
+            return failed(offer.request_id, reason)
+        if self.key.done():  # released twice at once: both providers' answers are true
+            key[:] = bytes(len(key))
+        else:
+            self.key.set_result(key)
+        return KeyTaken(offer.request_id, answer)
+
+    def _ended(self) -> None:
+        if not self.key.done():
+            self.key.set_exception(
+                ServiceUnavailable("Key waiting ended while the server waited for its weights' key.")
+            )
+            self.key.exception()  # nobody may be waiting yet
+
+
+async def _missing_layers() -> tuple[str, ...]:
+    """What this machine's sandbox lacks: the provider wants to know before it trusts it with weights."""
+    command = (sys.executable, "-m", "cloister.process.sandbox")
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=environment())
+    said, _ = await process.communicate()
+    return tuple(json.loads(said)["missing"])
+
+
+class Unsealing:
+    """The controller's handle on the unsealer: `unseal`, have the weights packed, then `lock`.
+
+    The weights become a folder in memory, for as long as this is open. All children inherit the folder's descriptor,
+    for it has no path. The controller itself never looks inside.
+    """
+
+    def __init__(self) -> None:
+        self._handle = ModuleHandle(
+            "unsealer",
+            "cloister.controller.unsealer",
+            FromUnsealer,
+            Unsealed,
+            hear=self._receive,
+            on_end=self._ended,
+            lost=_lost(),
+        )
+        self._locked: asyncio.Future[None] | None = None
+        self._descriptor: int | None = None
+
+    async def unseal(self, name: str, path: Path, provider: str, content_key: bytearray) -> ModelFolder:
+        """The model, decrypted into memory. The key is erased here."""
+        try:
+            self._handle.send(Unseal(VERSION, str(path), provider, bytes(content_key)))
+        finally:
+            content_key[:] = bytes(len(content_key))
+        await self._handle.ready
+        self._descriptor = self._handle.endpoint.take_descriptor()
+        inherit_everywhere(self._descriptor)
+        return ModelFolder(name, path_of(self._descriptor), {})
+
+    async def lock(self) -> None:
+        """The parameters' files go: the packed weights are the only copy. The rest cannot be changed any more."""
+        self._locked = asyncio.get_running_loop().create_future()
+        self._handle.send(Packed())
+        if not self._handle.endpoint.open:
+            raise _lost()
+        await self._locked
+        await self._handle.ends()
+
+    async def close(self) -> None:
+        """The folder is gone when its last reader is."""
+        await self._handle.close()
+        if self._descriptor is not None:
+            inherit_everywhere(None)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _receive(self, message: msgspec.Struct) -> None:
+        if not isinstance(message, Locked) or self._locked is None or self._locked.done():
+            raise ProtocolError("The unsealer sent a message out of turn.")
+        self._locked.set_result(None)
+
+    def _ended(self) -> None:
+        if self._locked is not None and not self._locked.done():
+            self._locked.set_exception(_lost())
+
+
+def _lost() -> ServiceUnavailable:
+    return ServiceUnavailable(
+        "The process that unseals the weights ended.",
+        hint="Perhaps memory ran out: while they are packed the weights must fit into it twice.",
+    )

@@ -16,9 +16,8 @@ from msgspec.structs import replace
 
 from cloister.config import ControllerSettings
 from cloister.controller.core_lease import LeaseKeeper
-from cloister.controller.numbering import FRONTEND_BITS, frontend_of, local, wide
-from cloister.controller.requests import Request, Requests
-from cloister.controller.routes.base import Asked, Node, Route
+from cloister.controller.requests import Asked, Request, Requests, VaultQueue, frontend_of, in_own_words, local, wide
+from cloister.controller.routes.base import Node, Route
 from cloister.controller.routes.isolated import IsolatedRoute
 from cloister.controller.routes.mpc import MpcRoute
 from cloister.controller.routes.open import OpenRoute
@@ -26,9 +25,7 @@ from cloister.controller.routes.partitioned import PartitionedRoute
 from cloister.controller.routes.vault import VaultRoute
 from cloister.controller.service import Service
 from cloister.controller.sessions import Session, SessionKey, Sessions
-from cloister.controller.vault_queue import VaultQueue
 from cloister.controller.vaults import Vault, Vaults
-from cloister.controller.wording import in_own_words
 from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable, VaultLost
 from cloister.levels import Decodes
 from cloister.messages.frontend import Ask, AskSealed, EndSession, Serving
@@ -45,10 +42,6 @@ class Frontend(Protocol):
     def send_soon(self, message: msgspec.Struct) -> None: ...
 
 
-def _nothing_is_sealed(prompt: SealedPrompt) -> LockedPrompt:
-    raise ProtocolError("There is no sealed prompt.")
-
-
 class Relay:
     """All requests of all frontends. `lock` gives a sealed prompt with its key, when a vault is to have it."""
 
@@ -57,7 +50,7 @@ class Relay:
         settings: ControllerSettings,
         serving: Callable[[], Serving],
         cores: int,
-        lock: Callable[[SealedPrompt], LockedPrompt] = _nothing_is_sealed,
+        lock: Callable[[SealedPrompt], LockedPrompt],
     ) -> None:
         self._lock = lock
         self._frontends: dict[int, Frontend] = {}
@@ -91,8 +84,7 @@ class Relay:
     def remove_frontend(self, number: int) -> None:
         """A frontend is gone, and nobody waits for its requests."""
         self._frontends.pop(number, None)
-        for request_id in self._queue.waiting_from(number, FRONTEND_BITS):
-            self._queue.leave(request_id)
+        self._queue.leave_all_of(number)
         for request in self.requests.of_frontend(number):
             self._cancel(request)
 

@@ -1,7 +1,7 @@
-"""The requests under way, and the one gate through which anything said of them reaches the process that asked.
+"""The requests that wait for a vault, those under way, and the one gate through which what is said of them gets out.
 
-Answers pass as token ids and are not kept. Whoever says of a request what its level does not allow is ended: its
-endpoint raises ProtocolError.
+What waits is what came from a frontend, unread. Answers pass as token ids and are not kept. Whoever says of a request
+what its level does not allow is ended: its endpoint raises ProtocolError.
 """
 
 from __future__ import annotations
@@ -10,14 +10,109 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from cloister.controller.numbering import frontend_of
 from cloister.controller.sessions import Session
-from cloister.errors import CloisterError, ProtocolError
+from cloister.errors import (
+    CloisterError,
+    InvalidRequest,
+    PromptTooLong,
+    ProtocolError,
+    QueueFull,
+    ServiceUnavailable,
+    VaultLost,
+)
 from cloister.levels import Level
+from cloister.messages.frontend import Ask
 from cloister.messages.generation import Accepted, Failed, SamplingParams, Tokens
 from cloister.messages.lifecycle import failed
+from cloister.messages.prompts import LockedPrompt
 
 Holder = Literal["vault", "service", "mpc"]
+
+FRONTEND_BITS = 40
+_LOCAL = (1 << FRONTEND_BITS) - 1
+"""A frontend counts its own requests; elsewhere their ids carry the frontend's number too, in the bits above."""
+
+
+def wide(frontend: int, request_id: int) -> int:
+    """The controller's number for a frontend's request."""
+    if request_id > _LOCAL:
+        raise ProtocolError("A frontend's request id is too large.")
+    return frontend << FRONTEND_BITS | request_id
+
+
+def local(request_id: int) -> int:
+    """The frontend's own number."""
+    return request_id & _LOCAL
+
+
+def frontend_of(request_id: int) -> int:
+    """Which frontend it came from."""
+    return request_id >> FRONTEND_BITS
+
+
+@dataclass(frozen=True, repr=False)
+class Asked:
+    """What a frontend asks for, and the prompt as its reader will get it."""
+
+    ask: Ask
+    prompt: bytes | LockedPrompt
+
+    @property
+    def request_id(self) -> int:
+        return self.ask.request_id
+
+
+class VaultQueue:
+    """First come, first served, and no more than may wait. `serve` takes a request, or raises QueueFull while there is
+    no vault for it."""
+
+    def __init__(self, most: int, serve: Callable[[Asked], None]) -> None:
+        self._most = most
+        self._serve = serve
+        self._waiting: dict[int, Asked] = {}
+        self._moving = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, request_id: int) -> bool:
+        return request_id in self._waiting
+
+    def enter(self, asked: Asked) -> None:
+        """Serve the request now, or let it wait behind those who came before."""
+        if not self._waiting:
+            try:
+                self._serve(asked)
+                return
+            except QueueFull:
+                pass
+        if len(self._waiting) >= self._most:
+            raise QueueFull("All vaults are in use and too many requests wait for one.", retry_after=2)
+        self._waiting[asked.request_id] = asked
+
+    def leave(self, request_id: int) -> bool:
+        """Whether the request waited; it does no more."""
+        return self._waiting.pop(request_id, None) is not None
+
+    def leave_all_of(self, frontend: int) -> None:
+        for request_id in [one for one in self._waiting if frontend_of(one) == frontend]:
+            self.leave(request_id)
+
+    def move(self) -> None:
+        """A vault may be free: serve as many as there are vaults for."""
+        if self._moving:  # serving one may end a session, which calls again
+            return
+        self._moving = True
+        try:
+            while self._waiting:
+                asked = next(iter(self._waiting.values()))
+                try:
+                    self._serve(asked)
+                except QueueFull:
+                    return
+                self._waiting.pop(asked.request_id, None)
+        finally:
+            self._moving = False
 
 
 @dataclass
@@ -126,3 +221,32 @@ class Requests:
         vocabulary = self._vocabulary()
         if any(token >= vocabulary for token in message.tokens):
             raise ProtocolError("A token is not of this model.")
+
+
+MAX_RETRY_AFTER_S = 60
+
+_LOST = frozenset(str(VaultLost.because(reason)) for reason in ("vault_lost", "vault_timeout", "link_malformed"))
+_FIELDS = frozenset({"prompt", "logit_bias", "max_tokens", "logprobs", "repetition_penalty"})
+_WORDS = {
+    InvalidRequest.code: "The service cannot do this: see that token ids and logit_bias are of this model.",
+    PromptTooLong.code: "Prompt and answer are longer than the service can hold. Shorten the prompt.",
+    QueueFull.code: "Too many requests wait already.",
+    ServiceUnavailable.code: "The service could not go on with the request. Try again.",
+    VaultLost.code: str(VaultLost.because("vault_lost")),
+}
+
+
+def in_own_words(told: Failed) -> Failed:
+    """The same failure as far as its code is one the service has; none of its text that is not ours to the letter.
+
+    The service is sealed, and what it says goes to users as tokens and numbers; text it wrote itself would be a way out
+    for whatever it holds of somebody else.
+    """
+    retry_after = min(max(told.retry_after, 0), MAX_RETRY_AFTER_S)
+    words = _WORDS.get(told.code)
+    if words is None:
+        return Failed(told.request_id, CloisterError.code, "The service failed.")
+    if told.code == VaultLost.code and told.message in _LOST:
+        words = told.message
+    param = told.param if told.param in _FIELDS else None
+    return Failed(told.request_id, told.code, words, retry_after, param=param)

@@ -7,25 +7,73 @@ but a vault has a prompt's key and its bytes and the right to open them (Petridi
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from cloister.channel.envelope import Envelope
-from cloister.controller.channel_key import ChannelKeys
-from cloister.controller.numbering import frontend_of, local, wide
+from cloister.channel.sealing import DEFAULT_LIMIT, ChannelKey, RequestKeys, SeenMessages
 from cloister.controller.relay import Frontend
-from cloister.errors import CloisterError, PromptTooLong, ProtocolError, QueueFull, ServiceUnavailable
+from cloister.controller.requests import frontend_of, local, wide
+from cloister.errors import (
+    ChannelKeyUnknown,
+    CloisterError,
+    PromptTooLong,
+    ProtocolError,
+    QueueFull,
+    ServiceUnavailable,
+)
 from cloister.messages.frontend import Leave, Sealed, SealedPart, Serve, Taken
 from cloister.messages.generation import Failed
 from cloister.messages.lifecycle import failed
 from cloister.messages.prompts import MAX_SEALED_PROMPT_BYTES, LockedPrompt, SealedPrompt
+
+log = logging.getLogger(__name__)
 
 MAX_REQUESTS = 4096
 MAX_HELD_BYTES = 48 * 1024 * 1024
 """Of requests that have no answer yet, together: as much as a socket to a busy sealed API may hold back."""
 
 _SMALL_BYTES = 4096
+
+
+class ChannelKeys:
+    """The key that users seal requests to: made at start, bound into the evidence, never written anywhere.
+
+    Each message is taken once. A key that has taken as many as can be remembered is replaced; clients then verify the
+    node anew.
+    """
+
+    def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
+        self._limit = limit
+        self._renew()
+
+    @property
+    def public(self) -> bytes:
+        """What evidence binds and clients seal to."""
+        return self._key.public
+
+    def accept(self, envelope: Envelope) -> RequestKeys:
+        """The keys of a request; ChannelKeyUnknown, MessageRepeated or ChannelBroken if it is not for us to open."""
+        if envelope.key_id != self._key.key_id:
+            raise ChannelKeyUnknown(
+                "This node does not hold the key the request was sealed to.",
+                hint="It started again since: verify it anew and send again.",
+            )
+        keys = self._key.accept(envelope.enc)
+        try:
+            self._seen.add(envelope.enc)
+        except BaseException:
+            keys.erase()
+            raise
+        if self._seen.full:
+            log.info("The channel key has taken as many messages as it may; there is a new one.")
+            self._renew()
+        return keys
+
+    def _renew(self) -> None:
+        self._key, self._seen = ChannelKey.generate(), SeenMessages(self._limit)
 
 
 @dataclass(eq=False, repr=False)
@@ -48,9 +96,6 @@ class SealedRequests:
         self._sealed_api: Frontend | None = None
         self._requests: dict[int, SealedRequest] = {}
         self._held_bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._requests)
 
     # ---- gateways
 
@@ -97,8 +142,7 @@ class SealedRequests:
         number = message.request_id
         if (request := self._requests.get(number)) is None:
             return
-        if not request.begun:
-            self._begin(request)
+        self._begin(request)
         if isinstance(message, Failed):
             request.frontend.send(replace(message, request_id=local(number)))
             self._forget(number)

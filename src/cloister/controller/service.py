@@ -28,10 +28,6 @@ class Service:
         child, ours = forkserver.spawn("service")
         self._handle = Handle("service", child, ours, FromSealedService, Ready, hear=self._receive, on_end=self._ended)
 
-    @property
-    def pid(self) -> int | None:
-        return self._handle.pid
-
     async def ready(self, patience_s: float) -> Ready:
         """What it says when it can serve."""
         try:

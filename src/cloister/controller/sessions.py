@@ -54,7 +54,6 @@ class Sessions:
         self._on_open = on_open
         self._on_close = on_close
         self._by_key: dict[SessionKey, Session] = {}
-        self._by_vault: dict[int, Session] = {}
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -64,7 +63,7 @@ class Sessions:
         return [session.vault for session in self._by_key.values()]
 
     def of_vault(self, vault: Vault) -> Session | None:
-        return self._by_vault.get(vault.number)
+        return next((session for session in self._by_key.values() if session.vault is vault), None)
 
     def join(self, key: SessionKey, request_id: int, *, keep: bool) -> Session:
         """The session for one more request; begun if there is none."""
@@ -97,7 +96,6 @@ class Sessions:
         if self._by_key.get(session.key) is not session:
             return
         del self._by_key[session.key]
-        del self._by_vault[session.vault.number]
         if session.idle is not None:
             session.idle.cancel()
         session.vault.close(wait_s)
@@ -113,7 +111,6 @@ class Sessions:
             if idle is None:
                 raise QueueFull("All vaults are in use.", retry_after=2)
             self.end(idle)
-        session = Session(key, self._vaults.take())
-        self._by_key[key] = self._by_vault[session.vault.number] = session
+        session = self._by_key[key] = Session(key, self._vaults.take())
         self._on_open(session.vault)
         return session

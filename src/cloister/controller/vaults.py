@@ -14,8 +14,7 @@ from time import monotonic
 
 import msgspec
 
-from cloister.controller.forkserver import ForkServer
-from cloister.controller.remote import Remote
+from cloister.controller.forkserver import ForkServer, Remote
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.link.memory import LinkMemory, LinkShape
 from cloister.messages.generation import VERSION
@@ -40,7 +39,6 @@ class Vault:
         self.number = number
         self.link = LinkMemory(shape)
         self.open = True
-        self.sealed = False
         self.ordered_at = monotonic()
         self.taken_at: float | None = None
         self.sealed_at: float | None = None
@@ -51,12 +49,8 @@ class Vault:
         self._channel = Endpoint(ours, FromVault, self._receive, self.give_up)
         self._patience = asyncio.get_running_loop().call_later(ready_s, self.give_up)
 
-    @property
-    def pid(self) -> int | None:
-        return self._child.pid
-
     def send(self, message: msgspec.Struct) -> None:
-        if self.sealed:
+        if self.sealed_at is not None:
             self._channel.send(message)
         elif self.open:
             self._held_back.append(message)
@@ -79,11 +73,10 @@ class Vault:
         self.link.close()
 
     def _receive(self, message: msgspec.Struct) -> None:
-        if self.sealed:
+        if self.sealed_at is not None:
             self._on_message(self, message)
         elif isinstance(message, VaultReady) and message.version == VERSION:
             self._patience.cancel()
-            self.sealed = True
             self.sealed_at = monotonic()
             for held in self._held_back:
                 self._channel.send(held)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from asyncio.subprocess import PIPE, Process
-from dataclasses import dataclass
+from asyncio.subprocess import PIPE
 
 import msgspec
 
@@ -24,19 +23,9 @@ from cloister.process.child import inherited
 PACKER = "cloister.models.pack_weights"
 
 
-@dataclass(frozen=True, slots=True)
-class SealedWeights:
-    """A read-only descriptor of a file that nobody can change any more."""
-
-    fd: int
-    bytes: int
-
-    def close(self) -> None:
-        os.close(self.fd)
-
-
-async def seal_weights(folder: ModelFolder, settings: EngineSettings) -> SealedWeights:
-    """The model's weights, packed for the kernels of these settings."""
+async def seal_weights(folder: ModelFolder, settings: EngineSettings) -> int:
+    """The model's weights, packed for the kernels of these settings: a read-only descriptor of a file that nobody can
+    change any more."""
     writable = create_memory_file("cloister-weights")
     try:
         await _pack(folder, settings, writable)
@@ -45,7 +34,7 @@ async def seal_weights(folder: ModelFolder, settings: EngineSettings) -> SealedW
     finally:
         os.close(writable)
     check_sealed(fd)
-    return SealedWeights(fd, os.fstat(fd).st_size)
+    return fd
 
 
 async def _pack(folder: ModelFolder, settings: EngineSettings, fd: int) -> None:
@@ -55,16 +44,11 @@ async def _pack(folder: ModelFolder, settings: EngineSettings, fd: int) -> None:
     try:
         said, _ = await packer.communicate(msgspec.json.encode(start))
     finally:
-        await _end(packer)
+        if packer.returncode is None:  # even if we were cancelled, no packer stays behind with a writable descriptor
+            packer.kill()
+            await packer.wait()
     if packer.returncode or not os.fstat(fd).st_size:
         raise _why(said, packer.returncode)
-
-
-async def _end(packer: Process) -> None:
-    """Whatever happened, even our own cancellation: no packer stays behind with a writable descriptor."""
-    if packer.returncode is None:
-        packer.kill()
-        await packer.wait()
 
 
 def _why(said: bytes, status: int | None) -> CloisterError:

@@ -1,4 +1,5 @@
-"""What a forked child does: enter its own namespaces, prepare its role, seal itself, and only then speak.
+"""What all children are born with, and what each does: enter its own namespaces, prepare its role, seal itself, and
+only then speak.
 
 The order is the point (cloister.process.sandbox): threads start after `enter_own` and before `seal`, and nothing of
 a user reaches the process before it is sealed. A child that fails before that says which error, in the service's case,
@@ -11,15 +12,28 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
-from cloister.forkserver.preloaded import PreloadedModel
+import torch
+
+from cloister.compute.choose import choose_device
+from cloister.config import EngineSettings
+from cloister.errors import ProtocolError
 from cloister.messages.frames import encode_frame
-from cloister.messages.lifecycle import Spawn, start_failed
+from cloister.messages.generation import VERSION
+from cloister.messages.lifecycle import Preload, Spawn, start_failed
+from cloister.models.decoder import Decoder
+from cloister.models.load import load_decoder
+from cloister.models.sealed import SealedParts
+from cloister.models.source import open_folder
 from cloister.process.hardening import name_process
 from cloister.process.sandbox.layers import Profile
 from cloister.process.sandbox.namespaces import enter_own
 from cloister.process.sandbox.seal import seal
+from cloister.prompts.reading import PromptReading
+from cloister.prompts.tokenizer import Tokenizer
 from cloister.service import process as service
 from cloister.vault import process as vault
 
@@ -31,7 +45,40 @@ VAULT_BEYOND_KV = 64 * MIB
 SERVICE_BEYOND_KV = 1024 * MIB
 """Memory a child may take after the seal; its KV cache is reserved before."""
 
+_ROW_WORTH = 16
+"""Floats of scratch a prefilled row takes, in widths of the hidden state: a generous guess for any of our models."""
+
 Role = Callable[[socket.socket], None]
+
+
+@dataclass(frozen=True)
+class PreloadedModel:
+    """Made once in the fork server, used by every child."""
+
+    settings: EngineSettings
+    decoder: Decoder
+    reading: PromptReading
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Memory the computation of one chunk takes beyond the KV cache, at most."""
+        width = self.decoder.heads * self.decoder.cache_shape.dim
+        return self.settings.chunk_tokens * _ROW_WORTH * width * 4
+
+
+def load_model(preload: Preload, weights: int) -> PreloadedModel:
+    """Load everything, without starting a thread."""
+    if preload.version != VERSION:
+        raise ProtocolError("The fork server was started by a controller of another version.")
+    torch.set_num_threads(1)
+    settings = EngineSettings.model_validate_json(preload.settings)
+    # One thread is the caller's own. A child starts its team after the fork, which threads would not survive.
+    device = choose_device(settings.model_copy(update={"threads": 1}))
+    folder = open_folder(Path(preload.path), preload.name)
+    decoder = load_decoder(folder, SealedParts(weights, device.kernels), device, settings.max_context)
+    tokenizer = Tokenizer(folder)
+    tokenizer.warm()
+    return PreloadedModel(settings, decoder, PromptReading(tokenizer, decoder.vocabulary, decoder.max_context))
 
 
 def live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], *, allow_degraded: bool) -> NoReturn:

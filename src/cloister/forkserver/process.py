@@ -1,28 +1,27 @@
-"""The fork server's life: load, rehearse, leave the host, then fork children on order and bury them."""
+"""The fork server's life: load, rehearse, leave the host, then fork children on order and bury them.
+
+It imports torch and all it will need at once, while the controller has the weights packed.
+"""
 
 from __future__ import annotations
 
 import gc
 import os
 import socket
-from typing import TypeAlias
 
 from cloister.errors import ProtocolError, SetupError
+from cloister.forkserver import child
+from cloister.forkserver.rehearsal import rehearse
 from cloister.messages.lifecycle import Preload, Preloaded, Spawn, Spawned, ToForkServer, start_failed
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.sandbox.namespaces import empty_root, fresh_pid_namespace, leave_host
+from cloister.process.sandbox.seal import available_layers
 from cloister.process.sandbox.seccomp import filter_program
-from cloister.process.sandbox.trial import available_layers
-
-Endpoint: TypeAlias = BlockingEndpoint[Preload | Spawn]
 
 
 def serve(control: socket.socket) -> None:
     """Serve until the controller hangs up; the children end with this process."""
-    endpoint: Endpoint = BlockingEndpoint(control, ToForkServer)
-    import cloister.forkserver.child  # torch and all: while the controller has the weights packed
-    import cloister.forkserver.rehearsal  # noqa: F401
-
+    endpoint: BlockingEndpoint[ToForkServer] = BlockingEndpoint(control, ToForkServer)
     order = endpoint.next()
     if order is None:
         return
@@ -40,18 +39,12 @@ def serve(control: socket.socket) -> None:
 class ForkServer:
     """Loaded, alone in its namespaces, and ready to fork."""
 
-    def __init__(self, endpoint: Endpoint, preload: Preload, weights: int) -> None:
+    def __init__(self, endpoint: BlockingEndpoint[ToForkServer], preload: Preload, weights: int) -> None:
         layers = available_layers()
         layers.require(allow_degraded=preload.allow_degraded)
-        from cloister.forkserver import child
-        from cloister.forkserver.preloaded import load_model
-        from cloister.forkserver.rehearsal import rehearse
-        from cloister.vault.process import partitionable
-
         self._endpoint = endpoint
         self._allow_degraded = preload.allow_degraded
-        self._child = child
-        self._model = load_model(preload, weights)
+        self._model = child.load_model(preload, weights)
         os.close(weights)
         rehearse(self._model)
         for receives in (False, True):  # assembled once here, not once in every child, which is pid 1 of its namespace
@@ -65,7 +58,7 @@ class ForkServer:
         self._living: dict[int, int] = {}
         decoder = self._model.decoder
         shape = decoder.cache_shape
-        able = partitionable(decoder)
+        able = not decoder.device.partition_refusal(decoder)
         endpoint.send(Preloaded(decoder.heads, shape.dim, shape.layers, partitionable=able, missing=layers.missing))
 
     def run(self) -> None:
@@ -79,11 +72,11 @@ class ForkServer:
                 raise ProtocolError("The fork server is loaded already.")
 
     def _fork(self, spawn: Spawn) -> None:
-        descriptors = self._endpoint.take_descriptors(self._child.DESCRIPTORS[spawn.role])
+        descriptors = self._endpoint.take_descriptors(child.DESCRIPTORS[spawn.role])
         fresh_pid_namespace()
         pid = os.fork()
         if not pid:
-            self._child.live(spawn, self._model, descriptors, allow_degraded=self._allow_degraded)
+            child.live(spawn, self._model, descriptors, allow_degraded=self._allow_degraded)
         pidfd = os.pidfd_open(pid)
         self._living[pidfd] = pid
         for descriptor in descriptors:

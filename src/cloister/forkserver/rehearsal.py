@@ -10,7 +10,7 @@ import msgspec
 
 from cloister.channel.sealing import seal_prompt
 from cloister.engine.runner import ModelRunner, reserve_cache
-from cloister.forkserver.preloaded import PreloadedModel
+from cloister.forkserver.child import PreloadedModel
 from cloister.levels import ISOLATED, PARTITIONED, VaultLevel
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import Cancel, Failed, SamplingParams
@@ -24,14 +24,7 @@ from cloister.messages.prompts import (
     TokenPrompt,
     write_prompt,
 )
-from cloister.messages.vault import (
-    Confide,
-    FromVault,
-    LeaseCores,
-    Release,
-    ToVault,
-    WantCores,
-)
+from cloister.messages.vault import Confide, FromVault, LeaseCores, Release, ToVault, WantCores
 from cloister.vault.process import Unasked, Vault
 
 PROMPTS: tuple[Prompt, ...] = (
@@ -57,10 +50,10 @@ WAYS = (
 
 
 def rehearse(model: PreloadedModel) -> None:
-    """Play all prompts in all ways at both levels through a vault without a link."""
-    stage = _Stage()
+    """Play all prompts in all ways at both levels through a vault whose link nobody asks."""
+    answerer = Unasked(slots=1)
     runner = ModelRunner(model.decoder, reserve_cache(model.decoder, model.settings.vault_kv_mib))
-    vault = Vault(model.decoder, model.reading, model.settings, runner, stage)
+    vault = Vault(model.decoder, model.reading, model.settings, runner, answerer)
     levels: tuple[VaultLevel, ...] = (PARTITIONED, ISOLATED)
     number = 0
     for level in levels:
@@ -72,7 +65,7 @@ def rehearse(model: PreloadedModel) -> None:
             for key in (bytearray(32), bytearray(b"?" * 32)):  # the second does not open it
                 number += 1
                 _play(vault, Confide(number, level, _locked(field, written, key), WAYS[0]))
-    stage.close()
+    answerer.close()
 
 
 def _locked(field: PromptField, written: bytes, key: bytearray) -> LockedPrompt:
@@ -88,28 +81,11 @@ def _play(vault: Vault, confided: Confide) -> None:
     _over_the_wire(vault, Cancel(confided.request_id))
 
 
-def _over_the_wire(vault: Vault, message: Confide | Release | Cancel | LeaseCores) -> list[msgspec.Struct]:
+def _over_the_wire(vault: Vault, message: ToVault) -> list[msgspec.Struct]:
     """What the vault says, after both messages went through bytes as they will."""
-    to_vault: FrameReader[Confide | Release | Cancel | LeaseCores] = FrameReader(ToVault)
+    to_vault: FrameReader[ToVault] = FrameReader(ToVault)
     from_vault: FrameReader[msgspec.Struct] = FrameReader(FromVault)
     replies = vault.hear(to_vault.feed(encode_frame((message,))))
     if any(isinstance(reply, Failed) and reply.code == "internal_error" for reply in replies):
         raise RuntimeError("the rehearsal failed")
     return from_vault.feed(encode_frame(tuple(replies)))
-
-
-class _Stage(Unasked):
-    """Has slots, which nobody asks about."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._taken: set[int] = set()
-
-    def free_slot(self) -> int | None:
-        return 0 if not self._taken else None
-
-    def expose(self, slot: int, blocks: object, *, start: int, end: int, rotation: int) -> None:
-        self._taken.add(slot)
-
-    def withdraw(self, slot: int) -> None:
-        self._taken.discard(slot)

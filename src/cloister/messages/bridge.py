@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from cloister.messages.prompts import _Silent
 from cloister.messages.vault import CoresDone, LeaseCores, WantCores
 
 Role = Literal["server", "vault_host"]
@@ -19,15 +20,12 @@ Count = Annotated[int, Meta(ge=1, le=2**20)]
 Encoded = Annotated[bytes, Meta(min_length=1, max_length=4096)]
 
 
-class Credentials(Struct, frozen=True, forbid_unknown_fields=True):
+class Credentials(_Silent, Struct, frozen=True, forbid_unknown_fields=True):
     """A role's private key and certificate (PEM), and the other role's certificate (DER): the only one accepted."""
 
     role: Role
     own: Encoded
     peer: Encoded
-
-    def __repr__(self) -> str:
-        return "Credentials(…)"
 
 
 class VaultRequest(Struct, frozen=True, tag="vault_request", forbid_unknown_fields=True):

@@ -17,13 +17,12 @@ from cloister.messages.generation import (
     Cancel,
     Failed,
     Name,
+    OfRequest,
     Ready,
-    RequestId,
     SamplingParams,
     Stats,
     Submit,
     Tokens,
-    _Discreet,
 )
 from cloister.messages.lifecycle import Path, StartFailed
 from cloister.messages.prompts import Enc, PromptBytes, RequestKey, SealedPrompt
@@ -33,7 +32,7 @@ MAX_SEALED_BYTES = 15 * 1024 * 1024
 MAX_PART_BYTES = 1 << 18
 
 
-class Ask(_Discreet, Struct, frozen=True, tag="ask", forbid_unknown_fields=True):
+class Ask(OfRequest, frozen=True, tag="ask"):
     """Gateway → controller: serve this prompt in a vault. (A frontend that may read it sends Submit, tokens and all.)
 
     Requests of one tenant with one `session` share a vault. With `keep` it outlives its requests until it is idle for
@@ -41,7 +40,6 @@ class Ask(_Discreet, Struct, frozen=True, tag="ask", forbid_unknown_fields=True)
     into one vault (Petridish §7.2): it comes from the keys file, never from a request.
     """
 
-    request_id: RequestId
     tenant: Name
     level: ConfidedLevel
     session: Name
@@ -59,46 +57,39 @@ class EndSession(Struct, frozen=True, tag="end_session", forbid_unknown_fields=T
     group: Annotated[str, Meta(max_length=256)] = ""
 
 
-class Sealed(_Discreet, Struct, frozen=True, tag="sealed", forbid_unknown_fields=True):
+class Sealed(OfRequest, frozen=True, tag="sealed"):
     """Gateway → controller: a request sealed to the channel key. SealedPart or Failed come of it."""
 
-    request_id: RequestId
     envelope: Annotated[bytes, Meta(max_length=MAX_SEALED_BYTES)]
 
 
-class SealedPart(_Discreet, Struct, frozen=True, tag="sealed_part", forbid_unknown_fields=True):
+class SealedPart(OfRequest, frozen=True, tag="sealed_part"):
     """Sealed API → controller → gateway: more of a sealed answer. With `end` it is whole."""
 
-    request_id: RequestId
     data: Annotated[bytes, Meta(max_length=MAX_PART_BYTES)]
     end: bool = False
 
 
-class Taken(Struct, frozen=True, tag="taken", forbid_unknown_fields=True):
+class Taken(OfRequest, frozen=True, tag="taken"):
     """Gateway → controller → sealed API: the user has taken so many bytes more of a sealed answer."""
 
-    request_id: RequestId
     bytes: Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
-class Leave(Struct, frozen=True, tag="leave", forbid_unknown_fields=True):
+class Leave(OfRequest, frozen=True, tag="leave"):
     """Gateway → controller → sealed API: nobody waits for this sealed answer any more. Unknown ids are ignored."""
 
-    request_id: RequestId
 
-
-class AskEvidence(Struct, frozen=True, tag="ask_evidence", forbid_unknown_fields=True):
+class AskEvidence(OfRequest, frozen=True, tag="ask_evidence"):
     """Gateway → controller: evidence over this nonce, for a client that saw a log of `since` entries last."""
 
-    request_id: RequestId
     nonce: Annotated[bytes, Meta(min_length=32, max_length=32)]
     since: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
 
 
-class Evidence(_Discreet, Struct, frozen=True, tag="evidence", forbid_unknown_fields=True):
+class Evidence(OfRequest, frozen=True, tag="evidence"):
     """Controller → gateway: the document, as JSON."""
 
-    request_id: RequestId
     document: Annotated[bytes, Meta(max_length=1 << 20)]
 
 
@@ -132,10 +123,9 @@ FromGateway = Listening | StartFailed | Ask | AskGenerating | Sealed | Taken | L
 ToGateway = StartFrontend | Serving | AboutGenerating | SealedPart | Evidence
 
 
-class Serve(_Discreet, Struct, frozen=True, tag="serve", forbid_unknown_fields=True):
+class Serve(OfRequest, frozen=True, tag="serve"):
     """Controller → sealed API: answer this sealed request, which has so many prompts. SealedPart or Failed follows."""
 
-    request_id: RequestId
     enc: Enc
     request: Annotated[bytes, Meta(max_length=MAX_SEALED_BYTES)]
     prompts: Annotated[int, Meta(ge=0, le=128)]

@@ -65,10 +65,10 @@ class SamplingParams(Struct, frozen=True, forbid_unknown_fields=True):
         return {name for name, wished in wishes.items() if wished}
 
 
-class _Discreet:
+class OfRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """Shows which request a message is of, never what it says: a message may be printed by a failing line of code."""
 
-    request_id: int
+    request_id: RequestId
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(request_id={self.request_id})"
@@ -108,7 +108,7 @@ class Partition(Struct, frozen=True, forbid_unknown_fields=True):
     rotation: Annotated[int, Meta(ge=0)] = 0
 
 
-class Submit(_Discreet, Struct, frozen=True, tag="submit", forbid_unknown_fields=True):
+class Submit(OfRequest, frozen=True, tag="submit"):
     """Frontend → service: generate from these tokens. `tenant` is for fairness and, later, for cache visibility.
 
     `spans` labels the prompt's tokens, in order and without gaps; none means that all are private. Each label is a
@@ -117,7 +117,6 @@ class Submit(_Discreet, Struct, frozen=True, tag="submit", forbid_unknown_fields
     tokens alone, and may be empty. Each of them is decoded as a sequence of its own (Tokens.sequence).
     """
 
-    request_id: RequestId
     tenant: Name
     prompt: Annotated[tuple[TokenId, ...], Meta(max_length=1_048_576)]
     params: SamplingParams
@@ -140,10 +139,8 @@ class Submit(_Discreet, Struct, frozen=True, tag="submit", forbid_unknown_fields
         return self.partitions[0] if self.partitions else None
 
 
-class Cancel(Struct, frozen=True, tag="cancel", forbid_unknown_fields=True):
+class Cancel(OfRequest, frozen=True, tag="cancel"):
     """Frontend → service: nobody waits for this request any more. Unknown ids are ignored: it may just have ended."""
-
-    request_id: RequestId
 
 
 class AskStats(Struct, frozen=True, tag="ask_stats", forbid_unknown_fields=True):
@@ -168,10 +165,9 @@ class Ready(Struct, frozen=True, tag="ready", forbid_unknown_fields=True):
     kernels: str
 
 
-class Accepted(Struct, frozen=True, tag="accepted", forbid_unknown_fields=True):
+class Accepted(OfRequest, frozen=True, tag="accepted"):
     """Service → frontend: the request is queued. `prompt_tokens` where the frontend did not read the prompt itself."""
 
-    request_id: RequestId
     prompt_tokens: int = 0
 
 
@@ -188,7 +184,7 @@ class Progress(Struct, frozen=True, forbid_unknown_fields=True):
     seconds_per_token: Annotated[float, Meta(ge=0, le=1e9)] | None = None
 
 
-class Tokens(_Discreet, Struct, frozen=True, tag="tokens", forbid_unknown_fields=True):
+class Tokens(OfRequest, frozen=True, tag="tokens"):
     """Service → frontend: new tokens of one request, in order. `finish` is set on the last message, which may be empty.
 
     A stop token is part of `tokens` (the frontend hides it). `prompt_logprobs` comes once, before or with the first
@@ -196,7 +192,6 @@ class Tokens(_Discreet, Struct, frozen=True, tag="tokens", forbid_unknown_fields
     `sequence` says which of the request's sequences they belong to, where it has several; 0 is the user's own.
     """
 
-    request_id: RequestId
     tokens: tuple[TokenId, ...] = ()
     logprobs: tuple[TokenLogprob, ...] | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from cloister.messages.frontend import AskEvidence, Evidence, Listening
-from cloister.messages.generation import Failed, RequestId, _Discreet
+from cloister.messages.generation import Failed, OfRequest
 from cloister.messages.lifecycle import Path, StartFailed
 from cloister.messages.prompts import _Silent
 
@@ -21,17 +21,15 @@ class StartKeyWaiting(Struct, frozen=True, tag="start_key_waiting", forbid_unkno
     settings: Annotated[bytes, Meta(max_length=65536)]
 
 
-class OfferKey(_Discreet, Struct, frozen=True, tag="offer_key", forbid_unknown_fields=True):
+class OfferKey(OfRequest, frozen=True, tag="offer_key"):
     """KeyWaiting → controller: somebody releases a key, sealed to the controller. KeyTaken or Failed comes of it."""
 
-    request_id: RequestId
     message: Annotated[bytes, Meta(max_length=MAX_MESSAGE_BYTES)]
 
 
-class KeyTaken(_Discreet, Struct, frozen=True, tag="key_taken", forbid_unknown_fields=True):
+class KeyTaken(OfRequest, frozen=True, tag="key_taken"):
     """Controller → key waiting: it was the right one; the sealed answer says so to who released it."""
 
-    request_id: RequestId
     answer: Annotated[bytes, Meta(max_length=MAX_MESSAGE_BYTES)]
 
 

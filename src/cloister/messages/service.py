@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Ready, RequestId, Stats, Submit, Tokens
+from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, OfRequest, Ready, Stats, Submit, Tokens
 from cloister.messages.lifecycle import StartFailed
 
 LinkId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -36,13 +36,11 @@ class Paused(Struct, frozen=True, tag="paused", forbid_unknown_fields=True):
     """Service → controller: no step until Resume."""
 
 
-class AskView(Struct, frozen=True, tag="ask_view", forbid_unknown_fields=True):
+class AskView(OfRequest, frozen=True, tag="ask_view"):
     """Controller → service: say what you have received of this request (for the page's "What the provider sees")."""
 
-    request_id: RequestId
 
-
-class View(Struct, frozen=True, tag="view", forbid_unknown_fields=True):
+class View(OfRequest, frozen=True, tag="view"):
     """Service → controller: what this process has received and made of one request.
 
     Numbers and tokens it really holds: the prompt's tokens it was given (at `partitioned`: the public ones), how many
@@ -50,7 +48,6 @@ class View(Struct, frozen=True, tag="view", forbid_unknown_fields=True):
     stay here: whoever carries them out of the node can solve for the prompt.
     """
 
-    request_id: RequestId
     known: bool
     prompt: tuple[int, ...] = ()
     output: tuple[int, ...] = ()

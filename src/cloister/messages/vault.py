@@ -18,31 +18,27 @@ from cloister.messages.generation import (
     Failed,
     FinishReason,
     Name,
-    RequestId,
+    OfRequest,
     SamplingParams,
     SequenceNumber,
     TokenId,
     TokenLogprob,
     Tokens,
-    _Discreet,
 )
 from cloister.messages.lifecycle import Path, StartFailed
 from cloister.messages.prompts import LockedPrompt, PromptBytes, _Silent
 
 
-class Confide(_Discreet, Struct, frozen=True, tag="confide", forbid_unknown_fields=True):
+class Confide(OfRequest, frozen=True, tag="confide"):
     """Controller → vault: serve this prompt, as far as its level has a vault do it (levels.Decodes)."""
 
-    request_id: RequestId
     level: ConfidedLevel
     prompt: PromptBytes | LockedPrompt
     params: SamplingParams
 
 
-class Release(Struct, frozen=True, tag="release", forbid_unknown_fields=True):
+class Release(OfRequest, frozen=True, tag="release"):
     """Controller → vault: the service asks nothing more for this request; its slot is free, its KV may be reused."""
-
-    request_id: RequestId
 
 
 class LeaseCores(Struct, frozen=True, tag="lease_cores", forbid_unknown_fields=True):
@@ -57,10 +53,9 @@ class VaultReady(Struct, frozen=True, tag="vault_ready", forbid_unknown_fields=T
     version: int
 
 
-class Understood(_Discreet, Struct, frozen=True, tag="understood", forbid_unknown_fields=True):
+class Understood(OfRequest, frozen=True, tag="understood"):
     """Vault → controller: the prompt was read and is in order. Its length is the user's to know, not the service's."""
 
-    request_id: RequestId
     prompt_tokens: Annotated[int, Meta(ge=1)]
 
 
@@ -88,31 +83,28 @@ class FirstToken(_Silent, Struct, frozen=True, forbid_unknown_fields=True):
     finish: FinishReason | None = None
 
 
-class Prefilled(_Discreet, Struct, frozen=True, tag="prefilled", forbid_unknown_fields=True):
+class Prefilled(OfRequest, frozen=True, tag="prefilled"):
     """Vault → controller: the prompt is prefilled (Petridish §4, step 2), as one sequence or as several.
 
     `public` are the tokens of the leading public span, whose keys and values the service holds itself; empty where
     nothing is public. `max_tokens` is what is left to generate in all, the first token included.
     """
 
-    request_id: RequestId
     sequences: Annotated[tuple[FirstToken, ...], Meta(min_length=1, max_length=MAX_SEQUENCES)]
     max_tokens: Annotated[int, Meta(ge=1)]
     public: tuple[TokenId, ...] = ()
 
 
-class Verify(_Discreet, Struct, frozen=True, tag="verify", forbid_unknown_fields=True):
+class Verify(OfRequest, frozen=True, tag="verify"):
     """Controller → vault: are these the next tokens of that sequence's answer? They are held back until it says so."""
 
-    request_id: RequestId
     sequence: SequenceNumber
     tokens: Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=65536)]
 
 
-class Verified(_Discreet, Struct, frozen=True, tag="verified", forbid_unknown_fields=True):
+class Verified(OfRequest, frozen=True, tag="verified"):
     """Vault → controller: so many of the tokens to be verified are the answer's own; fewer than all is a lie found."""
 
-    request_id: RequestId
     sequence: SequenceNumber
     tokens: Annotated[int, Meta(ge=0, le=65536)]
 

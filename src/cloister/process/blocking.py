@@ -36,11 +36,9 @@ class BlockingEndpoint(Generic[Message]):
 
     def next(self) -> Message | None:
         """The next message; None when the other side hung up."""
-        while not self._messages:
-            if (received := self.receive()) is None:
-                return None
-            self._messages.extend(received)
-        return self._messages.popleft()
+        message = self.next_or_readable(set())
+        assert not isinstance(message, set)
+        return message
 
     def next_or_readable(self, watched: set[int]) -> Message | set[int] | None:
         """The next message, or those of the watched descriptors that become readable before it; None at the end."""

@@ -11,6 +11,8 @@ import subprocess
 import sys
 from contextlib import suppress
 
+from cloister.process.hardening import WIPE_FREED_MEMORY
+
 # What a child of ours may know of the environment: where things are, and in what language.
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR", "CC")
 _PASSED_ON_PREFIXES = ("CLOISTER_", "XDG_")
@@ -103,10 +105,10 @@ class ModuleChild(Child):
         self._ended.set_result(None)
 
 
-def start_module(module: str, **more_environment: str) -> tuple[ModuleChild, socket.socket]:
-    """Such a process, and our end of the socket to it."""
+def start_module(module: str, *, wiping: bool = True) -> tuple[ModuleChild, socket.socket]:
+    """Such a process, and our end of the socket to it; its freed memory is wiped unless told otherwise."""
     ours, theirs = socket.socketpair()
-    return ModuleChild(module, theirs, **more_environment), ours
+    return ModuleChild(module, theirs, **(WIPE_FREED_MEMORY if wiping else {})), ours
 
 
 def _pid_of(pidfd: int) -> int | None:

@@ -23,12 +23,7 @@ from rich.console import Console
 
 from cloister.errors import CloisterError, SetupError
 from cloister.messages.lifecycle import StartController
-from cloister.process.hardening import (
-    WIPE_FREED_MEMORY,
-    forbid_core_dumps,
-    hide_tracebacks,
-    name_process,
-)
+from cloister.process.hardening import WIPE_FREED_MEMORY, forbid_core_dumps, hide_tracebacks, name_process
 
 T = TypeVar("T")
 Serve = Callable[[StartController, Console, asyncio.Task[Any]], Coroutine[Any, Any, None]]

@@ -16,7 +16,6 @@ from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable
 from cloister.messages.lifecycle import StartFailed, why_not_started
 from cloister.process.child import Child, start_module
 from cloister.process.endpoint import Endpoint
-from cloister.process.hardening import WIPE_FREED_MEMORY
 
 Ready = TypeVar("Ready", bound=msgspec.Struct)
 
@@ -92,7 +91,7 @@ class Handle(Generic[Ready]):
 
 
 class ModuleHandle(Handle[Ready]):
-    """A handle on `python -m module FD`, which is started here; its freed memory is wiped unless told otherwise."""
+    """A handle on `python -m module FD`, which is started here."""
 
     def __init__(
         self,
@@ -106,7 +105,7 @@ class ModuleHandle(Handle[Ready]):
         lost: CloisterError | None = None,
         wiping: bool = True,
     ) -> None:
-        self._module, ours = start_module(module, **(WIPE_FREED_MEMORY if wiping else {}))
+        self._module, ours = start_module(module, wiping=wiping)
         super().__init__(name, self._module, ours, says, ready, hear=hear, on_end=on_end, lost=lost)
 
     async def ends(self) -> None:

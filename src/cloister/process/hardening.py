@@ -30,17 +30,15 @@ WIPE_FREED_MEMORY = {
 }
 
 
-def begin_child(role: str, *, dumpable: bool = False) -> socket.socket:
+def begin_child(role: str) -> socket.socket:
     """The first thing a child does, before it imports what is heavy: named, hardened, tied to its parent's life.
 
-    Its end of the socket to who started it. A `dumpable` one forbids core dumps itself, later: the kernel lets no
-    process map its own ids that has done so.
+    Its end of the socket to who started it.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; who started us decides
     name_process(role)
     hide_tracebacks()
-    if not dumpable:
-        forbid_core_dumps()
+    forbid_core_dumps()
     die_with_parent()
     return socket.socket(fileno=int(sys.argv[1]))
 

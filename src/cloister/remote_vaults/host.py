@@ -10,30 +10,111 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 
-from cloister.config import ControllerSettings, OutpostSettings, Settings
+import msgspec
+
+from cloister.config import OutpostSettings
 from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.forkserver import ForkServer
-from cloister.controller.weights import SealedWeights, seal_weights
-from cloister.errors import CloisterError, SetupError
-from cloister.link.memory import LinkShape
+from cloister.controller.weights import seal_weights
+from cloister.errors import CloisterError, ProtocolError, SetupError
+from cloister.link.memory import LinkMemory, LinkShape
 from cloister.link.network.address import Address, address_of, without_delay
 from cloister.link.network.credentials import credentials_from, read_secret
-from cloister.link.network.handshake import digest_of, request_for
-from cloister.messages.bridge import Accept
+from cloister.link.network.handshake import digest_of, request_for, shape_of
+from cloister.messages.bridge import Accept, Admitted, FromVaultBridge, UseVault
 from cloister.messages.lifecycle import Preloaded
+from cloister.messages.vault import CoresDone, WantCores
 from cloister.models.source import ModelFolder
-from cloister.remote_vaults.connection import Connection
+from cloister.process.child import Child, start_module
+from cloister.process.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
 
+VAULT_BRIDGE = "cloister.link.network.vault_bridge"
+HANDSHAKE_S = 15.0
 MOST_STRANGERS = 16
 """Connections that have not yet proved who they are; more are closed at once."""
 
 SECONDS_BETWEEN_RESTARTS = 1.0
 WAIT_FOR_THE_KILLED_S = 2.0
+
+
+class Connection:
+    """One connection: its bridge and, once that has checked who it is, a vault of its own.
+
+    Bridge and vault end together, and with the connection; `on_end` is then called once.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        accepted: socket.socket,
+        order: Accept,
+        forkserver: ForkServer,
+        core_lease: LeaseKeeper,
+        on_end: Callable[[Connection], None],
+    ) -> None:
+        self.number = number
+        self._forkserver = forkserver
+        self._shape = shape_of(order.request)
+        self._core_lease = core_lease
+        self._on_end = on_end
+        self._open = True
+        self._link: LinkMemory | None = None
+        self._vault: Child | None = None
+        self._bridge, ours = start_module(VAULT_BRIDGE)
+        self._channel = Endpoint(ours, FromVaultBridge, self._receive, self.close)
+        self._channel.send(order, (accepted.fileno(),))
+        self._patience = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.give_up)
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the peer has proved who it is."""
+        return self._vault is not None
+
+    def send(self, message: msgspec.Struct) -> None:
+        """The core lease gives the cores."""
+        self._channel.send(message)
+
+    def give_up(self) -> None:
+        """It takes too long: over its handshake, or with the cores."""
+        log.warning("A vault kept the cores too long." if self.admitted else "A stranger did not introduce itself.")
+        self.close()
+
+    def close(self, wait_s: float = 0.0) -> None:
+        """Kill both; what the vault held is gone with it."""
+        if not self._open:
+            return
+        self._open = False
+        self._patience.cancel()
+        self._channel.close()
+        self._bridge.kill(wait_s)
+        if self._vault is not None:
+            self._vault.kill(wait_s)
+        if self._link is not None:
+            self._link.close()
+        self._core_lease.gone(self.number)
+        self._on_end(self)
+
+    def _receive(self, message: msgspec.Struct) -> None:
+        match message:
+            case Admitted() if self._vault is None:
+                self._patience.cancel()
+                self._link = LinkMemory(self._shape)
+                self._vault, control = self._forkserver.spawn("vault", *self._link.vault_descriptors)
+                with control:
+                    self._channel.send(UseVault(), (*self._link.service_descriptors, control.fileno()))
+            case WantCores() if self._vault is not None:
+                self._core_lease.want(self.number, self, message.tokens)
+            case CoresDone() if self._vault is not None:
+                self._core_lease.done(self.number)
+            case _:
+                raise ProtocolError("A bridge sent a message out of turn.")
 
 
 class VaultHost:
@@ -46,7 +127,7 @@ class VaultHost:
         self._core_lease = LeaseKeeper(settings.engine.cores, settings.vault_deadline_s, settings.vault_deadline_s)
         self._numbers = itertools.count(1)
         self._connections: dict[int, Connection] = {}
-        self._weights: SealedWeights | None = None
+        self._weights: int | None = None
         self._forkserver: ForkServer | None = None
         self._listener: socket.socket | None = None
         self._broken = asyncio.Event()
@@ -65,7 +146,7 @@ class VaultHost:
         facts = await self._start_forkserver()
         if not facts.partitionable:
             raise SetupError("This model's attention cannot be partitioned with these kernels.")
-        digest = await asyncio.to_thread(digest_of, self._weights.fd)
+        digest = await asyncio.to_thread(digest_of, self._weights)
         request = request_for(digest, LinkShape(facts.heads, facts.dim, facts.layers))
         order = Accept(self._credentials, request, self._settings.allow_degraded_sandbox)
         self._listener.setblocking(False)
@@ -83,20 +164,15 @@ class VaultHost:
         self._close_connections(WAIT_FOR_THE_KILLED_S)
         if self._forkserver:
             await self._forkserver.close()
-        if self._weights:
-            self._weights.close()
+        if self._weights is not None:
+            os.close(self._weights)
 
     async def _start_forkserver(self) -> Preloaded:
         assert self._weights is not None
         forkserver = ForkServer(self._forkserver_ended)
         settings, allow = self._settings, self._settings.allow_degraded_sandbox
         try:
-            facts = await forkserver.preload(
-                self._folder.name,
-                self._folder.path,
-                Settings(engine=settings.engine, controller=ControllerSettings(allow_degraded_sandbox=allow)),
-                self._weights.fd,
-            )
+            facts = await forkserver.preload(self._folder, settings.engine, self._weights, allow_degraded=allow)
         except BaseException:
             await forkserver.close()
             raise

@@ -183,9 +183,6 @@ class Exchanges:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._eager: dict[int, Exchange] = {}
 
-    def __len__(self) -> int:
-        return len(self._exchanges)
-
     def hear(self, message: Serve | Taken | Leave) -> None:
         number = message.request_id
         if isinstance(message, Serve):

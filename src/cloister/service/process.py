@@ -22,8 +22,6 @@ from cloister.messages.service import AskView, AttachLink, DetachLink, Pause, Pa
 from cloister.models.decoder import Decoder
 from cloister.process.blocking import BlockingEndpoint
 
-ToService = Submit | Cancel | AskStats | AttachLink | DetachLink | Pause | Resume | AskView
-
 
 def prepare(decoder: Decoder, settings: EngineSettings) -> Service:
     """A service over a loaded decoder: its KV cache is reserved here, before the process is sealed."""
@@ -55,7 +53,7 @@ class Service:
 
     def run(self, control: socket.socket) -> None:
         """Serve until the controller hangs up. ProtocolError, after which nothing is served, if it sends nonsense."""
-        inbox: BlockingEndpoint[ToService] = BlockingEndpoint(control, ToSealedService)
+        inbox: BlockingEndpoint[ToSealedService] = BlockingEndpoint(control, ToSealedService)
         self._replies = [self._ready]
         try:
             while True:
@@ -76,7 +74,7 @@ class Service:
             control.sendall(encode_frame(tuple(self._replies)))
             self._replies.clear()
 
-    def _hear(self, message: ToService, inbox: BlockingEndpoint[ToService]) -> None:
+    def _hear(self, message: ToSealedService, inbox: BlockingEndpoint[ToSealedService]) -> None:
         match message:
             case Submit():
                 self._replies.append(self._engine.submit(message))

@@ -34,10 +34,6 @@ class _Past:
     public: int
     blocks: tuple[int, ...]
 
-    @property
-    def first_segment(self) -> int:
-        return self.public or len(self.tokens)
-
 
 class SessionMemory(PrefixCache):
     """Past prompts, the least recently used first, under references of their own in the pool."""
@@ -48,10 +44,6 @@ class SessionMemory(PrefixCache):
 
     def attach(self, pool: BlockPool, block_tokens: int) -> None:
         self.pool = pool
-
-    @property
-    def prompts(self) -> int:
-        return len(self._past)
 
     def recall(self, tokens: Sequence[int], public: int) -> Recalled:
         """The whole blocks of the longest remembered beginning of this prompt, its last token excepted.
@@ -79,8 +71,9 @@ class SessionMemory(PrefixCache):
         new = np.asarray(tokens[:length], dtype=np.int64)
         held = tuple(blocks[: Layout(prompt=len(tokens), public=public).blocks(length)])
         self.pool.retain(held)
-        for past in [past for past in self._past if past.public == public and _begins(new, past.tokens)]:
-            self._let_go(past)
+        for past in list(self._past):
+            if past.public == public and _common(new, past.tokens) == len(past.tokens):
+                self._let_go(past)
         self._past.append(_Past(new, public, held))
 
     def make_room(self, count: int) -> bool:
@@ -112,7 +105,7 @@ def _reusable(past: _Past, wanted: Tokens, public: int) -> int:
     common = _common(past.tokens, wanted)
     if past.public == public:
         return _whole(common, public)
-    return _whole(min(common, past.first_segment, public or common), 0)
+    return _whole(min(common, past.public or len(past.tokens), public or common), 0)
 
 
 def _whole(length: int, public: int) -> int:
@@ -126,7 +119,3 @@ def _common(one: Tokens, other: Tokens) -> int:
     shorter = min(len(one), len(other))
     differs = one[:shorter] != other[:shorter]
     return int(differs.argmax()) if differs.any() else shorter
-
-
-def _begins(whole: Tokens, beginning: Tokens) -> bool:
-    return _common(whole, beginning) == len(beginning)

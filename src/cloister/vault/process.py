@@ -43,13 +43,6 @@ from cloister.vault.reading import Reader
 
 RECEIVE_BYTES = 1 << 20
 
-FromController = Confide | Release | Cancel | LeaseCores | Verify
-
-
-def partitionable(decoder: Decoder) -> bool:
-    """Whether a vault can answer for this decoder's attention."""
-    return not decoder.device.partition_refusal(decoder)
-
 
 def prepare(
     decoder: Decoder, reading: PromptReading, settings: EngineSettings, question_fd: int, answer_fd: int
@@ -60,7 +53,7 @@ def prepare(
     """
     cache = reserve_cache(decoder, settings.vault_kv_mib)
     runner = ModelRunner(decoder, cache)
-    if not partitionable(decoder):
+    if decoder.device.partition_refusal(decoder):
         return Vault(decoder, reading, settings, runner, Unasked(), levels=(ISOLATED,))
     answerer = decoder.device.answerer(decoder, cache, question_fd, answer_fd)
     answerer.start()
@@ -68,9 +61,10 @@ def prepare(
 
 
 class Unasked(LinkAnswerer):
-    """The answering end of a vault that nobody can ask: it has no slot, and never ends."""
+    """The answering end of a vault that nobody can ask: it never ends, and has slots for a rehearsal alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int = 0) -> None:
+        self._free = set(range(slots))
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def start(self) -> None:
@@ -87,13 +81,13 @@ class Unasked(LinkAnswerer):
         os.close(self._event)
 
     def free_slot(self) -> int | None:
-        return None
+        return min(self._free, default=None)
 
     def expose(self, slot: int, blocks: Sequence[int], *, start: int, end: int, rotation: int) -> None:
-        raise NotImplementedError
+        self._free.remove(slot)
 
     def withdraw(self, slot: int) -> None:
-        raise NotImplementedError
+        self._free.add(slot)
 
 
 class Vault:
@@ -124,7 +118,7 @@ class Vault:
     def run(self, control: socket.socket) -> None:
         """Serve until the controller hangs up or the link breaks."""
         control.sendall(encode_frame((VaultReady(VERSION),)))
-        frames: FrameReader[FromController] = FrameReader(ToVault)
+        frames: FrameReader[ToVault] = FrameReader(ToVault)
         poll = select.poll()
         poll.register(control, select.POLLIN)
         poll.register(self._answerer.fileno(), select.POLLIN)
@@ -139,12 +133,12 @@ class Vault:
             if replies := self.hear(frames.feed(data)):
                 control.sendall(encode_frame(tuple(replies)))
 
-    def hear(self, messages: Iterable[FromController]) -> list[msgspec.Struct]:
+    def hear(self, messages: Iterable[ToVault]) -> list[msgspec.Struct]:
         """Do what the messages ask; what to say in reply, and that cores are wanted if they are."""
         replies = [reply for message in messages for reply in self._do(message)]
         return replies + self._ask_for_cores()
 
-    def _do(self, message: FromController) -> list[msgspec.Struct]:
+    def _do(self, message: ToVault) -> list[msgspec.Struct]:
         match message:
             case Confide():
                 return [self._take(message)]

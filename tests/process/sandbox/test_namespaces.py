@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from cloister.process.sandbox.namespaces import empty_root, enter_own, fresh_pid_namespace, leave_host
-from cloister.process.sandbox.trial import available_layers
+from cloister.process.sandbox.seal import available_layers
 from tests.process.sandbox.node import Inhabitants, Setting, User, attempt_inside
 
 

@@ -13,20 +13,7 @@ from cloister.controller.service import Service
 from cloister.controller.sessions import Sessions
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.levels import Level
-from cloister.messages.frontend import Ask, Serving
-from cloister.messages.prompts import LockedPrompt
-
-
-@dataclass(frozen=True, repr=False)
-class Asked:
-    """What a frontend asks for, and the prompt as its reader will get it."""
-
-    ask: Ask
-    prompt: bytes | LockedPrompt
-
-    @property
-    def request_id(self) -> int:
-        return self.ask.request_id
+from cloister.messages.frontend import Serving
 
 
 @dataclass

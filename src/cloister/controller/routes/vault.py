@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from cloister.controller.requests import Request
-from cloister.controller.routes.base import Asked, Route
+from cloister.controller.requests import Asked, Request
+from cloister.controller.routes.base import Route
 from cloister.controller.sessions import SessionKey
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, QueueFull, VaultLost
 from cloister.messages.generation import Accepted, Cancel, Failed, Tokens

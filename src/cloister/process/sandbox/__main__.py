@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from cloister.process.sandbox.trial import available_layers
+from cloister.process.sandbox.seal import available_layers
 
 if __name__ == "__main__":
     print(json.dumps(asdict(available_layers()), indent=2))

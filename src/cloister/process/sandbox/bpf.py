@@ -19,40 +19,32 @@ _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16
 X32_BIT = 0x40000000
 
 Instruction = tuple[int, int, int, int]
+Test = tuple[tuple[int, int, bool, int], ...]
+"""Of each word it looks at: (offset to load, comparison, whether the test fails when that is true, value)."""
 
 
-@dataclass(frozen=True)
-class Equals:
+def equals(argument: int, value: int) -> Test:
     """The argument's low word has this value. The kernel reads ints, pids and commands from the low word too."""
-
-    argument: int
-    value: int
+    return ((_low(argument), _EQUAL, False, value),)
 
 
-@dataclass(frozen=True)
-class IsNull:
+def is_null(argument: int) -> Test:
     """The argument, a pointer, is zero in both words."""
+    return ((_low(argument), _EQUAL, False, 0), (_low(argument) + 4, _EQUAL, False, 0))
 
-    argument: int
 
-
-@dataclass(frozen=True)
-class Has:
+def has_any(argument: int, bits: int) -> Test:
     """At least one of these bits is set in the argument's low word."""
-
-    argument: int
-    bits: int
+    return ((_low(argument), _ANY_BIT, False, bits),)
 
 
-@dataclass(frozen=True)
-class Lacks:
+def lacks(argument: int, bits: int) -> Test:
     """None of these bits is set in the argument's low word."""
-
-    argument: int
-    bits: int
+    return ((_low(argument), _ANY_BIT, True, bits),)
 
 
-Test = Equals | IsNull | Has | Lacks
+def _low(argument: int) -> int:
+    return _ARGUMENTS + 8 * argument
 
 
 @dataclass(frozen=True)
@@ -92,22 +84,8 @@ def _rule(rule: Rule) -> list[Instruction]:
 def _alternative(tests: Iterable[Test], granted: int) -> list[Instruction]:
     """Falls through to the grant when every test passes, and jumps behind it when one fails."""
     block: list[Instruction] = [(_RETURN, 0, 0, granted)]
-    for load, (code, failing_when_true, value) in reversed([step for test in tests for step in _steps(test)]):
+    for load, code, failing_when_true, value in reversed([step for test in tests for step in test]):
         beyond = len(block)
         jump = (code, beyond, 0, value) if failing_when_true else (code, 0, beyond, value)
         block = [(_LOAD, 0, 0, load), jump, *block]
     return block
-
-
-def _steps(test: Test) -> list[tuple[int, tuple[int, bool, int]]]:
-    """(offset to load, (comparison, whether it fails when true, value)) for each word a test looks at."""
-    low = _ARGUMENTS + 8 * test.argument
-    match test:
-        case Equals(value=value):
-            return [(low, (_EQUAL, False, value))]
-        case IsNull():
-            return [(low, (_EQUAL, False, 0)), (low + 4, (_EQUAL, False, 0))]
-        case Has(bits=bits):
-            return [(low, (_ANY_BIT, False, bits))]
-        case Lacks(bits=bits):
-            return [(low, (_ANY_BIT, True, bits))]

@@ -56,7 +56,7 @@ def leave_host(without: Collection[Layer] = ()) -> None:
     uid, gid = os.geteuid(), os.getegid()
     entered = _unshare(NAMESPACES.difference(without))
     if Layer.USER_NAMESPACE in entered:
-        _map_onto_itself(uid, gid)
+        map_onto_itself(uid, gid)
     die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
@@ -146,8 +146,8 @@ def _unshared(layer: Layer) -> bool:
     return True
 
 
-def _map_onto_itself(uid: int, gid: int) -> None:
-    """Without a mapping no further user namespace could be created below."""
+def map_onto_itself(uid: int, gid: int) -> None:
+    """In a new user namespace: without a mapping nothing can be mounted, and no namespace created below."""
     lines = (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1"))
     dumpable = prctl(PR_GET_DUMPABLE)
     prctl(PR_SET_DUMPABLE, 1)  # else these files are root's, after root was shed

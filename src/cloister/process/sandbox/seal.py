@@ -6,6 +6,7 @@ it has kept. Every layer is checked after it was applied; one that does not hold
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 
@@ -14,6 +15,7 @@ from cloister.process.sandbox import kernel, layers, seccomp
 from cloister.process.sandbox.credentials import any_capability
 from cloister.process.sandbox.kernel import prctl
 from cloister.process.sandbox.layers import Layer, Profile, Report
+from cloister.process.sandbox.namespaces import empty_root, enter_own, fresh_pid_namespace, leave_host
 from cloister.process.sandbox.resources import (
     clean_environment,
     close_all_but,
@@ -83,3 +85,37 @@ def _succeeds(apply: Callable[[Profile], bool], profile: Profile) -> bool:
         return apply(profile)
     except (OSError, ValueError):
         return False
+
+
+def available_layers() -> Report:
+    """What a vault would get here, started by this user: found out by sealing a process that does nothing."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        _as_forkserver(writer)
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        told = pipe.read()
+    os.waitpid(child, 0)
+    return Report.of(Layer(name) for name in json.loads(told or "[]"))
+
+
+def _as_forkserver(writer: int) -> None:
+    try:
+        leave_host()
+        empty_root()
+        fresh_pid_namespace()
+        child = os.fork()
+        if child:
+            os.close(writer)
+            os.waitpid(child, 0)
+        else:
+            _as_child(writer)
+    finally:
+        os._exit(0)
+
+
+def _as_child(writer: int) -> None:
+    enter_own()
+    report = seal(Profile("vault", {writer}, data_bytes=1 << 24, allow_degraded=True))
+    os.write(writer, json.dumps(report.applied).encode())

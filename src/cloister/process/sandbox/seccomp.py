@@ -12,7 +12,7 @@ import os
 from functools import cache
 
 from cloister.process.sandbox import kernel
-from cloister.process.sandbox.bpf import ALLOW, ERRNO, KILL_PROCESS, Equals, Has, IsNull, Lacks, Rule, assemble
+from cloister.process.sandbox.bpf import ALLOW, ERRNO, KILL_PROCESS, Rule, assemble, equals, has_any, is_null, lacks
 from cloister.process.sandbox.kernel import AUDIT_ARCH, has, machine, number_of, prctl, syscall
 
 _SET_MODE_FILTER, _ALL_THREADS = 1, 1
@@ -64,23 +64,23 @@ def _assembled(architecture: str, receives_descriptors: bool, own_pid: int) -> b
 
 def _judged(own_pid: int) -> dict[str, Rule]:
     """Calls whose arguments decide."""
-    not_executable = Lacks(2, _PROT_EXEC)
-    harmless = (not_executable, Lacks(3, _MAP_GROWSDOWN))
+    not_executable = lacks(2, _PROT_EXEC)
+    harmless = (not_executable, lacks(3, _MAP_GROWSDOWN))
     return {
         # Shared anonymous and growing mappings would be memory that RLIMIT_DATA does not count.
-        "mmap": Rule(((*harmless, Lacks(3, _MAP_ANONYMOUS)), (*harmless, Lacks(3, _MAP_SHARED))), _EPERM),
+        "mmap": Rule(((*harmless, lacks(3, _MAP_ANONYMOUS)), (*harmless, lacks(3, _MAP_SHARED))), _EPERM),
         "mprotect": Rule(((not_executable,),), _EPERM),
         # An address would let an unconnected socket speak to others.
-        "sendto": Rule(((IsNull(4),),), _EPERM),
-        "recvfrom": Rule(((IsNull(4),),), _EPERM),
-        "newfstatat": Rule(((Equals(3, _AT_EMPTY_PATH),),), _EPERM),
-        "ioctl": Rule(tuple((Equals(1, command),) for command in (_FIONBIO, _FIOCLEX)), _EPERM),
-        "fcntl": Rule(tuple((Equals(1, command),) for command in (_F_GETFD, _F_SETFD, _F_GETFL, _F_GET_SEALS)), _EPERM),
-        "prlimit64": Rule(((Equals(0, 0), IsNull(2)),), _EPERM),
-        "tgkill": Rule(((Equals(0, own_pid),),), KILL_PROCESS),  # abort() signals itself
+        "sendto": Rule(((is_null(4),),), _EPERM),
+        "recvfrom": Rule(((is_null(4),),), _EPERM),
+        "newfstatat": Rule(((equals(3, _AT_EMPTY_PATH),),), _EPERM),
+        "ioctl": Rule(tuple((equals(1, command),) for command in (_FIONBIO, _FIOCLEX)), _EPERM),
+        "fcntl": Rule(tuple((equals(1, command),) for command in (_F_GETFD, _F_SETFD, _F_GETFL, _F_GET_SEALS)), _EPERM),
+        "prlimit64": Rule(((equals(0, 0), is_null(2)),), _EPERM),
+        "tgkill": Rule(((equals(0, own_pid),),), KILL_PROCESS),  # abort() signals itself
         # A new process is an attack, a new thread a library's wish. clone3 hides its flags in memory: without it,
         # glibc falls back to clone, which shows them.
-        "clone": Rule(((Has(0, _CLONE_THREAD),),), KILL_PROCESS, granted=_EPERM),
+        "clone": Rule(((has_any(0, _CLONE_THREAD),),), KILL_PROCESS, granted=_EPERM),
         "clone3": Rule((), ERRNO | errno.ENOSYS),
     }
 

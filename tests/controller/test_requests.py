@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from cloister.controller.vault_queue import VaultQueue
+from cloister.controller.requests import Asked, VaultQueue
 from cloister.errors import QueueFull
 from cloister.messages.frontend import Ask
 from cloister.messages.generation import SamplingParams
 
 
-def ask(number: int) -> Ask:
-    return Ask(number, "tenant", "partitioned", f"session-{number}", False, b"", SamplingParams())
+def ask(number: int) -> Asked:
+    return Asked(Ask(number, "tenant", "partitioned", f"session-{number}", False, b"", SamplingParams()), b"")
 
 
 class Vaults:
@@ -21,7 +21,7 @@ class Vaults:
         self.free = free
         self.served: list[int] = []
 
-    def serve(self, message: Ask) -> None:
+    def serve(self, message: Asked) -> None:
         if not self.free:
             raise QueueFull("none")
         self.free -= 1
@@ -73,18 +73,22 @@ def test_who_leaves_is_not_served() -> None:
     assert vaults.served == [1, 3]
 
 
-def test_a_gateway_finds_its_own() -> None:
-    line = VaultQueue(9, Vaults(0).serve)
+def test_a_gateway_leaves_with_its_own() -> None:
+    vaults = Vaults(0)
+    line = VaultQueue(9, vaults.serve)
     for number in (1 << 40 | 5, 2 << 40 | 5, 1 << 40 | 6):
         line.enter(ask(number))
-    assert line.waiting_from(1, 40) == [1 << 40 | 5, 1 << 40 | 6]
+    line.leave_all_of(1)
+    vaults.free = 9
+    line.move()
+    assert vaults.served == [2 << 40 | 5]
 
 
 def test_serving_one_may_free_another_place() -> None:
     """Ending a session while one is served calls `move` again: nobody is served twice."""
     vaults = Vaults(0)
 
-    def serve(message: Ask) -> None:
+    def serve(message: Asked) -> None:
         vaults.serve(message)
         line.move()
 
