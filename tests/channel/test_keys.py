@@ -188,7 +188,7 @@ def test_a_repeated_enc_is_refused_and_others_are_not() -> None:
     for enc in (first, second, first):
         with pytest.raises(MessageRepeated):
             seen.add(enc)
-    assert len(seen) == 2
+    assert len(seen._seen) == 2
 
 
 def test_full_refuses_rather_than_forgets() -> None:

@@ -101,11 +101,8 @@ class FakeStream(AnswerStream):
     def __init__(self, request_id: int, prompt_tokens: int, tokens: AsyncGenerator[Tokens, None]) -> None:
         self.request_id, self.prompt_tokens, self._tokens = request_id, prompt_tokens, tokens
 
-    async def asend(self, value: None) -> Tokens:
-        return await self._tokens.asend(value)
-
-    async def athrow(self, *error: Any) -> Tokens:
-        return await self._tokens.athrow(*error)
+    async def __anext__(self) -> Tokens:
+        return await anext(self._tokens)
 
     async def aclose(self) -> None:
         await self._tokens.aclose()

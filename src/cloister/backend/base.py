@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from cloister.levels import ConfidedLevel
@@ -38,7 +38,7 @@ class VaultJob:
     group: str = ""
 
 
-class AnswerStream(AsyncGenerator[Tokens, None]):
+class AnswerStream(AsyncIterator[Tokens]):
     """The tokens of one request as they come; the last has `finish` set.
 
     `request_id` is what `Backend.view` wants; `prompt_tokens` is how long the prompt was for whoever tokenised it.
@@ -46,6 +46,10 @@ class AnswerStream(AsyncGenerator[Tokens, None]):
 
     request_id: int
     prompt_tokens: int
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Leave: before its end, this cancels the request and frees what it held."""
 
 
 class Backend(ABC):
@@ -60,8 +64,7 @@ class Backend(ABC):
     async def generate(self, tenant: str, job: OpenJob | VaultJob, params: SamplingParams) -> AnswerStream:
         """Return once the prompt is read and queued, with its stream of tokens.
 
-        Raises QueueFull, PromptTooLong, InvalidRequest, ServiceUnavailable, VaultLost… (from here or from the
-        stream). Closing the stream (`aclose`) before its end cancels the request and frees what it held.
+        Raises QueueFull, PromptTooLong, InvalidRequest, ServiceUnavailable, VaultLost… (from here or from the stream).
         """
 
     @abstractmethod

@@ -7,18 +7,18 @@ affair.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import socket
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, ClassVar, Self
+from itertools import chain, count
+from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 
 from cloister.backend.base import Backend, OpenJob, VaultJob
 from cloister.backend.stream import Event, Mailbox, TokenStream
-from cloister.errors import ProtocolError, ServiceUnavailable
+from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.frontend import Ask, AskSealed, EndSession, Serving, StartFrontend, ToGateway
 from cloister.messages.generation import (
@@ -38,6 +38,7 @@ from cloister.messages.prompts import SealedPrompt
 from cloister.messages.service import AskView, View
 
 RECEIVE_BYTES = 1 << 20
+Answer = TypeVar("Answer", bound=msgspec.Struct)
 
 
 class ControllerClient(Backend):
@@ -51,11 +52,9 @@ class ControllerClient(Backend):
         self.started: asyncio.Future[StartFrontend] = loop.create_future()
         self.serving: asyncio.Future[Serving] = loop.create_future()
         self._writer = writer
-        self._ids = itertools.count(1)
+        self._ids = count(1)
         self._open: dict[int, Mailbox] = {}
-        self._accepting: dict[int, asyncio.Future[int]] = {}
-        self._stats: list[asyncio.Future[Stats]] = []
-        self._views: defaultdict[int, list[asyncio.Future[View]]] = defaultdict(list)
+        self._awaited: defaultdict[tuple[type[msgspec.Struct], int], deque[asyncio.Future[Any]]] = defaultdict(deque)
         self._gone: Callable[[], None] = lambda: None
         self._up = True
         self._reading = asyncio.create_task(self._read(reader))
@@ -87,32 +86,25 @@ class ControllerClient(Backend):
             self.send(Submit(request_id, tenant, job.prompt, params, label_spans(len(job.prompt), public=job.public)))
         else:
             self.send(_asking(request_id, tenant, job, params))
-        events = Mailbox(self.beat_s)
-        accepted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._open[request_id], self._accepting[request_id] = events, accepted
+        events = self._open[request_id] = Mailbox(self.beat_s)
         try:
-            prompt_tokens = await accepted
+            accepted = await self._answer(Accepted, request_id)
         except BaseException:
             self._abandon(request_id)
             raise
-        if isinstance(job, OpenJob):
-            prompt_tokens = len(job.prompt)
+        prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else accepted.prompt_tokens
         return TokenStream(request_id, prompt_tokens, events, lambda: self._abandon(request_id))
 
     async def stats(self) -> Stats:
-        answer: asyncio.Future[Stats] = asyncio.get_running_loop().create_future()
         self.send(AskStats())
-        self._stats.append(answer)
-        stats = await answer
+        stats = await self._answer(Stats)
         if not stats.up:
             raise ServiceUnavailable("The service is restarting.", hint="Try again in a few seconds.")
         return stats
 
     async def view(self, request_id: int) -> View:
-        answer: asyncio.Future[View] = asyncio.get_running_loop().create_future()
         self.send(AskView(request_id))
-        self._views[request_id].append(answer)
-        return await answer
+        return await self._answer(View, request_id)
 
     async def end_session(self, tenant: str, session: str, group: str = "") -> None:
         self.send(EndSession(tenant, session, group))
@@ -123,8 +115,30 @@ class ControllerClient(Backend):
             await self._reading
         self._hang_up()
 
+    def _answer(self, kind: type[Answer], request_id: int = 0) -> asyncio.Future[Answer]:
+        """What the controller will say. Answers of one kind about one request come in the order of their questions."""
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._awaited[kind, request_id].append(answer)
+        return answer
+
+    def _answered(self, kind: type[msgspec.Struct], request_id: int, answer: msgspec.Struct | CloisterError) -> bool:
+        """Give the answer to whoever asked first; whether anybody had."""
+        futures = self._awaited.pop((kind, request_id), deque())
+        if not futures:
+            return False
+        asked = futures.popleft()
+        if futures:
+            self._awaited[kind, request_id] = futures
+        if asked.done():
+            pass  # nobody waits any more
+        elif isinstance(answer, CloisterError):
+            asked.set_exception(answer)
+        else:
+            asked.set_result(answer)
+        return True
+
     def _abandon(self, request_id: int) -> None:
-        self._accepting.pop(request_id, None)
+        self._awaited.pop((Accepted, request_id), None)
         if self._open.pop(request_id, None) is not None:
             with suppress(ServiceUnavailable):
                 self.send(Cancel(request_id))
@@ -145,22 +159,16 @@ class ControllerClient(Backend):
             case Tokens(request_id=request_id):
                 self._deliver(request_id, message, ended=message.finish is not None)
             case Failed(request_id=request_id):
-                accepting = self._accepting.pop(request_id, None)
-                if accepting and not accepting.done():
+                if self._answered(Accepted, request_id, raised(message)):
                     self._open.pop(request_id, None)
-                    accepting.set_exception(raised(message))
                 else:
                     self._deliver(request_id, message, ended=True)
             case Accepted(request_id=request_id):
-                accepting = self._accepting.pop(request_id, None)
-                if accepting and not accepting.done():
-                    accepting.set_result(message.prompt_tokens)
-            case Stats() if self._stats:
-                _resolve(self._stats.pop(0), message)
-            case View(request_id=request_id) if self._views[request_id]:
-                _resolve(self._views[request_id].pop(0), message)
-                if not self._views[request_id]:
-                    del self._views[request_id]
+                self._answered(Accepted, request_id, message)
+            case Stats() if self._answered(Stats, 0, message):
+                pass
+            case View(request_id=request_id) if self._answered(View, request_id, message):
+                pass
             case StartFrontend(version=version) if version == VERSION and not self.started.done():
                 self.started.set_result(message)
             case Serving(version=version) if version == VERSION and not self.serving.done():
@@ -177,26 +185,18 @@ class ControllerClient(Backend):
         self._up = False
         self._writer.close()
         reason = ServiceUnavailable("The server is shutting down.")
-        views = [future for futures in self._views.values() for future in futures]
-        first: list[asyncio.Future[Any]] = [self.started, self.serving]
-        futures: list[asyncio.Future[Any]] = [*self._accepting.values(), *self._stats, *views, *first]
+        futures: list[asyncio.Future[Any]] = [self.started, self.serving, *chain.from_iterable(self._awaited.values())]
         for future in futures:
             if not future.done():
                 future.set_exception(reason)
                 future.exception()  # nobody may be waiting
         for events in self._open.values():
             events.put(reason)
-        for waiting in (self._open, self._accepting, self._stats, self._views):
-            waiting.clear()
+        self._awaited.clear()
+        self._open.clear()
 
 
 def _asking(request_id: int, tenant: str, job: VaultJob, params: SamplingParams) -> Ask | AskSealed:
-    if isinstance(job.prompt, SealedPrompt):
-        nothing = Ask(request_id, tenant, job.level, job.session, job.keep, b"", params, job.group)
-        return AskSealed(nothing, job.prompt)
-    return Ask(request_id, tenant, job.level, job.session, job.keep, job.prompt, params, job.group)
-
-
-def _resolve(future: asyncio.Future[Any], value: object) -> None:
-    if not future.done():
-        future.set_result(value)
+    prompt = b"" if isinstance(job.prompt, SealedPrompt) else job.prompt
+    ask = Ask(request_id, tenant, job.level, job.session, job.keep, prompt, params, job.group)
+    return AskSealed(ask, job.prompt) if isinstance(job.prompt, SealedPrompt) else ask

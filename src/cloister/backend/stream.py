@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import TracebackType
-from typing import Any
 
 from cloister.backend.base import AnswerStream
 from cloister.errors import CloisterError
@@ -89,7 +87,7 @@ class TokenStream(AnswerStream):
         self._on_leave = on_leave
         self._ended = False
 
-    async def asend(self, value: None) -> Tokens:
+    async def __anext__(self) -> Tokens:
         if self._ended:
             raise StopAsyncIteration
         event = await self._events.take()
@@ -99,19 +97,7 @@ class TokenStream(AnswerStream):
         self._ended = event.finish is not None
         return event
 
-    async def athrow(
-        self,
-        typ: Any,
-        val: BaseException | object = None,
-        tb: TracebackType | None = None,
-    ) -> Tokens:
-        self._leave()
-        raise typ if isinstance(typ, BaseException) else typ(val)
-
     async def aclose(self) -> None:
-        self._leave()
-
-    def _leave(self) -> None:
         if not self._ended:
             self._ended = True
             self._on_leave()

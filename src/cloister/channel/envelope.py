@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, ClassVar, NamedTuple, Self
 
 import msgspec
 from msgspec import Meta, Struct
@@ -121,8 +121,29 @@ HeaderValue = Annotated[str, Meta(pattern=r"^[^\x00-\x08\x0a-\x1f\x7f]*\Z", max_
 Headers = Annotated[tuple[tuple[HeaderName, HeaderValue], ...], Meta(max_length=MAX_HEADERS)]
 
 
-class InnerRequest(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _Inner(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    most_bytes: ClassVar[int]
+
+    def encode(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """What was encoded, or ChannelBroken."""
+        if len(data) > cls.most_bytes:
+            raise ChannelBroken(f"A sealed message may have at most {cls.most_bytes} bytes, not {len(data)}.")
+        try:
+            return msgspec.msgpack.decode(data, type=cls)
+        except (msgspec.MsgspecError, ValueError, RecursionError):  # ValueError: text that is not UTF-8
+            raise ChannelBroken(
+                "A sealed message does not decode.", hint="Client and node may be of other versions."
+            ) from None
+
+
+class InnerRequest(_Inner, frozen=True):
     """An HTTP request. `path` has the query in it; no header can hide another in a line of its own."""
+
+    most_bytes = MAX_PLAINTEXT_BYTES
 
     method: Method
     path: Path
@@ -132,44 +153,14 @@ class InnerRequest(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     def __repr__(self) -> str:
         return f"InnerRequest({len(self.body)} bytes)"  # never what a user wrote
 
-    def encode(self) -> bytes:
-        return msgspec.msgpack.encode(self)
 
-    @classmethod
-    def decode(cls, data: bytes) -> InnerRequest:
-        """The request, or ChannelBroken."""
-        return _decoded(_request, data, MAX_PLAINTEXT_BYTES)
-
-
-class InnerHead(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class InnerHead(_Inner, frozen=True):
     """What an HTTP answer begins with."""
+
+    most_bytes = MAX_FRAME_DATA
 
     status: Annotated[int, Meta(ge=100, le=599)]
     headers: Headers = ()
-
-    def encode(self) -> bytes:
-        return msgspec.msgpack.encode(self)
-
-    @classmethod
-    def decode(cls, data: bytes) -> InnerHead:
-        """The head, or ChannelBroken."""
-        return _decoded(_head, data, MAX_FRAME_DATA)
-
-
-Inner = TypeVar("Inner", InnerRequest, InnerHead)
-_request: msgspec.msgpack.Decoder[InnerRequest] = msgspec.msgpack.Decoder(InnerRequest)
-_head: msgspec.msgpack.Decoder[InnerHead] = msgspec.msgpack.Decoder(InnerHead)
-
-
-def _decoded(decoder: msgspec.msgpack.Decoder[Inner], data: bytes, limit: int) -> Inner:
-    if len(data) > limit:
-        raise ChannelBroken(f"A sealed message may have at most {limit} bytes, not {len(data)}.")
-    try:
-        return decoder.decode(data)
-    except (msgspec.MsgspecError, ValueError, RecursionError):  # ValueError: text that is not UTF-8
-        raise ChannelBroken(
-            "A sealed message does not decode.", hint="Client and node may be of other versions."
-        ) from None
 
 
 MAX_RELEASE_BYTES = 4096

@@ -117,9 +117,6 @@ class SeenMessages:
         """Whether the next message will be refused whatever it is."""
         return len(self._seen) >= self._limit
 
-    def __len__(self) -> int:
-        return len(self._seen)
-
     def add(self, enc: bytes) -> None:
         """Note it. MessageRepeated if it was there before; ChannelKeyUnknown if there is no room to note it."""
         kept = bytes(enc[:_KEPT_BYTES])

@@ -85,11 +85,9 @@ def chat(
         if not prompt:
             raise SetupError("Standard input holds no prompt.", hint='Try: echo "Hello" | cloister chat -')
     node = None if insecure_plaintext else verified_node(url, policy, allow_software_tee)
-    choices = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+    choices = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "protection": protection}
     given = {name: value for name, value in choices.items() if value is not None}
-    with Conversation(
-        address, api_key, node=node, model=model, system=system, protection=protection, choices=given
-    ) as conversation:
+    with Conversation(address, api_key, node=node, model=model, system=system, choices=given) as conversation:
         if as_json:
             assert prompt is not None
             typer.echo(json.dumps(conversation.ask_whole(prompt), indent=2, ensure_ascii=False))

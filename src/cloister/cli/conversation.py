@@ -37,11 +37,10 @@ class Conversation:
         node: VerifiedNode | None = None,
         model: str | None = None,
         system: str | None = None,
-        protection: str | None = None,
-        choices: Mapping[str, Any] | None = None,
+        choices: Mapping[str, Any],
     ) -> None:
         self._address = address
-        self._protection = protection
+        self._protection = choices.get("protection")
         self._session = secrets.token_hex(16)
         self._session_kept = False
         self._client = httpx2.Client(
@@ -51,7 +50,7 @@ class Conversation:
             trust_env=False,
         )
         self._model = model
-        self._choices = {**(choices or {}), **({} if protection is None else {"protection": protection})}
+        self._choices = choices
         self._messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
 
     def __enter__(self) -> Conversation:

@@ -11,7 +11,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Awaitable, Callable
-from http import HTTPStatus
+from http.client import responses
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
@@ -151,7 +151,11 @@ Handle = Callable[[Request, "Downstream"], Awaitable[None]]
 
 
 class Downstream(asyncio.Protocol):
-    """One connection of a program; answers one request after the other."""
+    """One connection of a program; answers one request after the other.
+
+    `task` answers the request at hand, and has `begun` once the answer's head is out, so that no other can be given.
+    `upstream` is where the answer comes from, to be slowed down if the program does not keep up.
+    """
 
     def __init__(self, handle: Handle, lost: Callable[[Downstream], None]) -> None:
         self._handle = handle
@@ -160,23 +164,13 @@ class Downstream(asyncio.Protocol):
         self._reader = RequestReader(lambda: self._write(b"HTTP/1.1 100 Continue\r\n\r\n"))
         self._waiting: deque[Request] = deque()
         self._request = _UNREAD
-        self._task: asyncio.Task[None] | None = None
-        self._upstream: Upstream | None = None
-        self._begun = self._chunked = self._keep_alive = False
-
-    @property
-    def begun(self) -> bool:
-        """Whether the answer's head is out, so that no other can be given."""
-        return self._begun
-
-    @property
-    def task(self) -> asyncio.Task[None] | None:
-        """What answers the request at hand."""
-        return self._task
+        self.task: asyncio.Task[None] | None = None
+        self.upstream: Upstream | None = None
+        self.begun = self._chunked = self._keep_alive = False
 
     def begin(self, head: InnerHead) -> None:
         """Send the head of the answer to the request at hand."""
-        self._begun = True
+        self.begun = True
         kept = [f"{name}: {value}" for name, value in head.headers if name.lower() not in HOP_BY_HOP]
         bodiless = self._request.method == "HEAD" or head.status in (204, 304) or head.status < 200
         sized = bodiless or any(name.lower() == "content-length" for name, _ in head.headers)
@@ -187,7 +181,7 @@ class Downstream(asyncio.Protocol):
             self._keep_alive = False  # only the connection's end can tell the body's
         if not self._keep_alive:
             kept.append("connection: close")
-        lines = (f"HTTP/1.1 {head.status} {_phrase(head.status)}", *kept, "", "")
+        lines = (f"HTTP/1.1 {head.status} {responses.get(head.status, 'Answer')}", *kept, "", "")
         self._write("\r\n".join(lines).encode("latin-1", "replace"))
 
     def opened(self, data: bytes, ended: bool) -> None:
@@ -205,10 +199,6 @@ class Downstream(asyncio.Protocol):
         self.begin(InnerHead(refusal.status, refusal.headers))
         self.opened(refusal.body, ended=True)
 
-    def flows_from(self, upstream: Upstream | None) -> None:
-        """Where the answer comes from, to be slowed down if the program does not keep up."""
-        self._upstream = upstream
-
     def abort(self) -> None:
         """End the connection in the middle of an answer, so that nobody takes it for whole."""
         if self._transport is not None:
@@ -218,7 +208,7 @@ class Downstream(asyncio.Protocol):
         """Take no more requests; an answer under way may end."""
         self._keep_alive = False
         self._waiting.clear()
-        if self._task is None and self._transport is not None:
+        if self.task is None and self._transport is not None:
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -227,17 +217,17 @@ class Downstream(asyncio.Protocol):
     def connection_lost(self, reason: Exception | None) -> None:
         self._transport = None
         self._waiting.clear()
-        if self._task is not None:
-            self._task.cancel()
+        if self.task is not None:
+            self.task.cancel()
         self._lost(self)
 
     def pause_writing(self) -> None:
-        if self._upstream is not None:
-            self._upstream.pause()
+        if self.upstream is not None:
+            self.upstream.pause()
 
     def resume_writing(self) -> None:
-        if self._upstream is not None:
-            self._upstream.resume()
+        if self.upstream is not None:
+            self.upstream.resume()
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -245,7 +235,7 @@ class Downstream(asyncio.Protocol):
         except Unreadable as wrong:
             self._give_up(wrong.refusal)
             return
-        if self._waiting and self._task is None:
+        if self._waiting and self.task is None:
             self._next()
         elif len(self._waiting) > _MAX_WAITING and self._transport is not None:
             self._transport.pause_reading()
@@ -253,8 +243,8 @@ class Downstream(asyncio.Protocol):
     def _next(self) -> None:
         self._request = request = self._waiting.popleft()
         self._keep_alive = request.keep_alive
-        self._begun = False
-        self._task = asyncio.get_running_loop().create_task(self._answer(request))
+        self.begun = False
+        self.task = asyncio.get_running_loop().create_task(self._answer(request))
 
     async def _answer(self, request: Request) -> None:
         try:
@@ -263,14 +253,14 @@ class Downstream(asyncio.Protocol):
             else:
                 await self._handle(request, self)
         finally:
-            self._task = None
-            self._upstream = None
+            self.task = None
+            self.upstream = None
             self._after_answer()
 
     def _after_answer(self) -> None:
         if self._transport is None or self._transport.is_closing():
             return
-        if not (self._keep_alive and self._begun):
+        if not (self._keep_alive and self.begun):
             self._transport.close()
         elif self._waiting:
             self._next()
@@ -279,7 +269,7 @@ class Downstream(asyncio.Protocol):
 
     def _give_up(self, refusal: Refusal) -> None:
         """Nothing more can be read here: say why, unless an answer is under way, and close."""
-        if self._task is None:
+        if self.task is None:
             self._request, self._keep_alive = _UNREAD, False
             self.refuse(refusal)
         if self._transport is not None:
@@ -299,10 +289,3 @@ def refusal_of_strangers(request: Request) -> Refusal | None:
         if not is_loopback(urlsplit(origin).hostname or ""):
             return Refusal(403, "This proxy does not answer to web pages of other hosts.", "foreign_origin")
     return None
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Answer"

@@ -6,8 +6,6 @@ itself: what a node must prove is the policy's to say.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import httpx2
 
 from cloister.addresses import HttpAddress
@@ -22,12 +20,10 @@ ENDPOINT = "/v1/weights/key"
 WHOLE_S = 60.0
 
 
-def release_key(
-    url: str, content_key: bytes, policy: Policy, *, verifier: Callable[[HttpAddress, Policy], Verification] = verify
-) -> Verification:
+def release_key(url: str, content_key: bytes, policy: Policy) -> Verification:
     """Release the key to the node if it passes the policy; the verification. Returns only if the node has the key."""
     address = HttpAddress.parse(url)
-    verification = verifier(address, policy)
+    verification = verify(address, policy)
     try:
         _send(address, verification.channel_key, content_key)
     except ChannelKeyUnknown:

@@ -96,11 +96,11 @@ class Proxy:
     ) -> Refusal | None:
         key = verification.channel_key
         message = seal_message(key, request.method, request.path, request.headers, request.body)
-        downstream.flows_from(connection)
+        downstream.upstream = connection
         try:
             return await connection.exchange(message, downstream)
         finally:
-            downstream.flows_from(None)
+            downstream.upstream = None
             self._pool.give_back(connection)
 
     async def _drain(self) -> None:

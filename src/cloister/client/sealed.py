@@ -21,7 +21,6 @@ from cloister.client.message import (
     OUTER_HEADERS,
     Refusal,
     SealedAnswer,
-    SealedMessage,
     is_sealed,
     read_refusal,
     seal_message,
@@ -34,30 +33,43 @@ Raising = Callable[[CloisterError, httpx2.Request], Exception]
 
 
 class _Opening:
-    """What both kinds have in common."""
+    """One answer without its I/O: `_take` what the wire brings; `_response` and `_given` say what came of it."""
 
-    def __init__(self, opener: StreamOpener, raising: Raising, request: httpx2.Request) -> None:
+    def __init__(self, outer: httpx2.Response, opener: StreamOpener, raising: Raising, request: httpx2.Request) -> None:
+        self._outer = outer
+        self._sealed = is_sealed(outer.status_code, outer.headers.get("content-type", ""))
         self._answer = SealedAnswer(opener)
         self._raising = raising
         self._request = request
         self._opened = b""
+        self._clear = b""
         self._whole = False
 
-    def _response(self, stream: httpx2.SyncByteStream | httpx2.AsyncByteStream) -> httpx2.Response:
-        head = self._answer.head
-        assert head is not None
-        headers = [(name, value) for name, value in head.headers if name.lower() not in HOP_BY_HOP]
-        return httpx2.Response(head.status, headers=headers, stream=stream, request=self._request)
-
     def _take(self, piece: bytes | None) -> None:
-        """More of the sealed stream; None is its end, which must not come before the authenticated one."""
-        if piece is None:
+        """More of the answer. None is its end, which must not come before the authenticated one."""
+        if not self._sealed:
+            self._clear += piece or b""
+            self._whole = piece is None or len(self._clear) >= MAX_REFUSAL_BYTES
+        elif piece is None:
             self._answer.finish()
+            self._whole = True
         else:
             self._opened += self._answer.feed(piece)
 
+    def _response(self, stream: httpx2.SyncByteStream | httpx2.AsyncByteStream) -> httpx2.Response | None:
+        """The response, once enough was taken: a sealed head, or of a refusal a little, and only to find its code."""
+        if not self._sealed and self._whole:
+            retry_after = self._outer.headers.get("retry-after", "")
+            return _refused(read_refusal(self._outer.status_code, retry_after, self._clear), self._request)
+        if (head := self._answer.head) is None:
+            return None
+        headers = [(name, value) for name, value in head.headers if name.lower() not in HOP_BY_HOP]
+        return httpx2.Response(head.status, headers=headers, stream=stream, request=self._request)
+
     def _given(self) -> bytes:
-        """What is opened, to be handed out."""
+        """What may be handed out. The last of it waits for HTTP's own end, or the connection could not serve again."""
+        if self._answer.ended and not self._whole:
+            return b""
         opened, self._opened = self._opened, b""
         return opened
 
@@ -65,41 +77,26 @@ class _Opening:
 class OpenedStream(_Opening, httpx2.SyncByteStream):
     """For `httpx2.Client`."""
 
-    def __init__(self, outer: httpx2.Response, opener: StreamOpener, raising: Raising, request: httpx2.Request) -> None:
-        super().__init__(opener, raising, request)
-        assert isinstance(outer.stream, httpx2.SyncByteStream)
-        self._wire = outer.stream
-        self._pieces = iter(outer.stream)
-
     def begin(self) -> httpx2.Response:
         """Read as far as the head; the response it makes."""
-        while self._answer.head is None:
-            self._take(next(self._pieces, None))
-        return self._response(self)
-
-    def clear_text(self) -> bytes:
-        """A refusal's body: a little of it, and only to find its code."""
-        text = b""
-        while len(text) < MAX_REFUSAL_BYTES and (piece := next(self._pieces, None)) is not None:
-            text += piece
-        self.close()
-        return text
+        self._pieces = self._outer.iter_raw()
+        try:
+            while (response := self._response(self)) is None:
+                self._take(next(self._pieces, None))
+        except BaseException:
+            self.close()
+            raise
+        if not self._sealed:
+            self.close()
+        return response
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            while not self._answer.ended:
-                if self._opened:
-                    yield self._given()
+            while self._opened or not self._whole:
+                if opened := self._given():
+                    yield opened
                 else:
                     self._take(next(self._pieces, None))
-            if not self._whole:
-                # To HTTP's own end, too, before the last piece is given: else the connection could not be used again.
-                for trailing in self._pieces:
-                    self._take(trailing)
-                self._take(None)
-                self._whole = True
-            if self._opened:
-                yield self._given()
         except CloisterError as error:
             raise self._raising(error, self._request) from None
         finally:
@@ -107,46 +104,32 @@ class OpenedStream(_Opening, httpx2.SyncByteStream):
 
     def close(self) -> None:
         self._answer.close()
-        self._wire.close()
+        self._outer.close()
 
 
 class AsyncOpenedStream(_Opening, httpx2.AsyncByteStream):
     """For `httpx2.AsyncClient`."""
 
-    def __init__(self, outer: httpx2.Response, opener: StreamOpener, raising: Raising, request: httpx2.Request) -> None:
-        super().__init__(opener, raising, request)
-        assert isinstance(outer.stream, httpx2.AsyncByteStream)
-        self._wire = outer.stream
-        self._pieces = aiter(outer.stream)
-
     async def begin(self) -> httpx2.Response:
         """Read as far as the head; the response it makes."""
-        while self._answer.head is None:
-            self._take(await anext(self._pieces, None))
-        return self._response(self)
-
-    async def clear_text(self) -> bytes:
-        """A refusal's body: a little of it, and only to find its code."""
-        text = b""
-        while len(text) < MAX_REFUSAL_BYTES and (piece := await anext(self._pieces, None)) is not None:
-            text += piece
-        await self.aclose()
-        return text
+        self._pieces = self._outer.aiter_raw()
+        try:
+            while (response := self._response(self)) is None:
+                self._take(await anext(self._pieces, None))
+        except BaseException:
+            await self.aclose()
+            raise
+        if not self._sealed:
+            await self.aclose()
+        return response
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
-            while not self._answer.ended:
-                if self._opened:
-                    yield self._given()
+            while self._opened or not self._whole:
+                if opened := self._given():
+                    yield opened
                 else:
                     self._take(await anext(self._pieces, None))
-            if not self._whole:
-                async for trailing in self._pieces:
-                    self._take(trailing)
-                self._take(None)
-                self._whole = True
-            if self._opened:
-                yield self._given()
         except CloisterError as error:
             raise self._raising(error, self._request) from None
         finally:
@@ -154,130 +137,100 @@ class AsyncOpenedStream(_Opening, httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         self._answer.close()
-        await self._wire.aclose()
+        await self._outer.aclose()
 
 
 def as_it_is(error: CloisterError, request: httpx2.Request) -> Exception:
     return error
 
 
-class SealedTransport(httpx2.BaseTransport):
-    """For `httpx2.Client`."""
+class _Sealing:
+    """What both transports do without I/O."""
 
-    def __init__(
-        self, node: VerifiedNode, *, raising: Raising = as_it_is, wire: httpx2.BaseTransport | None = None
-    ) -> None:
+    def __init__(self, node: VerifiedNode, *, raising: Raising = as_it_is) -> None:
         self._node = node
         self._raising = raising
-        self._wire = wire or httpx2.HTTPTransport(verify=tls_to(node.address))
+
+    def _sealed(self, request: httpx2.Request, verification: Verification) -> tuple[httpx2.Request, StreamOpener]:
+        """What everybody on the way sees, the same for every user but for the ciphertext; and what opens the answer."""
+        url = request.url
+        address = self._node.address
+        port = url.port or (443 if url.scheme == "https" else 80)
+        if (url.scheme, url.host, port) != (address.scheme, address.host, address.port):
+            raise ChannelBroken(
+                "The request is for another server than the one that was verified.", hint="It was not sent anywhere."
+            )
+        path = address.endpoint(url.raw_path.decode("ascii"))
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw]
+        message = seal_message(verification.channel_key, request.method, path, headers, request.content)
+        timeout = {name: value for name, value in request.extensions.items() if name == "timeout"}
+        outer = httpx2.Request(
+            "POST", address.url(ENDPOINT), headers=OUTER_HEADERS, content=message.envelope, extensions=timeout
+        )
+        return outer, message.opener
+
+    def _instead(self, error: CloisterError, request: httpx2.Request) -> httpx2.Response:
+        """What comes of a request that could not be exchanged: a refusal of our own, or an error to raise."""
+        if isinstance(error, InvalidRequest):
+            return _refused(Refusal.of(error), request)
+        if isinstance(error, ServiceUnavailable):
+            raise httpx2.ConnectError(str(error), request=request) from None
+        raise self._raising(error, request) from None
+
+
+class SealedTransport(_Sealing, httpx2.BaseTransport):
+    """For `httpx2.Client`."""
+
+    def __init__(self, node: VerifiedNode, *, raising: Raising = as_it_is) -> None:
+        super().__init__(node, raising=raising)
+        self._wire = httpx2.HTTPTransport(verify=tls_to(node.address))
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request and wait for its answer's head; the body is opened as it is read."""
-        body = request.read()
+        request.read()
         try:
-            return self._exchange(request, body)
-        except InvalidRequest as wrong:
-            return _refused(Refusal.of(wrong), request)
-        except ServiceUnavailable as gone:
-            raise httpx2.ConnectError(str(gone), request=request) from None
+            verification = self._node.verified()
+            try:
+                return self._attempt(request, verification)
+            except ChannelKeyUnknown:
+                return self._attempt(request, self._node.verified(after=verification))
         except CloisterError as error:
-            raise self._raising(error, request) from None
+            return self._instead(error, request)
 
     def close(self) -> None:
         self._wire.close()
 
-    def _exchange(self, request: httpx2.Request, body: bytes) -> httpx2.Response:
-        verification = self._node.verified()
-        try:
-            return self._attempt(request, body, verification)
-        except ChannelKeyUnknown:
-            return self._attempt(request, body, self._node.verified(after=verification))
-
-    def _attempt(self, request: httpx2.Request, body: bytes, verification: Verification) -> httpx2.Response:
-        message = _sealed(self._node, request, body, verification)
-        outer = self._wire.handle_request(_outer(self._node, request, message))
-        stream = OpenedStream(outer, message.opener, self._raising, request)
-        try:
-            if is_sealed(outer.status_code, outer.headers.get("content-type", "")):
-                return stream.begin()
-            return _refused(_refusal(outer, stream.clear_text()), request)
-        except BaseException:
-            stream.close()
-            raise
+    def _attempt(self, request: httpx2.Request, verification: Verification) -> httpx2.Response:
+        outer, opener = self._sealed(request, verification)
+        return OpenedStream(self._wire.handle_request(outer), opener, self._raising, request).begin()
 
 
-class AsyncSealedTransport(httpx2.AsyncBaseTransport):
+class AsyncSealedTransport(_Sealing, httpx2.AsyncBaseTransport):
     """For `httpx2.AsyncClient`. Verifying anew happens in a thread, beside the event loop."""
 
-    def __init__(
-        self, node: VerifiedNode, *, raising: Raising = as_it_is, wire: httpx2.AsyncBaseTransport | None = None
-    ) -> None:
-        self._node = node
-        self._raising = raising
-        self._wire = wire or httpx2.AsyncHTTPTransport(verify=tls_to(node.address))
+    def __init__(self, node: VerifiedNode, *, raising: Raising = as_it_is) -> None:
+        super().__init__(node, raising=raising)
+        self._wire = httpx2.AsyncHTTPTransport(verify=tls_to(node.address))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request and wait for its answer's head; the body is opened as it is read."""
-        body = await request.aread()
+        await request.aread()
         try:
-            return await self._exchange(request, body)
-        except InvalidRequest as wrong:
-            return _refused(Refusal.of(wrong), request)
-        except ServiceUnavailable as gone:
-            raise httpx2.ConnectError(str(gone), request=request) from None
+            verification = await self._node.verified_beside()
+            try:
+                return await self._attempt(request, verification)
+            except ChannelKeyUnknown:
+                return await self._attempt(request, await self._node.verified_beside(after=verification))
         except CloisterError as error:
-            raise self._raising(error, request) from None
+            return self._instead(error, request)
 
     async def aclose(self) -> None:
         await self._wire.aclose()
 
-    async def _exchange(self, request: httpx2.Request, body: bytes) -> httpx2.Response:
-        verification = await self._node.verified_beside()
-        try:
-            return await self._attempt(request, body, verification)
-        except ChannelKeyUnknown:
-            verification = await self._node.verified_beside(after=verification)
-            return await self._attempt(request, body, verification)
-
-    async def _attempt(self, request: httpx2.Request, body: bytes, verification: Verification) -> httpx2.Response:
-        message = _sealed(self._node, request, body, verification)
-        outer = await self._wire.handle_async_request(_outer(self._node, request, message))
-        stream = AsyncOpenedStream(outer, message.opener, self._raising, request)
-        try:
-            if is_sealed(outer.status_code, outer.headers.get("content-type", "")):
-                return await stream.begin()
-            return _refused(_refusal(outer, await stream.clear_text()), request)
-        except BaseException:
-            await stream.aclose()
-            raise
-
-
-def _sealed(node: VerifiedNode, request: httpx2.Request, body: bytes, verification: Verification) -> SealedMessage:
-    url = request.url
-    address = node.address
-    port = url.port or (443 if url.scheme == "https" else 80)
-    if (url.scheme, url.host, port) != (address.scheme, address.host, address.port):
-        raise ChannelBroken(
-            "The request is for another server than the one that was verified.", hint="It was not sent anywhere."
-        )
-    path = address.endpoint(url.raw_path.decode("ascii"))
-    headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw]
-    return seal_message(verification.channel_key, request.method, path, headers, body)
-
-
-def _outer(node: VerifiedNode, request: httpx2.Request, message: SealedMessage) -> httpx2.Request:
-    """What everybody on the way sees: the same for every user, but for the ciphertext."""
-    return httpx2.Request(
-        "POST",
-        node.address.url(ENDPOINT),
-        headers=OUTER_HEADERS,
-        content=message.envelope,
-        extensions={name: value for name, value in request.extensions.items() if name == "timeout"},
-    )
-
-
-def _refusal(outer: httpx2.Response, clear_text: bytes) -> Refusal:
-    return read_refusal(outer.status_code, outer.headers.get("retry-after", ""), clear_text)
+    async def _attempt(self, request: httpx2.Request, verification: Verification) -> httpx2.Response:
+        outer, opener = self._sealed(request, verification)
+        answer = await self._wire.handle_async_request(outer)
+        return await AsyncOpenedStream(answer, opener, self._raising, request).begin()
 
 
 def _refused(refusal: Refusal, request: httpx2.Request) -> httpx2.Response:

@@ -116,19 +116,18 @@ def examine(
     raise VerificationFailed("The memory of logs changes all the time.", checks=("log consistency",), hint="Try again.")
 
 
+@dataclass(frozen=True)
 class _Visit:
     """One question and what becomes of the answer."""
 
-    def __init__(self, address: HttpAddress, policy: Policy, memory: SeenLogs, ask: Ask) -> None:
-        self._address = address
-        self._policy = policy
-        self._memory = memory
-        self._ask = ask
-        self._place = str(address)
+    _address: HttpAddress
+    _policy: Policy
+    _memory: SeenLogs
+    _ask: Ask
 
     def make(self) -> Verification:
         nonce = secrets.token_bytes(NONCE_BYTES)
-        pinned = self._memory.pinned(self._place) if self._policy.allow_software_tee else None
+        pinned = self._memory.pinned(str(self._address)) if self._policy.allow_software_tee else None
         guess = self._likely_origin(pinned)
         seen = self._memory.last(guess) if guess else None
         try:
@@ -144,7 +143,7 @@ class _Visit:
         except EvidenceInvalid as wrong:
             found = Examination()
             found.failed("evidence", str(wrong))
-            return Verification(self._place, datetime.now(UTC), nonce, found.verdict())
+            return Verification(str(self._address), datetime.now(UTC), nonce, found.verdict())
 
     def _likely_origin(self, pinned: str | None) -> str:
         logs = self._policy.release.logs or ((pinned,) if pinned else ())
@@ -163,7 +162,7 @@ class _Visit:
         found.include(check_release(evidence, self._policy, pinned=pinned, seen=seen))
         if found.verdict().passed:
             self._remember(found, evidence, seen)
-        return Verification(self._place, at, nonce, found.verdict(), evidence.channel_key)
+        return Verification(str(self._address), at, nonce, found.verdict(), evidence.channel_key)
 
     def _remember(self, found: Examination, evidence: NodeEvidence, seen: Checkpoint | None) -> None:
         """Keep what was verified, or fail: what cannot be remembered cannot be held against the node next time."""
@@ -173,7 +172,7 @@ class _Visit:
             return
         try:
             if first_use:
-                self._memory.pin(self._place, VerifierKey.parse(proof.log_key))
+                self._memory.pin(str(self._address), VerifierKey.parse(proof.log_key))
             self._memory.remember(read_checkpoint(proof.checkpoint), after=seen)
         except SeenMoved:
             raise

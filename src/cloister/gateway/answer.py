@@ -118,7 +118,7 @@ class Answer(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         limit = asyncio.timeout_at(self._deadline)
         try:
-            async with limit, self._generation.watched_by(receive):
+            async with limit, self._generation.running(receive):
                 await self.generate(send)
         except ClientGone:
             return

@@ -1,11 +1,19 @@
-"""What every endpoint has at hand, and who is asking. The one object behind a running gateway."""
+"""What every endpoint has at hand, who is asking, and the way from a request's body to its answer.
+
+At the level `open` the prompt is read here, a long one in a thread, so that it does not hold up everybody's tokens. At
+the other levels nobody in this process looks into it. This module keeps no prompt.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, TypeVar, cast
+import hashlib
+import secrets
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Annotated, cast
 
 import msgspec
 from fastapi import Depends, Request, Security
@@ -15,23 +23,71 @@ from starlette.responses import Response
 
 from cloister.backend.base import Backend, OpenJob, VaultJob
 from cloister.config import GatewaySettings
-from cloister.errors import ModelNotFound
+from cloister.errors import InvalidRequest, ModelNotFound, PromptTooLong
 from cloister.gateway.answer import Answer, Reply, StreamedAnswer
 from cloister.gateway.choice import Choice, Echo, StopStrings
-from cloister.gateway.generation import Generation, Order, WatchedAnswer, WatchedAnswers
+from cloister.gateway.generation import Generation, WatchedAnswer, WatchedAnswers
 from cloister.gateway.guard import read_body
-from cloister.gateway.jobs import PromptReader, answer_tokens, choice_seed, for_vault, sampling_params
 from cloister.gateway.keys import Caller, KeyRing
 from cloister.gateway.metrics import Metrics
-from cloister.gateway.schema import Forms, GenerationRequest, prompts_of, sealed_request_of
+from cloister.gateway.schema import (
+    MAX_CHOICES,
+    Forms,
+    GenerationRequest,
+    SealedRequest,
+    prompts_of,
+    sealed_request_of,
+)
 from cloister.gateway.terms import LEVEL_HEADER, SESSION_HEADER, Levels, Session, choose_session
-from cloister.levels import LEVELS, ConfidedLevel, Level
-from cloister.messages.prompts import Prompt, SealedPrompt
-from cloister.prompts.json_prompt import invalid_from
+from cloister.levels import ConfidedLevel, Level
+from cloister.messages.frontend import Serving
+from cloister.messages.generation import SamplingParams
+from cloister.messages.prompts import ChatPrompt, Prompt, SealedPrompt, TextPrompt, write_prompt
+from cloister.prompts.json_prompt import check_size, invalid_from
+from cloister.prompts.reading import PromptReading, ReadPrompt, parse_confidential
 from cloister.prompts.tokenizer import Tokenizer
 
-Body = TypeVar("Body", bound=GenerationRequest)
 bearer = HTTPBearer(auto_error=False, description="An API key of this server.")
+
+_LONG_CHARACTERS = 8192
+_MANY_MESSAGES = 64
+# Below this, dividing logits by the temperature overflows; the limit of the distribution is the greedy choice anyway.
+_GREEDY_BELOW = 1e-4
+_SMALLEST_TOP_P = 1e-6
+_SEED_MASK = 2**63 - 1
+
+
+class PromptReader:
+    """Reads prompts for the level `open`, the way vaults do."""
+
+    def __init__(self, tokenizer: Tokenizer, serving: Serving) -> None:
+        self._reading = PromptReading(tokenizer, serving.vocabulary, serving.max_context)
+        # One thread: many long prompts at once must not take every core from the engine.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="prompt-reader")
+
+    async def read(self, prompt: Prompt) -> ReadPrompt:
+        """The prompt's tokens, and how many of them are public."""
+        if _is_long(prompt):
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._reading.read, prompt)
+        # Many short prompts in one request are as long as one long one: let others in between.
+        await asyncio.sleep(0)
+        return self._reading.read(prompt)
+
+    def start(self) -> None:
+        """Have the thread now: where threads cannot be started later."""
+        self._thread.submit(int).result()
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _is_long(prompt: Prompt) -> bool:
+    if isinstance(prompt, ChatPrompt):
+        return (
+            len(prompt.messages) > _MANY_MESSAGES
+            or sum(len(message.content) for message in prompt.messages) > _LONG_CHARACTERS
+        )
+    return isinstance(prompt, TextPrompt) and len(prompt.text) > _LONG_CHARACTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +98,6 @@ class Asked:
     deadline: float
     protection: str | None
     session: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """For whom, at which level and in which session which prompts are served."""
-
-    caller: Caller
-    deadline: float
-    level: Level
-    session: Session
-    prompts: Sequence[Prompt | SealedPrompt] = field(repr=False)
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """What an answer says of the terms it was made under."""
-        named = {SESSION_HEADER: self.session.name} if self.session.keep else {}
-        return {LEVEL_HEADER: self.level.name, **named}
 
 
 @dataclass(frozen=True)
@@ -76,10 +115,34 @@ class Api:
     watched: WatchedAnswers
     metrics: Metrics
 
-    async def read(self, request: Request, forms: Forms[Body], asked: Asked) -> tuple[Body, Terms]:
-        """The request's body, checked, and its terms: a level this server offers and can do all of this at."""
-        raw = await read_body(request, self.settings)
-        sealed = sealed_request_of(request)
+    async def answer(self, request: Request, asked: Asked, forms: Forms, reply_kind: type[Reply]) -> Answer:
+        """The response to a body of these forms: it generates every choice of every prompt, and sends them."""
+        body = self._body(await read_body(request, self.settings), forms, sealed_request_of(request))
+        level = self.levels.choose(body.protection, asked.protection)
+        level.refuse(body.wished, logits=body.mpc_reveal == "logits")
+        prompts = prompts_of(body.prompts, forms.field, level, sealed_request_of(request))
+        session = choose_session(body.session, asked.session)
+        if (body.n or 1) * len(prompts) > MAX_CHOICES:
+            raise InvalidRequest(f"n times the number of prompts may be at most {MAX_CHOICES}.", param="n")
+        default_tokens = min(forms.default_tokens, level.default_tokens or forms.default_tokens)
+        stops = StopStrings(body.stop_strings)
+        choices: list[Choice] = []
+        jobs: list[OpenJob | VaultJob] = []
+        for number, prompt in enumerate(prompts):
+            job = await self._job(prompt, level, session, asked.caller)
+            params = self._params(body, job, default_tokens)
+            echo = echo_of(prompt, job, self.tokenizer) if body.echoes and isinstance(job, OpenJob) else None
+            for which in range(body.n or 1):
+                seeded = msgspec.structs.replace(params, seed=choice_seed(body.seed, which))
+                choices.append(Choice(len(choices), seeded, self.tokenizer, stops, prompt=number, echo=echo))
+                jobs.append(job)
+        reply = reply_kind(self.model, int(time.time()), self.tokenizer, include_usage=body.include_usage)
+        watched = WatchedAnswer(reply.id, asked.caller.tenant, level.name)
+        generation = Generation(self.backend, watched, choices, jobs, self.watched, self.metrics)
+        headers = {LEVEL_HEADER: level.name, **({SESSION_HEADER: session.name} if session.keep else {})}
+        return (StreamedAnswer if body.stream else Answer)(generation, reply, asked.deadline, headers)
+
+    def _body(self, raw: bytes, forms: Forms, sealed: SealedRequest | None) -> GenerationRequest:
         kind = forms.sealed if sealed is not None and sealed.counts_prompts(raw, forms.field) else forms.plain
         try:
             body = kind.model_validate_json(raw)
@@ -87,61 +150,90 @@ class Api:
             raise invalid_from(wrong) from None
         if body.model != self.model:
             raise ModelNotFound("The model asked for is not served here.", hint=f"This server has {self.model!r}.")
-        level = self.levels.choose(body.protection, asked.protection)
-        level.refuse(body.wished, logits=body.mpc_reveal == "logits")
-        prompts = prompts_of(body.prompts, forms.field, level, sealed)
-        session = choose_session(body.session, asked.session)
-        return body, Terms(asked.caller, asked.deadline, level, session, prompts)
+        return body
 
-    async def job(self, prompt: Prompt | SealedPrompt, terms: Terms) -> OpenJob | VaultJob:
+    async def _job(
+        self, prompt: Prompt | SealedPrompt, level: Level, session: Session, caller: Caller
+    ) -> OpenJob | VaultJob:
         """The prompt as the backend wants it: read here where the level has this process read it, unread otherwise."""
-        if not terms.level.confides and not isinstance(prompt, SealedPrompt):
+        unread: bytes | SealedPrompt
+        if isinstance(prompt, SealedPrompt):
+            unread = prompt
+        elif level.confides:
+            unread = write_prompt(prompt)
+            check_size(len(unread))
+        else:
             read = await self.prompts.read(prompt)
             return OpenJob(read.tokens, read.public)
-        level = cast(ConfidedLevel, terms.level.name)
-        unread = prompt if isinstance(prompt, SealedPrompt) else for_vault(prompt)
-        return VaultJob(level, terms.session.name, terms.session.keep, unread, terms.caller.trust_group)
+        return VaultJob(cast(ConfidedLevel, level.name), session.name, session.keep, unread, caller.trust_group)
 
-    def answer_tokens(self, job: OpenJob | VaultJob, asked: int | None, default: int) -> int:
-        """How many tokens the answer to this job may have, as far as that is known here."""
+    def _params(self, body: GenerationRequest, job: OpenJob | VaultJob, default_tokens: int) -> SamplingParams:
+        ready = self.backend.ready
         prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else None
-        if isinstance(job, VaultJob) and (short := LEVELS[job.level].default_tokens) is not None:
-            default = min(default, short)
-        return answer_tokens(prompt_tokens, asked, default, self.backend.ready.max_context)
+        max_tokens = answer_tokens(prompt_tokens, body.token_limit, default_tokens, ready.max_context)
+        return sampling_params(body, max_tokens, ready.vocabulary, self.tokenizer.stop_tokens)
 
-    def orders(
-        self,
-        body: GenerationRequest,
-        job: OpenJob | VaultJob,
-        max_tokens: int,
-        logprobs: int | None,
-        prompt: int = 0,
-        echo: Echo | None = None,
-    ) -> list[Order]:
-        """One order for each choice the body asks for; they differ in their seeds alone."""
-        params = sampling_params(
-            body,
-            max_tokens=max_tokens,
-            logprobs=logprobs,
-            prompt_logprobs=logprobs if echo else None,
-            vocabulary=self.backend.ready.vocabulary,
-            stop_tokens=self.tokenizer.stop_tokens,
-        )
-        seeds = [choice_seed(body.seed, choice) for choice in range(body.n or 1)]
-        return [Order(job, msgspec.structs.replace(params, seed=seed), prompt, echo) for seed in seeds]
 
-    def answer(self, terms: Terms, body: GenerationRequest, orders: Sequence[Order], reply: Reply) -> Answer:
-        """The response that will generate what was ordered and send it as the body wishes."""
-        stops = StopStrings(body.stop_strings)
-        choices = [
-            Choice(index, order.params, self.tokenizer, stops, prompt=order.prompt, echo=order.echo)
-            for index, order in enumerate(orders)
-        ]
-        watched = WatchedAnswer(reply.id, terms.caller.tenant, terms.level.name)
-        jobs = [order.job for order in orders]
-        generation = Generation(self.backend, watched, choices, jobs, self.watched, self.metrics)
-        kind = StreamedAnswer if body.stream else Answer
-        return kind(generation, reply, terms.deadline, terms.headers)
+def answer_tokens(prompt_tokens: int | None, asked: int | None, default: int, max_context: int) -> int:
+    """How many tokens the answer may have; PromptTooLong when it and the prompt do not fit the context together.
+
+    Where the prompt's length is not known here (None), whoever reads the prompt caps the answer to what is left.
+    """
+    room = max_context - (1 if prompt_tokens is None else prompt_tokens)
+    wanted = asked if asked is not None else max(1, min(default, room))
+    if wanted <= room:
+        return wanted
+    if prompt_tokens is None:
+        requested = f"{wanted} were requested for the answer alone."
+    else:
+        requested = f"{prompt_tokens + wanted} were requested ({prompt_tokens} in the prompt, {wanted} for the answer)."
+    raise PromptTooLong(
+        f"This model's context holds {max_context} tokens; {requested}",
+        param="max_tokens" if room > 0 else None,
+        hint="Shorten the prompt or ask for fewer tokens.",
+    )
+
+
+def sampling_params(
+    body: GenerationRequest, max_tokens: int, vocabulary: int, stop_tokens: tuple[int, ...]
+) -> SamplingParams:
+    """The parameters of every choice, but for seeds; InvalidRequest if they name tokens the model does not have."""
+    temperature = 1.0 if body.temperature is None else body.temperature
+    bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
+    if bias and max(bias) >= vocabulary:
+        raise InvalidRequest(f"logit_bias: Token ids must be below {vocabulary}.", param="logit_bias")
+    return SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature if temperature >= _GREEDY_BELOW else 0.0,
+        top_k=min(max(body.top_k or 0, 0), vocabulary),
+        top_p=1.0 if body.top_p is None else max(body.top_p, _SMALLEST_TOP_P),
+        min_p=body.min_p or 0.0,
+        repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        logprobs=body.alternatives,
+        prompt_logprobs=body.alternatives if body.echoes else None,
+        logit_bias=bias,
+        stop_tokens=() if body.ignore_eos else stop_tokens,
+        mpc_reveal=body.mpc_reveal or "token",
+    )
+
+
+def choice_seed(seed: int | None, choice: int) -> int:
+    """The seed of one choice: the request's own for the first, derived from it for the others; random without one."""
+    if seed is None:
+        return secrets.randbits(63)
+    if choice == 0:
+        return seed & _SEED_MASK
+    digest = hashlib.sha256(f"cloister choice {choice} of seed {seed}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") & _SEED_MASK
+
+
+def echo_of(prompt: Prompt | SealedPrompt, job: OpenJob, tokenizer: Tokenizer) -> Echo:
+    """The prompt as it was read: without its tags, or as the text of its tokens."""
+    if isinstance(prompt, TextPrompt):
+        return Echo(parse_confidential(prompt.text, param="prompt").text, job.prompt)
+    return Echo(tokenizer.decode(job.prompt), job.prompt)
 
 
 def json_response(value: msgspec.Struct, headers: Mapping[str, str] | None = None) -> Response:

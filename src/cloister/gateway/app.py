@@ -13,11 +13,10 @@ from cloister.backend.base import Backend, Carrier
 from cloister.config import GatewaySettings
 from cloister.errors import CloisterError
 from cloister.gateway import completions, routes, sealed
-from cloister.gateway.api import Api
+from cloister.gateway.api import Api, PromptReader
 from cloister.gateway.errors import ErrorReply, handle_cloister_error, handle_http_error
 from cloister.gateway.generation import WatchedAnswers
 from cloister.gateway.guard import Guard
-from cloister.gateway.jobs import PromptReader
 from cloister.gateway.keys import KeyRing, load_keys
 from cloister.gateway.metrics import Metrics
 from cloister.gateway.openapi import describe

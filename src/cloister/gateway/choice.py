@@ -222,9 +222,6 @@ class Choice:
         offset = 0
         for position, token in enumerate(echo.tokens):
             score = scores[position - 1] if 0 < position <= len(scores) else None
-            self._scores.append(
-                ScoredToken(token, None, (), offset)
-                if score is None
-                else ScoredToken(token, score.logprob, score.top, offset)
-            )
+            logprob, top = (None, ()) if score is None else (score.logprob, score.top)
+            self._scores.append(ScoredToken(token, logprob, top, offset))
             offset += len(stream.push((token,)))

@@ -28,18 +28,15 @@ class GatewayClient(ControllerClient, Carrier):
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._sealed: dict[int, CarriedAnswer] = {}
-        self._evidence: dict[int, asyncio.Future[bytes]] = {}
         super().__init__(reader, writer)
 
     async def evidence(self, nonce: bytes, since: int) -> bytes:
         request_id = next(self._ids)
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.send(AskEvidence(request_id, nonce, since))
-        self._evidence[request_id] = answer
         try:
-            return await answer
+            return (await self._answer(Evidence, request_id)).document
         finally:
-            self._evidence.pop(request_id, None)
+            self._awaited.pop((Evidence, request_id), None)
 
     def carry(self, envelope: bytes) -> CarriedAnswer:
         request_id = next(self._ids)
@@ -57,13 +54,11 @@ class GatewayClient(ControllerClient, Carrier):
                 if answer := self._sealed.get(message.request_id):
                     answer.put(message)
             case Evidence():
-                if (evidence := self._evidence.get(message.request_id)) and not evidence.done():
-                    evidence.set_result(message.document)
+                self._answered(Evidence, message.request_id, message)
             case Failed() if answer := self._sealed.get(message.request_id):
                 answer.put(raised(message))
-            case Failed() if evidence := self._evidence.get(message.request_id):
-                if not evidence.done():
-                    evidence.set_exception(raised(message))
+            case Failed() if self._answered(Evidence, message.request_id, raised(message)):
+                pass
             case _:
                 super()._dispatch(message)
 
@@ -71,9 +66,6 @@ class GatewayClient(ControllerClient, Carrier):
         super()._hang_up()
         for answer in list(self._sealed.values()):
             answer.put(ServiceUnavailable("The server is shutting down."))
-        for evidence in self._evidence.values():
-            if not evidence.done():
-                evidence.set_exception(ServiceUnavailable("The server is shutting down."))
 
 
 class CarriedAnswer(SealedAnswer):

@@ -5,7 +5,6 @@ Plain completions take text or token ids; with echo, they also score given text.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Literal
 
@@ -13,22 +12,11 @@ import msgspec
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from cloister.backend.base import OpenJob
-from cloister.errors import InvalidRequest
 from cloister.gateway.answer import Reply, Usage, comment, encode, finite
 from cloister.gateway.api import AskedBy, api_of
-from cloister.gateway.choice import Delta, Echo, Finish, ScoredToken
-from cloister.gateway.generation import Order
+from cloister.gateway.choice import Delta, Finish, ScoredToken
 from cloister.gateway.openapi import generation_docs
-from cloister.gateway.schema import CHAT, COMPLETION, MAX_CHOICES
-from cloister.messages.prompts import Prompt, SealedPrompt, TextPrompt
-from cloister.prompts.reading import parse_confidential
-from cloister.prompts.tokenizer import Tokenizer
-
-# An answer without a limit of its own may take the rest of the context, but not hold blocks for ever.
-CHAT_TOKENS = 1024
-# OpenAI's own default.
-COMPLETION_TOKENS = 16
+from cloister.gateway.schema import CHAT, COMPLETION
 
 router = APIRouter()
 
@@ -109,15 +97,7 @@ class ChatReply(Reply):
 @router.post("/v1/chat/completions", **generation_docs("ChatRequest", "ChatCompletion"))
 async def chat_completions(request: Request, asked: AskedBy) -> Response:
     """Continue a conversation."""
-    api = api_of(request)
-    body, terms = await api.read(request, CHAT, asked)
-    [prompt] = terms.prompts
-    job = await api.job(prompt, terms)
-    limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    max_tokens = api.answer_tokens(job, limit, CHAT_TOKENS)
-    orders = api.orders(body, job, max_tokens, (body.top_logprobs or 0) if body.logprobs else None)
-    reply = ChatReply(api.model, int(time.time()), api.tokenizer, include_usage=body.include_usage)
-    return api.answer(terms, body, orders, reply)
+    return await api_of(request).answer(request, asked, CHAT, ChatReply)
 
 
 class CompletionLogprobs(msgspec.Struct):
@@ -188,22 +168,4 @@ class CompletionReply(Reply):
 @router.post("/v1/completions", **generation_docs("CompletionRequest", "Completion"))
 async def completions(request: Request, asked: AskedBy) -> Response:
     """Continue one or several prompts."""
-    api = api_of(request)
-    body, terms = await api.read(request, COMPLETION, asked)
-    if (body.n or 1) * len(terms.prompts) > MAX_CHOICES:
-        raise InvalidRequest(f"n times the number of prompts may be at most {MAX_CHOICES}.", param="n")
-    orders: list[Order] = []
-    for number, prompt in enumerate(terms.prompts):
-        job = await api.job(prompt, terms)
-        max_tokens = api.answer_tokens(job, body.max_tokens, COMPLETION_TOKENS)
-        echo = _echo(prompt, job, api.tokenizer) if body.echo and isinstance(job, OpenJob) else None
-        orders += api.orders(body, job, max_tokens, body.logprobs, prompt=number, echo=echo)
-    reply = CompletionReply(api.model, int(time.time()), api.tokenizer, include_usage=body.include_usage)
-    return api.answer(terms, body, orders, reply)
-
-
-def _echo(prompt: Prompt | SealedPrompt, job: OpenJob, tokenizer: Tokenizer) -> Echo:
-    """The prompt as it was read: without its tags, or as the text of its tokens."""
-    if isinstance(prompt, TextPrompt):
-        return Echo(parse_confidential(prompt.text, param="prompt").text, job.prompt)
-    return Echo(tokenizer.decode(job.prompt), job.prompt)
+    return await api_of(request).answer(request, asked, COMPLETION, CompletionReply)

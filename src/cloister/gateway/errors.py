@@ -81,7 +81,11 @@ _STATUS: tuple[tuple[type[CloisterError], int, str], ...] = (
     (SandboxIncomplete, 500, "server_error"),
 )
 UNEXPECTED = ErrorReply(ErrorBody("The server met an unexpected error.", "server_error", None, "internal_error"))
-_UNAVAILABLE_RETRY_S = 2
+_RETRY_S = {429: 1, 503: 2}
+_HTTP_ERRORS = {
+    404: ("There is nothing at this path.", "not_found"),
+    405: ("This path does not answer this method.", "method_not_allowed"),
+}
 
 
 def describe(error: Exception) -> tuple[int, ErrorReply]:
@@ -102,10 +106,8 @@ def error_response(error: Exception) -> Response:
     headers: dict[str, str] = {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    elif status == 429:
-        headers["Retry-After"] = str(max(1, math.ceil(getattr(error, "retry_after", 1))))
-    elif status == 503:
-        headers["Retry-After"] = str(max(1, math.ceil(getattr(error, "retry_after", _UNAVAILABLE_RETRY_S))))
+    elif status in _RETRY_S:
+        headers["Retry-After"] = str(max(1, math.ceil(getattr(error, "retry_after", _RETRY_S[status]))))
     return Response(msgspec.json.encode(reply), status, headers, "application/json")
 
 
@@ -116,12 +118,7 @@ async def handle_cloister_error(request: Request, error: Exception) -> Response:
 async def handle_http_error(request: Request, error: Exception) -> Response:
     """Routing's own errors (404, 405) in the same shape."""
     assert isinstance(error, HTTPException)
-    if error.status_code == 404:
-        message, code = "There is nothing at this path.", "not_found"
-    elif error.status_code == 405:
-        message, code = "This path does not answer this method.", "method_not_allowed"
-    else:
-        message, code = "The request could not be served.", "http_error"
+    message, code = _HTTP_ERRORS.get(error.status_code, ("The request could not be served.", "http_error"))
     reply = ErrorReply(ErrorBody(message, "invalid_request_error", None, code))
     return Response(msgspec.json.encode(reply), error.status_code, error.headers, "application/json")
 

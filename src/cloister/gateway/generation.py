@@ -14,18 +14,17 @@ import asyncio
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 
 from starlette.types import Receive
 
 from cloister.backend.base import Backend, OpenJob, VaultJob
 from cloister.errors import ServiceUnavailable
-from cloister.gateway.choice import Choice, Echo
+from cloister.gateway.choice import Choice
 from cloister.gateway.metrics import Metrics
-from cloister.messages.generation import SamplingParams, Tokens
+from cloister.messages.generation import Tokens
 
 MOST = 4096
 KEPT_S = 60.0
@@ -76,22 +75,12 @@ class WatchedAnswers:
             self._ended.popitem(last=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """One choice to be made: from which job, how, and after which of the request's prompts (by number)."""
-
-    job: OpenJob | VaultJob = field(repr=False)
-    params: SamplingParams
-    prompt: int = 0
-    echo: Echo | None = None
-
-
 class ClientGone(Exception):
     """Nobody waits for the answer any more."""
 
 
 class Generation:
-    """`async with` starts the choices; leaving it, for whatever reason, cancels those that still run."""
+    """`async with running(…)`, and await `news` until it is `done`."""
 
     def __init__(
         self,
@@ -116,7 +105,6 @@ class Generation:
         self._mail: list[tuple[Choice | None, Tokens | Exception]] = []
         self._reader: asyncio.Future[None] | None = None
         self._carriers: dict[int, asyncio.Task[None]] = {}
-        self._watcher: asyncio.Task[None] | None = None
         self._unfinished = len(choices)
 
     @property
@@ -132,28 +120,22 @@ class Generation:
     def output_tokens(self) -> int:
         return sum(choice.output_tokens for choice in self.choices)
 
-    def watched_by(self, receive: Receive) -> Generation:
-        """Also watch for the client's leaving."""
-        self._watcher = asyncio.create_task(self._watch(receive))
-        return self
-
-    async def __aenter__(self) -> Generation:
+    @asynccontextmanager
+    async def running(self, receive: Receive) -> AsyncIterator[None]:
+        """Generate, and watch for the client's leaving. Whatever ends this cancels the choices that still run."""
         self._metrics.began(self, self._answer.level)
         self._watched.begin(self._answer)
-        for choice in self.choices:
-            self._carriers[choice.index] = asyncio.create_task(self._carry(choice))
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        tasks = [*self._carriers.values(), *([self._watcher] if self._watcher else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._jobs.clear()
-        self._watched.end(self._answer)
-        self._metrics.ended(self, self.prompt_tokens, self.output_tokens)
+        self._carriers = {choice.index: asyncio.create_task(self._carry(choice)) for choice in self.choices}
+        tasks = (*self._carriers.values(), asyncio.create_task(self._watch(receive)))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._jobs.clear()
+            self._watched.end(self._answer)
+            self._metrics.ended(self, self.prompt_tokens, self.output_tokens)
 
     async def news(self) -> list[Choice]:
         """Wait until something is new; the choices it concerns. Raises what the backend raised, or ClientGone."""

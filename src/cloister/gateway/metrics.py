@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from cloister.messages.generation import Stats
 
@@ -28,14 +28,18 @@ _GAUGES: dict[str, tuple[str, Callable[[Stats], float | None]]] = {
 }
 
 
-class ServiceWork:
-    """The service's own counters, which it keeps itself and which begin again when it is started again."""
+class ServiceTotals:
+    """What the service counts itself, and begins to count again when it is started again. Without stats (it is away)
+    the gauges say NaN."""
 
     def __init__(self) -> None:
         self.stats: Stats | None = None
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry."""
+        for name, (text, value) in _GAUGES.items():
+            told = value(self.stats) if self.stats else None
+            yield GaugeMetricFamily(f"cloister_{name}", text, float("nan") if told is None else told)
         text = "Time the service spent in steps, and in the phases of their layers"
         seconds = CounterMetricFamily("cloister_service_seconds", text, labels=("phase",))
         steps = CounterMetricFamily("cloister_service_steps", "Steps the service computed")
@@ -72,8 +76,7 @@ class Metrics:
             buckets=_BETWEEN_TOKENS_S,
             registry=registry,
         )
-        self._gauges = {name: Gauge(f"cloister_{name}", text, registry=registry) for name, (text, _) in _GAUGES.items()}
-        self._service = ServiceWork()
+        self._service = ServiceTotals()
         registry.register(self._service)
         # When each live generation began or last progressed, and how many tokens it had then.
         self._last: dict[int, tuple[float, int]] = {}
@@ -99,9 +102,6 @@ class Metrics:
         self._tokens_out.inc(output_tokens)
 
     def exposition(self, stats: Stats | None) -> bytes:
-        """Prometheus's text format. Without stats (the service is away) the gauges say NaN."""
-        for name, (_, value) in _GAUGES.items():
-            told = value(stats) if stats else None
-            self._gauges[name].set(float("nan") if told is None else told)
+        """Prometheus's text format; without stats the service is away."""
         self._service.stats = stats
         return generate_latest(self._registry)

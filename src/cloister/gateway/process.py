@@ -23,20 +23,16 @@ async def serve(controller: socket.socket) -> None:
     """Serve until SIGTERM, or until the controller hangs up."""
     client = await GatewayClient.connect(controller)
     try:
-        await _serve(client)
+        start = await client.started
+        settings = GatewaySettings.model_validate_json(start.settings)
+        tokenizer = Tokenizer(open_folder(Path(start.path), start.name))
+        await client.serving
+        app = create_app(client, tokenizer, start.name, settings, start.created, client)
+        client.when_gone(lambda: os.kill(os.getpid(), signal.SIGTERM))
+        await serve_http(SealedFirst(app), settings, lambda url: client.send(Listening(url)))
     except ServiceUnavailable:
         pass  # the controller went away while we started
     except Exception as reason:
         client.send(start_failed(reason, "The gateway cannot start"))
     finally:
         await client.close()
-
-
-async def _serve(client: GatewayClient) -> None:
-    start = await client.started
-    settings = GatewaySettings.model_validate_json(start.settings)
-    tokenizer = Tokenizer(open_folder(Path(start.path), start.name))
-    await client.serving
-    app = create_app(client, tokenizer, start.name, settings, start.created, client)
-    client.when_gone(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    await serve_http(SealedFirst(app), settings, lambda url: client.send(Listening(url)))

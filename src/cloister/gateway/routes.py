@@ -126,17 +126,11 @@ async def view_request(request: Request, request_id: str, asked: AskedBy) -> Res
 
 
 def _choice(index: int, view: View, tokenizer: Tokenizer) -> ChoiceView:
-    return ChoiceView(
-        index,
-        view.known,
-        SeenTokens(view.prompt, tokenizer.decode(view.prompt)),
-        SeenTokens(view.output, tokenizer.decode(view.output)),
-        view.asked_rows,
-        view.asked_bytes,
-        view.answered_rows,
-        view.answered_bytes,
-        view.layers,
-    )
+    told = msgspec.structs.asdict(view)
+    del told["request_id"]
+    for name in ("prompt", "output"):
+        told[name] = SeenTokens(told[name], tokenizer.decode(told[name]))
+    return ChoiceView(index, **told)
 
 
 class Health(msgspec.Struct):

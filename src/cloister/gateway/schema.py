@@ -10,9 +10,10 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from operator import not_
+from typing import Annotated, Any, Literal
 
 import msgspec
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, field_validator, model_validator
@@ -22,7 +23,6 @@ from cloister.errors import InvalidRequest
 from cloister.gateway.terms import SESSION_PATTERN
 from cloister.levels import LEVELS, OPEN, PARTITIONED, Level
 from cloister.messages.prompts import Prompt, PromptField, SealedPrompt
-from cloister.messages.prompts import Prompt as GivenPrompt
 from cloister.prompts.json_prompt import EMPTY, Given, Messages, OnePrompt, chat_prompt, one_prompt, plain_prompt
 
 MAX_CHOICES = 128
@@ -50,19 +50,27 @@ def _prompts(value: Any) -> tuple[OnePrompt, ...]:
     return (one_prompt(value),)
 
 
-def _refused(message: str) -> AfterValidator:
-    """Whatever the field says, beyond nothing, is refused with this message."""
+def _only(accepted: Callable[[Any], bool], message: str) -> AfterValidator:
+    """Whatever else the field says is refused with this message."""
 
     def check(value: Any) -> Any:
-        if value:
+        if not accepted(value):
             raise ValueError(message)
         return value
 
     return AfterValidator(check)
 
 
-NoTools = Annotated[list[Any] | None, _refused("Tools and functions are not supported")]
-NoSuffix = Annotated[str | None, _refused("Insertion before a suffix is not supported")]
+NoTools = Annotated[list[Any] | None, _only(not_, "Tools and functions are not supported")]
+NoSuffix = Annotated[str | None, _only(not_, "Insertion before a suffix is not supported")]
+OnlyText = Annotated[str, _only(lambda kind: kind == "text", "Only the response format 'text' is supported")]
+NoPromptLogprobs = Annotated[
+    Any,
+    _only(
+        lambda value: value is None,
+        f"A prompt is scored by /v1/completions with echo and logprobs, at the level {OPEN!r}",
+    ),
+]
 PlainPrompts = Annotated[Any, AfterValidator(_prompts), WithJsonSchema(_SCHEMA)]
 
 
@@ -71,14 +79,7 @@ class StreamOptions(Given):
 
 
 class ResponseFormat(Given):
-    type: str = Field(json_schema_extra={"const": "text"})
-
-    @field_validator("type")
-    @classmethod
-    def _only_text(cls, value: str) -> str:
-        if value != "text":
-            raise ValueError("Only the response format 'text' is supported")
-        return value
+    type: OnlyText = Field(json_schema_extra={"const": "text"})
 
 
 class SealedCount(Given):
@@ -122,19 +123,27 @@ class GenerationRequest(Given):
         description="at 'mpc': what of each step is opened to who holds the prompt; default 'token'. 'logits' allows "
         "top_p, logprobs and the like; the parties see neither",
     )
-    prompt_logprobs: Any = Field(default=None, json_schema_extra={"type": "null"})
-
-    @field_validator("prompt_logprobs")
-    @classmethod
-    def _no_prompt_logprobs(cls, value: Any) -> Any:
-        if value is not None:
-            raise ValueError(f"A prompt is scored by /v1/completions with echo and logprobs, at the level {OPEN!r}")
-        return value
+    prompt_logprobs: NoPromptLogprobs = Field(default=None, json_schema_extra={"type": "null"})
 
     @property
-    def prompts(self) -> Sequence[GivenPrompt] | SealedCount:
+    def prompts(self) -> Sequence[Prompt] | SealedCount:
         """What is to be continued, or how many sealed prompts are."""
         raise NotImplementedError
+
+    @property
+    def token_limit(self) -> int | None:
+        """How many tokens the answer may have, where that is said."""
+        raise NotImplementedError
+
+    @property
+    def alternatives(self) -> int | None:
+        """How many are reported beside each token and its logprob; None: no logprobs are."""
+        raise NotImplementedError
+
+    @property
+    def echoes(self) -> bool:
+        """Whether the answer begins with the prompt."""
+        return False
 
     @property
     def wished(self) -> set[str]:
@@ -174,6 +183,14 @@ class ChatOptions(GenerationRequest):
     functions: NoTools = Field(default=None, json_schema_extra=EMPTY)
 
     @property
+    def token_limit(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def alternatives(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
     def wished(self) -> set[str]:
         return super().wished | ({"logprobs"} if self.logprobs else set())
 
@@ -191,25 +208,18 @@ class ChatRequest(ChatOptions):
     messages: Messages
 
     @property
-    def prompts(self) -> Sequence[GivenPrompt]:
+    def prompts(self) -> Sequence[Prompt]:
         return (chat_prompt(self.messages),)
 
 
 class SealedChatRequest(ChatOptions):
     """The same with sealed messages: one prompt, however many messages there are."""
 
-    messages: SealedCount
+    messages: Annotated[SealedCount, _only(lambda count: count.sealed == 1, "All messages are sealed as one")]
 
     @property
     def prompts(self) -> SealedCount:
         return self.messages
-
-    @field_validator("messages")
-    @classmethod
-    def _one(cls, value: SealedCount) -> SealedCount:
-        if value.sealed != 1:
-            raise ValueError("All messages are sealed as one")
-        return value
 
 
 class CompletionOptions(GenerationRequest):
@@ -222,6 +232,18 @@ class CompletionOptions(GenerationRequest):
     echo: bool | None = None
     suffix: NoSuffix = None
     best_of: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
+
+    @property
+    def token_limit(self) -> int | None:
+        return self.max_tokens
+
+    @property
+    def alternatives(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def echoes(self) -> bool:
+        return bool(self.echo)
 
     @property
     def wished(self) -> set[str]:
@@ -241,7 +263,7 @@ class CompletionRequest(CompletionOptions):
     prompt: PlainPrompts
 
     @property
-    def prompts(self) -> Sequence[GivenPrompt]:
+    def prompts(self) -> Sequence[Prompt]:
         return tuple(plain_prompt(each) for each in self.prompt)
 
 
@@ -255,20 +277,20 @@ class SealedCompletionRequest(CompletionOptions):
         return self.prompt
 
 
-Options = TypeVar("Options", bound=GenerationRequest, covariant=True)
-
-
 @dataclass(frozen=True)
-class Forms(Generic[Options]):
-    """The two forms of one body, and the field that tells them apart."""
+class Forms:
+    """The two forms of one body, the field that tells them apart, and how long an answer is by default."""
 
     field: PromptField
-    plain: type[Options]
-    sealed: type[Options]
+    plain: type[GenerationRequest]
+    sealed: type[GenerationRequest]
+    default_tokens: int
 
 
-CHAT = Forms[ChatOptions]("messages", ChatRequest, SealedChatRequest)
-COMPLETION = Forms[CompletionOptions]("prompt", CompletionRequest, SealedCompletionRequest)
+# An answer without a limit of its own may take the rest of the context, but not hold blocks for ever.
+CHAT = Forms("messages", ChatRequest, SealedChatRequest, default_tokens=1024)
+# OpenAI's own default.
+COMPLETION = Forms("prompt", CompletionRequest, SealedCompletionRequest, default_tokens=16)
 
 
 SCOPE = "cloister.sealed"

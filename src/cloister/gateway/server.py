@@ -5,11 +5,9 @@ It knows sockets and signals, not what is served.
 
 from __future__ import annotations
 
-import signal
 import socket
-import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -19,7 +17,6 @@ from cloister.errors import SetupError
 
 _GRACE_S = 10
 _BACKLOG = 2048
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 async def serve(app: ASGIApp, settings: GatewaySettings, on_ready: Callable[[str], None]) -> None:
@@ -54,18 +51,10 @@ class _Server(uvicorn.Server):
         if self.started:
             self._tell_ready()
 
-    @contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """uvicorn would raise the signal again at the end, and kill the process before the backend is closed."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        super().handle_exit(sig, frame)
+        self._captured_signals.clear()
 
 
 def _bind(settings: GatewaySettings) -> socket.socket:
