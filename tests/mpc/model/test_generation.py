@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from cloister.mpc.cache.plan import CachePlan
 from cloister.mpc.functions.bundle import LEAN
@@ -122,6 +123,12 @@ def test_selection_on_shares_reads_what_its_twin_reads(
     threads.put_all(one_hots(model.shape, [9], 1, 62), f"{selection}/")
     with pytest.raises(RuntimeError):  # a shuffle serves once, and no new ones were dealt
         threads.each(lambda party: client.parties[party.rank].step(1))
+
+
+def test_outlines_that_differ_in_their_answer_share_all_but_the_head(model: TinyModel) -> None:
+    token, logits = (programs_for(model.shape, replace(SHORT, answer=answer)) for answer in ("token", "logits"))
+    assert token.prompt(leading=True) is logits.prompt(leading=True)
+    assert token.head(1).code != logits.head(1).code
 
 
 def test_positions_must_follow_and_there_must_be_room(threads: ThreadParties, model: TinyModel) -> None:

@@ -68,13 +68,14 @@ class Program(NamedTuple):
 class Programs:
     """All programs of one outline, compiled when first asked for. Threads may share it."""
 
-    def __init__(self, shape: ModelShape, outline: Outline) -> None:
+    def __init__(self, shape: ModelShape, outline: Outline, like: Programs | None = None) -> None:
+        """`like` are the programs of an outline that differs in its answer alone: what they share is compiled once."""
         self.shape = shape
         self.outline = outline
         self.decoder = Decoder(shape, BUNDLES[outline.functions])
         self.method: Method = outline.cache.make_method(outline.prompt_tokens, outline.new_tokens)
         self.leaders = tuple(number for number in range(shape.layers) if self.leads(number))
-        self._compiled: dict[tuple[str, int], Program] = {}
+        self._compiled: dict[tuple[str, int, str], Program] = like._compiled if like else {}
 
     def leader(self, number: int) -> int:
         return leader(number, self.outline.cache)
@@ -241,10 +242,11 @@ class Programs:
         inputs: Mapping[str, Tree],
         public: Collection[str] = (),
     ) -> Program:
+        key = (name, columns, self.outline.answer if name.startswith("head") else "any")
         with _compiling:
-            if (name, columns) not in self._compiled:
-                self._compiled[name, columns] = _compiled(f"{name}_{columns}", run, dict(inputs), public)
-            return self._compiled[name, columns]
+            if key not in self._compiled:
+                self._compiled[key] = _compiled(f"{name}_{columns}", run, dict(inputs), public)
+            return self._compiled[key]
 
 
 PUBLIC = ("angles", "epsilon", "slot", "factor")
@@ -256,7 +258,8 @@ APART = 64
 @lru_cache(maxsize=8)
 def programs_for(shape: ModelShape, outline: Outline) -> Programs:
     """The programs of these shapes, kept for the next generation that has the same."""
-    return Programs(shape, outline)
+    plain = msgspec.structs.replace(outline, answer="token")
+    return Programs(shape, outline, None if outline == plain else programs_for(shape, plain))
 
 
 def _compiled(name: str, run: Callable[..., Tree], inputs: dict[str, Tree], public: Collection[str]) -> Program:
