@@ -147,4 +147,4 @@ def test_infllm_knows_blocks_by_the_tokens_that_got_most_attention() -> None:
     keys = prompt.keys[1, 4:-4].reshape(-1, 8, 8)
     best = np.argsort(-attended, axis=-1)[:, :4]
     expected = np.take_along_axis(keys, best[..., None], axis=1).sum(axis=1)
-    assert method.first == 4 and np.allclose(cache.marks[0][1], expected, atol=1e-4)
+    assert method.sizes.first == 4 and np.allclose(cache.marks[0][1], expected, atol=1e-4)

@@ -16,7 +16,6 @@ from spu.utils import frontend
 
 from cloister.mpc.cache.attention import LARGEST_WIDTH, headwise
 from cloister.mpc.cache.base import Method, PromptLayer, Shuffles, seen_slots, write_slots
-from cloister.mpc.cache.methods import MPCache
 from cloister.mpc.cache.plan import CachePlan
 from cloister.mpc.cache.ranking import best_rows, in_order
 from cloister.mpc.functions.ring import tracing_for_shares
@@ -103,7 +102,7 @@ def step(method: Method, softmax: Any = SOFTMAX) -> Callable[..., Any]:
 
 def tokens_read(method: Any, eviction: Any, choice: Any) -> list[list[int]]:
     """Tokens that are read of what may be selected from: rows themselves may come in any order."""
-    if not isinstance(method, MPCache):
+    if eviction is None or eviction.rows is None:
         return [sorted(row) for row in named(choice.rows)]
     sizes, read = method.sizes, []
     for kept, places in zip(named(eviction.rows), named(choice.rows), strict=True):
