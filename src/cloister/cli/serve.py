@@ -208,7 +208,7 @@ def _become_controller(settings: Settings) -> NoReturn:
         load_keys(settings.gateway)  # a wrong keys file should not cost the time to load a model
         check_remote_vaults(settings.controller)
         find_attester(settings.controller.attester)
-        find_release(settings.controller.evidence)
+        find_release(settings.controller.release)
         folder = _sealed_model(settings) or find_model(settings.model)
         check_mpc(settings, folder)
     become("cloister.controller", settings, folder.name, folder.path, begun)

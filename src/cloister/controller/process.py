@@ -63,7 +63,7 @@ class Controller:
         self.sealed_requests = SealedRequests(keys)
         self.evidence_maker = EvidenceMaker(
             find_attester(settings.controller.attester),
-            find_release(settings.controller.evidence),
+            find_release(settings.controller.release),
             keys,
             self._statement,
         )
