@@ -10,10 +10,7 @@ import typer
 from cloister.config import GatewaySettings, MpcSettings, cache_folder
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from cloister.models.source import ModelFolder
-    from cloister.mpc.config import PartiesConfig
 
 mpc = typer.Typer(no_args_is_help=True, help="Generation on secret shares: parties, their keys, their state.")
 
@@ -106,40 +103,33 @@ def up(
 
       cloister mpc status --config ~/.cache/cloister/mpc/aby3/parties.toml
     """
+    import asyncio
+    import signal
+    from contextlib import closing
+
     from rich.console import Console
 
+    from cloister.models.source import find_model
+    from cloister.mpc.certificates import Keys
     from cloister.mpc.config import refuse_insecure
-    from cloister.mpc.local_parties import make_local
+    from cloister.mpc.local_parties import CONFIG_FILE, KEYS, Supervisor, make_local
+    from cloister.mpc.provider.dealing import serve_weights
 
     console = Console(stderr=True, highlight=False)
     place = folder or cache_folder() / "mpc" / protocol
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     settings = make_local(place, protocol, beaver=beaver)
     _warn(refuse_insecure(settings, allow_insecure_beaver=allow_insecure_beaver))
-    _keep_up(settings, place, model, console, allow_insecure_beaver)
-
-
-def _keep_up(settings: PartiesConfig, place: Path, model: str | None, console: Console, insecure: bool) -> None:
-    import asyncio
-    import signal
-    from contextlib import closing
-
-    from cloister.models.source import find_model
-    from cloister.mpc.certificates import Keys
-    from cloister.mpc.local_parties import CONFIG_FILE, KEYS, Supervisor
-    from cloister.mpc.provider.dealing import serve_weights
-
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell that starts us in the background has SIGINT ignored
         signal.signal(number, signal.default_int_handler)
     with console.status("Looking for the model…"):
         found = find_model(model)
-    parties = Supervisor(place / CONFIG_FILE, len(settings.party), allow_insecure_beaver=insecure)
-    with closing(parties):
+    file, count = place / CONFIG_FILE, len(settings.party)
+    with closing(Supervisor(file, count, allow_insecure_beaver=allow_insecure_beaver)):
         try:
             asyncio.run(serve_weights(settings, Keys(place / KEYS).provider, found, console))
             console.print(
-                f"[bold green]{len(settings.party)} parties[/] ({settings.protocol}) serve [bold]{found.name}[/]; "
-                f"settings: {place / CONFIG_FILE}",
+                f"[bold green]{count} parties[/] ({settings.protocol}) serve [bold]{found.name}[/]; settings: {file}",
                 soft_wrap=True,
             )
             signal.pause()
@@ -284,7 +274,7 @@ async def _serve_proxy(
     parties = await ModelAtParties.reach(file, _PATIENCE_S, key)
     backend = ClientBackend(
         lambda say: make_client(parties, folder, say, max_context=context, draft_tokens=drafts),
-        parties.vocabulary,
+        parties.shape.vocabulary,
         context,
     )
     app = create_app(backend, Tokenizer(folder), folder.name, settings, int(time()))

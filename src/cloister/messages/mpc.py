@@ -32,6 +32,8 @@ Chunk = Annotated[bytes, Meta(min_length=1, max_length=CHUNK_BYTES)]
 Answer = Literal["token", "sampled", "logits"]
 """What a client gets of a pass: the likeliest token's number, a sampled one's, or all logits (for it alone)."""
 
+RunKind = Literal["prefill", "step"]
+
 Bundle = Literal["lean", "tuned", "naive"]
 """How non-linear functions are computed (functions.bundle)."""
 
@@ -41,6 +43,18 @@ class _Quiet:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"
+
+
+class _OfSession(Struct, frozen=True, forbid_unknown_fields=True):
+    """`session` names a generation; it is the same at every party, drawn at random by the client."""
+
+    session: Token16
+
+
+class _OfEpoch(Struct, frozen=True, forbid_unknown_fields=True):
+    """`epoch` counts the lives of the engines, which begin and end together."""
+
+    epoch: Number
 
 
 class GenerationSpec(Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,73 +102,63 @@ class AskStatus(Struct, frozen=True, tag="ask_status", forbid_unknown_fields=Tru
     """Dealer → party: say it again."""
 
 
-class Open(Struct, frozen=True, tag="open", forbid_unknown_fields=True):
-    """Client → party: a generation to this spec. The same `session` for every party, drawn at random."""
+class Open(_OfSession, frozen=True, tag="open"):
+    """Client → party: a generation to this spec."""
 
-    session: Token16
     spec: GenerationSpec
 
 
-class Opened(Struct, frozen=True, tag="opened", forbid_unknown_fields=True):
+class Opened(_OfSession, frozen=True, tag="opened"):
     """Party → client: programs are compiled; shares may come."""
 
-    session: Token16
     epoch: Number
 
 
-class Put(Struct, frozen=True, tag="put", forbid_unknown_fields=True):
+class Put(_OfSession, frozen=True, tag="put"):
     """Client → party: a share follows in Pieces, in order."""
 
-    session: Token16
     head: ShareHead
 
 
-class Piece(_Quiet, Struct, frozen=True, tag="piece", forbid_unknown_fields=True):
+class Piece(_Quiet, _OfSession, frozen=True, tag="piece"):
     """More bytes of the share last announced, in either direction."""
 
-    session: Token16
     data: Chunk
 
 
-class Run(Struct, frozen=True, tag="run", forbid_unknown_fields=True):
+class Run(_OfSession, frozen=True, tag="run"):
     """Client → party: go on, with what was put. `number` counts the session's runs from 0."""
 
-    session: Token16
     number: Number
-    kind: Literal["prefill", "step"]
+    kind: RunKind
     at: Number = 0  # position of a step's first token
     columns: Annotated[int, Meta(ge=1, le=1024)] = 1
 
 
-class Progress(Struct, frozen=True, tag="progress", forbid_unknown_fields=True):
+class Progress(_OfSession, frozen=True, tag="progress"):
     """Party → client: so many of so many pieces of work of this run are done."""
 
-    session: Token16
     number: Number
     done: Number
     total: Number
 
 
-class Result(Struct, frozen=True, tag="result", forbid_unknown_fields=True):
+class Result(_OfSession, frozen=True, tag="result"):
     """Party → client: this party's share of a result follows in Pieces, `size` bytes of it."""
 
-    session: Token16
     head: ShareHead
     storage: Annotated[str, Meta(pattern=r"^[a-z0-9]+\.[AB]Shr<[A-Z0-9_,]+>$", max_length=64)]
     size: Annotated[int, Meta(ge=1, le=2**32)]
 
 
-class Done(Struct, frozen=True, tag="done", forbid_unknown_fields=True):
+class Done(_OfSession, frozen=True, tag="done"):
     """Party → client: the run is over and its results were sent."""
 
-    session: Token16
     number: Number
 
 
-class Close(Struct, frozen=True, tag="close", forbid_unknown_fields=True):
+class Close(_OfSession, frozen=True, tag="close"):
     """Client → party: forget the session. Unknown ones are ignored."""
-
-    session: Token16
 
 
 class Refused(Struct, frozen=True, tag="refused", forbid_unknown_fields=True):
@@ -233,11 +237,10 @@ class Beat(Struct, frozen=True, tag="beat", forbid_unknown_fields=True):
     """Both ways, all the time: I live."""
 
 
-class Prepare(Struct, frozen=True, tag="prepare", forbid_unknown_fields=True):
+class Prepare(_OfEpoch, frozen=True, tag="prepare"):
     """Leader → follower: end your engine, start a new one for this epoch. `key` is in every link connection's first
     bytes, so that nothing of an earlier epoch gets in."""
 
-    epoch: Number
     key: Token16
 
 
@@ -247,56 +250,44 @@ class WeightsReady(Struct, frozen=True, tag="weights_ready", forbid_unknown_fiel
     digest: Digest
 
 
-class Prepared(Struct, frozen=True, tag="prepared", forbid_unknown_fields=True):
+class Prepared(_OfEpoch, frozen=True, tag="prepared"):
     """Follower → leader: its new engine is up."""
 
-    epoch: Number
 
-
-class Join(Struct, frozen=True, tag="join", forbid_unknown_fields=True):
+class Join(_OfEpoch, frozen=True, tag="join"):
     """Leader → follower: all engines are up. Connect, and load the weights."""
 
-    epoch: Number
 
-
-class Joined(Struct, frozen=True, tag="joined", forbid_unknown_fields=True):
+class Joined(_OfEpoch, frozen=True, tag="joined"):
     """Follower → leader: connected, weights loaded."""
 
-    epoch: Number
 
-
-class Begin(Struct, frozen=True, tag="begin", forbid_unknown_fields=True):
+class Begin(_OfEpoch, frozen=True, tag="begin"):
     """Leader → follower: all have joined; generations may begin."""
 
-    epoch: Number
 
-
-class Broken(Struct, frozen=True, tag="broken", forbid_unknown_fields=True):
+class Broken(_OfEpoch, frozen=True, tag="broken"):
     """Both ways: this epoch is over. `reason` is of our own words."""
 
-    epoch: Number
     reason: Short
 
 
-class Ready(Struct, frozen=True, tag="ready", forbid_unknown_fields=True):
+class Ready(_OfSession, frozen=True, tag="ready"):
     """Follower → leader: this run could begin here. `digest` is of spec, heads and order: all must have the same."""
 
-    session: Token16
     number: Number
     digest: Digest
 
 
-class Turn(Struct, frozen=True, tag="turn", forbid_unknown_fields=True):
+class Turn(_OfSession, frozen=True, tag="turn"):
     """Leader → follower: this run is next. All parties run everything in the leader's order."""
 
-    session: Token16
     number: Number
 
 
-class Withdraw(Struct, frozen=True, tag="withdraw", forbid_unknown_fields=True):
+class Withdraw(_OfSession, frozen=True, tag="withdraw"):
     """Leader → follower: this run will not have its turn; the session is over."""
 
-    session: Token16
     differ: bool
 
 
@@ -309,6 +300,12 @@ class StartEngine(Struct, frozen=True, tag="start_engine", forbid_unknown_fields
     settings: Json
     rank: Rank
     folder: Text
+
+
+class StartTunnel(StartEngine, frozen=True, tag="start_tunnel"):
+    """Party → tunnel, first: the same, and the epoch's key."""
+
+    key: Token16
 
 
 class Listening(Struct, frozen=True, tag="listening", forbid_unknown_fields=True):
@@ -329,15 +326,6 @@ class Loaded(Struct, frozen=True, tag="loaded", forbid_unknown_fields=True):
 
 class Established(Struct, frozen=True, tag="established", forbid_unknown_fields=True):
     """Party → tunnel: all connections are made; from now on the end of one is the end of the tunnel."""
-
-
-class StartTunnel(Struct, frozen=True, tag="start_tunnel", forbid_unknown_fields=True):
-    """Party → tunnel, first: its settings, the folder of its sockets, the epoch's key."""
-
-    settings: Json
-    rank: Rank
-    folder: Text
-    key: Token16
 
 
 FromDealer = Hello | AskStatus | Open | Put | Piece | Run | Close | AskWeights | Weight | WeightPiece | Complete

@@ -22,7 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from cloister.errors import SetupError, Unauthorized
 
-_URI = re.compile(r"cloister-mpc:(?:(party)/([0-2])|(provider)|(client)/([A-Za-z0-9._-]{1,64}))")
+_URI = re.compile(r"cloister-mpc:(?:party/[0-2]|provider|client/[A-Za-z0-9._-]{1,64})")
 _DAYS = 825
 
 DEFAULT_CLIENT = "clerk"
@@ -48,13 +48,10 @@ class Role:
     @classmethod
     def parse(cls, uri: str) -> Role | None:
         """The role, or None where the URI is none of ours."""
-        found = _URI.fullmatch(uri)
-        if found is None:
+        if not _URI.fullmatch(uri):
             return None
-        party, rank, provider, _, client = found.groups()
-        if party:
-            return cls("party", rank)
-        return cls("provider") if provider else cls("client", client)
+        kind, _, name = uri.partition(":")[2].partition("/")
+        return cls(kind, name)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,43 +70,44 @@ class Credentials:
 class Authority:
     """Signs certificates; whoever has its key can let anyone in who is not pinned by fingerprint."""
 
-    def __init__(self, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
-        self._key = key
-        self._certificate = certificate
+    def __init__(self, folder: Path) -> None:
+        """A new one, in `ca.crt` and `ca.key`; what it issues goes into the same folder."""
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = _name("Cloister parties")
+        identifier = x509.SubjectKeyIdentifier.from_public_key(self._key.public_key())
+        self._sign("ca", self._name, self._key, identifier)
 
-    @classmethod
-    def create(cls, folder: Path) -> Authority:
-        """A new one, in `ca.crt` and `ca.key`."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Cloister parties")])
-        certificate = (
-            _builder(name, name, key)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(signs_certificates=True), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .sign(key, hashes.SHA256())
-        )
-        _write(folder, "ca", key, certificate)
-        return cls(key, certificate)
-
-    def issue(self, folder: Path, role: Role) -> Credentials:
+    def issue(self, role: Role) -> None:
         """A certificate for the role, as `ROLE.crt` and `ROLE.key`."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, role.file_name)])
-        both = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
-        certificate = (
-            _builder(name, self._certificate.subject, key)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs_certificates=False), critical=True)
-            .add_extension(both, critical=False)
-            .add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(role.uri)]), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
-                critical=False,
-            )
-            .sign(self._key, hashes.SHA256())
+        self._sign(
+            role.file_name,
+            _name(role.file_name),
+            ec.generate_private_key(ec.SECP256R1()),
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]),
+            x509.SubjectAlternativeName([x509.UniformResourceIdentifier(role.uri)]),
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
         )
-        return _write(folder, role.file_name, key, certificate)
+
+    def _sign(
+        self, file_name: str, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *extensions: x509.ExtensionType
+    ) -> None:
+        now = datetime.now(UTC)
+        own = key is self._key
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=1))
+            .not_valid_after(now + timedelta(days=_DAYS))
+            .add_extension(x509.BasicConstraints(ca=own, path_length=0 if own else None), critical=True)
+            .add_extension(_usage(signs_certificates=own), critical=True)
+        )
+        for extension in extensions:
+            builder = builder.add_extension(extension, critical=False)
+        _write(self._folder, file_name, key, builder.sign(self._key, hashes.SHA256()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +130,12 @@ class Keys:
 def make_keys(folder: Path, parties: int, clients: tuple[str, ...] = (DEFAULT_CLIENT,)) -> Keys:
     """An authority and a certificate for every role, in a folder that must not have any yet."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    authority = Authority.create(folder)
+    authority = Authority(folder)
     roles = [Role("party", str(rank)) for rank in range(parties)]
     for role in (*roles, Role("provider"), *(Role("client", name) for name in clients)):
         if Role.parse(role.uri) != role:
             raise SetupError(f"{role.name!r} is no name for a client.", hint="Letters, digits, '.', '_' and '-'.")
-        authority.issue(folder, role)
+        authority.issue(role)
     return Keys(folder)
 
 
@@ -197,17 +195,8 @@ def _tls(side: int, authority: Path, own: Credentials) -> ssl.SSLContext:
     return context
 
 
-def _builder(name: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=_DAYS))
-    )
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
@@ -224,19 +213,14 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _write(folder: Path, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> Credentials:
-    made = Credentials(folder / f"{name}.crt", folder / f"{name}.key")
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    for path, content, mode in (
-        (made.key, secret, 0o600),
-        (made.certificate, certificate.public_bytes(serialization.Encoding.PEM), 0o644),
-    ):
+def _write(folder: Path, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
+    pem = serialization.Encoding.PEM
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    for suffix, content, mode in (("key", secret, 0o600), ("crt", certificate.public_bytes(pem), 0o644)):
+        path = folder / f"{name}.{suffix}"
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         except FileExistsError:
             raise SetupError(f"{path} exists already.", hint="Choose an empty folder.") from None
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
-    return made

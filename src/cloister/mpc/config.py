@@ -8,14 +8,15 @@ from __future__ import annotations
 import hashlib
 import math
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
-from cloister.errors import SetupError
+from cloister.errors import ProtocolError, SetupError
 from cloister.link.network.address import Address
 from cloister.messages.mpc import VERSION, ShareHead
 
+T = TypeVar("T")
 Protocol = Literal["aby3", "cheetah", "semi2k"]
 Beaver = Literal["multi_party", "trusted_first_party"]
 
@@ -92,6 +93,14 @@ def read_config(file: Path) -> PartiesConfig:
     return config
 
 
+def decode_settings(settings: bytes, kind: type[T]) -> T:
+    """Settings as a party passes them on to its engine and tunnel."""
+    try:
+        return msgspec.json.decode(settings, type=kind)
+    except msgspec.MsgspecError:
+        raise ProtocolError("Settings do not decode.") from None
+
+
 def _check(config: PartiesConfig, file: Path) -> None:
     wanted = PARTIES[config.protocol]
     if len(config.party) != wanted:
@@ -142,10 +151,10 @@ def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-_BYTES: dict[Protocol, int] = {"aby3": 16, "cheetah": 8, "semi2k": 8}
-"""Per secret: ring elements of 64 bits, two of the three for each party of ABY3's replicated sharing."""
+_ELEMENTS: dict[Protocol, int] = {"aby3": 2, "cheetah": 1, "semi2k": 1}
+"""Of a secret, how many ring elements a party has: two of the three of ABY3's replicated sharing."""
 
 
-def share_bytes(head: ShareHead, protocol: Protocol) -> int:
-    """One party's share of an arithmetic secret."""
-    return math.prod(head.dims) * _BYTES[protocol]
+def share_bytes(head: ShareHead, protocol: Protocol, element_bytes: int = 8) -> int:
+    """One party's share of a secret; an arithmetic one's elements have 64 bits."""
+    return math.prod(head.dims) * _ELEMENTS[protocol] * element_bytes

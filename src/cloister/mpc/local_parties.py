@@ -51,7 +51,6 @@ def make_local(
     beaver: Beaver = "multi_party",
     hosts: tuple[str, ...] = (),
     limits: Limits | None = None,
-    keep_weights: bool = True,
 ) -> PartiesConfig:
     """Keys and settings in `folder`, on free ports; those that are there are taken as they are."""
     file = folder / CONFIG_FILE
@@ -71,7 +70,7 @@ def make_local(
                 certificate=f"{KEYS}/{name}.crt",
                 key=f"{KEYS}/{name}.key",
                 fingerprint=fingerprint(folder / KEYS / f"{name}.crt"),
-                shelf=f"shelf-{rank}" if keep_weights else "",
+                shelf=f"shelf-{rank}",
             )
         )
     config = PartiesConfig(
@@ -117,11 +116,9 @@ class Supervisor:
     def _keep(self, rank: int) -> None:
         while True:
             status = self.processes[rank].wait()
-            if self._stopping.is_set():
-                return
-            log.warning("Party %d ended (%d); starting it again.", rank, status)
-            self._stopping.wait(_SECONDS_BETWEEN_STARTS)
-            if self._stopping.is_set():
+            if not self._stopping.is_set():
+                log.warning("Party %d ended (%d); starting it again.", rank, status)
+            if self._stopping.wait(_SECONDS_BETWEEN_STARTS):
                 return
             self.processes[rank] = self._start(rank)
 
@@ -177,7 +174,7 @@ async def serve(controller: socket.socket) -> None:
         return
     hung_up = asyncio.create_task(connection.receive())
     with closing(Supervisor(place / CONFIG_FILE, len(config.party), logs=logs)):
-        dealing = asyncio.create_task(_deal(asked, place))
+        dealing = asyncio.create_task(_deal(asked, place, config))
         await asyncio.wait((dealing, hung_up), return_when=asyncio.FIRST_COMPLETED)
         if dealing.done():
             connection.post(dealing.result())
@@ -186,10 +183,10 @@ async def serve(controller: socket.socket) -> None:
             dealing.cancel()
 
 
-async def _deal(asked: StartLocalParties, place: Path) -> LocalPartiesReady | StartFailed:
-    config, quiet = read_config(place / CONFIG_FILE), Console(quiet=True)
+async def _deal(asked: StartLocalParties, place: Path, config: PartiesConfig) -> LocalPartiesReady | StartFailed:
     try:
-        await serve_weights(config, Keys(place / KEYS).provider, open_folder(Path(asked.path), asked.name), quiet)
+        model = open_folder(Path(asked.path), asked.name)
+        await serve_weights(config, Keys(place / KEYS).provider, model, Console(quiet=True))
     except Exception as reason:
         return start_failed(reason, "The model cannot be dealt")
     return LocalPartiesReady(str(place / CONFIG_FILE))

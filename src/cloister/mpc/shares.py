@@ -6,7 +6,6 @@ its own protocol; a peer only chooses sizes. No pickle, no protobuf of others. K
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Sequence
 
@@ -16,7 +15,7 @@ from spu import Io, libspu
 
 from cloister.errors import ProtocolError
 from cloister.messages.mpc import CHUNK_BYTES, DataType, ShareHead
-from cloister.mpc.config import PARTIES, Beaver, Protocol
+from cloister.mpc.config import PARTIES, Beaver, Protocol, share_bytes
 from cloister.mpc.functions.ring import FRACTION_BITS
 
 _KINDS: dict[Protocol, libspu.ProtocolKind] = {
@@ -127,5 +126,4 @@ def result_size(head: ShareHead, kind: str, protocol: Protocol) -> int:
     found = _STORAGE.fullmatch(kind)
     if found is None or found[1] != protocol:
         raise ProtocolError("A result is not a share of this protocol.")
-    elements = 2 if protocol == "aby3" else 1  # of its replicated sharing each party has two
-    return math.prod(head.dims) * (int(found[2]) // 8 if found[2] else 8) * elements
+    return share_bytes(head, protocol, int(found[2]) // 8 if found[2] else 8)

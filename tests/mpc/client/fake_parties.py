@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ class FakePasses:
 
 
 class FakeParties:
-    layers, vocabulary = LAYERS, VOCABULARY
+    shape = SimpleNamespace(layers=LAYERS, vocabulary=VOCABULARY)
 
     def __init__(self, model: Callable[[Sequence[int]], Any] = logits_after) -> None:
         self.model = model

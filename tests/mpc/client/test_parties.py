@@ -151,7 +151,7 @@ async def test_a_pass_is_dealt_what_it_needs_and_nothing_else(
     for name, dims in dealt.items():
         await session.deal(name, np.zeros(dims, np.int32))
     with pytest.raises(InvalidRequest, match="not what this pass needs"):
-        await session.prefill()
+        await session.run("prefill")
     assert all(each.ready for each in await parties.status())
     await parties.close()
     await local.model.close()

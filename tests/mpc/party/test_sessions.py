@@ -79,17 +79,17 @@ class Client:
 
 class Parties:
     def __init__(self, config: PartiesConfig) -> None:
-        def to_followers(message: msgspec.Struct) -> None:
-            for party in self.parties[1:]:
-                party.decided(message)  # type: ignore[arg-type]
-
-        def to_leader(rank: int) -> Any:
-            def tell(message: Ready) -> None:
-                self.parties[0].ready(rank, message)
+        def teller(rank: int) -> Any:
+            def tell(message: Ready | Turn | Withdraw) -> None:
+                if isinstance(message, Ready):
+                    self.parties[0].ready(rank, message)
+                else:
+                    for party in self.parties[1:]:
+                        party.decided(message)
 
             return tell
 
-        self.parties = [Sessions(config, rank, to_leader(rank), to_followers) for rank in range(3)]
+        self.parties = [Sessions(config, rank, teller(rank)) for rank in range(3)]
         self.engines = [Heard() for _ in self.parties]
         for party, engine in zip(self.parties, self.engines, strict=True):
             party.begin(1, engine)

@@ -16,7 +16,7 @@ logprobs) needs the logits themselves.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from cloister.errors import InvalidRequest
 from cloister.levels import LEVELS, MPC
-from cloister.messages.generation import FinishReason, Progress, SamplingParams, Submit, TokenLogprob
+from cloister.messages.generation import FinishReason, Progress, SamplingParams, Submit, TokenLogprob, Tokens
 from cloister.messages.mpc import Answer
 
 if TYPE_CHECKING:
@@ -40,49 +40,47 @@ _WEIGHT_OF_THE_LAST = 0.5
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Piece:
-    """Tokens of an answer that one pass gave, and their logprobs where they were asked for."""
+class Request:
+    """Whoever waits for an answer, and what is to be known of it."""
 
-    tokens: tuple[int, ...]
-    logprobs: tuple[TokenLogprob, ...] | None
-    finish: FinishReason | None
+    id: int
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    chooser: Chooser
 
 
-async def answer(
-    passes: TokenPasses, prompt: Sequence[int], params: SamplingParams, chooser: Chooser, drafts: Drafts, pace: Pace
-) -> AsyncGenerator[Piece, None]:
-    """The answer's pieces, the last with `finish`."""
+async def answer(request: Request, passes: TokenPasses, drafts: Drafts, pace: Pace) -> AsyncIterator[Tokens]:
+    """The answer, as many tokens at a time as a pass gives; the last with `finish`."""
+    prompt, params, chooser = request.prompt, request.params, request.chooser
     tokens = list(prompt)
     draft: tuple[int, ...] = ()
-    first = True
     while True:
         noise = chooser.noise(draft)
         pace.pass_begins()
+        first = len(tokens) == len(prompt)
         if first:
             opened = await passes.prefill(prompt, noise)
         else:
             opened = await passes.step(len(tokens) - len(prompt) - 1, (tokens[-1], *draft), noise)
-        piece = _piece(opened, draft, chooser, params, left=params.max_tokens - (len(tokens) - len(prompt)))
-        tokens += piece.tokens
-        pace.pass_done(len(piece.tokens), prompt=first)
-        yield piece
-        if piece.finish is not None:
+        given = _given(request, opened, draft, left=params.max_tokens - (len(tokens) - len(prompt)))
+        tokens += given.tokens
+        pace.pass_done(len(given.tokens), prompt=first)
+        yield given
+        if given.finish is not None:
             return
         if draft:
-            drafts.kept(len(piece.tokens) - 1)
-        first = False
+            drafts.kept(len(given.tokens) - 1)
         draft = drafts.propose(tokens, params.max_tokens - (len(tokens) - len(prompt)) - 1)
 
 
-def _piece(
-    opened: NDArray[np.generic], draft: Sequence[int], chooser: Chooser, params: SamplingParams, left: int
-) -> Piece:
+def _given(request: Request, opened: NDArray[np.generic], draft: Sequence[int], left: int) -> Tokens:
     """What a pass gave: a token for each column up to the first guess that was wrong."""
+    params = request.params
     tokens: list[int] = []
     scores: list[TokenLogprob] = []
     finish: FinishReason | None = None
     for column in range(len(draft) + 1):
-        token, score = chooser.choose(opened, column)
+        token, score = request.chooser.choose(opened, column)
         tokens.append(token)
         if score is not None:
             scores.append(score)
@@ -92,7 +90,7 @@ def _piece(
             finish = "length"
         if finish is not None or column == len(draft) or token != draft[column]:
             break
-    return Piece(tuple(tokens), tuple(scores) if params.logprobs is not None else None, finish)
+    return Tokens(request.id, tuple(tokens), tuple(scores) if params.logprobs is not None else None, finish=finish)
 
 
 def propose(tokens: Sequence[int], most: int) -> tuple[int, ...]:
@@ -230,10 +228,10 @@ class FromLogits(Chooser):
 
     def __init__(self, prompt: Sequence[int], params: SamplingParams, vocabulary: int) -> None:
         from cloister.engine.sampler import Sampler
-        from cloister.engine.sequence import Sequence as Tokens
+        from cloister.engine.sequence import Sequence as TokenSequence
 
         submit = Submit(0, "client", tuple(prompt), params)
-        self._sequence = Tokens.of(submit, arrival=0, max_context=len(prompt) + params.max_tokens)
+        self._sequence = TokenSequence.of(submit, arrival=0, max_context=len(prompt) + params.max_tokens)
         self._sampler = Sampler(vocabulary)
         self._vocabulary = vocabulary
 

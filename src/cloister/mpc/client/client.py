@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import aclosing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,12 +25,11 @@ from cloister.errors import (
     where_raised,
 )
 from cloister.levels import MPC
-from cloister.messages.generation import Cancel, Failed, SamplingParams, Tokens
+from cloister.messages.generation import Cancel, Failed, Tokens
 from cloister.messages.lifecycle import failed
-from cloister.messages.prompts import LockedPrompt
 from cloister.messages.vault import Confide, Understood
 from cloister.models.source import ModelFolder
-from cloister.mpc.client.answer import Chooser, Drafts, Pace, answer, chooser_for
+from cloister.mpc.client.answer import Drafts, Pace, Request, answer, chooser_for
 from cloister.prompts.reading import PromptReading
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.vault.reading import opened
@@ -47,13 +44,6 @@ ANSWER_STEP = 16
 """The parties learn how long the answer may get in multiples of this, and keep few programs."""
 
 Reply = Understood | Tokens | Failed
-
-
-@dataclass(repr=False)
-class _Request:
-    prompt: tuple[int, ...]
-    params: SamplingParams
-    chooser: Chooser
 
 
 class Client:
@@ -84,12 +74,12 @@ class Client:
                 task.cancel()
             return
         try:
-            request = self._read(message.prompt, message.params, message.level)
+            request = self._read(message)
         except Exception as error:
             self._say(_failed(message.request_id, error))
             return
         self._say(Understood(message.request_id, len(request.prompt)))
-        self._tasks[message.request_id] = asyncio.create_task(self._serve(message.request_id, request))
+        self._tasks[message.request_id] = asyncio.create_task(self._serve(request))
 
     async def close(self) -> None:
         """Give up what is under way; the parties are told."""
@@ -98,14 +88,15 @@ class Client:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _read(self, confided: bytes | LockedPrompt, params: SamplingParams, level: str) -> _Request:
-        if level != MPC:
-            raise LevelUnavailable(f"The level '{level}' is not served by the parties.", param="protection")
+    def _read(self, message: Confide) -> Request:
+        params = message.params
+        if message.level != MPC:
+            raise LevelUnavailable(f"The level '{message.level}' is not served by the parties.", param="protection")
         if len(self._tasks) > MAX_WAITING:
             raise QueueFull("Too many requests wait for the parties already.", retry_after=60)
         if params.max_tokens < 1:
             raise InvalidRequest("At least one token must be asked for.", param="max_tokens")
-        prompt = self._reading.read(opened(confided)).tokens
+        prompt = self._reading.read(opened(message.prompt)).tokens
         left = self._max_context - len(prompt)
         if left < 1:
             raise PromptTooLong(
@@ -114,34 +105,31 @@ class Client:
                 hint="Shorten the prompt, or choose another level.",
             )
         params = msgspec.structs.replace(params, max_tokens=min(params.max_tokens, left))
-        return _Request(prompt, params, chooser_for(prompt, params, self._parties.vocabulary))
+        return Request(message.request_id, prompt, params, chooser_for(prompt, params, self._parties.shape.vocabulary))
 
-    async def _serve(self, request_id: int, request: _Request) -> None:
+    async def _serve(self, request: Request) -> None:
         try:
             async with self._turn:
-                await self._answer(request_id, request)
+                await self._answer(request)
         except Exception as error:
-            if request_id in self._tasks:
-                self._say(_failed(request_id, error))
+            if request.id in self._tasks:
+                self._say(_failed(request.id, error))
         finally:
-            self._tasks.pop(request_id, None)
+            self._tasks.pop(request.id, None)
 
-    async def _answer(self, request_id: int, request: _Request) -> None:
-        pace = Pace(self._parties.layers, self._seconds_per_token)
+    async def _answer(self, request: Request) -> None:
+        pace = Pace(self._parties.shape.layers, self._seconds_per_token)
 
         def layer_done(done: int) -> None:
-            if (progress := pace.layer_done(done)) and request_id in self._tasks:
-                self._say(Tokens(request_id, progress=progress))
+            if (progress := pace.layer_done(done)) and request.id in self._tasks:
+                self._say(Tokens(request.id, progress=progress))
 
         layer_done(0)
-        prompt, params, chooser = request.prompt, request.params, request.chooser
-        new_tokens = -(-params.max_tokens // ANSWER_STEP) * ANSWER_STEP
-        passes = await self._parties.open(len(prompt), new_tokens, chooser.kind, layer_done)
+        new_tokens = -(-request.params.max_tokens // ANSWER_STEP) * ANSWER_STEP
+        passes = await self._parties.open(len(request.prompt), new_tokens, request.chooser.kind, layer_done)
         try:
-            pieces = answer(passes, prompt, params, chooser, Drafts(self._draft_tokens), pace)
-            async with aclosing(pieces):
-                async for piece in pieces:
-                    self._say(Tokens(request_id, piece.tokens, piece.logprobs, finish=piece.finish))
+            async for tokens in answer(request, passes, Drafts(self._draft_tokens), pace):
+                self._say(tokens)
         finally:
             self._seconds_per_token = pace.seconds_per_token
             await passes.close()
@@ -157,14 +145,14 @@ def make_client(
     draft_tokens: int = 0,
 ) -> Client:
     """A client for the model that the parties have; SetupError if it is not the folder's."""
-    if vocabulary is not None and vocabulary != parties.vocabulary:
+    if vocabulary is not None and vocabulary != parties.shape.vocabulary:
         raise SetupError(
-            f"The parties' model has a vocabulary of {parties.vocabulary}, ours of {vocabulary}.",
+            f"The parties' model has a vocabulary of {parties.shape.vocabulary}, ours of {vocabulary}.",
             hint="Serve the model that was dealt to them.",
         )
     tokenizer = Tokenizer(folder)
     tokenizer.warm()
-    reading = PromptReading(tokenizer, parties.vocabulary, max_context)
+    reading = PromptReading(tokenizer, parties.shape.vocabulary, max_context)
     return Client(parties, reading, say, max_context=max_context, draft_tokens=draft_tokens)
 
 

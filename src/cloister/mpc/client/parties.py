@@ -3,7 +3,7 @@
     parties = await Parties.connect(config, credentials)
     session = await parties.open(GenerationSpec(prompt_tokens=64, new_tokens=32))
     await session.deal("coarse", one_hots)
-    answer = await session.prefill()
+    answer = await session.run("prefill")
 
 Runs where the secrets are. Knows no tokens and no model; what to deal is `model.programs.dealt`'s to say.
 """
@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -45,6 +46,7 @@ from cloister.messages.mpc import (
     Refused,
     Result,
     Run,
+    RunKind,
     ShareHead,
     ToDealer,
     Welcome,
@@ -70,9 +72,9 @@ class Parties:
 
         self.config = config
         self.connections = tuple(connections)
-        self._dealer = Dealer(config.protocol)
-        self._inboxes: dict[bytes, tuple[asyncio.Queue[msgspec.Struct], ...]] = {}
-        self.general = tuple(asyncio.Queue[msgspec.Struct]() for _ in connections)
+        self.dealer = Dealer(config.protocol)
+        self._inboxes: dict[bytes | None, tuple[asyncio.Queue[msgspec.Struct], ...]] = {}  # None: of no session
+        self._add_inboxes(None)
         self._lost: CloisterError | None = None
         self._asking = asyncio.Lock()
         self._tasks = [asyncio.create_task(self._listen(rank)) for rank in range(len(connections))]
@@ -103,30 +105,34 @@ class Parties:
         """What each says of itself now."""
         async with self._asking:
             self.post(AskStatus())
-            return [await self.next(rank, Welcome) for rank in range(len(self.connections))]
+            return await self.next_of_all(Welcome)
 
-    async def wait_ready(self, patience_s: float) -> None:
-        """Until generations can begin."""
+    async def wait_ready(self, patience_s: float) -> list[Welcome]:
+        """What each says of itself once generations can begin."""
+        missing = "a party does not answer"
         try:
             async with asyncio.timeout(patience_s):
-                while waiting := [each.missing for each in await self.status() if not each.ready]:
+                status = await self.status()
+                while waiting := [each.missing for each in status if not each.ready]:
+                    missing = waiting[0]
                     await asyncio.sleep(_POLL_S)
+                    status = await self.status()
         except TimeoutError:
             raise ServiceUnavailable(
-                f"The parties are not ready: {waiting[0]}.", hint="`cloister mpc status` says more."
+                f"The parties are not ready: {missing}.", hint="`cloister mpc status` says more."
             ) from None
+        return status
 
     async def open(self, spec: GenerationSpec) -> Session:
         """A new generation. Its programs are compiled by the parties when they first run."""
         name = secrets.token_bytes(16)
         if self._lost is not None:
             raise self._lost
-        self._inboxes[name] = tuple(asyncio.Queue() for _ in self.connections)
+        self._add_inboxes(name)
         session = Session(self, name)
         try:
             self.post(Open(name, spec))
-            epochs = {(await self.next(rank, Opened, name)).epoch for rank in range(len(self.connections))}
-            if len(epochs) != 1:
+            if len({each.epoch for each in await self.next_of_all(Opened, name)}) != 1:
                 raise PartyLost("The parties are between two epochs.", hint="Try again.")
         except BaseException:
             session.forget()
@@ -146,9 +152,23 @@ class Parties:
         for connection in self.connections:
             connection.post(message)
 
+    async def deal(
+        self, announced: msgspec.Struct, slabs: Iterable[NDArray[np.generic]], piece: Callable[[bytes], msgspec.Struct]
+    ) -> None:
+        """An announcement for all, then fresh shares, one for each party, in messages that `piece` makes."""
+        from cloister.mpc.shares import content_of, pieces
+
+        for connection in self.connections:
+            await connection.send(announced)
+        for slab in slabs:
+            shares = await asyncio.to_thread(self.dealer.deal, slab)
+            for connection, share in zip(self.connections, shares, strict=True):
+                for data in pieces(content_of(share)):
+                    await connection.send(piece(data))
+
     async def next(self, rank: int, kind: type[M], session: bytes | None = None) -> M:
         """The next message of this party (for this session), which must be of this kind."""
-        inbox = self._inboxes[session][rank] if session is not None else self.general[rank]
+        inbox = self._inboxes[session][rank]
         if self._lost is not None and inbox.empty():
             raise self._lost
         message = await inbox.get()
@@ -158,21 +178,16 @@ class Parties:
             raise ProtocolError(f"Party {rank} answered out of turn.")
         return message
 
-    def deal(self, values: NDArray[np.generic]) -> list[bytes]:
-        """Fresh shares, one for each party."""
-        from cloister.mpc.shares import content_of
-
-        return [content_of(share) for share in self._dealer.deal(values)]
-
-    def join(self, head: ShareHead, kind: str, contents: Sequence[bytes]) -> NDArray[np.generic]:
-        """What the shares are shares of."""
-        from cloister.mpc.shares import share_of
-
-        return self._dealer.join([share_of(head, kind, content) for content in contents])
+    async def next_of_all(self, kind: type[M], session: bytes | None = None) -> list[M]:
+        """The next message of each party."""
+        return [await self.next(rank, kind, session) for rank in range(len(self.connections))]
 
     def forget(self, session: bytes) -> None:
         if self._inboxes.pop(session, None) is not None:
             self.post(Close(session))
+
+    def _add_inboxes(self, session: bytes | None) -> None:
+        self._inboxes[session] = tuple(asyncio.Queue() for _ in self.connections)
 
     async def _listen(self, rank: int) -> None:
         lost: CloisterError = PartyLost(f"Party {rank} was lost.", hint="`cloister mpc status` says which are there.")
@@ -182,9 +197,7 @@ class Parties:
                 if isinstance(message, Refused) and session is None:
                     lost = _error(message)
                     break
-                if session is None:
-                    self.general[rank].put_nowait(message)
-                elif session in self._inboxes:
+                if session in self._inboxes:
                     self._inboxes[session][rank].put_nowait(message)
                     if isinstance(message, Refused):  # whoever waits for another party of this session hears it too
                         for other, inbox in enumerate(self._inboxes[session]):
@@ -199,8 +212,9 @@ class Parties:
             return
         self._lost = reason
         refusal = Refused.of(reason)
-        for inbox in (*self.general, *(each for inboxes in self._inboxes.values() for each in inboxes)):
-            inbox.put_nowait(refusal)
+        for inboxes in self._inboxes.values():
+            for inbox in inboxes:
+                inbox.put_nowait(refusal)
         for connection in self.connections:
             connection.close()
 
@@ -215,32 +229,23 @@ class Session:
 
     async def deal(self, name: str, values: NDArray[np.generic]) -> None:
         """A secret for the next run: int32 or float32, split into fresh shares."""
-        from cloister.mpc.shares import pieces
-
         head = ShareHead(name, values.dtype.name, values.shape)  # type: ignore[arg-type]
-        contents = await asyncio.to_thread(self._parties.deal, values)
         try:
-            for connection, content in zip(self._parties.connections, contents, strict=True):
-                await connection.send(Put(self._name, head))
-                for data in pieces(content):
-                    await connection.send(Piece(self._name, data))
+            await self._parties.deal(Put(self._name, head), (values,), partial(Piece, self._name))
         except OSError:
             raise PartyLost("A party was lost while it was dealt to.", hint="Try again.") from None
-
-    async def prefill(self, on_progress: OnProgress | None = None) -> NDArray[np.generic]:
-        """The prompt's pass; the answer is for us alone."""
-        return await self._run(Run(self._name, self._runs, "prefill"), on_progress)
-
-    async def step(self, at: int, columns: int = 1, on_progress: OnProgress | None = None) -> NDArray[np.generic]:
-        """Generated tokens from position `at` on."""
-        return await self._run(Run(self._name, self._runs, "step", at, columns), on_progress)
 
     def forget(self) -> None:
         """Over; the parties delete all of it."""
         self._parties.forget(self._name)
 
-    async def _run(self, order: Run, on_progress: OnProgress | None) -> NDArray[np.generic]:
-        self._parties.post(order)
+    async def run(
+        self, kind: RunKind, at: int = 0, columns: int = 1, on_progress: OnProgress | None = None
+    ) -> NDArray[np.generic]:
+        """The prompt's pass, or generated tokens' from position `at` on; the answer is for us alone."""
+        from cloister.mpc.shares import share_of
+
+        self._parties.post(Run(self._name, self._runs, kind, at, columns))
         results = []
         for rank in range(len(self._parties.connections)):
             while True:
@@ -255,7 +260,7 @@ class Session:
         first = results[0][0]
         if any((each.head, each.storage) != (first.head, first.storage) for each, _ in results):
             raise PartyLost("The parties' shares of a result do not fit together.")
-        return self._parties.join(first.head, first.storage, [content for _, content in results])
+        return self._parties.dealer.join([share_of(first.head, first.storage, content) for _, content in results])
 
     async def _content(self, rank: int, result: Result) -> bytes:
         from cloister.mpc.shares import result_size

@@ -23,14 +23,18 @@ from cloister.mpc.model.shape import ModelShape, bucket_of, one_hots, permutatio
 
 
 class ModelAtParties:
-    """The parties and the model dealt to them. Connects when it must: a party that was lost may be back."""
+    """The parties and the model dealt to them. Connects when it must: a party that was lost may be back.
+
+    `shape` is the model's, once `connect` has asked for it.
+    """
+
+    shape: ModelShape
 
     def __init__(self, config: PartiesConfig, own: Credentials, cache: CachePlan) -> None:
         self._config = config
         self._own = own
         self._cache = cache
         self._parties: Parties | None = None
-        self._shape: ModelShape | None = None
 
     @classmethod
     async def reach(cls, file: Path, patience_s: float, key: Path | None = None) -> ModelAtParties:
@@ -44,33 +48,14 @@ class ModelAtParties:
         await made.connect(patience_s)
         return made
 
-    @property
-    def shape(self) -> ModelShape:
-        """The model's, once `connect` has asked for it."""
-        if self._shape is None:
-            raise ServiceUnavailable("The parties were not asked for their model yet.")
-        return self._shape
-
-    @property
-    def layers(self) -> int:
-        return self.shape.layers
-
-    @property
-    def vocabulary(self) -> int:
-        return self.shape.vocabulary
-
-    async def connect(self, patience_s: float = 0.0) -> Parties:
+    async def connect(self, patience_s: float) -> Parties:
         """Connections to all parties that are ready, or will be within the patience."""
         if self._parties is None or self._parties.closed:
             self._parties = await Parties.connect(self._config, self._own)
-        status = await self._parties.status()
-        if not all(each.ready for each in status):
-            await self._parties.wait_ready(patience_s)
-            status = await self._parties.status()
-        shapes = {each.shape for each in status}
-        if len(shapes) != 1 or not status[0].shape:
+        shapes = {each.shape for each in await self._parties.wait_ready(patience_s)}
+        if len(shapes) != 1 or b"" in shapes:
             raise ServiceUnavailable("The parties do not serve one and the same model.", hint="Deal its weights again.")
-        self._shape = msgspec.json.decode(shapes.pop(), type=ModelShape)
+        self.shape = msgspec.json.decode(shapes.pop(), type=ModelShape)
         return self._parties
 
     async def open(
@@ -102,7 +87,7 @@ class TokenPasses:
         self._prompt = len(prompt)
         columns = self._programs.outline.prompt_tokens
         await self._deal(dealt(self._programs), prompt, columns, 0, noise)
-        return await self._session.prefill(self._told)
+        return await self._session.run("prefill", on_progress=self._told)
 
     async def step(self, at: int, tokens: Sequence[int], noise: NDArray[np.float32] | None) -> NDArray[np.generic]:
         """Compute these tokens, of which the first is the answer's token of number `at`; what follows each of them.
@@ -111,7 +96,7 @@ class TokenPasses:
         """
         columns = len(tokens)
         await self._deal(dealt(self._programs, columns), tokens, columns, self._prompt + at, noise)
-        return await self._session.step(at, columns, self._told)
+        return await self._session.run("step", at, columns, self._told)
 
     async def close(self) -> None:
         """Have the parties forget it; at any time, and after any failure."""

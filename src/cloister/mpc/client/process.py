@@ -79,19 +79,17 @@ async def serve(controller: socket.socket) -> None:
     from cloister.mpc.connection import Connection
 
     connection = Connection(*await asyncio.open_connection(sock=controller), ToMpcClient)
-    client: Client | None = None
+    start = await connection.receive()
+    if not isinstance(start, StartMpcClient):
+        return
+    try:
+        client = await _start(start, connection.post)
+    except Exception as reason:
+        connection.post(start_failed(reason, "The client cannot start"))
+        return
     while (message := await connection.receive()) is not None:
-        if client is not None:
-            client.hear(message)  # type: ignore[arg-type]
-        elif isinstance(message, StartMpcClient):
-            try:
-                client = await _start(message, connection.post)
-            except Exception as reason:
-                connection.post(start_failed(reason, "The client cannot start"))
-        else:
-            return
-    if client is not None:
-        await client.close()
+        client.hear(message)  # type: ignore[arg-type]
+    await client.close()
 
 
 async def _start(start: StartMpcClient, say: Callable[[msgspec.Struct], None]) -> Client:

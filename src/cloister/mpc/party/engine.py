@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -34,9 +35,9 @@ from cloister.messages.mpc import (
     StartEngine,
     ToEngine,
 )
-from cloister.mpc.config import PartiesConfig, share_bytes
-from cloister.mpc.party.worker import decode_settings, live
+from cloister.mpc.config import PartiesConfig, decode_settings, share_bytes
 from cloister.process.blocking import BlockingEndpoint
+from cloister.process.hardening import begin_child
 
 if TYPE_CHECKING:
     from cloister.mpc.model.generation import Generation
@@ -193,7 +194,7 @@ class _Session:
 
 
 def serve(party: BlockingEndpoint[msgspec.Struct]) -> None:
-    """The engine's whole life."""
+    """Until the party hangs up."""
     start = party.next()
     if not isinstance(start, StartEngine):
         raise ProtocolError("An engine is told its settings first.")
@@ -228,5 +229,18 @@ def _silence() -> None:
         os.dup2(null, standard)
 
 
+def main() -> NoReturn:
+    """Hardened first of all. It prints nothing but the type and place of an error of ours."""
+    control = begin_child("mpc-engine")
+    status = 0
+    try:
+        serve(BlockingEndpoint(control, ToEngine))
+    except Exception as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        status = 1
+    sys.stderr.flush()
+    os._exit(status)  # SPU's threads are not waited for
+
+
 if __name__ == "__main__":
-    live("mpc-engine", serve, ToEngine)
+    main()

@@ -1,5 +1,5 @@
-"""A party: one process of its operator's, beside others' it need not trust. `start` opens its port, `close` ends it.
-`cloister mpc party` becomes `python -m cloister.mpc.party.party FILE RANK`.
+"""A party: one process of its operator's, beside others' it need not trust. `cloister mpc party` becomes
+`python -m cloister.mpc.party.party FILE RANK`.
 
 It knows who connects by their certificates, and what each role may say: followers about epochs, the provider about
 weights, clients about their own sessions. Shares pass through it to its engine; it looks into none.
@@ -38,8 +38,7 @@ from cloister.messages.mpc import (
 from cloister.mpc.certificates import Credentials, Role, client_tls, role_of, server_tls
 from cloister.mpc.config import PartiesConfig, read_config, refuse_insecure
 from cloister.mpc.connection import Connection
-from cloister.mpc.party.follower import Follower
-from cloister.mpc.party.leader import HELLO_S, Leader
+from cloister.mpc.party.epochs import HELLO_S, Follower, Leader
 from cloister.mpc.party.sessions import Sessions
 from cloister.mpc.party.weight_store import ProviderConnection, WeightStore
 from cloister.mpc.party.workers import Workers
@@ -60,43 +59,39 @@ class Party:
         authority = config.path(config.authority)
         self._server_tls = server_tls(authority, own)
         limit = config.limits.weights_mib << 20
-        self._weights = WeightStore(config.path(place.shelf) if place.shelf else None, config.protocol, limit)
-        self._epochs: Leader | Follower
-        if rank == 0:
-            self._epochs = leader = Leader(config, self)
-            self.sessions = Sessions(config, rank, lambda _: None, leader.tell)
-        else:
-            self._epochs = follower = Follower(config, rank, client_tls(authority, own), self)
-            self.sessions = Sessions(config, rank, follower.tell, lambda _: None)
-        self._provider = ProviderConnection(self._weights, self._epochs.weights_changed)
+        self.weights = WeightStore(config.path(place.shelf) if place.shelf else None, config.protocol, limit)
+        self._epochs: Leader | Follower = (
+            Follower(config, rank, client_tls(authority, own), self) if rank else Leader(config, self)
+        )
+        self.sessions = Sessions(config, rank, self._epochs.tell)
+        self._provider = ProviderConnection(self.weights, self._epochs.weights_changed)
         self._workers: Workers | None = None
         self._epoch = 0
         self._visits: set[asyncio.Task[None]] = set()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._server: asyncio.Server | None = None
 
-    async def start(self) -> None:
-        """Open the port; epochs come and go from now on."""
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Open the port, and have epochs come and go until told to stop; then end all that this party started."""
         address = Address.parse(self._config.party[self._rank].control)
         try:
-            self._server = await asyncio.start_server(
+            server = await asyncio.start_server(
                 self._welcome, str(address.host), address.port, ssl=self._server_tls, ssl_handshake_timeout=HELLO_S
             )
         except OSError as reason:
             raise SetupError(
                 f"Cannot listen on {address}: {reason.strerror}.", hint="Is another party there?"
             ) from None
-        self._tasks = [asyncio.create_task(self._epochs.run()), asyncio.create_task(self._watch())]
-
-    async def close(self) -> None:
-        """End everything that this party started."""
-        if self._server:
-            self._server.close()
-        for task in (*self._tasks, *self._visits):
-            task.cancel()
-        await asyncio.gather(*self._tasks, *self._visits, return_exceptions=True)
-        self.end("a party was stopped")
-        self._weights.close()
+        log.info("Party %d listens on %s.", self._rank, address)
+        tasks = [asyncio.create_task(self._epochs.run()), asyncio.create_task(self._watch())]
+        try:
+            await stop.wait()
+        finally:
+            server.close()
+            tasks += self._visits
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self.end("a party was stopped")
+            self.weights.close()
 
     # Stages of an epoch.
 
@@ -108,17 +103,17 @@ class Party:
 
     async def join(self) -> None:
         """Link the engine with the others', and have it load the weights."""
-        complete = self._weights.complete
+        complete = self.weights.complete
         if self._workers is None or complete is None:
             raise PartyLost("There is nothing to join with.")
-        await self._workers.join(Load(complete.shape, str(self._weights.folder), self._weights.used()))
+        await self._workers.join(Load(complete.shape, str(self.weights.folder), self.weights.used()))
 
     def begin(self, epoch: int) -> None:
         """All parties have joined: generations may begin."""
-        if self._workers is None or self._weights.complete is None:
+        if self._workers is None or self.weights.complete is None:
             return
         self._epoch = epoch
-        self.sessions.begin(epoch, self._workers)
+        self.sessions.begin(epoch, self._workers.engine)
         self._provider.begin()
 
     def end(self, reason: str) -> None:
@@ -128,10 +123,6 @@ class Party:
         if self._workers is not None:
             self._workers.close()
             self._workers = None
-
-    def weights_digest(self) -> bytes | None:
-        """Of the weights that are here, and of their dealings; None while they are not complete."""
-        return self._weights.digest if self._weights.complete else None
 
     def _broke(self, reason: str) -> None:
         """Something of ours ended: the epoch is over for everyone."""
@@ -195,7 +186,7 @@ class Party:
             self._provider.gone(connection)
 
     def _status(self) -> Welcome:
-        complete = self._weights.complete
+        complete = self.weights.complete
         ready = self.sessions.engine is not None
         missing = "" if ready else self._epochs.missing or "engines are starting"
         return Welcome(
@@ -231,13 +222,7 @@ async def serve(config: PartiesConfig, rank: int) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    party = Party(config, rank)
-    await party.start()
-    logging.getLogger(__name__).info("Party %d listens on %s.", rank, config.party[rank].control)
-    try:
-        await stop.wait()
-    finally:
-        await party.close()
+    await Party(config, rank).serve(stop)
 
 
 def main(arguments: list[str]) -> NoReturn:

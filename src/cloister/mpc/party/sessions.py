@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -42,37 +42,27 @@ from cloister.messages.mpc import (
 from cloister.mpc.config import PartiesConfig, share_bytes
 from cloister.mpc.connection import Connection
 
-if TYPE_CHECKING:
-    from cloister.mpc.party.workers import Workers
-
 _MIB = 1 << 20
 _MOST_SHARES = 4096
 
 
 class Sessions:
-    """`tell_leader` and `tell_followers` reach the other parties; `engine` is None while no epoch is under way."""
+    """`tell` reaches the leader or, at the leader, all followers; `engine` is None while no epoch is under way."""
 
-    def __init__(
-        self,
-        config: PartiesConfig,
-        rank: int,
-        tell_leader: Callable[[Ready], None],
-        tell_followers: Callable[[msgspec.Struct], None],
-    ) -> None:
+    def __init__(self, config: PartiesConfig, rank: int, tell: Callable[[Ready | Turn | Withdraw], None]) -> None:
         self._config = config
         self._leads = rank == 0
-        self._tell_leader = tell_leader
-        self._tell_followers = tell_followers
+        self._tell = tell
         self._sessions: dict[bytes, Session] = {}
         self._ready: dict[bytes, dict[int, Ready]] = {}
         self._epoch = 0
         self._heard = monotonic()
-        self.engine: Workers | None = None
+        self.engine: Connection | None = None
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, epoch: int, engine: Workers) -> None:
+    def begin(self, epoch: int, engine: Connection) -> None:
         """An epoch is under way: sessions may be opened."""
         self._epoch = epoch
         self.engine = engine
@@ -107,7 +97,8 @@ class Sessions:
                     await self._to_engine(message)
                 case Run():
                     session.ask(message)
-                    self._declare(session)
+                    declared = Ready(session.name, message.number, session.digest(self._epoch))
+                    self.ready(0, declared) if self._leads else self._tell(declared)
                 case Close():
                     self._leave(session)
         except CloisterError as reason:
@@ -149,30 +140,24 @@ class Sessions:
         del self._ready[message.session]
         agreed = len({(each.number, each.digest) for each in waiting.values()}) == 1
         verdict: Turn | Withdraw = Turn(message.session, message.number) if agreed else Withdraw(message.session, True)
-        self._tell_followers(verdict)
+        self._tell(verdict)
         self.decided(verdict)
 
     def decided(self, message: Turn | Withdraw) -> None:
-        """What the leader says: this run is next, at all parties; or it will not come."""
-        self._turn(message) if isinstance(message, Turn) else self._withdraw(message)
-
-    def _turn(self, message: Turn) -> None:
+        """What the leader says: this run is next, at all parties; or it will not come, since its client is gone or did
+        not ask all parties for the same."""
         session = self._sessions.get(message.session)
-        if session is None or session.asked is None or session.asked.number != message.number:
-            raise ProtocolError("A turn for a run that nobody asked for.")
-        session.running = True
-        self._heard = monotonic()
-        if self.engine is not None:
-            self.engine.post(session.asked)
-
-    def _withdraw(self, message: Withdraw) -> None:
-        """Its client is gone, or did not ask all parties for the same."""
-        session = self._sessions.get(message.session)
-        if session is None:
-            return
-        if message.differ:
-            self._refuse(session, InvalidRequest("The parties were not asked for the same run."))
-        self._drop(session)
+        if isinstance(message, Turn):
+            if session is None or session.asked is None or session.asked.number != message.number:
+                raise ProtocolError("A turn for a run that nobody asked for.")
+            session.running = True
+            self._heard = monotonic()
+            if self.engine is not None:
+                self.engine.post(session.asked)
+        elif session is not None:
+            if message.differ:
+                self._refuse(session, InvalidRequest("The parties were not asked for the same run."))
+            self._drop(session)
 
     def watch(self) -> str | None:
         """Called now and then: clients that are idle are left; a reason to end the epoch if the engine is silent."""
@@ -208,15 +193,8 @@ class Sessions:
 
     async def _to_engine(self, message: msgspec.Struct) -> None:
         if self.engine is not None:
-            await self.engine.send(message)
-
-    def _declare(self, session: Session) -> None:
-        assert session.asked is not None
-        declared = Ready(session.name, session.asked.number, session.digest(self._epoch))
-        if self._leads:
-            self.ready(0, declared)
-        else:
-            self._tell_leader(declared)
+            with suppress(ConnectionError):
+                await self.engine.send(message)
 
     def _leave(self, session: Session) -> None:
         """Its client is gone or done. A run that was declared may still have its turn, and is then waited for."""
@@ -225,7 +203,7 @@ class Sessions:
             self._drop(session)
         elif self._leads and not session.running:
             self._ready.pop(session.name, None)
-            self._tell_followers(Withdraw(session.name, False))
+            self._tell(Withdraw(session.name, False))
             self._drop(session)
 
     def _drop(self, session: Session) -> None:

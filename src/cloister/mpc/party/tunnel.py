@@ -10,34 +10,32 @@ which of two other parties sent a message is the engine's own header's word (the
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+import logging
 import os
-import selectors
 import socket
-import ssl
-import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-
-import msgspec
+from typing import Any, cast
 
 from cloister.errors import CloisterError, ProtocolError
 from cloister.link.network.address import Address, without_delay
 from cloister.messages.mpc import Established, Listening, StartTunnel, ToTunnel
 from cloister.mpc.certificates import Credentials, Role, check_pin, client_tls, require, role_of, server_tls
-from cloister.mpc.config import PartiesConfig
-from cloister.mpc.party.worker import decode_settings, live
-from cloister.process.blocking import BlockingEndpoint
+from cloister.mpc.config import PartiesConfig, decode_settings
+from cloister.mpc.connection import Connection
+from cloister.process.hardening import begin_child
 
 MOST_HANDSHAKES = 16
 HANDSHAKE_S = 10.0
-_READ = 1 << 18
 _ENOUGH = 1 << 22
 
 
 class Tunnel:
-    """`run` carries until the process ends."""
+    """Once `established`, the end of one connection is the end of the process."""
 
     def __init__(self, start: StartTunnel) -> None:
         self._config = decode_settings(start.settings, PartiesConfig)
@@ -49,223 +47,168 @@ class Tunnel:
         authority = self._config.path(self._config.authority)
         self._server_tls = server_tls(authority, own)
         self._client_tls = client_tls(authority, own)
-        self._handshakes = threading.Semaphore(MOST_HANDSHAKES)
-        self.pairs = Pairs()
+        self._loop = asyncio.get_running_loop()
+        self._handshakes = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.established = False
 
     def listen(self) -> None:
         """Listen on the network, and on one socket per peer for the engine."""
-        listener = Address.parse(self._config.party[self._rank].link).listen()
-        threading.Thread(target=self._welcome, args=(listener, self._admit), daemon=True).start()
-        for rank in range(len(self._config.party)):
+        for rank, place in enumerate(self._config.party):
             if rank == self._rank:
+                self._begin(self._welcome(Address.parse(place.link).listen(), self._admit))
                 continue
             inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             inner.bind(str(self._folder / f"to-{rank}.sock"))
             inner.listen()
-            dial = self._dialler(rank)
-            threading.Thread(target=self._welcome, args=(inner, dial), daemon=True).start()
+            self._begin(self._welcome(inner, partial(self._dial, rank)))
 
-    def _welcome(self, listener: socket.socket, receive: Callable[[socket.socket], None]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _welcome(self, listener: socket.socket, receive: Callable[[socket.socket], Awaitable[None]]) -> None:
+        listener.setblocking(False)
         while True:
-            connection, _ = listener.accept()
-            if not self._handshakes.acquire(blocking=False):
+            connection, _ = await self._loop.sock_accept(listener)
+            if self._handshakes == MOST_HANDSHAKES:
                 connection.close()
-                continue
-            threading.Thread(target=self._handle, args=(connection, receive), daemon=True).start()
+            else:
+                self._handshakes += 1
+                self._begin(self._handle(connection, receive))
 
-    def _handle(self, connection: socket.socket, receive: Callable[[socket.socket], None]) -> None:
+    async def _handle(self, connection: socket.socket, receive: Callable[[socket.socket], Awaitable[None]]) -> None:
         try:
-            receive(connection)
+            async with asyncio.timeout(HANDSHAKE_S):
+                await receive(connection)
         except (OSError, CloisterError):  # a stranger, or a peer that is not up yet: its connection is all it loses
             connection.close()
         finally:
-            self._handshakes.release()
+            self._handshakes -= 1
 
-    def _admit(self, connection: socket.socket) -> None:
+    async def _admit(self, connection: socket.socket) -> None:
         """Another party's tunnel connects: who is it, and is it of this epoch?"""
-        connection.settimeout(HANDSHAKE_S)
-        secure = self._server_tls.wrap_socket(without_delay(connection), server_side=True)
+        without_delay(connection)
+        _, secure = await self._loop.connect_accepted_socket(self._end, connection, ssl=self._server_tls)
         try:
-            role = role_of(secure)
+            tls = secure.transport.get_extra_info("ssl_object")
+            role = role_of(tls)
             others = [str(rank) for rank in range(len(self._config.party)) if rank != self._rank]
             if role.kind != "party" or role.name not in others:
                 raise ProtocolError("Only other parties may connect.")
-            check_pin(secure, self._config.party[int(role.name)].fingerprint)
-            if not hmac.compare_digest(_receive_exactly(secure, len(self._key)), self._key):
+            check_pin(tls, self._config.party[int(role.name)].fingerprint)
+            if not hmac.compare_digest(await secure.receive(len(self._key)), self._key):
                 raise ProtocolError("A connection of another epoch.")
-            engine = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            engine.connect(str(self._folder / "engine.sock"))
+            _, engine = await self._loop.create_unix_connection(self._end, str(self._folder / "engine.sock"))
         except BaseException:
-            secure.close()
+            secure.transport.abort()
             raise
-        self.pairs.add(engine, secure)
+        secure.carry_to(engine)
 
-    def _dialler(self, rank: int) -> Callable[[socket.socket], None]:
+    async def _dial(self, rank: int, connection: socket.socket) -> None:
+        """Our engine connects to another party's."""
         place = self._config.party[rank]
-
-        def dial(inner: socket.socket) -> None:
-            outer = Address.parse(place.link).connect(HANDSHAKE_S)
-            secure = self._client_tls.wrap_socket(outer)
-            try:
-                require(secure, Role("party", str(rank)), place.fingerprint)
-                secure.sendall(self._key)
-            except BaseException:
-                secure.close()
-                raise
-            self.pairs.add(inner, secure)
-
-        return dial
-
-
-class Pairs:
-    """All pairs of sockets that are carried between, in one loop: a TLS connection belongs to one thread."""
-
-    def __init__(self) -> None:
-        self._selector = selectors.DefaultSelector()
-        self._wake, self._woken = socket.socketpair()
-        self._wake.setblocking(False)
-        self._selector.register(self._wake, selectors.EVENT_READ, None)
-        self._new: list[tuple[socket.socket, ssl.SSLSocket]] = []
-        self._established = False
-
-    def add(self, plain: socket.socket, secure: ssl.SSLSocket) -> None:
-        """From any thread."""
-        plain.setblocking(False)
-        secure.setblocking(False)
-        self._new.append((plain, secure))
-        self._woken.send(b"+")
-
-    def establish(self) -> None:
-        """From now on the end of one pair ends the loop."""
-        self._established = True
-
-    def run(self) -> None:
-        """Until a pair ends, once established."""
-        while True:
-            for key, events in self._selector.select():
-                if key.data is None:
-                    self._wake.recv(4096)
-                    while self._new:
-                        self._begin(*self._new.pop())
-                elif not key.data.move(key.fileobj, events) and self._established:
-                    return
-
-    def _begin(self, plain: socket.socket, secure: ssl.SSLSocket) -> None:
-        pair = _Pair(self._selector, plain, secure)
-        for end in (plain, secure):
-            self._selector.register(end, selectors.EVENT_READ, pair)
-        pair.move(secure, selectors.EVENT_READ)  # TLS may have read ahead during its handshake
-
-
-class _Pair:
-    def __init__(self, selector: selectors.BaseSelector, plain: socket.socket, secure: ssl.SSLSocket) -> None:
-        self._selector = selector
-        there, back = _Way(plain, secure), _Way(secure, plain)
-        self._ends = (plain, secure)
-        self._from: dict[object, _Way] = {plain: there, secure: back}
-        self._into: dict[object, _Way] = {plain: back, secure: there}
-        self._events = dict.fromkeys(self._ends, selectors.EVENT_READ)
-
-    def move(self, end: object, events: int) -> bool:
-        """Move what this end is ready for; False when the pair has ended."""
+        address = Address.parse(place.link)
+        _, secure = await self._loop.create_connection(
+            self._end, str(address.host), address.port, ssl=self._client_tls, server_hostname=""
+        )
         try:
-            if events & selectors.EVENT_READ:
-                self._from[end].pull()
-            if events & selectors.EVENT_WRITE:
-                self._into[end].push()
-            for each in self._ends:
-                reading = 0 if self._from[each].full else selectors.EVENT_READ
-                self._watch(each, reading | (selectors.EVENT_WRITE if self._into[each].waiting else 0))
-        except (OSError, EOFError):
-            for each in self._ends:
-                with suppress(KeyError, ValueError):
-                    self._selector.unregister(each)
-                each.close()
-            return False
-        return True
+            without_delay(secure.transport.get_extra_info("socket"))
+            require(secure.transport.get_extra_info("ssl_object"), Role("party", str(rank)), place.fingerprint)
+            secure.transport.write(self._key)
+            _, engine = await self._loop.connect_accepted_socket(self._end, connection)
+        except BaseException:
+            secure.transport.abort()
+            raise
+        secure.carry_to(engine)
 
-    def _watch(self, end: socket.socket, events: int) -> None:
-        before, self._events[end] = self._events[end], events
-        if events == before:
+    def _end(self) -> End:
+        return End(self._pair_ended)
+
+    def _pair_ended(self) -> None:
+        if self.established:
+            os._exit(0)
+
+
+class End(asyncio.Protocol):
+    """One of two connections: what it receives, the other sends. While that is slow to take it, nothing is read."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, pair_ended: Callable[[], None]) -> None:
+        self._pair_ended = pair_ended
+        self._other: End | None = None
+        self._early = bytearray()
+        self._wanted = 1
+        self._heard = asyncio.Event()
+
+    async def receive(self, count: int) -> bytes:
+        """The first bytes, before there is another end to carry them to."""
+        self._wanted = count
+        self.transport.resume_reading()
+        while len(self._early) < count:
+            if self.transport.is_closing():
+                raise ProtocolError("A connection ended in its handshake.")
+            self._heard.clear()
+            await self._heard.wait()
+        received = bytes(self._early[:count])
+        del self._early[:count]
+        return received
+
+    def carry_to(self, other: End) -> None:
+        """Both ways, until one ends."""
+        for source, sink in ((self, other), (other, self)):
+            source._other = sink
+            sink.transport.write(source._early)
+            source.transport.resume_reading()
+        for end in (self, other):
+            if end.transport.is_closing():
+                end.connection_lost(None)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(_ENOUGH)
+
+    def data_received(self, data: bytes) -> None:
+        if self._other is not None:
+            self._other.transport.write(data)
             return
-        if not events:  # there is something to wait for at the other end
-            self._selector.unregister(end)
-        elif before:
-            self._selector.modify(end, events, self)
-        else:
-            self._selector.register(end, events, self)
+        self._early += data
+        if len(self._early) >= self._wanted:
+            self.transport.pause_reading()
+        self._heard.set()
+
+    def pause_writing(self) -> None:
+        if self._other is not None:
+            self._other.transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        if self._other is not None:
+            self._other.transport.resume_reading()
+
+    def connection_lost(self, reason: Exception | None) -> None:
+        self._heard.set()
+        if self._other is not None:
+            self._other.transport.close()
+            self._pair_ended()
 
 
-_NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-
-
-class _Way:
-    """One direction. What the sink does not take waits in a buffer; while that is full, nothing is read."""
-
-    def __init__(self, source: socket.socket, sink: socket.socket) -> None:
-        self._source, self._sink = source, sink
-        self._buffer = bytearray()
-
-    @property
-    def full(self) -> bool:
-        return len(self._buffer) >= _ENOUGH
-
-    @property
-    def waiting(self) -> bool:
-        return bool(self._buffer)
-
-    def pull(self) -> None:
-        """Read what is there and pass it on."""
-        try:
-            while True:
-                data = self._source.recv(_READ)
-                if not data:
-                    raise EOFError
-                self._buffer += data
-                # What TLS has decrypted already, the selector does not know of.
-                if not isinstance(self._source, ssl.SSLSocket) or not self._source.pending():
-                    break
-        except _NOT_NOW:
-            pass
-        self.push()
-
-    def push(self) -> None:
-        try:
-            while self._buffer:
-                del self._buffer[: self._sink.send(bytes(memoryview(self._buffer)[:_READ]))]
-        except _NOT_NOW:
-            pass
-
-
-def _receive_exactly(connection: socket.socket, count: int) -> bytes:
-    received = b""
-    while len(received) < count:
-        part = connection.recv(count - len(received))
-        if not part:
-            raise ProtocolError("A connection ended in its handshake.")
-        received += part
-    return received
-
-
-def serve(party: BlockingEndpoint[msgspec.Struct]) -> None:
+async def serve(party: socket.socket) -> None:
     """The tunnel's whole life."""
-    start = party.next()
+    control = Connection(*await asyncio.open_connection(sock=party), ToTunnel)
+    start = await control.receive()
     if not isinstance(start, StartTunnel):
         raise ProtocolError("A tunnel is told its settings first.")
     tunnel = Tunnel(start)
     tunnel.listen()
-    party.send(Listening())
-
-    def hear() -> None:
-        with suppress(OSError, CloisterError):
-            while isinstance(party.next(), Established):
-                tunnel.pairs.establish()
-        os._exit(0)
-
-    threading.Thread(target=hear, daemon=True).start()
-    tunnel.pairs.run()
+    control.post(Listening())
+    with suppress(CloisterError):
+        while isinstance(await control.receive(), Established):
+            tunnel.established = True
     os._exit(0)
 
 
 if __name__ == "__main__":
-    live("mpc-tunnel", serve, ToTunnel)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # strangers' failed handshakes, with tracebacks
+    asyncio.run(serve(begin_child("mpc-tunnel")))

@@ -31,7 +31,8 @@ class _Listed(msgspec.Struct):
 
 
 class WeightStore:
-    """What is on it survives `close` only in a folder of one's own choice."""
+    """What is in it survives `close` only in a folder of one's own choice. `complete` is the model it serves, once all
+    its weights are here."""
 
     def __init__(self, folder: Path | None, protocol: Protocol, limit_bytes: int) -> None:
         self._temporary = folder is None
@@ -40,8 +41,9 @@ class WeightStore:
         self._protocol = protocol
         self._limit = limit_bytes
         self._weights: dict[str, Weight] = {}
-        self._complete: Complete | None = None
-        self._coming: _Coming | None = None
+        self.complete: Complete | None = None
+        self._coming: tuple[Weight, BinaryIO] | None = None
+        self._left = 0
         self._read_list()
 
     @property
@@ -49,19 +51,17 @@ class WeightStore:
         return tuple(self._weights.values())
 
     @property
-    def complete(self) -> Complete | None:
-        """The model it serves, once all its weights are here."""
-        return self._complete
-
-    @property
-    def digest(self) -> bytes:
-        """Of the model and of which dealings are here: alike on all parties, or they do not fit together."""
-        used = [(name, self._weights[name].dealing) for name in self._complete.names] if self._complete else []
-        return hashlib.sha256(msgspec.json.encode((self._complete, used))).digest()
+    def digest(self) -> bytes | None:
+        """Of the model and of which dealings are here: alike on all parties, or they do not fit together. None while
+        the weights are not complete."""
+        if self.complete is None:
+            return None
+        used = [(weight.head.name, weight.dealing) for weight in self.used()]
+        return hashlib.sha256(msgspec.json.encode((self.complete, used))).digest()
 
     def used(self) -> tuple[Weight, ...]:
         """The weights of the model it serves."""
-        return tuple(self._weights[name] for name in self._complete.names) if self._complete else ()
+        return tuple(self._weights[name] for name in self.complete.names) if self.complete else ()
 
     def announce(self, weight: Weight) -> None:
         """Its bytes follow. What is there under its name is gone."""
@@ -70,20 +70,28 @@ class WeightStore:
         there = sum(share_bytes(each.head, self._protocol) for each in self._weights.values())
         if there + expected > self._limit:
             raise ProtocolError("These weights exceed the party's limit.", hint="Raise weights_mib in the settings.")
-        self._complete = None
+        self.complete = None
         old = self._weights.pop(weight.head.name, None)
         self._write_list()
         if old is not None:
             file_of(self.folder, old).unlink(missing_ok=True)
-        self._coming = _Coming(self.folder, weight, expected)
+        descriptor = os.open(file_of(self.folder, weight), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._coming, self._left = (weight, os.fdopen(descriptor, "wb")), expected
 
     def add(self, data: bytes) -> str | None:
         """More bytes; the weight's name when it is whole."""
         if self._coming is None:
             raise ProtocolError("Bytes of a weight that was not announced.")
-        if not self._coming.add(data):
+        weight, file = self._coming
+        self._left -= len(data)
+        if self._left < 0:
+            self.abandon()
+            raise ProtocolError("A weight has more bytes than were announced.")
+        file.write(data)
+        if self._left:
             return None
-        weight, self._coming = self._coming.weight, None
+        file.close()
+        self._coming = None
         self._weights[weight.head.name] = weight
         self._write_list()
         return weight.head.name
@@ -91,7 +99,9 @@ class WeightStore:
     def abandon(self) -> None:
         """Whoever dealt is gone in the middle of it."""
         if self._coming is not None:
-            self._coming.drop()
+            weight, file = self._coming
+            file.close()
+            file_of(self.folder, weight).unlink(missing_ok=True)
             self._coming = None
 
     def finish(self, complete: Complete) -> None:
@@ -99,7 +109,7 @@ class WeightStore:
         missing = [name for name in complete.names if name not in self._weights]
         if missing or not complete.names:
             raise ProtocolError(f"{len(missing)} of the model's weights are not here.")
-        self._complete = complete
+        self.complete = complete
         for name in self._weights.keys() - set(complete.names):
             file_of(self.folder, self._weights.pop(name)).unlink(missing_ok=True)
         self._write_list()
@@ -117,35 +127,12 @@ class WeightStore:
                 if file_of(self.folder, weight).stat().st_size == expected:
                     self._weights[weight.head.name] = weight
             if listed.complete and all(name in self._weights for name in listed.complete.names):
-                self._complete = listed.complete
+                self.complete = listed.complete
 
     def _write_list(self) -> None:
         temporary = self.folder / f"{_LIST}.new"
-        temporary.write_bytes(msgspec.json.encode(_Listed(list(self._weights.values()), self._complete)))
+        temporary.write_bytes(msgspec.json.encode(_Listed(list(self._weights.values()), self.complete)))
         temporary.replace(self.folder / _LIST)
-
-
-class _Coming:
-    def __init__(self, folder: Path, weight: Weight, expected: int) -> None:
-        self.weight = weight
-        self._path = file_of(folder, weight)
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        self._file: BinaryIO = os.fdopen(descriptor, "wb")
-        self._left = expected
-
-    def add(self, data: bytes) -> bool:
-        self._left -= len(data)
-        if self._left < 0:
-            self.drop()
-            raise ProtocolError("A weight has more bytes than were announced.")
-        self._file.write(data)
-        if self._left == 0:
-            self._file.close()
-        return self._left == 0
-
-    def drop(self) -> None:
-        self._file.close()
-        self._path.unlink(missing_ok=True)
 
 
 def file_of(folder: Path, weight: Weight) -> Path:

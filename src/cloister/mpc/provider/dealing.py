@@ -82,33 +82,24 @@ async def deal_weights(
         if on_matrix is not None:
             on_matrix(name, needed)
     parties.post(Complete(model, shape, tuple(names)))
-    for rank in range(len(parties.connections)):
-        await parties.next(rank, Serving)
+    await parties.next_of_all(Serving)
 
 
 async def _held_by_all(parties: Parties) -> dict[str, tuple[ShareHead, bytes]]:
     parties.post(AskWeights())
-    held = [await parties.next(rank, HeldWeights) for rank in range(len(parties.connections))]
+    held = await parties.next_of_all(HeldWeights)
     common = set(held[0].weights).intersection(*(each.weights for each in held[1:]))
     return {weight.head.name: (weight.head, weight.tag) for weight in common}
 
 
 async def _deal(parties: Parties, weight: Weight, matrix: Matrix) -> None:
-    from cloister.mpc.shares import pieces
-
     try:
-        for connection in parties.connections:
-            await connection.send(weight)
-        for slab in _slabs(matrix):
-            for connection, content in zip(parties.connections, parties.deal(slab), strict=True):
-                for data in pieces(content):
-                    await connection.send(WeightPiece(data))
+        await parties.deal(weight, _slabs(matrix), WeightPiece)
     except OSError:
         raise PartyLost(
             "A party was lost while weights were dealt.", hint="Deal again; what arrived is kept."
         ) from None
-    for rank in range(len(parties.connections)):
-        await parties.next(rank, Stored)
+    await parties.next_of_all(Stored)
 
 
 def _slabs(matrix: Matrix) -> Iterator[Matrix]:

@@ -1,9 +1,9 @@
-"""Epochs, as the party of rank 0 leads them: all engines live and die together, since a broken link between them cannot
-be mended.
+"""Epochs: all engines live and die together, since a broken link between them cannot be mended. Rank 0 leads, the other
+parties follow.
 
 When all parties are there and hold shares of the same dealings, the leader has everyone start an engine, then connect,
 then begin. Whoever notices that something broke says so; the leader ends the epoch at all parties and begins the next.
-A party that falls silent counts as gone. What a follower does is in `follower`.
+A party that falls silent counts as gone.
 """
 
 from __future__ import annotations
@@ -11,13 +11,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from cloister.errors import CloisterError, PartyLost, ProtocolError, SetupError, Unauthorized
+from cloister.link.network.address import Address
 from cloister.messages.mpc import (
     VERSION,
     Beat,
@@ -30,9 +33,12 @@ from cloister.messages.mpc import (
     Prepared,
     Ready,
     Refused,
+    ToFollower,
+    Turn,
     WeightsReady,
+    Withdraw,
 )
-from cloister.mpc.certificates import check_pin
+from cloister.mpc.certificates import Role, check_pin, require
 from cloister.mpc.config import PartiesConfig
 from cloister.mpc.connection import Connection
 
@@ -43,6 +49,7 @@ log = logging.getLogger(__name__)
 
 HELLO_S = 10.0
 SECONDS_BETWEEN_EPOCHS = 0.5
+SECONDS_BETWEEN_TRIES = 0.5
 
 
 class Leader:
@@ -65,7 +72,7 @@ class Leader:
         absent = [str(rank) for rank in range(1, len(self._config.party)) if rank not in self._followers]
         if absent:
             return f"not connected: party {', '.join(absent)}"
-        own = self._party.weights_digest()
+        own = self._party.weights.digest
         if own is None:
             return "weights are not dealt"
         if any(self._digests.get(rank) != own for rank in self._followers):
@@ -74,7 +81,6 @@ class Leader:
 
     async def serve(self, connection: Connection, rank: int) -> None:
         """A follower, until it is gone."""
-        limits = self._config.limits
         if not 0 < rank < len(self._config.party):
             raise Unauthorized("Parties connect to rank 0 only.")
         check_pin(connection.tls, self._config.party[rank].fingerprint)
@@ -85,10 +91,8 @@ class Leader:
         self._followers[rank] = connection
         self._changed.set()
         reason = f"party {rank} was lost"
-        beating = asyncio.create_task(beat(connection, limits.silence_s))
         try:
-            while (message := await connection.receive(limits.silence_s)) is not None:
-                self._hear(rank, message)
+            await converse(connection, self._config.limits.silence_s, partial(self._hear, rank))
         except TimeoutError:
             reason = f"party {rank} fell silent"
             raise
@@ -96,7 +100,6 @@ class Leader:
             reason = f"party {rank} said what it must not"
             raise
         finally:
-            beating.cancel()
             self._party.sessions.end(reason)
             self._followers.pop(rank, None)
             self._digests.pop(rank, None)
@@ -104,8 +107,6 @@ class Leader:
 
     def _hear(self, rank: int, message: msgspec.Struct) -> None:
         match message:
-            case Beat():
-                pass
             case WeightsReady():
                 self._digests[rank] = message.digest
                 self.weights_changed()
@@ -123,7 +124,7 @@ class Leader:
 
     def weights_changed(self) -> None:
         """At some party: once all agree again, engines must load what is new."""
-        if not self.missing and self._party.weights_digest() != self._using:
+        if not self.missing and self._party.weights.digest != self._using:
             self.broke("new weights")
         self._changed.set()
 
@@ -142,7 +143,7 @@ class Leader:
         while True:
             await self._until(lambda: not self.missing)
             self._broken = None
-            self._using = self._party.weights_digest()
+            self._using = self._party.weights.digest
             self._answers.clear()
             self._number += 1
             try:
@@ -188,11 +189,124 @@ class Leader:
             await self._changed.wait()
 
 
-async def beat(connection: Connection, silence_s: float) -> None:
-    """Says that this party lives, until cancelled."""
-    while True:
-        connection.post(Beat())
-        await asyncio.sleep(silence_s / 4)
+class Follower:
+    """Its connection to the leader is made again whenever it ends. `run` lasts as long as the party does."""
+
+    def __init__(self, config: PartiesConfig, rank: int, tls: ssl.SSLContext, party: Party) -> None:
+        self._config = config
+        self._rank = rank
+        self._tls = tls
+        self._party = party
+        self._leader: Connection | None = None
+        self._epoch = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def missing(self) -> str:
+        """What the next epoch waits for, as far as it is seen from here."""
+        if self._leader is None:
+            return "not connected: party 0"
+        return "weights are not dealt" if self._party.weights.digest is None else ""
+
+    def tell(self, message: msgspec.Struct) -> None:
+        """To the leader, if it is there."""
+        if self._leader is not None:
+            self._leader.post(message)
+
+    def weights_changed(self) -> None:
+        """Ours did."""
+        if (digest := self._party.weights.digest) is not None:
+            self.tell(WeightsReady(digest))
+
+    def broke(self, reason: str) -> None:
+        """The epoch under way is over, as we noticed: end it, and say so."""
+        if self._leader is not None:
+            self._leader.post(Broken(self._epoch, reason))
+            self._end(reason)
+
+    async def run(self) -> None:
+        """Connect to the leader, again and again."""
+        said = ""
+        while True:
+            try:
+                await self._follow()
+            except (TimeoutError, CloisterError, OSError) as reason:
+                words = reason.message if isinstance(reason, CloisterError) else type(reason).__name__
+                if words != said:
+                    log.warning("The leading party cannot be followed: %s", words)
+                    said = words
+            await asyncio.sleep(SECONDS_BETWEEN_TRIES)
+
+    async def _follow(self) -> None:
+        place = self._config.party[0]
+        leader = await Connection.open(Address.parse(place.control), self._tls, ToFollower, HELLO_S)
+        try:
+            require(leader.tls, Role("party", "0"), place.fingerprint)
+            leader.post(PartyHello(VERSION, self._rank, self._config.agreement))
+            check_hello(self._config, await leader.receive(HELLO_S), 0)
+            self._leader, self._epoch = leader, 0
+            self.weights_changed()
+            await converse(leader, self._config.limits.silence_s, self._hear)
+        finally:
+            if self._leader is not None:
+                self._end("the leading party was lost")
+            self._leader = None
+            leader.abort()
+
+    def _hear(self, message: msgspec.Struct) -> None:
+        match message:
+            case Prepare():
+                self._end("a new epoch begins")
+                self._epoch = message.epoch
+                self._do(self._party.prepare(message.key), Prepared(message.epoch))
+            case Join() | Begin() | Broken() if message.epoch != self._epoch:
+                pass
+            case Join():
+                self._do(self._party.join(), Joined(message.epoch))
+            case Begin():
+                self._party.begin(message.epoch)
+            case Broken():
+                self._end(message.reason)
+            case Turn() | Withdraw():
+                self._party.sessions.decided(message)
+            case _:
+                raise ProtocolError("The leading party sent a message out of turn.")
+
+    def _do(self, own: Awaitable[None], answer: Prepared | Joined) -> None:
+        async def work() -> None:
+            try:
+                await own
+                self.tell(answer)
+            except (TimeoutError, CloisterError, OSError) as problem:
+                log.warning("This party cannot join epoch %d: %s.", answer.epoch, type(problem).__name__)
+                self.broke("a party could not join")
+
+        if self._task is not None:
+            self._task.cancel()
+        self._task = asyncio.create_task(work())
+
+    def _end(self, reason: str) -> None:
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+        self._task = None
+        self._party.end(reason)
+
+
+async def converse(connection: Connection, silence_s: float, hear: Callable[[msgspec.Struct], None]) -> None:
+    """Until the other party is gone; it is told all the while that this one lives. TimeoutError if it is silent."""
+
+    async def beat() -> None:
+        while True:
+            connection.post(Beat())
+            await asyncio.sleep(silence_s / 4)
+
+    beating = asyncio.create_task(beat())
+    try:
+        while (message := await connection.receive(silence_s)) is not None:
+            if not isinstance(message, Beat):
+                hear(message)
+    finally:
+        beating.cancel()
 
 
 def check_hello(config: PartiesConfig, message: msgspec.Struct | None, rank: int) -> None:
