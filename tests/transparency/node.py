@@ -11,6 +11,7 @@ from pathlib import Path
 from cloister.transparency.checkpoint import ReleaseTrust
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import FORMAT, Manifest
+from cloister.transparency.merkle import Subtree, fold
 from cloister.transparency.note import Algorithm, SigningKey
 from cloister.transparency.proof import publish
 
@@ -52,3 +53,8 @@ def trust(log: Log, *witnesses: SigningKey, quorum: int | None = None) -> Releas
 def flips(data: bytes) -> list[bytes]:
     """The data with each of its bits flipped, one at a time."""
     return [data[:at] + bytes([data[at] ^ (1 << bit)]) + data[at + 1 :] for at in range(len(data)) for bit in range(8)]
+
+
+def in_memory(leaves: Sequence[bytes]) -> Subtree:
+    """The tree over these leaf hashes."""
+    return lambda level, index: fold(leaves[index << level : (index + 1) << level])

@@ -17,14 +17,13 @@ from cloister.transparency.merkle import (
     MAX_SIZE,
     consistency_proof,
     fold,
-    in_memory,
     inclusion_proof,
     leaf_hash,
     tree_root,
     verify_consistency,
     verify_inclusion,
 )
-from tests.transparency.node import flips
+from tests.transparency.node import flips, in_memory
 
 ENTRIES = [bytes.fromhex(each) for each in ("", "00", "10", "2021", "3031", "40414243", "5051525354555657")] + [
     bytes(range(0x60, 0x70))

@@ -12,13 +12,13 @@ from cloister.errors import EvidenceInvalid
 from cloister.transparency.merkle import (
     consistency_proof,
     fold,
-    in_memory,
     inclusion_proof,
     leaf_hash,
     tree_root,
 )
 from cloister.transparency.tiles import MAX_ENTRY_BYTES, Tiles, read_bundle, tile_path, write_bundle
 from tests.examples import examples
+from tests.transparency.node import in_memory
 
 
 def entries(count: int, start: int = 0) -> list[bytes]:

@@ -197,51 +197,24 @@ def _verify(
     beside = read_file(collateral) if collateral else None
     asked = read_nonce(nonce) if nonce is not None else None
     if _KINDS[kind] == "nvidia":
-        return _verify_nvidia(data, certificates, asked, at, policy)
+        return _verify_gpus(data, certificates, asked, at, policy)
     if _KINDS[kind] == "tdx":
-        return _verify_tdx(data, certificates, beside, asked, at, policy)
-    return _verify_snp(data, certificates, beside, asked, at, policy)
+        from cloister.attest.tdx import TdxPolicy, verify_tdx
 
-
-def _verify_snp(
-    data: bytes, certificates: list[bytes], crl: bytes | None, nonce: bytes | None, at: datetime, policy: Path | None
-) -> Verdict:
+        if certificates:
+            typer.echo("Note: a TDX quote brings its certificates; --certs was not used.", err=True)
+        tdx = read_policy_table(policy, ("tdx",), TdxPolicy)
+        return verify_tdx(unpack(data), beside, at=at, policy=tdx, report_data=_report_data(asked))
     from cloister.attest.snp import SnpPolicy, verify_snp
     from cloister.attest.snp.report import unwrap_report
 
     report, table = unwrap_report(unpack(data))
-    given = [unpack(each) for each in certificates]
-    return verify_snp(
-        report,
-        [*given, table, *([unpack(crl)] if crl else [])],
-        at=at,
-        policy=read_policy_table(policy, ("snp", "sev-snp"), SnpPolicy),
-        report_data=_report_data(nonce),
-    )
+    pieces = [*map(unpack, certificates), table, *([unpack(beside)] if beside else [])]
+    snp = read_policy_table(policy, ("snp", "sev-snp"), SnpPolicy)
+    return verify_snp(report, pieces, at=at, policy=snp, report_data=_report_data(asked))
 
 
-def _verify_tdx(
-    data: bytes,
-    certificates: list[bytes],
-    collateral: bytes | None,
-    nonce: bytes | None,
-    at: datetime,
-    policy: Path | None,
-) -> Verdict:
-    from cloister.attest.tdx import TdxPolicy, verify_tdx
-
-    if certificates:
-        typer.echo("Note: a TDX quote brings its certificates; --certs was not used.", err=True)
-    return verify_tdx(
-        unpack(data),
-        collateral,
-        at=at,
-        policy=read_policy_table(policy, ("tdx",), TdxPolicy),
-        report_data=_report_data(nonce),
-    )
-
-
-def _verify_nvidia(
+def _verify_gpus(
     data: bytes, certificates: list[bytes], nonce: bytes | None, at: datetime, policy: Path | None
 ) -> Verdict:
     from cloister.attest.nvidia import GpuPolicy, verify_gpu_reports, verify_gpu_token

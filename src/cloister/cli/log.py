@@ -125,13 +125,10 @@ def checkpoint_in(file: Path | None) -> Checkpoint | None:
     """The checkpoint a file holds."""
     from cloister.transparency.checkpoint import read_checkpoint
 
-    if file is None:
-        return None
-    return read_checkpoint(text_of(file)).checkpoint
+    return None if file is None else read_checkpoint(text_of(file)).checkpoint
 
 
 def text_of(file: Path) -> str:
-
     try:
         return read_file(file, 1 << 20).decode()
     except UnicodeDecodeError:
@@ -140,7 +137,6 @@ def text_of(file: Path) -> str:
 
 def read_file(file: Path, limit: int) -> bytes:
     """A file somebody else may have written: never more of it than it may have."""
-
     return read_bounded(file, limit, too_large=EvidenceInvalid)
 
 

@@ -108,16 +108,6 @@ class ReleaseTrust(Struct, frozen=True, forbid_unknown_fields=True):
         return keys
 
 
-def cosigners(signed: SignedCheckpoint, trust: ReleaseTrust) -> dict[str, int]:
-    """Which trusted witnesses signed this checkpoint, and when."""
-    found: dict[str, int] = {}
-    for witness in trust.witness_keys():
-        when = signed.cosigned_by(witness)
-        if when is not None:
-            found[witness.name] = when
-    return found
-
-
 def _keys(texts: tuple[str, ...], algorithm: Algorithm, kind: str) -> tuple[VerifierKey, ...]:
     keys = tuple(VerifierKey.parse(text) for text in texts)
     for key in keys:

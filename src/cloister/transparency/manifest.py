@@ -100,14 +100,17 @@ def differences(release: Manifest, running: Manifest) -> tuple[str, ...]:
 
     An installed package has no project or lock file beside it, so those count only where both have them.
     """
-    found = [
-        _difference(path, release.files.get(path), running.files.get(path)) for path in _compared(release, running)
-    ]
+    found = []
+    for path in _compared(release, running):
+        wanted, here = release.files.get(path), running.files.get(path)
+        if wanted != here:
+            how = "missing" if here is None else "another" if wanted else "not of the release"
+            found.append(f"{path} is {how}")
     if release.lock and running.lock and release.lock != running.lock:
         found.append(f"{LOCK_FILE} is another")
     if release.version != running.version:
         found.append(f"version is {running.version}, not {release.version}")
-    return tuple(each for each in found if each)
+    return tuple(found)
 
 
 def _compared(release: Manifest, running: Manifest) -> list[str]:
@@ -115,14 +118,6 @@ def _compared(release: Manifest, running: Manifest) -> list[str]:
         path
         for path in release.files.keys() | running.files.keys()
         if path.startswith(PACKAGE + "/") or (path in release.files and path in running.files)
-    )
-
-
-def _difference(path: str, wanted: str | None, found: str | None) -> str:
-    if wanted == found:
-        return ""
-    return (
-        f"{path} is missing" if found is None else f"{path} is another" if wanted else f"{path} is not of the release"
     )
 
 

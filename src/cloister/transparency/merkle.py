@@ -39,11 +39,6 @@ def fold(hashes: Sequence[bytes]) -> bytes:
     return row[0]
 
 
-def in_memory(leaves: Sequence[bytes]) -> Subtree:
-    """The tree over these leaf hashes."""
-    return lambda level, index: fold(leaves[index << level : (index + 1) << level])
-
-
 def tree_root(subtree: Subtree, size: int) -> bytes:
     """The root of the first `size` leaves."""
     return _range_hash(subtree, 0, size) if size else EMPTY_ROOT
@@ -91,18 +86,8 @@ def verify_inclusion(index: int, size: int, leaf: bytes, proof: Sequence[bytes],
     """Whether `proof` leads from the leaf at `index` to the root of a tree of `size` leaves (RFC 9162 §2.1.3.2)."""
     if not 0 <= index < size <= MAX_SIZE or not _all_hashes(leaf, root, *proof):
         return False
-    place, last, found = index, size - 1, leaf
-    for step in proof:
-        if last == 0:
-            return False
-        if place & 1 or place == last:
-            found = node_hash(step, found)
-            while not place & 1 and place:
-                place, last = place >> 1, last >> 1
-        else:
-            found = node_hash(found, step)
-        place, last = place >> 1, last >> 1
-    return last == 0 and found == root
+    climbed = _climb(index, size - 1, leaf, proof)
+    return climbed is not None and climbed[1] == root
 
 
 def verify_consistency(old: int, size: int, old_root: bytes, root: bytes, proof: Sequence[bytes]) -> bool:
@@ -121,10 +106,16 @@ def verify_consistency(old: int, size: int, old_root: bytes, root: bytes, proof:
     place, last = old - 1, size - 1
     while place & 1:
         place, last = place >> 1, last >> 1
-    before = after = path[0]
-    for step in path[1:]:
+    return _climb(place, last, path[0], path[1:]) == (old_root, root)
+
+
+def _climb(place: int, last: int, start: bytes, path: Sequence[bytes]) -> tuple[bytes, bytes] | None:
+    """The roots, up from a node that ends at `place`, of the tree that ends there and of the one that ends at `last`;
+    None if the path is too long or too short."""
+    before = after = start
+    for step in path:
         if last == 0:
-            return False
+            return None
         if place & 1 or place == last:
             before, after = node_hash(step, before), node_hash(step, after)
             while not place & 1 and place:
@@ -132,7 +123,7 @@ def verify_consistency(old: int, size: int, old_root: bytes, root: bytes, proof:
         else:
             after = node_hash(after, step)
         place, last = place >> 1, last >> 1
-    return last == 0 and before == old_root and after == root
+    return (before, after) if last == 0 else None
 
 
 def _split(count: int) -> int:

@@ -26,7 +26,7 @@ from msgspec import Meta, Struct
 from cloister.checks import Examination, Verdict, decode_evidence
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import make_folder, needed, write_whole
-from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, SignedCheckpoint, cosigners, read_checkpoint
+from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, SignedCheckpoint, read_checkpoint
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import MAX_MANIFEST_BYTES, read_manifest
 from cloister.transparency.manifest import measurement as measurement_of
@@ -111,7 +111,7 @@ def read_proof(data: bytes) -> ReleaseProof:
     return decode_evidence(data, ReleaseProof, "A release's proof", limit=MAX_PROOF_BYTES)
 
 
-def prove_release(log_dir: Path, manifest: bytes, since: int = 0, *, sigstore: bytes = b"") -> ReleaseProof:
+def prove_release(log_dir: Path, manifest: bytes, since: int = 0) -> ReleaseProof:
     """The proof for a client that last saw the log with `since` entries.
 
     Where the log never had as many, there is no such proof: the client gets one from the beginning, and will notice.
@@ -132,7 +132,6 @@ def prove_release(log_dir: Path, manifest: bytes, since: int = 0, *, sigstore: b
         since=known,
         consistency=log.consistency(known),
         log_key=str(log.key),
-        sigstore=sigstore,
     )
     leaf = leaf_hash(entry_of(manifest))
     if not verify_inclusion(index, log.checkpoint.size, leaf, proof.inclusion, log.checkpoint.root):
@@ -208,8 +207,12 @@ def _check_signature(found: Examination, proof: ReleaseProof, signed: SignedChec
 
 def check_witnesses(found: Examination, signed: SignedCheckpoint, trusted: ReleaseTrust) -> None:
     """The check `log witnesses`."""
-    cosigned = cosigners(signed, trusted)
-    found.claim("log_witnesses", {name: _utc(when) for name, when in cosigned.items()})
+    cosigned = {
+        witness.name: _utc(when)
+        for witness in trusted.witness_keys()
+        if (when := signed.cosigned_by(witness)) is not None
+    }
+    found.claim("log_witnesses", cosigned)
     if not trusted.needed:
         found.skipped("log witnesses", "no witnesses are asked for", required=False)
         return

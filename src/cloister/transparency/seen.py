@@ -53,11 +53,8 @@ class SeenLogs:
 
     def last(self, origin: str) -> Checkpoint | None:
         """The last checkpoint seen of this log."""
-        signed = self.last_signed(origin)
+        signed = self._checkpoint(self._read(), origin)
         return None if signed is None else signed.checkpoint
-
-    def last_signed(self, origin: str) -> SignedCheckpoint | None:
-        return self._checkpoint(self._read(), origin)
 
     def pinned(self, place: str) -> str | None:
         """The log key taken at this place on first use."""

@@ -41,10 +41,6 @@ class Witness:
         """The last checkpoint of this log that it signed."""
         return self._memory.last(origin)
 
-    def knows(self, origin: str) -> str | None:
-        """The key it knows this log by."""
-        return self._memory.pinned(origin)
-
     def meet(self, log: VerifierKey) -> None:
         """Know this log by this key from now on; another key for the same name is refused."""
         self._memory.pin(log.name, log)
