@@ -105,10 +105,10 @@ class ModuleChild(Child):
         self._ended.set_result(None)
 
 
-def start_module(module: str, *, wiping: bool = True) -> tuple[ModuleChild, socket.socket]:
+def start_module(module: str, *, wiping: bool = True, **variables: str) -> tuple[ModuleChild, socket.socket]:
     """Such a process, and our end of the socket to it; its freed memory is wiped unless told otherwise."""
     ours, theirs = socket.socketpair()
-    return ModuleChild(module, theirs, **(WIPE_FREED_MEMORY if wiping else {})), ours
+    return ModuleChild(module, theirs, **(WIPE_FREED_MEMORY if wiping else {}), **variables), ours
 
 
 def _pid_of(pidfd: int) -> int | None:

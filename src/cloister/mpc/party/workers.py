@@ -88,7 +88,7 @@ class Workers:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _spawn(self, module: str, union: object) -> Connection:
-        child, ours = start_module(module, **_ONE_THREAD)
+        child, ours = start_module(module, wiping=False, **_ONE_THREAD)  # shares alone
         self._children.append(child)
         connection = Connection(*await asyncio.open_connection(sock=ours), union)
         self._connections.append(connection)
