@@ -102,6 +102,7 @@ def test_a_truncated_file_is_caught_at_opening(tmp_path: Path) -> None:
         {"dtype": "F32", "shape": [4.0], "data_offsets": [0, 16]},
         {"dtype": "Q9", "shape": [4], "data_offsets": [0, 16]},
         {"dtype": "F32", "shape": "4", "data_offsets": [0, 16]},
+        {"dtype": "F32", "shape": [0, 2**70], "data_offsets": [0, 0]},
         {"dtype": "F32", "shape": [4]},
         {"dtype": ["F32"], "shape": [4], "data_offsets": [0, 16]},
         "a string",

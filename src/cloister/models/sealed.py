@@ -208,10 +208,9 @@ def _read_index(fd: int, size: int) -> Index:
     for entry in index.tensors.values():
         _check_entry(entry, offset)
     for product in index.products.values():
-        for part in (product.data, product.bias, product.scale):
-            if part is not None:
-                _check_entry(part, offset)
         floats = [part for part in (product.bias, product.scale) if part is not None]
+        for part in (product.data, *floats):
+            _check_entry(part, offset)
         # Layouts pad: a packed weight may be larger than its matrix, never smaller.
         if prod(product.data.shape) < product.columns * product.k or any(
             part.dtype != "F32" or prod(part.shape) < product.columns for part in floats
