@@ -26,7 +26,7 @@ def test_reads_every_field_of_every_kind_of_quote(version: int, body: int, name:
     assert (quote.version, report.version) == (version, name)
     assert report.mrtd == b"\xab" * 48
     assert report.mrseam == b"\x22" * 48
-    assert report.rtmrs == tuple(bytes([0x30 + index]) * 48 for index in range(4))
+    assert [getattr(report, f"rtmr{index}") for index in range(4)] == [bytes([0x30 + index]) * 48 for index in range(4)]
     assert report.td_attributes == SEPT_VE_DISABLE
     assert report.xfam.hex() == "e702060000000000"
     assert report.report_data == bytes(range(64))

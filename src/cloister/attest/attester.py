@@ -22,8 +22,10 @@ from typing import Annotated, Literal, Protocol, TypeVar
 import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding
 from msgspec import Meta, Struct
 
+from cloister.attest.chain import is_authority
 from cloister.attest.snp.certificate import read_bundle
 from cloister.checks import Examination, Verdict, decode_evidence
 from cloister.errors import EvidenceInvalid, SetupError
@@ -70,10 +72,6 @@ class SoftwareReport(Struct, frozen=True, forbid_unknown_fields=True):
     """Unix seconds."""
     signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
 
-    @property
-    def signed(self) -> bytes:
-        return _signed(self.report_data, self.made)
-
 
 class SoftwareAttester:
     """Signs with a key made at start."""
@@ -104,29 +102,29 @@ class SoftwareAttester:
 def verify_software(report: bytes, *, at: datetime, allowed: bool, report_data: bytes | None) -> Verdict:
     """Check all that can be checked; the check `software tee` fails unless the reader allows one."""
     read = decode_evidence(report, SoftwareReport, "A software report", limit=MAX_REPORT_BYTES)
-    examination = Examination()
-    examination.claim("tee", "none")
-    examination.claim("key", read.key.hex())
-    examination.claim("report_data", read.report_data.hex())
-    examination.check(
+    found = Examination()
+    found.claim("tee", "none")
+    found.claim("key", read.key.hex())
+    found.claim("report_data", read.report_data.hex())
+    found.check(
         "software tee",
         allowed,
         "no hardware stands behind this node: whoever runs it can read everything",
         "allowed by the reader; protects against nobody who runs the machine",
     )
-    examination.check("report signature", _signature_holds(read), "not made by the key in the report")
+    found.check("report signature", _signature_holds(read), "not made by the key in the report")
     made = datetime.fromtimestamp(read.made, UTC)
-    examination.check(
+    found.check(
         "report age",
         at - MAX_AGE <= made <= at + CLOCKS_MAY_DIFFER,
         f"made at {made:%Y-%m-%d %H:%M:%S} UTC, which is too long ago or to come",
     )
     if report_data is None:
-        examination.skipped("report data", "no nonce was given", required=False)
+        found.skipped("report data", "no nonce was given", required=False)
     else:
         same = hmac.compare_digest(read.report_data, report_data)
-        examination.check("report data", same, "the report was made for another nonce or key")
-    return examination.verdict()
+        found.check("report data", same, "the report was made for another nonce or key")
+    return found.verdict()
 
 
 def _signed(report_data: bytes, made: int) -> bytes:
@@ -134,8 +132,9 @@ def _signed(report_data: bytes, made: int) -> bytes:
 
 
 def _signature_holds(report: SoftwareReport) -> bool:
+    signed = _signed(report.report_data, report.made)
     try:
-        Ed25519PublicKey.from_public_bytes(report.key).verify(report.signature, report.signed)
+        Ed25519PublicKey.from_public_bytes(report.key).verify(report.signature, signed)
     except (InvalidSignature, ValueError):
         return False
     return True
@@ -249,10 +248,10 @@ def _provider(name: bytes) -> Tee:
 def _certificates(table: bytes) -> tuple[bytes, ...]:
     """The report's signer first: it is the only one that may not sign certificates."""
     try:
-        found = read_bundle([table]).certificates
+        certificates = read_bundle([table]).certificates
     except EvidenceInvalid as wrong:
         raise SetupError(f"The host's certificate table is of no use: {wrong.message}") from None
-    return tuple(one.der for one in sorted(found, key=lambda one: one.may_sign))
+    return tuple(one.public_bytes(Encoding.DER) for one in sorted(certificates, key=is_authority))
 
 
 def _no_report(root: Path, wrong: Exception) -> SetupError:

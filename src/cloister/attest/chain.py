@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Literal
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -61,22 +62,23 @@ def _read_whole(certificate: x509.Certificate) -> None:
 
 
 def ecdsa_signed(
-    key: object, curve: type[ec.EllipticCurve], algorithm: HashAlgorithm, numbers: tuple[int, int], data: bytes
+    key: object,
+    curve: type[ec.EllipticCurve],
+    algorithm: HashAlgorithm,
+    signature: bytes,
+    data: bytes,
+    order: Literal["big", "little"] = "big",
 ) -> bool:
-    """Whether the signature of these two numbers is the key's; a key that is not on this curve signed nothing."""
+    """Whether the signature, two numbers of equal size, is the key's; a key not on this curve signed nothing."""
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, curve):
         return False
+    size = len(signature) // 2
+    r, s = int.from_bytes(signature[:size], order), int.from_bytes(signature[size:], order)
     try:
-        key.verify(encode_dss_signature(*numbers), data, ec.ECDSA(algorithm))
+        key.verify(encode_dss_signature(r, s), data, ec.ECDSA(algorithm))
     except InvalidSignature:
         return False
     return True
-
-
-def halves(signature: bytes) -> tuple[int, int]:
-    """The two big-endian numbers that a signature is written as."""
-    middle = len(signature) // 2
-    return int.from_bytes(signature[:middle], "big"), int.from_bytes(signature[middle:], "big")
 
 
 def key_fingerprint(certificate: x509.Certificate) -> str:
@@ -111,7 +113,7 @@ def find_chain(
 
 def _link(certificates: Sequence[x509.Certificate], roots: frozenset[str]) -> tuple[tuple[x509.Certificate, ...], str]:
     """The chain and why it is none, if it is none."""
-    leaves = [one for one in certificates if not _is_authority(one)]
+    leaves = [one for one in certificates if not is_authority(one)]
     if len(leaves) != 1:
         return (), f"{len(leaves)} certificates are not of an authority where exactly one leaf should be"
     chain = leaves
@@ -136,7 +138,7 @@ def _issued(certificate: x509.Certificate, issuer: x509.Certificate, *, below: i
     """Why this issuer cannot have issued this certificate, or nothing. `below`: authorities between it and the leaf."""
     if any(extension.critical and extension.oid not in UNDERSTOOD for extension in certificate.extensions):
         return f"{subject(certificate)} has a critical extension that is not understood"
-    if not _is_authority(issuer):
+    if not is_authority(issuer):
         return f"{subject(issuer)} is no authority"
     limit = issuer.extensions.get_extension_for_class(x509.BasicConstraints).value.path_length
     if limit is not None and below > limit:
@@ -145,14 +147,20 @@ def _issued(certificate: x509.Certificate, issuer: x509.Certificate, *, below: i
         return f"{subject(issuer)} does not sign with ECDSA"
     if not isinstance(certificate.signature_hash_algorithm, SHA256 | SHA384 | SHA512):
         return f"{subject(certificate)} is signed over a hash that is not trusted"
+    return "" if signed_directly(certificate, issuer) else f"{subject(certificate)} is not signed by {subject(issuer)}"
+
+
+def signed_directly(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    """Whether the issuer's name and key are those this certificate is signed with."""
     try:
         certificate.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-        return f"{subject(certificate)} is not signed by {subject(issuer)}"
-    return ""
+        return False
+    return True
 
 
-def _is_authority(certificate: x509.Certificate) -> bool:
+def is_authority(certificate: x509.Certificate) -> bool:
+    """Whether it is a certificate authority's, and its key for certificates."""
     try:
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
         usage = certificate.extensions.get_extension_for_class(x509.KeyUsage).value

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA384
 from msgspec import Meta, Struct
 
-from cloister.attest.chain import ecdsa_signed, find_chain, halves, key_fingerprint, read_certificates, subject
+from cloister.attest.chain import ecdsa_signed, find_chain, key_fingerprint, read_certificates, subject
 from cloister.attest.nvidia.spdm import (
     FWID,
     Architecture,
@@ -61,12 +61,6 @@ class GpuPolicy(Struct, frozen=True, forbid_unknown_fields=True):
             if not hexadecimal or not re.fullmatch("[0-9]{1,3}", index):
                 raise ValueError("measurements: hexadecimal values by the number of the measurement")
 
-    def accepts_driver(self, version: str) -> bool:
-        """Whether this driver is at least the oldest one accepted."""
-        if not self.min_driver:
-            return True
-        return bool(re.fullmatch(VERSION, version)) and _numbers(version) >= _numbers(self.min_driver)
-
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part[:9]) for part in version.split("."))
@@ -75,7 +69,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 def examine_versions(driver: str, vbios: str, policy: GpuPolicy, found: Examination) -> None:
     """Add the checks `driver` and `vbios` to the others."""
     if policy.min_driver:
-        ok = policy.accepts_driver(driver)
+        ok = bool(re.fullmatch(VERSION, driver)) and _numbers(driver) >= _numbers(policy.min_driver)
         found.check("driver", ok, f"{driver or 'unknown'} is older than {policy.min_driver}", driver)
     else:
         found.skipped("driver", "the policy names no floor", required=False)
@@ -160,10 +154,8 @@ def _examine_signature(
     if chain is None:
         found.skipped("signature", "the GPU's certificate is not to be trusted")
         return None
-    leaf = chain[0]
-    signed = ecdsa_signed(
-        leaf.public_key(), ec.SECP384R1, SHA384(), halves(device.report.signature), device.report.signed
-    )
+    leaf, report = chain[0], device.report
+    signed = ecdsa_signed(leaf.public_key(), ec.SECP384R1, SHA384(), report.signature, report.signed)
     found.check("signature", signed, "the report is not signed by the GPU's key")
     found.claim("chip", subject(leaf))
     found.claim("serial", f"{leaf.serial_number:X}")

@@ -112,17 +112,15 @@ class _Entry(Struct, frozen=True):
     nonce: str = ""
 
 
+_Entries = Annotated[tuple[_Entry, ...], Meta(max_length=MAX_DEVICES)]
+
+
 class _Request(Struct, frozen=True):
     """What one sends to NVIDIA's service: the same entries under one nonce."""
 
-    evidence_list: Annotated[tuple[_Entry, ...], Meta(max_length=MAX_DEVICES)]
+    evidence_list: _Entries
     arch: str = ""
     nonce: str = ""
-
-
-_entries: msgspec.json.Decoder[tuple[_Entry, ...]] = msgspec.json.Decoder(
-    Annotated[tuple[_Entry, ...], Meta(max_length=MAX_DEVICES)]
-)
 
 
 class DeviceEvidence(Struct, frozen=True):
@@ -160,7 +158,8 @@ def read_bundle(data: bytes, chain: bytes | None) -> tuple[DeviceEvidence, ...]:
 def _read_entries(text: bytes) -> tuple[_Entry, ...]:
     try:
         if text.startswith(b"["):
-            return _entries.decode(text)
+            entries: tuple[_Entry, ...] = msgspec.json.decode(text, type=_Entries)
+            return entries
         request = msgspec.json.decode(text, type=_Request)
     except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:
         raise EvidenceInvalid(
@@ -261,15 +260,13 @@ def certified_fwid(leaf: x509.Certificate) -> bytes | None:
 
 def _first_fwid(tcb_info: bytes) -> bytes | None:
     """The first digest of DiceTcbInfo's `fwids [6]`; None if it is not the SHA-384 that GPUs use."""
-    at = 0
-    tag, start, end = _element(tcb_info, at)
+    tag, at, end = _element(tcb_info, 0)
     if tag != 0x30 or end != len(tcb_info):
         return None
-    at = start
     while 0 <= at < end:
         tag, start, at = _element(tcb_info, at)
         if tag == _FWIDS_TAG and tcb_info[start : start + len(_SHA384_FWID)] == _SHA384_FWID:
-            digest = tcb_info[start + len(_SHA384_FWID) : start + len(_SHA384_FWID) + 48]
+            digest = tcb_info[start + len(_SHA384_FWID) :][:48]
             return digest if len(digest) == 48 else None
     return None
 

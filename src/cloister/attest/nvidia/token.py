@@ -97,22 +97,17 @@ class SignedToken(Struct, frozen=True):
     why_unsigned: str
 
 
-class EatBundle(Struct, frozen=True):
-    overall: SignedToken
-    devices: dict[str, SignedToken]
-
-
 _Name = Annotated[str, Meta(max_length=64)]
 _Bundle = tuple[tuple[str, str], Annotated[dict[_Name, str], Meta(max_length=MAX_DEVICES)]]
 
 
-def read_bundle(data: bytes, keys: dict[str, ec.EllipticCurvePublicKey]) -> EatBundle:
-    """The bundle, or EvidenceInvalid. A bare overall token is a bundle of no device."""
+def read_bundle(data: bytes, keys: dict[str, ec.EllipticCurvePublicKey]) -> tuple[SignedToken, dict[str, SignedToken]]:
+    """The overall token and the devices', or EvidenceInvalid. A bare overall token is a bundle of no device."""
     if len(data) > MAX_TOKEN_BYTES:
         raise EvidenceInvalid(f"A GPU token may have at most {MAX_TOKEN_BYTES} bytes.")
     text = data.strip()
     if not text.startswith(b"["):
-        return EatBundle(_read_token(text.strip(b'"'), keys), {})
+        return _read_token(text.strip(b'"'), keys), {}
     try:
         (kind, overall), devices = msgspec.json.decode(text, type=_Bundle)
     except (msgspec.MsgspecError, ValueError, RecursionError) as wrong:
@@ -122,10 +117,9 @@ def read_bundle(data: bytes, keys: dict[str, ec.EllipticCurvePublicKey]) -> EatB
         ) from None
     if kind != "JWT":
         raise EvidenceInvalid("The GPU token's overall token is no JWT.")
-    return EatBundle(
-        _read_token(overall.encode(), keys),
-        {name: _read_token(token.encode(), keys) for name, token in devices.items()},
-    )
+    return _read_token(overall.encode(), keys), {
+        name: _read_token(token.encode(), keys) for name, token in devices.items()
+    }
 
 
 def _read_token(token: bytes, keys: dict[str, ec.EllipticCurvePublicKey]) -> SignedToken:
@@ -185,17 +179,17 @@ def verify_gpu_token(token: bytes, jwks: bytes, nonce: bytes | None, *, at: date
     """The verdict on a token of the service whose keys are passed in, at a time."""
     if at.tzinfo is None:
         raise ValueError("a time without a zone means another moment on every machine")
-    bundle = read_bundle(token, read_jwks(jwks))
+    overall_token, devices = read_bundle(token, read_jwks(jwks))
     found = Examination()
-    overall = bundle.overall.claims
-    _examine_token(bundle.overall, nonce, at, policy, found)
+    overall = overall_token.claims
+    _examine_token(overall_token, nonce, at, policy, found)
     found.check(
         "overall result",
         overall.get("x-nvidia-overall-att-result") is True,
         "the service did not find everything in order",
     )
     described: list[dict[str, Any]] = []
-    for name, device in bundle.devices.items():
+    for name, device in devices.items():
         one = Examination(prefix=f"{_plain(name)}: ")
         _examine_digest(name, device, overall, one)
         _examine_token(device, nonce, at, policy, one)
@@ -203,7 +197,7 @@ def verify_gpu_token(token: bytes, jwks: bytes, nonce: bytes | None, *, at: date
         verdict = one.verdict()
         described.append(dict(verdict.claims))
         found.include(Verdict(verdict.checks))
-    _examine_count(bundle, policy, found)
+    _examine_count(overall, devices, policy, found)
     found.claim("gpus", described)
     return found.verdict()
 
@@ -289,20 +283,22 @@ def _examine_certificates(claims: Mapping[str, Any], found: Examination) -> None
     found.check("certificates", not wrong, f"the service does not say valid and good of {', '.join(wrong)}")
 
 
-def _examine_count(bundle: EatBundle, policy: GpuPolicy, found: Examination) -> None:
-    named = bundle.overall.claims.get("submods")
-    missing = set(named) - set(bundle.devices) if isinstance(named, dict) else set()
-    if not bundle.devices:
+def _examine_count(
+    overall: Mapping[str, Any], devices: Mapping[str, SignedToken], policy: GpuPolicy, found: Examination
+) -> None:
+    named = overall.get("submods")
+    missing = set(named) - set(devices) if isinstance(named, dict) else set()
+    if not devices:
         found.skipped("gpu count", "the token comes without the tokens of its GPUs")
         return
     found.check(
         "gpu count",
-        not missing and len(bundle.devices) >= policy.min_gpus,
-        f"{len(bundle.devices)} tokens of GPUs, {len(missing)} missing; the policy asks for {policy.min_gpus}",
-        str(len(bundle.devices)),
+        not missing and len(devices) >= policy.min_gpus,
+        f"{len(devices)} tokens of GPUs, {len(missing)} missing; the policy asks for {policy.min_gpus}",
+        str(len(devices)),
     )
-    devices = [token.claims.get("ueid") for token in bundle.devices.values()]
-    distinct = len({str(one) for one in devices}) == len(devices) and all(isinstance(one, str) for one in devices)
+    ids = [token.claims.get("ueid") for token in devices.values()]
+    distinct = len({str(one) for one in ids}) == len(ids) and all(isinstance(one, str) for one in ids)
     found.check("gpus distinct", distinct, "one GPU is named more than once, or not at all")
 
 

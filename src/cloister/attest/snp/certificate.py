@@ -7,25 +7,21 @@ certificates, as `auxblob` of the kernel's TSM reports holds it. Whether one is 
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import islice
 from typing import TypeVar
 from uuid import UUID
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA384
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding
 
-from cloister.attest.chain import ecdsa_signed
+from cloister.attest.chain import ecdsa_signed, is_authority, key_fingerprint, signed_directly
 from cloister.attest.snp.report import Product, Report, Tcb, product_of_name
 from cloister.errors import EvidenceInvalid
 
@@ -41,11 +37,6 @@ _KNOWN = (
 )
 # Hosts exist that write a GUID's first three fields the other way round; no two of these can be confused.
 _WANTED = {guid.bytes for guid in _KNOWN} | {guid.bytes_le for guid in _KNOWN}
-
-
-def looks_like_table(blob: bytes) -> bool:
-    """It begins with a GUID that such tables have."""
-    return blob[:16] in _WANTED
 
 
 def read_table(blob: bytes) -> list[bytes]:
@@ -73,70 +64,11 @@ _Parsed = TypeVar("_Parsed")
 
 
 @dataclass(frozen=True)
-class Certificate:
-    """What matters of a certificate."""
-
-    der: bytes
-    common_name: str
-    subject: x509.Name
-    issuer: x509.Name
-    serial: int
-    not_before: datetime
-    not_after: datetime
-    key: RSAPublicKey | EllipticCurvePublicKey
-    may_sign: bool
-    """It is a certificate authority's, and its key is for certificates."""
-    extensions: Mapping[str, bytes]
-    """AMD's own, by the end of their number: `3.1`."""
-    signed_as_amd_does: bool
-    source: x509.Certificate
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of the public key."""
-        return hashlib.sha256(self.key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
-
-    def issued_by(self, other: Certificate) -> bool:
-        """Whether the other's key signed this."""
-        if not other.may_sign or not self.signed_as_amd_does:
-            return False
-        try:
-            self.source.verify_directly_issued_by(other.source)
-        except (InvalidSignature, ValueError, TypeError, UnsupportedAlgorithm):
-            return False
-        return True
-
-    def valid(self, at: datetime) -> bool:
-        return self.not_before <= at <= self.not_after
-
-
-@dataclass(frozen=True)
-class RevocationList:
-    """Serial numbers that an issuer took back."""
-
-    issuer: x509.Name
-    serials: frozenset[int]
-    made: datetime
-    next_due: datetime | None
-    signed_as_amd_does: bool
-    source: x509.CertificateRevocationList
-
-    def issued_by(self, other: Certificate) -> bool:
-        """Whether the other's key signed this."""
-        if self.issuer != other.subject or not self.signed_as_amd_does or not isinstance(other.key, RSAPublicKey):
-            return False
-        return self.source.is_signature_valid(other.key)
-
-    def current(self, at: datetime) -> bool:
-        return self.made <= at and (self.next_due is None or at <= self.next_due)
-
-
-@dataclass(frozen=True)
 class Bundle:
     """All that was handed over, in no order that matters."""
 
-    certificates: tuple[Certificate, ...]
-    revocation_lists: tuple[RevocationList, ...]
+    certificates: tuple[x509.Certificate, ...]
+    revocation_lists: tuple[x509.CertificateRevocationList, ...]
 
 
 def read_bundle(pieces: Sequence[bytes]) -> Bundle:
@@ -149,7 +81,7 @@ def read_bundle(pieces: Sequence[bytes]) -> Bundle:
     certificates, lists = [], []
     for der in dict.fromkeys(ders):
         read = _read_either(der)
-        if isinstance(read, Certificate):
+        if isinstance(read, x509.Certificate):
             certificates.append(read)
         else:
             lists.append(read)
@@ -159,7 +91,7 @@ def read_bundle(pieces: Sequence[bytes]) -> Bundle:
 def _ders(piece: bytes, *, inside_table: bool = False) -> Iterator[bytes]:
     if not piece.strip(_PADDING):
         return
-    if inside_table or not looks_like_table(piece):
+    if inside_table or piece[:16] not in _WANTED:
         if b"-----BEGIN " in piece:
             yield from _pem(piece)
             return
@@ -193,7 +125,7 @@ def _concatenated(piece: bytes) -> Iterator[bytes]:
         piece = piece[end:]
 
 
-def _read_either(der: bytes) -> Certificate | RevocationList:
+def _read_either(der: bytes) -> x509.Certificate | x509.CertificateRevocationList:
     try:
         return _parsed("certificate", lambda: _certificate(der))
     except EvidenceInvalid as wrong:
@@ -203,53 +135,24 @@ def _read_either(der: bytes) -> Certificate | RevocationList:
             raise wrong from None
 
 
-def _certificate(der: bytes) -> Certificate:
+def _certificate(der: bytes) -> x509.Certificate:
+    """All that is looked at later is asked for now, while errors are caught: the library reads a part when asked."""
     found = x509.load_der_x509_certificate(der)
-    key = found.public_key()
-    if not isinstance(key, RSAPublicKey | EllipticCurvePublicKey):
+    if not isinstance(found.public_key(), RSAPublicKey | EllipticCurvePublicKey):
         raise ValueError("key type")
-    names = [str(name.value) for name in found.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)]
-    extensions, authority, usage = {}, False, False
-    for extension in found.extensions:
-        value = extension.value
-        if isinstance(value, x509.BasicConstraints):
-            authority = value.ca
-        elif isinstance(value, x509.KeyUsage):
-            usage = value.key_cert_sign
-        elif isinstance(value, x509.UnrecognizedExtension):
-            if extension.critical:
-                raise ValueError("critical extension")
-            number = extension.oid.dotted_string
-            if number.startswith(AMD_EXTENSIONS):
-                extensions[number.removeprefix(AMD_EXTENSIONS)] = value.value
-    return Certificate(
-        der=der,
-        common_name=names[0] if len(names) == 1 else "",
-        subject=found.subject,
-        issuer=found.issuer,
-        serial=found.serial_number,
-        not_before=found.not_valid_before_utc,
-        not_after=found.not_valid_after_utc,
-        key=key,
-        may_sign=authority and usage,
-        extensions=extensions,
-        signed_as_amd_does=_signed_as_amd_does(found),
-        source=found,
-    )
+    if any(one.critical and isinstance(one.value, x509.UnrecognizedExtension) for one in found.extensions):
+        raise ValueError("critical extension")
+    _ = found.subject, found.issuer, found.not_valid_before_utc, found.not_valid_after_utc, _signed_as_amd_does(found)
+    return found
 
 
-def _revocation_list(der: bytes) -> RevocationList:
+def _revocation_list(der: bytes) -> x509.CertificateRevocationList:
     found = x509.load_der_x509_crl(der)
     if any(extension.critical for extension in found.extensions):
         raise ValueError("critical extension")
-    return RevocationList(
-        issuer=found.issuer,
-        serials=frozenset(entry.serial_number for entry in found),
-        made=found.last_update_utc,
-        next_due=found.next_update_utc,
-        signed_as_amd_does=_signed_as_amd_does(found),
-        source=found,
-    )
+    _ = found.issuer, found.last_update_utc, found.next_update_utc, _signed_as_amd_does(found)
+    _ = [entry.serial_number for entry in found]
+    return found
 
 
 def _signed_as_amd_does(found: x509.Certificate | x509.CertificateRevocationList) -> bool:
@@ -260,18 +163,30 @@ def _signed_as_amd_does(found: x509.Certificate | x509.CertificateRevocationList
 
 def _parsed(what: str, parse: Callable[[], _Parsed]) -> _Parsed:
     try:
-        with _amd_serial_numbers():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # every VCEK has serial number 0, of which the library warns each time
             return parse()
     except Exception as wrong:  # the library has many errors for what is malformed, of no common family
         raise EvidenceInvalid(f"A {what} does not parse ({type(wrong).__name__}).") from None
 
 
-@contextmanager
-def _amd_serial_numbers() -> Iterator[None]:
-    """Every VCEK has serial number 0, of which the library warns each time."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+def common_name(certificate: x509.Certificate) -> str:
+    """Its one common name; nothing if it has none or several."""
+    names = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    return str(names[0].value) if len(names) == 1 else ""
+
+
+def issued(certificate: x509.Certificate, by: x509.Certificate) -> bool:
+    """Whether the other's key signed this certificate, as AMD signs."""
+    return is_authority(by) and _signed_as_amd_does(certificate) and signed_directly(certificate, by)
+
+
+def revocations_issued(listed: x509.CertificateRevocationList, by: x509.Certificate) -> bool:
+    """Whether the other's key signed this list, as AMD signs."""
+    key = by.public_key()
+    if listed.issuer != by.subject or not _signed_as_amd_does(listed) or not isinstance(key, RSAPublicKey):
+        return False
+    return listed.is_signature_valid(key)
 
 
 LEAF_NAMES = {"vcek": "SEV-VCEK", "vlek": "SEV-VLEK"}
@@ -282,28 +197,28 @@ _HWID_BYTES = (8, 64)  # Turin's chips have eight, those before sixty-four
 class Chain:
     """The certificates found; None where there is none to be had."""
 
-    leaf: Certificate | None
-    intermediate: Certificate | None
-    root: Certificate | None
+    leaf: x509.Certificate | None
+    intermediate: x509.Certificate | None
+    root: x509.Certificate | None
 
 
-def find_chain(report: Report, certificates: Sequence[Certificate], pinned: Mapping[Product, str]) -> Chain:
+def find_chain(report: Report, certificates: Sequence[x509.Certificate], pinned: Mapping[Product, str]) -> Chain:
     """Pick, of certificates in any order, those that belong together; the right one where several would do."""
     kind = LEAF_NAMES.get(report.signing_key)
-    leaf = _choose([one for one in certificates if one.common_name == kind], lambda one: signed_by(report, one))
+    leaf = _choose([one for one in certificates if common_name(one) == kind], lambda one: signed_by(report, one))
     intermediate = leaf and _choose(
-        [one for one in certificates if one.subject == leaf.issuer], lambda one: leaf.issued_by(one)
+        [one for one in certificates if one.subject == leaf.issuer], lambda one: issued(leaf, by=one)
     )
     root = intermediate and _choose(
         [one for one in certificates if one.subject == intermediate.issuer],
-        lambda one: one.fingerprint in pinned.values(),
+        lambda one: key_fingerprint(one) in pinned.values(),
     )
     return Chain(leaf, intermediate, root)
 
 
-def signed_by(report: Report, leaf: Certificate) -> bool:
+def signed_by(report: Report, leaf: x509.Certificate) -> bool:
     """ECDSA over P-384 with SHA-384 of the report's first part."""
-    return ecdsa_signed(leaf.key, SECP384R1, SHA384(), (report.r, report.s), report.signed)
+    return ecdsa_signed(leaf.public_key(), SECP384R1, SHA384(), report.signature, report.signed, "little")
 
 
 def authority_name(report: Report, product: Product) -> str:
@@ -311,36 +226,45 @@ def authority_name(report: Report, product: Product) -> str:
     return f"SEV-VLEK-{product}" if report.signing_key == "vlek" else f"SEV-{product}"
 
 
-def product_in(leaf: Certificate) -> Product | None:
+def product_in(leaf: x509.Certificate) -> Product | None:
     """What the certificate says of its chip."""
-    return product_of_name(_text(leaf.extensions.get("2", b"")))
+    return product_of_name(_text(_extension(leaf, "2")))
 
 
-def provider_in(leaf: Certificate) -> str:
+def provider_in(leaf: x509.Certificate) -> str:
     """Whose VLEK this is."""
-    return _text(leaf.extensions.get("5", b""))
+    return _text(_extension(leaf, "5"))
 
 
-def tcb_in(leaf: Certificate, product: Product) -> Tcb | None:
+def tcb_in(leaf: x509.Certificate, product: Product) -> Tcb | None:
     """The patch levels the key was derived for; None unless all are there."""
     parts = {"bootloader": "3.1", "tee": "3.2", "snp": "3.3", "microcode": "3.8"}
     if product == "Turin":
         parts["fmc"] = "3.9"
-    levels = {name: _level(leaf.extensions.get(number, b"")) for name, number in parts.items()}
+    levels = {name: _level(_extension(leaf, number)) for name, number in parts.items()}
     found = {name: level for name, level in levels.items() if level is not None}
     return Tcb(**found) if len(found) == len(parts) else None
 
 
-def chip_in(leaf: Certificate) -> bytes | None:
+def chip_in(leaf: x509.Certificate) -> bytes | None:
     """The chip's number: bare bytes in the certificates there are, an OCTET STRING as others may have it."""
-    value = leaf.extensions.get("4", b"")
+    value = _extension(leaf, "4")
     if len(value) - 2 in _HWID_BYTES and value[:2] == bytes([0x04, len(value) - 2]):
         value = value[2:]
     return value if len(value) in _HWID_BYTES else None
 
 
-def _choose(candidates: Sequence[Certificate], right: Callable[[Certificate], bool]) -> Certificate | None:
+def _choose(
+    candidates: Sequence[x509.Certificate], right: Callable[[x509.Certificate], bool]
+) -> x509.Certificate | None:
     return next(filter(right, candidates), candidates[0] if candidates else None)
+
+
+def _extension(leaf: x509.Certificate, number: str) -> bytes:
+    """The value of one of AMD's own extensions, by the end of its number; empty if it is not there."""
+    oid = x509.ObjectIdentifier(AMD_EXTENSIONS + number)
+    values = [one.value for one in leaf.extensions if one.oid == oid]
+    return values[0].value if values and isinstance(values[0], x509.UnrecognizedExtension) else b""
 
 
 def _level(value: bytes) -> int | None:

@@ -10,6 +10,7 @@ import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import IntFlag
 from types import MappingProxyType
 from typing import Annotated, Literal
 
@@ -71,14 +72,11 @@ class Tcb(Struct, frozen=True, forbid_unknown_fields=True):
 
     def below(self, floor: Tcb) -> list[str]:
         """The components that are older than this floor."""
-        least = floor.as_json()
-        return [f"{name} {mine} < {least[name]}" for name, mine in self.as_json().items() if mine < least[name]]
-
-    def as_json(self) -> dict[str, int]:
-        return asdict(self)
+        least = asdict(floor)
+        return [f"{name} {mine} < {least[name]}" for name, mine in asdict(self).items() if mine < least[name]]
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} {value}" for name, value in self.as_json().items())
+        return ", ".join(f"{name} {value}" for name, value in asdict(self).items())
 
 
 REPORT_BYTES = 1184
@@ -88,132 +86,91 @@ ECDSA_P384_SHA384 = 1
 
 SigningKey = Literal["vcek", "vlek", "none", "unknown"]
 _SIGNING_KEYS: dict[int, SigningKey] = {0: "vcek", 1: "vlek", 7: "none"}
-_NUMBER_BYTES = 72
+_LAYOUT = struct.Struct("<IIQ16s16sII8sQI4x64s48s32s48s48s64x8s3s21x64s8s3sx3sx176x144s")
 _CPUID_SINCE = 3
 
 
-@dataclass(frozen=True)
-class GuestPolicy:
+class GuestPolicy(IntFlag):
     """What the guest's owner demanded of the firmware at launch (ABI specification, table 9)."""
 
-    bits: int
+    SMT = 1 << 16
+    ALWAYS = 1 << 17
+    MIGRATION_AGENT = 1 << 18
+    DEBUG = 1 << 19
+    SINGLE_SOCKET = 1 << 20
+    WITHOUT_MEANING = (1 << 64) - (1 << 26)
 
-    @property
-    def smt(self) -> bool:
-        return self._bit(16)
 
-    @property
-    def migration_agent(self) -> bool:
-        return self._bit(18)
+class PlatformInfo(IntFlag):
+    """How the platform is set up (ABI specification, table 24)."""
 
-    @property
-    def debug(self) -> bool:
-        return self._bit(19)
-
-    @property
-    def single_socket(self) -> bool:
-        return self._bit(20)
-
-    @property
-    def known(self) -> bool:
-        """Bit 17 is always one, and no bit above 25 has a meaning yet."""
-        return self._bit(17) and not self.bits >> 26
-
-    def _bit(self, place: int) -> bool:
-        return bool(self.bits >> place & 1)
+    SMT = 1 << 0
+    CIPHERTEXT_HIDING = 1 << 4
+    ALIAS_CHECK_COMPLETE = 1 << 5
+    """The firmware looked for memory that answers at two addresses."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """A report's fields under the names of the specification. TCBs stay packed: their layout depends on the product."""
+    """What the signature is over, then the fields under the specification's names and in its order, as in `_LAYOUT`.
 
+    TCBs stay packed: their layout depends on the product.
+    """
+
+    signed: bytes
     version: int
     guest_svn: int
-    policy: GuestPolicy
+    policy: int
     family_id: bytes
     image_id: bytes
     vmpl: int
     signature_algorithm: int
     current_tcb: bytes
     platform_info: int
-    signing_key: SigningKey
+    key_flags: int
     report_data: bytes
     measurement: bytes
     host_data: bytes
     id_key_digest: bytes
     author_key_digest: bytes
     reported_tcb: bytes
-    cpuid: tuple[int, int, int] | None
+    cpuid: bytes
     """Family, model, stepping; since version 3."""
     chip_id: bytes
     committed_tcb: bytes
-    current_firmware: tuple[int, int, int]
-    committed_firmware: tuple[int, int, int]
-    """Major, minor, build."""
-    r: int
-    s: int
-    signed: bytes
+    current_firmware: bytes
+    """Build, minor, major."""
+    committed_firmware: bytes
+    signature: bytes
+
+    @property
+    def signing_key(self) -> SigningKey:
+        return _SIGNING_KEYS.get(self.key_flags >> 2 & 7, "unknown")
+
+    @property
+    def has_cpuid(self) -> bool:
+        return self.version >= _CPUID_SINCE
 
     @property
     def product(self) -> Product | None:
         """The product, where the report itself knows it."""
-        return product_of_cpuid(self.cpuid[0], self.cpuid[1]) if self.cpuid else None
-
-    @property
-    def smt_enabled(self) -> bool:
-        return bool(self.platform_info & 1)
-
-    @property
-    def ciphertext_hiding(self) -> bool:
-        return bool(self.platform_info >> 4 & 1)
-
-    @property
-    def alias_check_complete(self) -> bool:
-        """The firmware looked for memory that answers at two addresses."""
-        return bool(self.platform_info >> 5 & 1)
+        return product_of_cpuid(self.cpuid[0], self.cpuid[1]) if self.has_cpuid else None
 
 
 def read_report(data: bytes) -> Report:
     """The report in these bytes, or EvidenceInvalid."""
     if len(data) != REPORT_BYTES:
         raise EvidenceInvalid(f"An SEV-SNP report has {REPORT_BYTES} bytes; this has {len(data)}.")
-    version, guest_svn, policy = struct.unpack_from("<IIQ", data, 0)
-    if version not in VERSIONS:
+    report = Report(data[:SIGNED_BYTES], *_LAYOUT.unpack_from(data))
+    if report.version not in VERSIONS:
         raise EvidenceInvalid(
-            f"SEV-SNP reports of version {version} are not known here; {VERSIONS[0]} to {VERSIONS[-1]} are.",
+            f"SEV-SNP reports of version {report.version} are not known here; {VERSIONS[0]} to {VERSIONS[-1]} are.",
             hint="Is this a report of an SEV-SNP guest? If its firmware is newer than this program, update it.",
         )
-    vmpl, algorithm = struct.unpack_from("<II", data, 0x30)
-    platform_info, flags = struct.unpack_from("<QI", data, 0x40)
     # Nobody signs the rest of the signature's field, so it must not be a place where something can hide.
-    if any(data[SIGNED_BYTES + 2 * _NUMBER_BYTES :]):
+    if any(data[_LAYOUT.size :]):
         raise EvidenceInvalid("The bytes after the report's signature are not zero.")
-    return Report(
-        version=version,
-        guest_svn=guest_svn,
-        policy=GuestPolicy(policy),
-        family_id=data[0x10:0x20],
-        image_id=data[0x20:0x30],
-        vmpl=vmpl,
-        signature_algorithm=algorithm,
-        current_tcb=data[0x38:0x40],
-        platform_info=platform_info,
-        signing_key=_SIGNING_KEYS.get(flags >> 2 & 7, "unknown"),
-        report_data=data[0x50:0x90],
-        measurement=data[0x90:0xC0],
-        host_data=data[0xC0:0xE0],
-        id_key_digest=data[0xE0:0x110],
-        author_key_digest=data[0x110:0x140],
-        reported_tcb=data[0x180:0x188],
-        cpuid=(data[0x188], data[0x189], data[0x18A]) if version >= _CPUID_SINCE else None,
-        chip_id=data[0x1A0:0x1E0],
-        committed_tcb=data[0x1E0:0x1E8],
-        current_firmware=(data[0x1EA], data[0x1E9], data[0x1E8]),
-        committed_firmware=(data[0x1EE], data[0x1ED], data[0x1EC]),
-        r=int.from_bytes(data[SIGNED_BYTES : SIGNED_BYTES + _NUMBER_BYTES], "little"),
-        s=int.from_bytes(data[SIGNED_BYTES + _NUMBER_BYTES : SIGNED_BYTES + 2 * _NUMBER_BYTES], "little"),
-        signed=data[:SIGNED_BYTES],
-    )
+    return report
 
 
 _ANSWER_HEAD = 32  # MSG_REPORT_RSP: status, size of the report, 24 reserved bytes

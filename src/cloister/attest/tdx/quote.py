@@ -23,14 +23,15 @@ CERTIFICATION_QE_REPORT = 6
 CERTIFICATION_PCK_CHAIN = 5
 QE_REPORT_BYTES = 384
 
-_SIZE_OF_BODY: Final = {2: 584, 3: 648, 4: 885}
-"""TD report 1.0, 1.5 and 1.5 extended, by the body type of version 5."""
-_BODY_NAME: Final = {2: "1.0", 3: "1.5", 4: "1.5 extended"}
+_TD_10 = struct.Struct("<16s48s48s8sQ8s48s48s48s48s48s48s48s48s64s")
+_TD_15 = struct.Struct("<16s48s")
+_BODIES: Final = {2: ("1.0", 584), 3: ("1.5", 648), 4: ("1.5 extended", 885)}
+"""The version of a TD report and its size, by the body type of version 5."""
 
 
 @dataclass(frozen=True)
 class TdReport:
-    """What the TDX module measured and was told. The last two are of TD 1.5 (zeros in 1.0)."""
+    """What the TDX module measured and was told, in the order of `_TD_10`, then of `_TD_15` (zeros in 1.0)."""
 
     version: str
     tee_tcb_svn: bytes
@@ -43,7 +44,10 @@ class TdReport:
     mrconfigid: bytes
     mrowner: bytes
     mrownerconfig: bytes
-    rtmrs: tuple[bytes, bytes, bytes, bytes]
+    rtmr0: bytes
+    rtmr1: bytes
+    rtmr2: bytes
+    rtmr3: bytes
     report_data: bytes
     tee_tcb_svn2: bytes = bytes(16)
     mrservicetd: bytes = bytes(48)
@@ -110,24 +114,15 @@ def read_quote(data: bytes) -> Quote:
     if key_type != KEY_ECDSA_P256:
         raise EvidenceInvalid(f"The quote's attestation key has type {key_type}, not {KEY_ECDSA_P256} (ECDSA P-256).")
     body_type = 2 if version == 4 else quote.number(2, "body type")
-    size = _SIZE_OF_BODY.get(body_type)
-    if size is None or (version == 5 and quote.number(4, "body size") != size):
+    name, size = _BODIES.get(body_type, ("", 0))
+    if not name or (version == 5 and quote.number(4, "body size") != size):
         raise EvidenceInvalid(f"The quote's body has type {body_type} or a size that is not of a TD report.")
-    report = _read_report(quote.take(size, "TD report"), _BODY_NAME[body_type])
+    body = quote.take(size, "TD report")
+    newer = _TD_15.unpack_from(body, _TD_10.size) if name != "1.0" else ()
+    report = TdReport(name, *_TD_10.unpack_from(body), *newer)
     signed = data[: quote.at]
     signature, key, qe, chain = _read_signature_data(quote.take(quote.number(4, "length"), "signature data"))
     return Quote(version, vendor, report, signed, signature, key, qe, chain)
-
-
-def _read_report(body: bytes, version: str) -> TdReport:
-    (svn, seam, signer, seam_attributes, attributes, xfam, mrtd, config, owner, owner_config, *rtmrs, report_data) = (
-        struct.unpack_from("<16s48s48s8sQ8s48s48s48s48s48s48s48s48s64s", body)
-    )
-    newer = struct.unpack_from("<16s48s", body, 584) if version != "1.0" else (bytes(16), bytes(48))
-    return TdReport(
-        version, svn, seam, signer, seam_attributes, attributes, xfam, mrtd, config, owner, owner_config,
-        (rtmrs[0], rtmrs[1], rtmrs[2], rtmrs[3]), report_data, *newer,
-    )  # fmt: skip
 
 
 def _read_signature_data(data: bytes) -> tuple[bytes, bytes, QeReport, bytes]:

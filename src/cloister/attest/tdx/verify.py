@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from cloister.attest.chain import ecdsa_signed, find_chain, halves, read_certificates
+from cloister.attest.chain import ecdsa_signed, find_chain, read_certificates
 from cloister.attest.tdx.quote import REGISTERS, Quote, TdReport, TdxPolicy, read_quote
 from cloister.checks import Examination, Verdict
 from cloister.errors import EvidenceInvalid
@@ -33,16 +33,6 @@ NO_LEVEL = "No matching TCB level"
 
 class CollateralRefused(Exception):
     """dcap-qvl's reason why quote and collateral do not stand together at that time."""
-
-    @property
-    def reason(self) -> str:
-        # The reason may quote the collateral: it is shown on one line of plain letters, and not at any length.
-        text = str(self).removeprefix("Verification failed: ")
-        return "".join(letter if " " <= letter <= "~" else " " for letter in text)[:MAX_REASON]
-
-    @property
-    def below_all_levels(self) -> bool:
-        return NO_LEVEL in str(self)
 
 
 @dataclass(frozen=True)
@@ -59,10 +49,9 @@ class Standing:
         return all(
             self.report.get(name) == value.hex()
             for name, value in (
-                ("mr_td", report.mrtd),
-                *((f"rt_mr{index}", value) for index, value in enumerate(report.rtmrs)),
+                *(("mr_td", report.mrtd), ("rt_mr0", report.rtmr0), ("rt_mr1", report.rtmr1)),
+                *(("rt_mr2", report.rtmr2), ("rt_mr3", report.rtmr3), ("report_data", report.report_data)),
                 ("td_attributes", report.td_attributes.to_bytes(8, "little")),
-                ("report_data", report.report_data),
             )
         )
 
@@ -140,11 +129,9 @@ def _claim(quote: Quote, found: Examination) -> None:
     found.claim("td_version", report.version)
     for name in (
         *("mrtd", "mrseam", "mrsignerseam", "mrconfigid", "mrowner", "mrownerconfig", "mrservicetd"),
-        *("tee_tcb_svn", "seam_attributes", "xfam", "report_data"),
+        *("tee_tcb_svn", "seam_attributes", "xfam", "report_data", "rtmr0", "rtmr1", "rtmr2", "rtmr3"),
     ):
         found.claim(name, getattr(report, name).hex())
-    for index, value in enumerate(report.rtmrs):
-        found.claim(f"rtmr{index}", value.hex())
     found.claim("td_attributes", f"{report.td_attributes:016x}")
 
 
@@ -213,11 +200,13 @@ def _examine_standing(
     try:
         standing = judge(quote, word, chain[-1].public_bytes(Encoding.DER), int(at.timestamp()))
     except CollateralRefused as refused:
-        if refused.below_all_levels:
+        if NO_LEVEL in str(refused):
             found.skipped("collateral", "not judged to its end: the platform matches no level of it")
             found.failed("tcb status", "older than every TCB level Intel lists for this platform (below OutOfDate)")
         else:
-            found.failed("collateral", refused.reason)
+            # The reason may quote the collateral: it is shown on one line of plain letters, and not at any length.
+            text = str(refused).removeprefix("Verification failed: ")[:MAX_REASON]
+            found.failed("collateral", "".join(letter if " " <= letter <= "~" else " " for letter in text))
             found.skipped("tcb status", "the collateral was refused")
         return
     found.check("collateral", standing.agrees_with(report), "dcap-qvl reads another report out of this quote")
@@ -246,7 +235,7 @@ def _examine_standing(
 
 def _signed(key: object, signature: bytes, data: bytes) -> bool:
     """ECDSA over SHA-256 with a P-256 key, the signature as two numbers of 32 bytes."""
-    return ecdsa_signed(key, ec.SECP256R1, SHA256(), halves(signature), data)
+    return ecdsa_signed(key, ec.SECP256R1, SHA256(), signature, data)
 
 
 # Intel TDX module ABI, ATTRIBUTES: bits 7:0 put a TD under debug in one way or another.
@@ -259,10 +248,9 @@ def examine_report(report: TdReport, policy: TdxPolicy, report_data: bytes | Non
     """Add the checks of the report to the others."""
     _examine_attributes(report, policy, found)
     _examine_module(report, policy, found)
-    values = dict(zip(("rtmr0", "rtmr1", "rtmr2", "rtmr3"), report.rtmrs, strict=True))
     for name in REGISTERS:
         accepted: tuple[str, ...] = getattr(policy, name)
-        value: str = (values.get(name) or getattr(report, name)).hex()
+        value: str = getattr(report, name).hex()
         if not accepted:
             found.skipped(name, "the policy names none", required=False)
         else:
