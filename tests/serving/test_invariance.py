@@ -18,7 +18,7 @@ Cases: TypeAlias = tuple[tuple[int, int, int], ...]
 GREEDY = SamplingParams(max_tokens=20, temperature=0, logprobs=3)
 SEEDED = SamplingParams(max_tokens=20, temperature=0.9, top_p=0.95, seed=11, logprobs=0)
 CHUNKS = (5, 64, 512)
-FEW = ((0, 5, 64), (5, 512, 8))
+FEW = ((0, 5, 64), (5, 512, 14))
 ALL = tuple((company, chunk, room) for company, room in ((0, 64), (7, 64), (31, 16)) for chunk in CHUNKS)
 """How many neighbours, how many tokens of prompts a step takes, and MiB for keys and values."""
 
