@@ -23,13 +23,8 @@ class OpenJob:
 
 @dataclass(frozen=True)
 class VaultJob:
-    """A prompt for a vault alone: the bytes of messages.prompts.write_prompt, opaque to whoever carries them, or the
-    name of one that is sealed and stays with the controller until a vault gets it.
-
-    Requests of one tenant (or of one trust `group`) with one `session` share a vault. With `keep` it waits for the
-    session's next request; without, it ends with the last one under way. A request that names no session gets a
-    random one, without `keep`.
-    """
+    """A prompt for a vault alone: the bytes of messages.prompts.write_prompt, or the name of a sealed one, which stays
+    with the controller until a vault gets it. `session`, `keep` and `group` are as in messages.frontend.Ask."""
 
     level: ConfidedLevel
     session: str
@@ -85,7 +80,7 @@ class Backend(ABC):
 
 
 class SealedAnswer(ABC):
-    """The sealed bytes of one answer as they come. Leaving before the end (`leave`) gives the request up."""
+    """The sealed bytes of one answer as they come."""
 
     @abstractmethod
     async def next(self) -> tuple[bytes, bool]:
@@ -100,11 +95,11 @@ class SealedAnswer(ABC):
 
     @abstractmethod
     def leave(self) -> None:
-        """Nobody waits for it any more; whoever awaits `next` gets ServiceUnavailable."""
+        """Give the request up: nobody waits for it. Whoever awaits `next` gets ServiceUnavailable."""
 
 
 class Carrier(ABC):
-    """Takes sealed requests to where they can be opened, and brings evidence of what stands there."""
+    """Takes sealed requests to where they can be opened, and brings the node's evidence."""
 
     @abstractmethod
     def carry(self, envelope: bytes) -> SealedAnswer:

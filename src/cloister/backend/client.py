@@ -1,7 +1,6 @@
 """A frontend's end of the socket to the controller: carries requests there and their tokens back.
 
-When the controller is gone, the frontend ends too. What a particular frontend hears beside tokens is its own client's
-affair.
+When the controller is gone, the frontend ends too. What else a frontend hears, its own client handles.
 """
 
 from __future__ import annotations
@@ -61,11 +60,9 @@ class ControllerClient(Backend):
 
     @classmethod
     async def connect(cls, controller: socket.socket) -> Self:
-        """The client over a socket of our own."""
         return cls(*await asyncio.open_connection(sock=controller))
 
     def when_gone(self, call: Callable[[], None]) -> None:
-        """Whom to tell that the controller hung up."""
         self._gone = call
 
     @property
@@ -75,7 +72,7 @@ class ControllerClient(Backend):
         return self.serving.result()
 
     def send(self, *messages: msgspec.Struct) -> None:
-        """Say something to the controller, in one frame."""
+        """All messages go in one frame."""
         if not self._up:
             raise ServiceUnavailable("The server is shutting down.")
         self._writer.write(encode_frame(messages))

@@ -1,9 +1,8 @@
 """One request's answer as a frontend reads it: tokens in order, ended by `finish`, an error, or the reader leaving.
 
-What waits together is read as one. With a beat, the first event and the last can be read at once, and all between on
-the beat. Whoever counts sealed bytes on the way would otherwise see every token come, and from their rhythm the subject
-of an answer can be told (McDonald and Bar Or, "Whisper Leak", 2025). Beats are the same for all requests, and cost less
-than tokens.
+What waits together is read as one. With a beat, the first event and the last are read at once, all others on the beat:
+whoever counts sealed bytes on the way would otherwise see every token come, and their rhythm tells the subject of an
+answer (McDonald and Bar Or, "Whisper Leak", 2025). Beats are the same for all requests, and cost less than tokens.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ class Mailbox:
         self._reader: asyncio.Future[None] | None = None
 
     def put(self, event: Event) -> None:
-        """Add an event."""
         self._events.append(event)
         if not (self._beat_s and self._begun) or _is_last(event):
             self._open()

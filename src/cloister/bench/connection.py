@@ -1,8 +1,8 @@
-"""One user's keep-alive connection to a server's address, and what arrived on it when. Does not know what bodies mean.
+"""One user's keep-alive connection to a server, and what arrived on it when. Does not know what bodies mean.
 
-Arrivals are only noted while a response streams (a clock reading and a list append); they are made sense of after its
-end, so that the client hardly takes time from a server on the same cores. For the same reason HTTP/1.1 is read by
-httptools: a general client such as httpx costs hundreds of microseconds for each streamed token, this one a few.
+While a response streams, arrivals are only noted (a clock reading and a list append) and are read after its end, so
+that the client hardly takes time from a server on the same cores. For the same reason HTTP/1.1 is parsed by httptools:
+a general client such as httpx costs hundreds of microseconds for each streamed token, this one a few.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 def on_free_port() -> HttpAddress:
-    """An address on this machine that nobody listens at now, for a server that is about to be started."""
+    """For a server that is about to be started: nobody listens there now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return HttpAddress("http", "127.0.0.1", int(probe.getsockname()[1]))
@@ -93,7 +93,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @classmethod
     async def open(cls, address: HttpAddress, api_key: str | None = None) -> Connection:
-        """Connect. Raises OSError when nobody listens."""
+        """Raises OSError when nobody listens."""
         context = ssl.create_default_context() if address.scheme == "https" else None
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
@@ -106,10 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport is not None and not self._transport.is_closing()
 
     async def exchange(self, method: Literal["GET", "POST", "DELETE"], endpoint: str, body: bytes = b"") -> Exchange:
-        """Send a request and wait for the end of its response.
-
-        Raises OSError when the connection fails and ProtocolError when the answer is not HTTP.
-        """
+        """Waits for the end of the response. OSError when the connection fails, ProtocolError when it is not HTTP."""
         if self._transport is None:
             raise ConnectionResetError("closed before the request was sent")
         head = (
@@ -137,7 +134,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def get_buffer(self, sizehint: int) -> bytearray:
-        """Called by asyncio: one buffer for all reads, as allocating one each time is what costs most."""
+        """Called by asyncio. One buffer for all reads: allocating one each time costs most."""
         return self._incoming
 
     def buffer_updated(self, nbytes: int) -> None:

@@ -1,9 +1,9 @@
-"""Requests that no cache can answer; what a streamed answer was: how many tokens, and when each came. No network here.
+"""Requests that no cache can answer, and what a streamed answer was: how many tokens, and when each came. No network.
 
-Tokens are counted from the `usage` the server reports at the end. A chunk may carry several tokens (a server may send
-what two steps gave at once, or hold text back until a character is whole). The time between two chunks is then divided
-by the tokens in the later one where the server says how many there are (`usage` in every chunk), and else by the
-answer's mean: with T tokens in C chunks each gap counts as gap * (C - 1) / (T - 1), so that the gaps' mean is exact.
+Tokens are counted from the `usage` the server reports at the end. A chunk may carry several tokens (of two steps at
+once, or of text held back until a character is whole). The time between two chunks is then divided by the tokens in
+the later one where the server says how many (`usage` in every chunk), and else by the answer's mean: with T tokens in
+C chunks each gap counts as gap * (C - 1) / (T - 1), so that the gaps' mean is exact.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ WORDS = (
 class Workload:
     """What every user asks for. `timeout_s` bounds each request, so that a server that hangs cannot hang the bench.
 
-    `protection` None is the server's default level. With `sessions` every user names one, so that at the levels with
-    vaults it has a vault for as long as it stays; without, every request has a fresh vault of its own. The same seed
-    gives the same prompts, whatever the order in which users ask.
+    `protection` None is the server's default level. With `sessions` every user names one and so keeps its vault, at the
+    levels with vaults; without, every request has a fresh vault. The same seed gives the same prompts, whatever the
+    order in which users ask.
     """
 
     endpoint: Endpoint = "completions"
@@ -51,10 +51,9 @@ class Workload:
     sessions: bool = False
 
     def request(self, model: str, session: str | None, *names: object) -> bytes:
-        """A streaming request for exactly `output_tokens` tokens (`ignore_eos` is understood by vLLM, SGLang and us);
-        `names` tell its prompt from the others'.
+        """For exactly `output_tokens` tokens (`ignore_eos` works on vLLM, SGLang and here). `names` tell prompts apart.
 
-        What is left out is not said, so that a server of another kind is not asked what it does not know.
+        Options that are unset are not sent: another kind of server may not know them.
         """
         return msgspec.json.encode(
             {
@@ -131,7 +130,7 @@ class Answer:
 
 
 def read_answer(sent: float, arrivals: Sequence[tuple[float, bytes]]) -> Answer:
-    """Make sense of a streamed body. An event counts from the arrival of its last byte."""
+    """An event counts from the arrival of its last byte."""
     times: list[float] = []
     totals: list[int | None] = []
     usage: _Usage | None = None

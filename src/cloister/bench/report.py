@@ -35,10 +35,7 @@ NOTHING = Percentiles(None, None, None)
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """One number of users. The first five fields are the stable part of the JSON; the rest explains them.
-
-    `answer_ms` is what a user waits for a whole answer, from asking to its last token.
-    """
+    """The first five fields are the stable part of the JSON. `answer_ms`: from asking to an answer's last token."""
 
     users: int
     output_tokens_per_s: float
@@ -91,7 +88,7 @@ ASKED = ("endpoint", "input_tokens", "output_tokens", "requests_per_user", "warm
 
 @dataclass(frozen=True, slots=True)
 class BenchReport:
-    """Every run against one server, and what was asked of it."""
+    """Every run against one server, and its load."""
 
     runs: list[RunReport]
     url: str

@@ -1,8 +1,8 @@
-"""Servers as processes of their own, and several of them side by side: the same load on each in turn, round by round.
+"""Servers as processes, compared side by side: the same load on each in turn, round by round.
 
-Only one server runs at a time; the others are paused. A server may be measured at several levels of protection: each is
-a side of its own. Every round has its own seed, the same for all sides, so that nobody answers from a prefix cache. The
-figure of a side is the median of its rounds.
+Only one server runs at a time; the others are paused. A server at several levels of protection is several sides. Every
+round has its own seed, the same for all sides, so that nobody answers from a prefix cache. The figure of a side is the
+median of its rounds.
 """
 
 from __future__ import annotations
@@ -28,10 +28,7 @@ from cloister.files import needed
 
 
 class ServerProcess:
-    """One server in its own process group. Use it in a `with`, and nothing outlives the block.
-
-    Its output goes to a file, since a pipe nobody reads would stop it.
-    """
+    """Use it in a `with`: nothing outlives the block. Output goes to a file: a pipe nobody reads would stop it."""
 
     def __init__(
         self,
@@ -69,12 +66,12 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Its process, which is also its process group."""
+        """Also its process group."""
         assert self._process is not None
         return self._process.pid
 
     async def ready(self, timeout_s: float) -> str:
-        """Wait until it lists a model; give that model's name."""
+        """Waits until it lists a model; returns that model's name."""
         assert self._process is not None
         deadline = perf_counter() + timeout_s
         while self._process.poll() is None and perf_counter() < deadline:
@@ -87,7 +84,7 @@ class ServerProcess:
         raise ServiceUnavailable(f"{self.name} {what}.", hint=f"Its output is in {self.log}.")
 
     def pause(self) -> None:
-        """Stop its threads where they are: an idle server that polls would take the other's cores."""
+        """Stops its threads: an idle server that polls would take the other's cores."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -138,7 +135,7 @@ class Comparison:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, ready for `json`; every round is kept."""
+        """For `json`; every round is kept."""
         return {
             "servers": {
                 name: {

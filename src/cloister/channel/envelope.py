@@ -6,8 +6,8 @@ The first part is the sealed request, every other one a sealed prompt. Every len
 Sealed inside are the request and the answer's head: HTTP's parts, typed and bounded, as msgpack, credentials included.
 This module does not know what paths exist or what a body says.
 
-The key of sealed weights goes to a verified node in an envelope too, under a purpose of its own, so that none can be
-taken for a user's request. The node's answer is sealed: only who opened the release can say that it was taken.
+The key of sealed weights travels in an envelope too, under a purpose of its own: none can be taken for a user's
+request. The node's answer is sealed: only who opened the release can say that it was taken.
 """
 
 from __future__ import annotations

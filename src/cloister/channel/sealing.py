@@ -1,14 +1,13 @@
 """The keys of one request, an HPKE session of its own to the node's channel key, and messages sealed under them.
 
 RFC 9180, base mode, DHKEM(X25519, HKDF-SHA256), HKDF-SHA256, export-only: the Diffie–Hellman exchange of Petridish §4.1
-made once per request. Three keys come of it, so that each holder can be given its own and no other: `request` opens the
-inner request, `prompt` opens the prompts (the vault's alone), `response` seals the answer.
+made once per request. It gives three keys, so that each holder gets only its own: `request` opens the inner request,
+`prompt` opens the prompts (the vault's alone), `response` seals the answer.
 
 Messages are sealed by AES-256-GCM. A key lives for one request, so nonces are plain numbers: 0 for the request, its
-index for a prompt; `enc` is authenticated along. What is sealed is padded to a bucket first: whoever sees only
-ciphertext learns which bucket a length falls into, and no more. A bucket's size doubles up to `FINE_BYTES`; beyond,
-buckets are that far apart, so that padding never costs a large message more than it costs a middling one. What the
-bytes say is unknown here.
+index for a prompt; `enc` is authenticated along. Plaintext is padded to a bucket first: ciphertext shows only which
+bucket a length falls into. Bucket sizes double up to `FINE_BYTES`; beyond, buckets are that far apart, so padding never
+costs a large message more than a medium one. What the bytes say is unknown here.
 
 Erasing overwrites what is held here. The bytes that pyhpke works with are freed, and wiped by the allocator that the
 node's processes run with (see `cloister.process.entry`).
@@ -104,8 +103,8 @@ _KEPT_BYTES = 16
 class SeenMessages:
     """The encapsulated keys seen under one channel key: a message that somebody recorded and sends again is refused.
 
-    It never forgets while the key lives. Once full it refuses everything, as if the key were gone: the key's holder
-    makes a new one then, best as soon as `full` says so, and clients verify it and send again.
+    It never forgets while the key lives. Once `full` it refuses everything: the key's holder then makes a new key, and
+    clients verify that one before they send again.
     """
 
     def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
@@ -114,7 +113,6 @@ class SeenMessages:
 
     @property
     def full(self) -> bool:
-        """Whether the next message will be refused whatever it is."""
         return len(self._seen) >= self._limit
 
     def add(self, enc: bytes) -> None:

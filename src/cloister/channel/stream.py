@@ -5,7 +5,7 @@ the response export, `enc` and the salt, so that not even a repeated request mak
 plaintext is kind u8 ‖ u32 true length ‖ data ‖ zeros up to a bucket: a token's length does not show. HEAD comes first
 and once, then DATA, then END. Where frames are cut means nothing: data is one stream of bytes.
 
-A frame costs one AEAD call. Neither side knows what the data says.
+Neither side knows what the data says.
 """
 
 from __future__ import annotations
@@ -141,7 +141,6 @@ class StreamOpener:
 
     @property
     def ended(self) -> bool:
-        """Whether the authentic END was seen."""
         return self._ended
 
     def _open_whole_frames(self) -> list[Frame]:

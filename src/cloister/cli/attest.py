@@ -54,7 +54,6 @@ def unpack(data: bytes) -> bytes:
 
 
 def read_nonce(text: str) -> bytes:
-    """The bytes of --nonce."""
     try:
         return bytes.fromhex(text.removeprefix("0x"))
     except ValueError:

@@ -1,6 +1,4 @@
-"""`cloister bench spd` and `cloister bench mpc`: what is measured (in `bench/spd` and `bench/mpc`) as bars, tables,
-JSON and plots.
-"""
+"""`cloister bench spd` and `cloister bench mpc`: bars, tables, JSON and plots of what `bench/` measures."""
 
 from __future__ import annotations
 
@@ -73,7 +71,7 @@ def measure_suite(
     tables: Tables,
     figures: Mapping[str, Drawing],
 ) -> Document:
-    """Measure, saving part by part; then show tables or JSON and draw. The document, where it is complete or not."""
+    """Measures, saving part by part; then shows tables or JSON and draws. Returns the document, complete or not."""
     from cloister.bench.suite.documents import draw_figures
 
     def save() -> None:

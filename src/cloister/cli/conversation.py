@@ -1,8 +1,7 @@
 """A conversation with an OpenAI-compatible server: sealed to a verified node, or over plain HTTP where that is wished.
 
-Knows nothing of terminals or seals; keeps nothing on disk.
-Where it is a Cloister server, all turns share a session, so that a vault keeps what it computed; its name goes into a
-header, which other servers ignore.
+Knows nothing of terminals or seals; keeps nothing on disk. At a Cloister server all turns share a session, so that a
+vault keeps what it computed; its name goes into a header, which other servers ignore.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ class Conversation:
         return document
 
     def _check_level(self, response: httpx2.Response) -> None:
-        """A server that does not say it served at the level asked for has ignored the wish."""
+        """A server that does not say it served at the level asked for has ignored the level."""
         if self._protection in (None, OPEN) or response.headers.get(LEVEL_HEADER) == self._protection:
             return
         raise SetupError(

@@ -122,7 +122,6 @@ def trust_of(log_keys: list[str] | None, witnesses: list[str] | None, quorum: in
 
 
 def checkpoint_in(file: Path | None) -> Checkpoint | None:
-    """The checkpoint a file holds."""
     from cloister.transparency.checkpoint import read_checkpoint
 
     return None if file is None else read_checkpoint(text_of(file)).checkpoint
@@ -136,7 +135,7 @@ def text_of(file: Path) -> str:
 
 
 def read_file(file: Path, limit: int) -> bytes:
-    """A file somebody else may have written: never more of it than it may have."""
+    """A file that somebody else may have written: never reads more than the limit."""
     return read_bounded(file, limit, too_large=EvidenceInvalid)
 
 

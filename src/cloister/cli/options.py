@@ -1,6 +1,6 @@
 """What all commands share: options that read the same everywhere, how a verdict is shown, how an error is reported.
 
-An error says what went wrong and what to do next; there is no traceback for what we foresaw.
+There is no traceback for an error that we foresaw.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class FriendlyGroup(TyperGroup):
     """Runs commands; turns every CloisterError into one or two lines and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command asked for."""
         try:
             return super().invoke(ctx)
         except CloisterError as error:
@@ -95,7 +94,7 @@ def checks_table(verdict: Verdict) -> Table:
 
 
 def plain(text: str) -> str:
-    """Evidence had a hand in it, and a terminal obeys escape sequences."""
+    """Evidence may have put escape sequences into it, and a terminal obeys them."""
     return "".join(each for each in " ".join(text.split()) if each.isprintable())
 
 

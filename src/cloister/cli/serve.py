@@ -192,7 +192,7 @@ def serve(
 
 
 def _become_controller(settings: Settings) -> NoReturn:
-    """Find the model, which may take heavy imports to convert it; then replace this program by the controller."""
+    """Finds the model, which may take heavy imports to convert it; then replaces this program by the controller."""
     begun = monotonic()
     from rich.console import Console
 
@@ -215,7 +215,7 @@ def _become_controller(settings: Settings) -> NoReturn:
 
 
 def _sealed_model(settings: Settings) -> ModelFolder | None:
-    """The model that a sealed file says it holds, if that is what is to be served. Nothing is decrypted here."""
+    """The model that a sealed file says it holds, if one is to be served. Nothing is decrypted here."""
     file, provider = settings.controller.sealed_weights, settings.controller.provider_key
     if file is None and provider is None:
         return None

@@ -85,7 +85,7 @@ def serve(
 
 
 def _become_vault_host(settings: OutpostSettings, model: str | None) -> NoReturn:
-    """Find the model, which may take heavy imports; then replace this program by the vault host, as `serve` does."""
+    """Like `serve`: finds the model, which may take heavy imports; then replaces this program by the vault host."""
     begun = monotonic()
     from rich.console import Console
 

@@ -17,7 +17,7 @@ from cloister.errors import CloisterError, EvidenceInvalid, ServiceUnavailable
 
 
 def tls_to(address: HttpAddress) -> ssl.SSLContext:
-    """The context for https; for http one that trusts nobody, which is cheap to make and of no use by mistake."""
+    """The context for https. For http one that trusts nobody: cheap to make, and useless if it is used by mistake."""
     if address.scheme == "https":
         return httpx2.create_ssl_context()
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -64,7 +64,7 @@ def post(
     limit: int,
     too_large: CloisterError,
 ) -> tuple[httpx2.Response, bytes]:
-    """The node's answer and its body, which may have so many bytes; httpx2's RequestError if none comes in time."""
+    """The node's answer and its body of at most `limit` bytes; httpx2's RequestError if none comes in time."""
     timeout = httpx2.Timeout(whole_s, connect=CONNECT_S).as_dict()
     request = httpx2.Request(
         "POST", address.url(endpoint), headers=headers, content=content, extensions={"timeout": timeout}

@@ -1,8 +1,7 @@
-"""The proxy's connections to local programs: requests in (HTTP/1.1 by httptools, with limits), opened answers out,
-several frames in one write.
+"""The proxy's connections to local programs: requests in (HTTP/1.1 by httptools, with limits), opened answers out.
 
-It knows HTTP and who may ask: programs of this machine, and no web page that made a name of its own lead here. What
-becomes of a request is the proxy's affair.
+It knows HTTP and who may ask: programs of this machine, and no web page whose name was made to lead here. It does not
+know what becomes of a request.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ class Request(NamedTuple):
     """Whether the program understands an answer in chunks."""
 
     def values(self, name: str) -> list[str]:
-        """What the headers of this name say."""
         return [value for each, value in self.headers if each.lower() == name]
 
 
@@ -55,7 +53,7 @@ class Unreadable(Exception):
 
 
 class RequestReader:
-    """Feed it bytes, get requests. `go_on` is called where a program waits for leave to send its body."""
+    """Feed it bytes, get requests. `go_on` is called where a program waits to be told to send its body."""
 
     def __init__(self, go_on: Callable[[], None]) -> None:
         self._go_on = go_on
@@ -185,7 +183,7 @@ class Downstream(asyncio.Protocol):
         self._write("\r\n".join(lines).encode("latin-1", "replace"))
 
     def opened(self, data: bytes, ended: bool) -> None:
-        """Send more of the body, in one write."""
+        """Send more of the body; all frames that came together go in one write."""
         if self._request.method == "HEAD":
             return
         if self._chunked:
@@ -195,7 +193,7 @@ class Downstream(asyncio.Protocol):
             self._write(data)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Answer in the node's stead."""
+        """Answer in place of the node."""
         self.begin(InnerHead(refusal.status, refusal.headers))
         self.opened(refusal.body, ended=True)
 

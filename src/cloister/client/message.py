@@ -4,7 +4,7 @@ Prompts are taken out of the body and sealed one by one for the vault alone; the
 process that speaks OpenAI's API. Nothing of the user's is left outside: no header, no path, no length to the byte.
 
 An answer is believed frame by frame, and whole only with its authenticated end. A refusal in the clear may come from
-anybody on the way: nothing of it is passed on but its status and, where it is one we know, its code. No sockets here.
+anybody on the way: only its status and, where we know it, its code are passed on. No sockets here.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes) -> tupl
     try:
         fields = msgspec.json.decode(body, type=_Fields)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        # Sent on as it is, it would be refused all the same, and read by who must not read it.
+        # Sent on, it would be refused as well, and read by a process that must not read it.
         raise InvalidRequest("The body is not a JSON object.") from None
     if field not in fields or _is_open(fields, headers):
         return body, ()
@@ -103,7 +103,7 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes) -> tupl
 
 
 def _is_open(fields: _Fields, headers: Headers) -> bool:
-    """Whether every place that names a level names `open`: who contradicts themselves is not taken for open."""
+    """Whether every place that names a level names `open`: a request that contradicts itself is not open."""
     asked = [f'"{value}"' for name, value in headers if name.lower() == LEVEL_HEADER]
     if "protection" in fields and (in_body := bytes(fields["protection"]).decode("utf-8", "replace")) != "null":
         asked.append(in_body)
@@ -121,7 +121,7 @@ def _prompts(value: bytes) -> tuple[bytes, ...]:
 
 
 LAST_EVENT = b"data: [DONE]\n\n"
-"""Who reads this takes a streamed answer for whole, and reads no further. So it is held until the answer is."""
+"""A reader stops here and takes a streamed answer for whole. So it is held until the answer is whole."""
 
 MAX_REFUSAL_BYTES = 64 * 1024
 _MAX_RETRY_AFTER_S = 60
@@ -142,7 +142,7 @@ class SealedAnswer:
         return self._opener.ended
 
     def feed(self, data: bytes) -> bytes:
-        """The body's bytes that can be believed now. ChannelBroken if something was done to the stream."""
+        """The body's bytes that can be believed now. ChannelBroken if the stream was altered."""
         pieces = [self._held] if self._held else []
         for kind, content in self._opener.feed(data):
             if kind is FrameKind.DATA:
@@ -161,7 +161,6 @@ class SealedAnswer:
         self._opener.finish()
 
     def close(self) -> None:
-        """Nobody reads on."""
         self._opener.close()
 
 

@@ -1,8 +1,8 @@
 """`Client` and `AsyncClient`: OpenAI's own clients, whose every request goes sealed to a node that was verified.
 
-Drop-in: what `openai.OpenAI` can do over HTTP is unchanged. Verification happens in the constructor, before there is
-anything to send with. What would go past the sealed transport (another HTTP client, WebSockets, another server in a
-copy) is refused. This module knows the SDK; `sealed` knows the channel.
+Drop-in: what `openai.OpenAI` can do over HTTP is unchanged. The constructor verifies, before there is anything to send
+with. What would bypass the sealed transport (another HTTP client, WebSockets, another server in a copy) is refused.
+This module knows the SDK; `sealed` knows the channel.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TIMEOUT = openai.DEFAULT_TIMEOUT
 
 
 class _OfBothFamilies(openai.APIConnectionError, CloisterError):
-    """An error as programs written for the SDK and those written for Cloister know it. The SDK does not try again."""
+    """An error that programs catch as the SDK's or as Cloister's. The SDK does not try again."""
 
     code = CloisterError.code  # the SDK's own class says None
 
@@ -132,7 +132,6 @@ _NO_WEBSOCKETS = "wss://not-sealed.invalid"
 
 
 def _error_of_both_families(error: CloisterError, request: httpx2.Request) -> Exception:
-    """An error that programs written for the SDK catch as they always did, and that it passes on at once."""
     kind = ChannelBrokenError if isinstance(error, ChannelBroken) else NodeNotVerifiedError
     return kind(error, request)
 

@@ -1,7 +1,7 @@
 """The provider's half of Petridish §5: verify the node, then release the key of its sealed weights to it alone.
 
-The key leaves this machine only under seal, to the channel key that the verified evidence is bound to. Checks nothing
-itself: what a node must prove is the policy's to say.
+The key leaves this machine only under seal, to the channel key that the verified evidence is bound to. Nothing is
+checked here: the policy says what a node must prove.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WHOLE_S = 60.0
 
 
 def release_key(url: str, content_key: bytes, policy: Policy) -> Verification:
-    """Release the key to the node if it passes the policy; the verification. Returns only if the node has the key."""
+    """Release the key to the node if it passes the policy. Returns only if the node has the key."""
     address = HttpAddress.parse(url)
     verification = verify(address, policy)
     try:

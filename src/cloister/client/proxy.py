@@ -48,7 +48,6 @@ class Proxy:
             await self._drain()
 
     def stop(self) -> None:
-        """End `serve`."""
         self._stop.set()
 
     def _connected(self) -> Downstream:

@@ -1,9 +1,9 @@
-"""httpx2 transports that seal every request to a verified node: no path of theirs leads out in the clear.
+"""httpx2 transports that seal every request to a verified node: nothing leaves them in the clear.
 
 A request is sealed anew for every attempt. If the node has lost the channel key (it started again), it is verified anew
 and the request is sent once more; every other doubt about the channel is an error. Redirects lead nowhere: what is not
-under seal is not read, and what is not for this node is not sent. Answers are opened as they are read, and are whole
-only with their authenticated end; closing one before that ends the work on the node.
+under seal is not read, and what is not for this node is not sent. Closing an answer before its authenticated end ends
+the work on the node.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class OpenedStream(_Opening, httpx2.SyncByteStream):
     """For `httpx2.Client`."""
 
     def begin(self) -> httpx2.Response:
-        """Read as far as the head; the response it makes."""
+        """Read as far as the head."""
         self._pieces = self._outer.iter_raw()
         try:
             while (response := self._response(self)) is None:
@@ -111,7 +111,6 @@ class AsyncOpenedStream(_Opening, httpx2.AsyncByteStream):
     """For `httpx2.AsyncClient`."""
 
     async def begin(self) -> httpx2.Response:
-        """Read as far as the head; the response it makes."""
         self._pieces = self._outer.aiter_raw()
         try:
             while (response := self._response(self)) is None:
@@ -186,7 +185,7 @@ class SealedTransport(_Sealing, httpx2.BaseTransport):
         self._wire = httpx2.HTTPTransport(verify=tls_to(node.address))
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send one request and wait for its answer's head; the body is opened as it is read."""
+        """Wait for the answer's head; the body is opened as it is read."""
         request.read()
         try:
             verification = self._node.verified()
@@ -213,7 +212,6 @@ class AsyncSealedTransport(_Sealing, httpx2.AsyncBaseTransport):
         self._wire = httpx2.AsyncHTTPTransport(verify=tls_to(node.address))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send one request and wait for its answer's head; the body is opened as it is read."""
         await request.aread()
         try:
             verification = await self._node.verified_beside()

@@ -1,7 +1,7 @@
 """The proxy's connections to the node: HTTP/1.1 kept alive, one sealed message at a time, opened as it arrives.
 
-A general HTTP client costs more for each streamed token than all the rest of the proxy; this one parses (httptools),
-opens and passes on what one read brought, in one go. It knows frames and sockets, not what is asked or answered.
+A general HTTP client costs more per streamed token than the rest of the proxy; this one parses (httptools), opens and
+passes on all that one read brought. It knows frames and sockets, not what is asked or answered.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Verifying a node: a fresh nonce, its evidence, every check, and the document that says how it went.
 
-Petridish §4.1's challenge and response, the user's half. What passed is believed for as long as the policy says, then
-verified again; what did not pass is never spoken to. No prompt is sent from here.
+The user's half of Petridish §4.1's challenge and response. What passed is believed for as long as the policy says, then
+verified again; a node that did not pass is never spoken to. No prompt is sent from here.
 
 The node's release is accepted by name, by a log, or through Sigstore. Only a development node's own log may be believed
-on first use, which says nothing that the node itself does not; its key is pinned then, so that a change shows.
+on first use, which proves no more than the node's word; its key is pinned then, so that a change shows.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class VerifiedNode:
         return self._verification if self._clock() < self._until else None
 
     def verified(self, *, after: Verification | None = None) -> Verification:
-        """A verification to rely on, made now if need be; one other than `after`, which turned out to be of no use.
+        """A verification to rely on, made now if need be; another than `after`, which turned out to be of no use.
 
         Raises VerificationFailed or ServiceUnavailable, and then nothing may be sent.
         """
@@ -290,6 +290,6 @@ class VerifiedNode:
             return kept
 
     async def verified_beside(self, *, after: Verification | None = None) -> Verification:
-        """As `verified`; what it waits for, the event loop does not."""
+        """As `verified`, without making the event loop wait."""
         kept = self.fresh
         return kept if kept is not None and kept is not after else await asyncio.to_thread(self.verified, after=after)

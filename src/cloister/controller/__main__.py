@@ -50,7 +50,7 @@ async def _serve(start: StartController, console: Console, stopped: asyncio.Task
 
 
 async def _start(controller: Controller, sealed_api: SealedApi, gateway: Gateway, unsealing: Unsealing | None) -> str:
-    """The gateway opens its doors when all is ready. Its URL."""
+    """The gateway listens only when all is ready. Its URL."""
     serving = await controller.start()
     if unsealing:
         await unsealing.lock()
@@ -61,7 +61,6 @@ async def _start(controller: Controller, sealed_api: SealedApi, gateway: Gateway
 def _say_ready(
     console: Console, url: str, model: str, serving: Serving, settings: Settings, tee: Tee, seconds: float
 ) -> None:
-    """Where, what, and how to try it."""
     key = "$CLOISTER_API_KEY" if settings.gateway.keys_file else DEVELOPMENT_KEY
     facts = f"{settings.engine.dtype}, {serving.kernels} kernels, context {serving.max_context}"
     body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'

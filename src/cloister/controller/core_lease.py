@@ -1,11 +1,10 @@
 """Who may compute now, on how many cores: the service, or vaults. `CoreLease` is a pure state machine (events in,
-commands out); `LeaseKeeper` carries its commands out and ends a process that keeps the others waiting.
+commands out; no sockets, no clocks). `LeaseKeeper` carries its commands out and ends a process that is late.
 
-Two teams of kernel threads on the same cores ruin each other, so heavy work takes turns: vaults wait in line, the
-service is asked to pause, vaults have the cores until about ROUND_TOKENS' worth of work is done, then the service
-computes one step at least (messages.service.Resume) before the next round. Vaults that wait together divide the cores
-among them: one thread does most where nobody waits for another. Answering links is light and needs no lease. The
-machine knows neither sockets nor clocks: a holder that dies or is late is reported as `gone`.
+Two teams of kernel threads on the same cores slow each other down, so heavy work takes turns. Vaults wait in line, the
+service pauses, vaults have the cores for about ROUND_TOKENS of work, then the service computes one step at least
+(messages.service.Resume). Vaults that wait together divide the cores: a thread does most where it waits for no other.
+Answering links is light and needs no lease.
 """
 
 from __future__ import annotations
@@ -47,39 +46,36 @@ class CoreLease:
         self._spent = 0
 
     def want(self, vault: int, tokens: int) -> list[Command]:
-        """A vault has work for all cores."""
         if vault in self._waiting or vault in self.holders:
             raise ProtocolError("A vault asked for cores twice.")
         self._waiting[vault] = tokens
         return self._go_on()
 
     def done(self, vault: int) -> list[Command]:
-        """A holder has done its piece of work."""
         if self.holders.pop(vault, None) is None:
             raise ProtocolError("A vault gave back cores it did not have.")
         return self._go_on()
 
     def gone(self, vault: int) -> list[Command]:
-        """A vault died or was given up."""
+        """A vault died, or was given up because it was late."""
         self._waiting.pop(vault, None)
         self.holders.pop(vault, None)
         return self._go_on()
 
     def paused(self) -> list[Command]:
-        """The service has made way."""
         if self.service != "pausing":
             raise ProtocolError("The service paused unasked.")
         self.service = "paused"
         return self._go_on()
 
     def service_up(self) -> list[Command]:
-        """There is a service. Before it hears of any work it is told to wait if a vault is computing."""
+        """The service is told to wait if a vault is computing."""
         self._spent = 0
         self.service = "pausing" if self.holders else "computing"
         return [Pause()] if self.service == "pausing" else self._go_on()
 
     def service_gone(self) -> list[Command]:
-        """There is no service; vaults need not wait for it."""
+        """Vaults need not wait for the service."""
         self.service = "absent"
         return self._go_on()
 
@@ -99,7 +95,6 @@ class CoreLease:
         return granted
 
     def _grants(self) -> list[Command]:
-        """Divide the free cores among those who wait."""
         granted: list[Command] = []
         free = self._cores - sum(self.holders.values())
         while free and self._waiting and (self.service == "absent" or self._spent < ROUND_TOKENS):

@@ -1,8 +1,6 @@
-"""What this node can show of itself: a fresh report over a client's nonce, bound to the channel key and to the release
-that runs, which is one that was published or one of a development log.
+"""The node's evidence: a fresh report over a client's nonce, bound to the channel key and to the release that runs.
 
-It holds no secret of a user's and knows nothing of requests. Asking the machine's firmware takes its time, so one
-thread does that, and only so many may wait for it.
+It holds no user's secret and knows nothing of requests. Firmware is slow: one thread asks it, and few may wait for it.
 """
 
 from __future__ import annotations
@@ -54,11 +52,9 @@ class EvidenceMaker:
 
     @property
     def tee(self) -> Tee:
-        """What stands behind the evidence."""
         return self._attester.tee
 
     def answer(self, frontend: Frontend, asked: AskEvidence) -> None:
-        """Send the evidence asked for, or why there is none."""
         if len(self._answering) >= self._most:
             frontend.send(failed(asked.request_id, QueueFull("Too many clients ask for evidence.", retry_after=1)))
             return

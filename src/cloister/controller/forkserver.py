@@ -1,7 +1,7 @@
-"""Who forks: the fork server, the preloaded process that the service and all vaults are forked from, and the way to a
-vault host, which takes its place where vaults are concerned.
+"""Handles on what forks: the fork server, from which the service and all vaults are forked, and the way to a vault
+host, which forks the vaults in its place.
 
-The fork server never sees user data. When it ends, all it forked end too: whoever owns this handle starts again.
+The fork server never sees user data. When it ends, all it forked end too: the owner of this handle starts again.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class ForkServer:
     async def preload(
         self, folder: ModelFolder, settings: EngineSettings, weights: int, *, allow_degraded: bool
     ) -> Preloaded:
-        """Hand it the sealed weights; what it says when it is ready to fork."""
+        """Hand it the sealed weights and wait until it is ready to fork."""
         engine = settings.model_dump_json().encode()
         self._handle.send(Preload(VERSION, folder.name, str(folder.path), engine, allow_degraded), (weights,))
         return await self._handle.ready
 
     def spawn(self, role: Literal["service", "vault"], *descriptors: int) -> tuple[Child, socket.socket]:
-        """Have a child forked, with these descriptors beside its control socket; our end of that socket."""
+        """Have a child forked with these descriptors beside its control socket; our end of that socket."""
         number, child = next(self._numbers), Child()
         self._unborn[number] = child
         ours, theirs = socket.socketpair()
@@ -86,7 +86,7 @@ class ForkServer:
 
 
 class Remote:
-    """Each vault is a server bridge here, and a vault of its own behind it. It says that it is ready, or hangs up."""
+    """Each vault is a server bridge here, with a vault of its own behind it. It says that it is ready, or hangs up."""
 
     def __init__(self, order: Connect) -> None:
         self._order = order

@@ -1,6 +1,6 @@
-"""The controller's handles on the frontends, the processes that users' requests come through: gateway and sealed API.
+"""The controller's handles on the frontends: gateway and sealed API.
 
-They are apart from the controller and started again when they die. Requests under way die with them.
+Each is a process apart, started again when it dies. Its requests under way die with it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class FrontendProcess(ABC):
         """What it says beside being ready."""
 
     def gone(self) -> None:
-        """It ended: whoever waits for what only this process had is told."""
+        """It ended: tell whoever waits for what only this process had."""
         self.controller.relay.remove_frontend(self.number)
 
     def _ended(self) -> None:
@@ -122,10 +122,10 @@ class Gateway(FrontendProcess):
     grace_s = 15.0
 
     async def serve(self, serving: Serving) -> str:
-        """Open the doors; the URL it listens on."""
+        """Have it listen; the URL."""
         listening = await self.open(serving)
         assert isinstance(listening, Listening)
-        # Should it have to start again, then at the same address.
+        # If it starts again, then at the same address.
         self.settings = self.settings.model_copy(update={"port": urlsplit(listening.url).port})
         return listening.url
 
@@ -148,7 +148,7 @@ class Gateway(FrontendProcess):
 
 
 class SealedApi(FrontendProcess):
-    """Answers sealed requests; asks the relay as any frontend does. It has no network and no files."""
+    """Answers sealed requests; asks the relay as any frontend does."""
 
     name = "sealed API"
     module = "cloister.sealed_api"

@@ -1,7 +1,7 @@
-"""A folder that lies in memory alone and has no path: who holds its descriptor, or inherits it, can read it.
+"""A folder in memory alone, without a path: who holds its descriptor, or inherits it, can read it.
 
-A tmpfs that is mounted nowhere. It vanishes with its last descriptor, however the processes end, so that nothing has to
-be cleaned up and nothing is ever on a disk. Knows nothing of what the files hold.
+It is a tmpfs that is mounted nowhere. It vanishes with its last descriptor, however the processes end, so nothing needs
+cleaning up and nothing is ever on a disk. Knows nothing of what the files hold.
 """
 
 from __future__ import annotations
@@ -43,24 +43,23 @@ class MemoryFolder:
             ) from None
 
     def create(self, name: str) -> int:
-        """A new file, open for writing."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         return os.open(name, flags, 0o444, dir_fd=self.descriptor)
 
     def remove(self, suffix: str) -> None:
-        """Take out the files whose names end so; their memory is free as soon as nobody has them open."""
+        """Remove the files whose names end so; their memory is free as soon as nobody has them open."""
         for name in os.listdir(path_of(self.descriptor)):
             if name.endswith(suffix):
                 os.unlink(name, dir_fd=self.descriptor)
 
     def lock(self) -> None:
-        """From now on nobody can write, not even who holds the descriptor and owns the files."""
+        """From now on nobody can write, not even who owns the files and holds the descriptor."""
         attributes = ctypes.create_string_buffer(struct.pack("=QQQQ", _RDONLY, 0, 0, 0), 32)
         syscall("mount_setattr", self.descriptor, b"", _EMPTY_PATH, ctypes.byref(attributes), 32)
 
 
 def _enter_own_namespaces() -> None:
-    """Root needs none but for tidiness; others may mount only where they own the namespace."""
+    """Root could mount without this; others may mount only where they own the namespace."""
     if os.geteuid() == 0:
         with suppress(OSError):
             syscall("unshare", _NEWNS)

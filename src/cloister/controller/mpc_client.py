@@ -69,7 +69,6 @@ class MpcClientKeeper:
 
     @property
     def client_pid(self) -> int | None:
-        """The client's process, for those who watch it."""
         return self._client.pid if self._client and self._up else None
 
     def start(self) -> None:
@@ -162,7 +161,7 @@ class MpcClientKeeper:
             self._place = None
 
     async def _started_parties(self) -> Path:
-        """The local parties on this machine, started if it is not there (any more)."""
+        """The file that says where our own parties are; they are started if they do not run."""
         if self._local_parties is None or not self._local_parties.endpoint.open:
             if self._local_parties is not None:
                 await self._local_parties.close(SECONDS_FOR_PARTIES_TO_END)
@@ -184,9 +183,9 @@ _PREFIX, _OWNER = "serve-", "owner"
 class SharesFolder:
     """Where parties of our own keep their shares: a new folder within `parent`, for as long as this process lives.
 
-    All parties' shares lie there together, and together they are the weights: gigabytes that nobody else may find. A
-    server that was killed cannot remove its folder, so the next one does: a folder whose owner lives is locked. It is
-    on disk: a folder for what is temporary may be in memory.
+    All parties' shares together are the weights: gigabytes that nobody else may find. A server that was killed leaves
+    its folder behind, and the next one removes it: a folder whose owner lives is locked. It is on disk: a folder for
+    temporary files may be in memory.
     """
 
     def __init__(self, parent: Path) -> None:
@@ -197,7 +196,6 @@ class SharesFolder:
         fcntl.flock(self._owner, fcntl.LOCK_EX)
 
     def remove(self) -> None:
-        """The folder and all that is in it."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._owner)
 

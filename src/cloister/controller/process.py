@@ -1,6 +1,6 @@
 """The node: which process is started when, and what happens when one ends.
 
-    weights (sealed once) → fork server → spare vaults and service; then a gateway may open its doors
+    weights (sealed once) → fork server → spare vaults and service; then a gateway may listen
 
 A service that ends is forked again; the vaults of living sessions stay. A fork server that ends takes all with it and
 is started again. When this process ends, however it does, the kernel ends all others (PDEATHSIG, pid namespaces).
@@ -45,7 +45,7 @@ WAIT_FOR_THE_KILLED_S = 2.0
 
 
 class Controller:
-    """Owns every process that computes. Fronts speak to its `relay`; `sealed_requests` takes in what came sealed, and
+    """Owns every process that computes. Frontends speak to its `relay`; `sealed_requests` takes in what came sealed;
     `evidence_maker` shows what this node is."""
 
     def __init__(self, folder: ModelFolder, settings: Settings) -> None:
@@ -75,7 +75,6 @@ class Controller:
 
     @property
     def serving(self) -> Serving:
-        """What is served, and at which levels."""
         if self._preloaded is None or self._ready is None:
             raise ServiceUnavailable("The service is not up yet.")
         facts, ready = self._preloaded, self._ready
@@ -86,7 +85,6 @@ class Controller:
         )
 
     async def start(self) -> Serving:
-        """Start everything, in order."""
         self._launch_forkserver()
         self._weights = await seal_weights(self._folder, self._settings.engine)
         self._digest = asyncio.create_task(asyncio.to_thread(digest_of, self._weights))

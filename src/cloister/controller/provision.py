@@ -46,7 +46,7 @@ GRACE_S = 10.0
 async def provide(
     start: StartController, settings: Settings, console: Console
 ) -> tuple[ModelFolder, Settings, Unsealing | None]:
-    """The model, the settings with the address that was promised while the server waited for it, and what is to be told
+    """The model, the settings with the address promised while the server waited for it, and the unsealing to be told
     when the weights are packed, and in the end."""
     provider = settings.controller.provider_key
     if settings.controller.sealed_weights is None or provider is None:
@@ -80,9 +80,9 @@ async def _delivered(bundle: WeightsBundle, settings: Settings, console: Console
 class Delivery:
     """Waiting for the key of sealed weights: this node shows what it is, and its provider releases the key or not.
 
-    `open` the key-waiting process (`gateway.key_waiting`), which listens in the gateway's place; wait for the `key`;
-    `close` it before the gateway opens. The channel key is made for this wait alone: nothing that a user ever seals is
-    sealed to it, and it is gone with the wait (Petridish §5: only keys are transmitted).
+    `open` starts key waiting (`gateway.key_waiting`), which listens in the gateway's place, and says where. Wait for
+    `key`, then `close` before the gateway opens. The channel key is made for this wait alone: no user ever seals to it,
+    and it is gone with the wait (Petridish §5: only keys are transmitted).
     """
 
     def __init__(self, bundle: WeightsBundle, settings: Settings) -> None:
@@ -99,7 +99,6 @@ class Delivery:
         self.key: asyncio.Future[bytearray] = loop.create_future()
 
     async def open(self) -> str:
-        """Start the key-waiting process; where it listens."""
         self._waiting = ModuleHandle(
             "key waiting",
             "cloister.gateway.key_waiting",
@@ -112,7 +111,7 @@ class Delivery:
         return (await self._waiting.ready).url
 
     async def close(self) -> None:
-        """End the key-waiting process; the answer to who released the key gets time to go out."""
+        """The answer to who released the key gets time to go out."""
         self._evidence_maker.close()
         self._layers.cancel()
         await self._waiting.close(GRACE_S, terminate=True)
@@ -161,8 +160,8 @@ async def _missing_layers() -> tuple[str, ...]:
 class Unsealing:
     """The controller's handle on the unsealer: `unseal`, have the weights packed, then `lock`.
 
-    The weights become a folder in memory, for as long as this is open. All children inherit the folder's descriptor,
-    for it has no path. The controller itself never looks inside.
+    The weights are a folder in memory while this is open. It has no path: all children inherit its descriptor. The
+    controller itself never looks inside.
     """
 
     def __init__(self) -> None:
@@ -190,7 +189,7 @@ class Unsealing:
         return ModelFolder(name, path_of(self._descriptor), {})
 
     async def lock(self) -> None:
-        """The parameters' files go: the packed weights are the only copy. The rest cannot be changed any more."""
+        """The parameters' files go: the packed weights are the only copy. The rest can no longer be changed."""
         self._locked = asyncio.get_running_loop().create_future()
         self._handle.send(Packed())
         if not self._handle.endpoint.open:

@@ -1,7 +1,7 @@
-"""Routes what the processes say of requests: frontends, vaults and the service on all sides, one route a level between.
+"""Passes on what the processes say of requests: frontends, vaults and the service, with one route a level between them.
 
-Prompts pass as opaque bytes, answers as token ids; neither is kept here. What one process may say of a request is
-checked by the request's route: a vault or service that lies is ended (its endpoint raises).
+Prompts pass as opaque bytes, answers as token ids; neither is kept here. A request's route checks what a process may
+say of it: a vault or service that lies is ended (its endpoint raises).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Frontend(Protocol):
 
 
 class Relay:
-    """All requests of all frontends. `lock` gives a sealed prompt with its key, when a vault is to have it."""
+    """All requests of all frontends. `lock` adds the key to a sealed prompt when a vault is to have it."""
 
     def __init__(
         self,
@@ -76,13 +76,12 @@ class Relay:
     # ---- frontends
 
     def add_frontend(self, frontend: Frontend) -> int:
-        """A number for a frontend; it is part of its requests' ids from now on."""
+        """A number for this frontend; it becomes part of its requests' ids."""
         number = next(self._frontend_numbers)
         self._frontends[number] = frontend
         return number
 
     def remove_frontend(self, number: int) -> None:
-        """A frontend is gone, and nobody waits for its requests."""
         self._frontends.pop(number, None)
         self._queue.leave_all_of(number)
         for request in self.requests.of_frontend(number):
@@ -118,7 +117,6 @@ class Relay:
                 raise ProtocolError("A frontend sent a message out of turn.")
 
     def _new_id(self, number: int, request_id: int) -> int:
-        """The id under which the node knows a frontend's new request."""
         request_id = wide(number, request_id)
         if request_id in self.requests or request_id in self._queue:
             raise ProtocolError("A frontend sent a message out of turn.")
@@ -149,7 +147,7 @@ class Relay:
         self._leave(request)
 
     def _leave(self, request: Request) -> None:
-        """One request less in its session, which may be idle or gone now: the next that waits may have its vault."""
+        """Its session may be idle or gone now, so the next request that waits may have a vault."""
         if request.session is not None:
             self.sessions.leave(request.session, request.request_id)
             self._queue.move()

@@ -1,7 +1,7 @@
 """The requests that wait for a vault, those under way, and the one gate through which what is said of them gets out.
 
-What waits is what came from a frontend, unread. Answers pass as token ids and are not kept. Whoever says of a request
-what its level does not allow is ended: its endpoint raises ProtocolError.
+Requests wait unread; answers pass as token ids and are not kept. A process that says what a request's level does not
+allow is ended: its endpoint raises ProtocolError.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Requests:
         """Counted here where the service does not count: in vaults and at `mpc`."""
 
     def __iter__(self) -> Iterator[Request]:
-        """All that are under way now; they may end while they are gone through."""
+        """All that are under way now; they may end during the iteration."""
         return iter(list(self._under_way.values()))
 
     def __contains__(self, request_id: int) -> bool:
@@ -166,11 +166,9 @@ class Requests:
         return [request for request in self if request.holder == holder]
 
     def drop(self, request: Request) -> None:
-        """Forget a request nobody waits for any more."""
         del self._under_way[request.request_id]
 
     def understood(self, request: Request, prompt_tokens: int) -> None:
-        """Its prompt was read by the process it was confided to."""
         if request.accepted:
             raise ProtocolError("A prompt was understood twice.")
         self.prompt_tokens += prompt_tokens
@@ -200,7 +198,6 @@ class Requests:
         self.end(request)
 
     def refuse(self, request_id: int, reason: CloisterError) -> None:
-        """Say why there will be no (more of an) answer."""
         self._tell(failed(request_id, reason))
 
     def end(self, request: Request) -> None:
@@ -237,10 +234,9 @@ _WORDS = {
 
 
 def in_own_words(told: Failed) -> Failed:
-    """The same failure as far as its code is one the service has; none of its text that is not ours to the letter.
+    """The same failure if its code is one the service has, without any text that is not ours to the letter.
 
-    The service is sealed, and what it says goes to users as tokens and numbers; text it wrote itself would be a way out
-    for whatever it holds of somebody else.
+    The service is sealed: text it wrote itself would be a way out for what it holds of other users.
     """
     retry_after = min(max(told.retry_after, 0), MAX_RETRY_AFTER_S)
     words = _WORDS.get(told.code)

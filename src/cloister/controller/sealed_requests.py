@@ -1,8 +1,8 @@
 """Where sealed requests are taken in: keys are derived here, and each goes to the one process that is to have it.
 
 The sealed API gets the keys of the inner request and of the answer. The prompts and their key stay here, unopened,
-until the sealed API names the vault's request they belong to; they are forgotten as soon as an answer begins. So nobody
-but a vault has a prompt's key and its bytes and the right to open them (Petridish §4.1: the controller derives keys).
+until the sealed API names the vault's request they belong to, and are forgotten when an answer begins. So only a vault
+has a prompt's bytes, its key and the right to open them (Petridish §4.1: the controller derives keys).
 """
 
 from __future__ import annotations
@@ -39,11 +39,8 @@ _SMALL_BYTES = 4096
 
 
 class ChannelKeys:
-    """The key that users seal requests to: made at start, bound into the evidence, never written anywhere.
-
-    Each message is taken once. A key that has taken as many as can be remembered is replaced; clients then verify the
-    node anew.
-    """
+    """The channel key that users seal requests to. Each message is taken once. A key that has taken as many as can be
+    remembered is replaced; clients then verify the node anew."""
 
     def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
         self._limit = limit
@@ -51,7 +48,6 @@ class ChannelKeys:
 
     @property
     def public(self) -> bytes:
-        """What evidence binds and clients seal to."""
         return self._key.public
 
     def accept(self, envelope: Envelope) -> RequestKeys:
@@ -110,17 +106,14 @@ class SealedRequests:
             frontend.send(failed(sealed.request_id, reason))
 
     def taken(self, gateway: int, message: Taken) -> None:
-        """The sealed API may send more of an answer."""
         number = wide(gateway, message.request_id)
         if self._sealed_api is not None and number in self._requests:
             self._sealed_api.send_soon(replace(message, request_id=number))
 
     def leave(self, gateway: int, message: Leave) -> None:
-        """Nobody waits for an answer any more."""
         self._abandon(wide(gateway, message.request_id))
 
     def gateway_gone(self, gateway: int) -> None:
-        """Nobody waits for any of its answers any more."""
         for number in [one for one in self._requests if frontend_of(one) == gateway]:
             self._abandon(number)
 
@@ -130,7 +123,7 @@ class SealedRequests:
         self._sealed_api = sealed_api
 
     def sealed_api_gone(self) -> None:
-        """The answers under way cannot be sealed by anybody else."""
+        """Nobody else can seal the answers under way."""
         self._sealed_api = None
         for number in list(self._requests):
             frontend = self._requests[number].frontend
@@ -138,7 +131,7 @@ class SealedRequests:
             frontend.send(failed(local(number), _away()))
 
     def from_sealed_api(self, message: SealedPart | Failed) -> None:
-        """Pass on a part of an answer, or that there is none. One that nobody waits for any more is dropped."""
+        """Pass on a part of an answer, or that there is none; dropped if nobody waits for it."""
         number = message.request_id
         if (request := self._requests.get(number)) is None:
             return

@@ -29,7 +29,6 @@ class Service:
         self._handle = Handle("service", child, ours, FromSealedService, Ready, hear=self._receive, on_end=self._ended)
 
     async def ready(self, patience_s: float) -> Ready:
-        """What it says when it can serve."""
         try:
             async with asyncio.timeout(patience_s):
                 ready = await self._handle.ready

@@ -13,7 +13,7 @@ from cloister.errors import QueueFull
 @dataclass(frozen=True)
 class SessionKey:
     """Whose session it is. Tenants that trust each other (Petridish §7.2) share names, and one vault for all that
-    is not named; nobody else's name ever leads to a vault of theirs."""
+    is not named. Nobody else's name ever leads to their vault."""
 
     group: str
     tenant: str
@@ -38,7 +38,7 @@ class Session:
 
 
 class Sessions:
-    """`on_open` and `on_close` are told of every vault that begins or ends to serve a session."""
+    """`on_open` and `on_close` are told of every vault that begins or ceases to serve a session."""
 
     def __init__(
         self,
@@ -59,7 +59,6 @@ class Sessions:
         return len(self._by_key)
 
     def vaults(self) -> list[Vault]:
-        """All that serve a session now."""
         return [session.vault for session in self._by_key.values()]
 
     def of_vault(self, vault: Vault) -> Session | None:

@@ -1,8 +1,8 @@
 """The unsealer: `python -m cloister.controller.unsealer FD` decrypts a provider's weights into memory and ends.
 
-It sends the controller the descriptor of a folder that lies in memory alone, with the model in it; once the weights are
-packed it takes the parameters' files out and locks the folder. Nothing is ever written to a disk: if anything is not as
-the provider sealed it, this process ends and the folder with it.
+It sends the controller the descriptor of a folder in memory with the model in it. Once the weights are packed it
+removes the parameters' files and locks the folder. Nothing is ever written to a disk: if anything is not as the
+provider sealed it, this process ends and the folder with it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ PARAMETERS = ".safetensors"
 
 
 def serve(line: BlockingEndpoint[Unseal | Packed]) -> None:
-    """One file, then the end."""
     order = line.next()
     if order is None:
         return

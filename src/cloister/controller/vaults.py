@@ -107,12 +107,12 @@ class Vaults:
         self._last_taken: Vault | None = None
 
     def open(self, forkserver: ForkServer | Remote, shape: LinkShape) -> None:
-        """Begin to fork vaults from this fork server, or to take them from an outpost."""
+        """Begin to take vaults from this fork server or vault host."""
         self._forkserver, self._shape = forkserver, shape
         self._refill()
 
     def take(self) -> Vault:
-        """A fresh vault; another is made for the next who comes."""
+        """A fresh vault; another is made in its place."""
         vault = self._spares.popleft() if self._spares else self._fork()
         asyncio.get_running_loop().call_soon(self._refill)
         vault.taken_at = monotonic()

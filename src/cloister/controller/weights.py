@@ -24,8 +24,7 @@ PACKER = "cloister.models.pack_weights"
 
 
 async def seal_weights(folder: ModelFolder, settings: EngineSettings) -> int:
-    """The model's weights, packed for the kernels of these settings: a read-only descriptor of a file that nobody can
-    change any more."""
+    """A read-only descriptor of the model's weights, packed for the kernels of these settings."""
     writable = create_memory_file("cloister-weights")
     try:
         await _pack(folder, settings, writable)

@@ -1,9 +1,8 @@
-"""What all children are born with, and what each does: enter its own namespaces, prepare its role, seal itself, and
-only then speak.
+"""What all children share, and what each does: enter its own namespaces, prepare its role, seal itself, then speak.
 
-The order is the point (cloister.process.sandbox): threads start after `enter_own` and before `seal`, and nothing of
-a user reaches the process before it is sealed. A child that fails before that says which error, in the service's case,
-and ends; a vault just ends: the controller sees its socket close.
+The order matters (cloister.process.sandbox): threads start after `enter_own` and before `seal`, and nothing of a user
+reaches the process before it is sealed. If it fails before that, a service says which error; a vault just ends, and the
+controller sees its socket close.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The fork server's life: load, rehearse, leave the host, then fork children on order and bury them.
+"""The fork server's life: load, rehearse, leave the host, then fork children on order and reap them.
 
 It imports torch and all it will need at once, while the controller has the weights packed.
 """
@@ -62,7 +62,6 @@ class ForkServer:
         endpoint.send(Preloaded(decoder.heads, shape.dim, shape.layers, partitionable=able, missing=layers.missing))
 
     def run(self) -> None:
-        """Take orders until the controller hangs up."""
         while (order := self._endpoint.next_or_readable(set(self._living))) is not None:
             if isinstance(order, set):
                 self._bury(order)

@@ -44,17 +44,14 @@ def finite(logprob: float) -> float:
 
 def comment(progress: Progress) -> bytes:
     """How far a slow answer is, as a comment among the events: a line that begins with a colon, which readers of events
-    skip (HTML standard, §9.2.6). Counts and a pace; nothing of what is computed."""
+    skip (HTML standard, §9.2.6)."""
     pace = progress.seconds_per_token
     estimate = "" if pace is None else f", about {pace:.2g} s per token"
     return f": token {progress.token}, layer {progress.layer} of {progress.layers}{estimate}\n\n".encode()
 
 
 class Reply(ABC):
-    """One endpoint's way of writing one answer.
-
-    A stream writes thousands of events that differ in a few bytes: what is constant is encoded once.
-    """
+    """Writes one answer of one endpoint. What is constant in the thousands of events of a stream is encoded once."""
 
     id_prefix: str
     chunk_object: str
@@ -128,7 +125,6 @@ class Answer(Response):
             await self.fail(error, send)
 
     async def generate(self, send: Send) -> None:
-        """Generate all of it and send the whole."""
         generation = self._generation
         while not generation.done:
             await generation.news()

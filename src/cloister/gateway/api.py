@@ -1,7 +1,7 @@
 """What every endpoint has at hand, who is asking, and the way from a request's body to its answer.
 
-At the level `open` the prompt is read here, a long one in a thread, so that it does not hold up everybody's tokens. At
-the other levels nobody in this process looks into it. This module keeps no prompt.
+At the level `open` the prompt is read here, a long one in a thread, so that it does not hold up other users' tokens. At
+the other levels this process does not look into it. This module keeps no prompt.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PromptReader:
         return self._reading.read(prompt)
 
     def start(self) -> None:
-        """Have the thread now: where threads cannot be started later."""
+        """Start the thread now, for processes that cannot start one later."""
         self._thread.submit(int).result()
 
     def close(self) -> None:

@@ -29,8 +29,7 @@ from cloister.prompts.tokenizer import Tokenizer
 def create_api(
     backend: Backend, tokenizer: Tokenizer, model: str, settings: GatewaySettings, created: int, keys: KeyRing
 ) -> FastAPI:
-    """The OpenAI-compatible API over one model, and nothing else. The backend must be ready; closing it stays its
-    owner's affair."""
+    """The OpenAI-compatible API over one model, and nothing else. The backend must be ready; its owner closes it."""
     metrics = Metrics()
     prompts = PromptReader(tokenizer, backend.ready)
 

@@ -1,8 +1,8 @@
 """One choice of an answer: its tokens become text, stop strings end it, and logprobs travel with their text.
 
-A choice knows nothing of HTTP or JSON, and nothing of the other choices. Stop strings are found in text that arrives in
-pieces, and no part of one is let through. Each is followed with the Knuth-Morris-Pratt automaton, so the work per
-character does not depend on how long the strings are or on how the text was cut.
+A choice knows nothing of HTTP or JSON, and nothing of the other choices. No part of a stop string is let through, even
+if the text arrives in pieces. Each is followed with the Knuth-Morris-Pratt automaton: the work per character does not
+depend on the strings' lengths or on how the text was cut.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class StopWatch:
         return held[: len(held) - keep]
 
     def finish(self) -> str:
-        """The text has ended: what was held back was no stop string after all."""
+        """The text has ended: what was held back was no stop string."""
         rest, self._held = self._held, ""
         return rest
 
@@ -172,7 +172,6 @@ class Choice:
             self._end(message.finish)
 
     def take(self) -> Delta:
-        """What is new since the last take."""
         delta = Delta(self._text, self._scores, self.finish, self._progress)
         self._text, self._progress = "", None
         if self._scores is not None:

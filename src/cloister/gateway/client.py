@@ -1,4 +1,4 @@
-"""The gateway's own end of the socket to the controller: beside tokens it carries sealed requests and their answers.
+"""The gateway's end of the socket to the controller: beside tokens it carries sealed requests and their answers.
 
 It never looks into a sealed byte. How much of an answer waits here is bounded: what the user has not taken is not made.
 """
@@ -45,7 +45,6 @@ class GatewayClient(ControllerClient, Carrier):
         return answer
 
     def forget(self, request_id: int) -> None:
-        """An answer has ended, one way or the other."""
         self._sealed.pop(request_id, None)
 
     def _dispatch(self, message: msgspec.Struct) -> None:

@@ -1,11 +1,10 @@
 """All choices of one request, generated at once and read as one sequence of events.
 
-One task per choice carries the backend's messages into a mailbox; the reader takes everything that waits there in one
-go, so a slow client gets few large pieces rather than many small ones. Nothing here knows the API's shapes; of ASGI it
-knows only how a client's leaving announces itself.
+One task per choice puts the backend's messages into a mailbox. The reader takes all that waits there in one go, so a
+slow client gets few large pieces. Nothing here knows the API's shapes; of ASGI it knows only how a client leaves.
 
-A job holds a prompt, so it is given away: once the backend has it, nothing here leads to it any more. Which of the
-backend's requests belong to an answer is remembered for as long as its caller may ask: numbers and names only.
+A job holds a prompt, so it is given away: once the backend has it, nothing here leads to it. An answer is remembered
+for as long as its caller may ask, by numbers and names only.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ class Generation:
 
     @property
     def prompt_tokens(self) -> int:
-        """How long the prompts are together, each counted once: by us, or by its vault as soon as that has read it."""
+        """How long the prompts are together, each counted once: by us, or by its vault when it has read it."""
         return sum(self._prompt_tokens.values())
 
     @property

@@ -1,7 +1,7 @@
-"""What stands before every endpoint: the outermost layer of the application, and the limits on bodies.
+"""What every request passes first: the outermost layer of the application, and the limits on bodies.
 
 The layer gives every request an id, counts it, and never lets it end in an exception. It sees routes and statuses,
-never bodies. Pure ASGI: it stands on the path of every streamed token.
+never bodies. Pure ASGI, because every streamed token passes it.
 """
 
 from __future__ import annotations

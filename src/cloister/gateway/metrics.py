@@ -29,8 +29,7 @@ _GAUGES: dict[str, tuple[str, Callable[[Stats], float | None]]] = {
 
 
 class ServiceTotals:
-    """What the service counts itself, and begins to count again when it is started again. Without stats (it is away)
-    the gauges say NaN."""
+    """What the service counts itself, from 0 again after each start. The gauges say NaN while it is away."""
 
     def __init__(self) -> None:
         self.stats: Stats | None = None

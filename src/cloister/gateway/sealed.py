@@ -28,7 +28,7 @@ from cloister.messages.frontend import MAX_SEALED_BYTES
 PATH = "/v1/sealed"
 EVIDENCE_S = 20.0
 GRACE_S = 5.0
-"""Whoever answers has the deadline of the settings; this process waits a little longer for its last word."""
+"""Whoever answers has the deadline of the settings; this process waits a little longer for the end."""
 
 _BYTES = {"type": "string", "format": "binary"}
 _NONCE = {"type": "string", "pattern": "^[0-9a-fA-F]{64}$"}
@@ -88,8 +88,8 @@ async def sealed(request: Request) -> Response:
 
 
 class PassedOn(Response):
-    """Passes sealed bytes on as they come. An answer that breaks off ends without its last chunk: the client's opener
-    would notice anyway, as the authenticated end is missing."""
+    """Passes sealed bytes on as they come. An answer that breaks off ends without its last chunk: the client would
+    notice anyway, as the authenticated end is missing."""
 
     media_type = CONTENT_TYPE
 
@@ -131,8 +131,8 @@ class PassedOn(Response):
 
 
 class SealedFirst:
-    """The application, with sealed requests taken out before its layers and its router: nothing there concerns them,
-    and finding their way through takes as long as answering. They are guarded and refused in the same way."""
+    """The application, with sealed requests taken out before its layers and its router, which would take as long as
+    answering. They are guarded and refused in the same way."""
 
     def __init__(self, app: FastAPI) -> None:
         api = app.state.api

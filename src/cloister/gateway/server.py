@@ -1,7 +1,4 @@
-"""Runs the gateway under uvicorn, in the event loop the backend lives in.
-
-It knows sockets and signals, not what is served.
-"""
+"""Runs the gateway under uvicorn, in the backend's event loop. It knows sockets and signals, not what is served."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ _BACKLOG = 2048
 async def serve(app: ASGIApp, settings: GatewaySettings, on_ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; `on_ready` gets the URL once it listens. Running answers get time to end."""
     listener = _bind(settings)
-    # No access log: paths and addresses are users' affair. uvicorn's own lines hold no content.
+    # No access log: paths and addresses are users' own. uvicorn's own lines hold no content.
     config = uvicorn.Config(
         app,
         http="httptools",

@@ -44,7 +44,7 @@ class Levels:
         self.default = default_of(offered)
 
     def choose(self, in_body: str | None, in_header: str | None) -> Level:
-        """The level to serve at: just the one that was asked for, or the default; never one in its stead."""
+        """The level to serve at: the one that was asked for, or the default; never another in its place."""
         for asked in (in_body, in_header):
             if asked is not None and asked not in LEVELS:
                 raise InvalidRequest(

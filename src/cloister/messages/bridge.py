@@ -68,7 +68,7 @@ class Accept(Struct, frozen=True, tag="accept", forbid_unknown_fields=True):
 
 
 class Admitted(Struct, frozen=True, tag="admitted", forbid_unknown_fields=True):
-    """Vault bridge → vault host: the peer knows the key and wants what we have. Fork a vault."""
+    """Vault bridge → vault host: the peer knows the key and asks for what we have. Fork a vault."""
 
 
 class UseVault(Struct, frozen=True, tag="use_vault", forbid_unknown_fields=True):

@@ -134,8 +134,8 @@ class Serve(OfRequest, frozen=True, tag="serve"):
 
 
 class AskSealed(Struct, frozen=True, tag="ask_sealed", forbid_unknown_fields=True):
-    """Sealed API → controller: as `ask` says, with a sealed prompt in place of the empty one. The gateway cannot say
-    so: it would get the answer to a prompt that is not its own to ask about."""
+    """Sealed API → controller: as `ask` says, with a sealed prompt in place of the empty one. The gateway may not send
+    this: it would get the answer to a prompt that is not its own."""
 
     ask: Ask
     prompt: SealedPrompt

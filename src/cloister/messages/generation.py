@@ -1,6 +1,6 @@
 """What a frontend process and the service say to each other about generating tokens.
 
-Tokens only: text, templates and stop strings are the frontend's affair.
+Tokens only: text, templates and stop strings stay in the frontend.
 """
 
 from __future__ import annotations
@@ -217,9 +217,9 @@ class Stats(Struct, frozen=True, tag="stats", forbid_unknown_fields=True):
     """Service → frontend: totals over all tenants; nothing in it tells one tenant of another's cache hits.
 
     The controller adds what vaults counted, and says with `up` whether there is a service at all. `seconds` is the time
-    spent so far in each phase of the service's layers (compute.base.PHASES) and in its steps as a whole. How long a
-    vault takes: from the order to fork one until it is sealed (`vault_ready_ms`), and from a session's beginning until
-    its vault is sealed, which is nothing where a spare one was waiting (`vault_wait_ms`); each of the last one made.
+    spent so far in each phase of the service's layers (compute.base.PHASES) and in its steps as a whole.
+    `vault_ready_ms` of the last vault: from the order to fork it until it was sealed. `vault_wait_ms` of the last one:
+    from its session's beginning until it was sealed, 0 where a spare one was waiting.
     """
 
     running: int = 0

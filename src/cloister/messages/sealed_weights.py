@@ -22,7 +22,7 @@ class StartKeyWaiting(Struct, frozen=True, tag="start_key_waiting", forbid_unkno
 
 
 class OfferKey(OfRequest, frozen=True, tag="offer_key"):
-    """KeyWaiting → controller: somebody releases a key, sealed to the controller. KeyTaken or Failed comes of it."""
+    """Key waiting → controller: somebody releases a key, sealed to the controller. KeyTaken or Failed comes of it."""
 
     message: Annotated[bytes, Meta(max_length=MAX_MESSAGE_BYTES)]
 

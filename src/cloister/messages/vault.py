@@ -1,8 +1,7 @@
 """What the controller and whoever holds a prompt say to each other.
 
-A vault never speaks to anyone else but through its link. At the level `mpc` the holder is the MPC client: to the
-controller a vault that never asks for cores, for it computes nothing but shares. Beside it, where the parties are on
-the same machine, is the process that keeps those three; it never sees a prompt.
+A vault speaks to the controller and through its link, to nobody else. At the level `mpc` the holder is the MPC client:
+to the controller a vault that never asks for cores. The process that keeps local parties never sees a prompt.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ class Verify(OfRequest, frozen=True, tag="verify"):
 
 
 class Verified(OfRequest, frozen=True, tag="verified"):
-    """Vault → controller: so many of the tokens to be verified are the answer's own; fewer than all is a lie found."""
+    """Vault → controller: so many of the tokens to be verified are the answer's own; fewer than all is a lie."""
 
     sequence: SequenceNumber
     tokens: Annotated[int, Meta(ge=0, le=65536)]
@@ -120,7 +119,7 @@ FromVault = VaultReady | Understood | WantCores | CoresDone | Prefilled | Verifi
 
 
 class StartMpcClient(Struct, frozen=True, tag="start_mpc_client", forbid_unknown_fields=True):
-    """Controller → client, first: the model whose tokenizer it needs, and the file that says who the parties are."""
+    """Controller → MPC client, first: the model whose tokenizer it needs, and the file that names the parties."""
 
     version: int
     name: Name
@@ -132,7 +131,7 @@ class StartMpcClient(Struct, frozen=True, tag="start_mpc_client", forbid_unknown
 
 
 class MpcClientReady(Struct, frozen=True, tag="mpc_client_ready", forbid_unknown_fields=True):
-    """MpcClient → controller, once: the parties answer, and have the model."""
+    """MPC client → controller, once: the parties answer, and have the model."""
 
     version: int
 

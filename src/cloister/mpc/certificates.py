@@ -1,7 +1,7 @@
-"""Who is who around the parties: one authority, a certificate per role, and TLS that asks both sides for theirs.
+"""Certificates of the parties: one authority, one certificate per role, and TLS that asks both sides for theirs.
 
 The role is a URI in the certificate: `cloister-mpc:party/1`, `cloister-mpc:provider` or `cloister-mpc:client/NAME`.
-Host names are not looked at: a party is its rank (and its fingerprint, where the settings give one), wherever it runs.
+Host names are not checked: a party is its rank (and its fingerprint, where the settings give one), wherever it runs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DAYS = 825
 
 DEFAULT_CLIENT = "clerk"
 DEFAULT_CLIENT_KEY = f"keys/client-{DEFAULT_CLIENT}.key"
-"""Beside the parties' settings. The name is on disk wherever keys were made: it stays."""
+"""Beside the parties' settings. Keys on disk already have this name: it stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Role:
 
     @classmethod
     def parse(cls, uri: str) -> Role | None:
-        """The role, or None where the URI is none of ours."""
+        """None where the URI is not one of ours."""
         if not _URI.fullmatch(uri):
             return None
         kind, _, name = uri.partition(":")[2].partition("/")
@@ -71,7 +71,7 @@ class Authority:
     """Signs certificates; whoever has its key can let anyone in who is not pinned by fingerprint."""
 
     def __init__(self, folder: Path) -> None:
-        """A new one, in `ca.crt` and `ca.key`; what it issues goes into the same folder."""
+        """Writes a new `ca.crt` and `ca.key`; what it issues goes into the same folder."""
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name("Cloister parties")
@@ -79,7 +79,7 @@ class Authority:
         self._sign("ca", self._name, self._key, identifier)
 
     def issue(self, role: Role) -> None:
-        """A certificate for the role, as `ROLE.crt` and `ROLE.key`."""
+        """Writes `ROLE.crt` and `ROLE.key`."""
         self._sign(
             role.file_name,
             _name(role.file_name),
@@ -145,12 +145,12 @@ def fingerprint(certificate: Path) -> str:
 
 
 def server_tls(authority: Path, own: Credentials) -> ssl.SSLContext:
-    """For whoever listens: no connection without a certificate of the authority's."""
+    """For whoever listens: refuses connections without a certificate of the authority."""
     return _tls(ssl.PROTOCOL_TLS_SERVER, authority, own)
 
 
 def client_tls(authority: Path, own: Credentials) -> ssl.SSLContext:
-    """For whoever connects; `require` then says whether it is the right one."""
+    """For whoever connects; `require` then checks the peer's role and fingerprint."""
     return _tls(ssl.PROTOCOL_TLS_CLIENT, authority, own)
 
 

@@ -64,7 +64,6 @@ class PartiesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     base: str = "."
 
     def path(self, relative: str) -> Path:
-        """Where a file named in the TOML is."""
         return Path(self.base) / relative
 
     @property
@@ -76,7 +75,7 @@ class PartiesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_config(file: Path) -> PartiesConfig:
-    """The file, checked."""
+    """The file, decoded and checked."""
     try:
         raw = msgspec.toml.decode(file.read_bytes())
     except OSError as reason:
@@ -113,10 +112,10 @@ def _check(config: PartiesConfig, file: Path) -> None:
 
 
 def refuse_insecure(config: PartiesConfig, *, allow_insecure_beaver: bool) -> str | None:
-    """Raises where the protocol would protect nothing or cannot run; a warning where there is one to give.
+    """Raises where the protocol protects nothing or cannot run; returns a warning where there is one.
 
-    SPU 0.9.5 knows three makers of semi2k's correlated randomness: the first party (which then knows everything), a
-    server of a third party (not in its Python package), and the parties among themselves, which it refuses to run.
+    SPU 0.9.5 has three makers of semi2k's correlated randomness: the first party (which then knows everything), a
+    third party's server (not in its Python package), and the parties among themselves, which it refuses to run.
     """
     if config.protocol != "semi2k":
         return None
@@ -152,9 +151,9 @@ def _quoted(text: str) -> str:
 
 
 _ELEMENTS: dict[Protocol, int] = {"aby3": 2, "cheetah": 1, "semi2k": 1}
-"""Of a secret, how many ring elements a party has: two of the three of ABY3's replicated sharing."""
+"""Ring elements that one party holds of a secret: two of the three of ABY3's replicated sharing."""
 
 
 def share_bytes(head: ShareHead, protocol: Protocol, element_bytes: int = 8) -> int:
-    """One party's share of a secret; an arithmetic one's elements have 64 bits."""
+    """Size of one party's share of a secret; elements of arithmetic shares have 64 bits."""
     return math.prod(head.dims) * _ELEMENTS[protocol] * element_bytes

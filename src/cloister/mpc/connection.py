@@ -1,4 +1,4 @@
-"""A connection that carries messages: asyncio streams, typed frames, a deadline for every wait. Knows no meaning."""
+"""A connection that carries messages: asyncio streams, typed frames, a deadline for every wait. Knows no meanings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Connection:
 
     @classmethod
     async def open(cls, address: Address, tls: ssl.SSLContext, union: object, patience_s: float) -> Connection:
-        """A new one; raises OSError (ssl.SSLError among them) or TimeoutError."""
+        """Raises OSError (ssl.SSLError among them) or TimeoutError."""
         opening = asyncio.open_connection(str(address.host), address.port, ssl=tls)
         return cls(*await asyncio.wait_for(opening, patience_s), union)
 
@@ -50,7 +50,7 @@ class Connection:
         return self._waiting.pop(0)
 
     def post(self, message: msgspec.Struct) -> None:
-        """Send without waiting, for small messages. Who does not read for too long is cut off."""
+        """Sends without waiting, for small messages. A peer that does not read for too long is cut off."""
         if self._writer.is_closing():
             return
         self._writer.write(encode_frame((message,)))
@@ -58,7 +58,7 @@ class Connection:
             self.abort()
 
     async def send(self, message: msgspec.Struct) -> None:
-        """Send, and wait while the other end is slow. Raises ConnectionError when it is gone."""
+        """Sends, and waits while the other end is slow. Raises ConnectionError when it is gone."""
         if self._writer.is_closing():
             raise ConnectionResetError
         self._writer.write(encode_frame((message,)))

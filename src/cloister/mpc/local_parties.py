@@ -1,9 +1,9 @@
-"""All parties on one machine: keys, settings, processes that are kept running; and the same as a process of its own,
-`python -m cloister.mpc.local_parties FD`, with a provider that deals them the model.
+"""All parties on one machine: keys, settings, supervised processes. As a process of its own
+(`python -m cloister.mpc.local_parties FD`) it also deals them the model.
 
-The controller starts that process where nobody named parties elsewhere; it never sees a prompt, and ends with all
-parties when the controller hangs up. All this protects nobody from the machine's owner: parties protect each other's
-secrets only where nobody has them all.
+The controller starts that process where no parties are named. It never sees a prompt, and ends with all parties when
+the controller hangs up. Nobody is protected from the machine's owner: parties protect each other's secrets only
+where nobody has them all.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SECONDS_BETWEEN_STARTS = 1.0
 _PATIENCE_S = 10.0
 
 PATIENT = Limits(silence_s=120.0, run_silence_s=900.0)
-"""On one machine a party that dies is seen to die; one that is silent may just wait for a core."""
+"""A local party that dies is seen to die; one that is silent may just wait for a core."""
 
 
 def make_local(
@@ -52,7 +52,7 @@ def make_local(
     hosts: tuple[str, ...] = (),
     limits: Limits | None = None,
 ) -> PartiesConfig:
-    """Keys and settings in `folder`, on free ports; those that are there are taken as they are."""
+    """Keys and settings in `folder`, on free ports; existing ones are used as they are."""
     file = folder / CONFIG_FILE
     if file.exists():
         return read_config(file)
@@ -92,7 +92,7 @@ class Supervisor:
         before: dict[int, list[str]] | None = None,
         allow_insecure_beaver: bool = False,
     ) -> None:
-        """`logs`: where the parties' words go, else to our own; `before`: what is put before a party's command."""
+        """`logs`: folder for the parties' output, else it goes to ours; `before`: put before a party's command."""
         self._file = file
         self._insecure = allow_insecure_beaver
         self._logs = logs
@@ -157,7 +157,6 @@ def main() -> None:
 
 
 async def serve(controller: socket.socket) -> None:
-    """Until the controller hangs up."""
     connection = Connection(*await asyncio.open_connection(sock=controller), StartLocalParties)
     asked = await connection.receive()
     if not isinstance(asked, StartLocalParties):

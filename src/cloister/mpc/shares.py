@@ -1,7 +1,7 @@
-"""Numbers into shares and back, and a share as it travels: a head that says how large the secret is, and the bytes.
+"""Arrays into shares and back, and a share as it travels: a head with the secret's size, and the bytes.
 
-For whoever deals secrets (client, provider), and for parties' engines. What kind of share a party takes follows from
-its own protocol; a peer only chooses sizes. No pickle, no protobuf of others. Knows no tokens, no model and no program.
+For dealers (client, provider) and the parties' engines. A party's own protocol decides what kind of share it takes; a
+peer only chooses sizes. No peer's pickle or protobuf is read. Knows no tokens, no model and no program.
 """
 
 from __future__ import annotations
@@ -37,10 +37,7 @@ _STORAGE = re.compile(r"([a-z0-9]+)\.(?:AShr<FM64>|BShr<PT_U(8|16|32|64|128),\d{
 
 
 def runtime_config(protocol: Protocol = "aby3", beaver: Beaver | None = None) -> libspu.RuntimeConfig:
-    """The numbers' format and the protocol, on which all parties and dealers must agree.
-
-    Nothing is traced, profiled or dumped, so that nothing of a secret is in any log.
-    """
+    """What all parties and dealers must agree on. Nothing is traced, profiled or dumped: no log holds a secret."""
     made = libspu.RuntimeConfig(protocol=_KINDS[protocol], field=libspu.FieldType.FM64, fxp_fraction_bits=FRACTION_BITS)
     if beaver is not None:
         made.beaver_type = _BEAVERS[beaver]
@@ -60,7 +57,7 @@ class Dealer:
         return shares
 
     def publish(self, values: NDArray[np.generic]) -> libspu.Share:
-        """A public value as any party sets it for itself: the same for all of them."""
+        """A public value as every party sets it for itself."""
         return self._io.make_shares(_dense(values), libspu.Visibility.VIS_PUBLIC)[0]
 
     def join(self, shares: Sequence[libspu.Share]) -> NDArray[np.generic]:
@@ -69,11 +66,11 @@ class Dealer:
 
 
 def _dense(values: NDArray[np.generic]) -> NDArray[np.generic]:
-    return np.ascontiguousarray(values).reshape(values.shape)  # which would turn a single number into a row
+    return np.ascontiguousarray(values).reshape(values.shape)  # ascontiguousarray makes a row of a single number
 
 
 def storage(protocol: Protocol) -> str:
-    """What arithmetic shares of this protocol are called by SPU."""
+    """SPU's name for arithmetic shares of this protocol."""
     return f"{protocol}.AShr<FM64>"
 
 
@@ -122,7 +119,7 @@ def pieces(content: bytes | memoryview) -> Iterator[bytes]:
 
 
 def result_size(head: ShareHead, kind: str, protocol: Protocol) -> int:
-    """How many bytes a result's share must have; raises for kinds of share that are none of the protocol's."""
+    """Bytes that a result's share must have; raises for a kind that is not the protocol's."""
     found = _STORAGE.fullmatch(kind)
     if found is None or found[1] != protocol:
         raise ProtocolError("A result is not a share of this protocol.")

@@ -63,7 +63,6 @@ class Child:
             self.kill()
 
     def terminate(self) -> None:
-        """Ask it to end."""
         self._signal(signal.SIGTERM)
 
     def kill(self, wait_s: float = 0.0) -> None:
@@ -82,7 +81,7 @@ class Child:
 
 
 class ModuleChild(Child):
-    """`python -m module FD`, started by us; the event loop sees it off when it ends, whoever still thinks of it."""
+    """`python -m module FD`, started by us; the event loop reaps it when it ends."""
 
     def __init__(self, module: str, peer: socket.socket, **more_environment: str) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """One control socket in the controller's loop: frames of one typed union, with descriptors beside them.
 
-It knows frames and descriptors, not what the messages mean. Whatever goes wrong (a malformed frame, a handler's
-ProtocolError, a peer that reads nothing any more, a hang-up) ends it, once, and its owner is told.
+It does not know what the messages mean. Whatever goes wrong (a malformed frame, a handler's ProtocolError, a peer that
+no longer reads, a hang-up) ends it, once, and its owner is told.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Endpoint:
         self._send((message,), descriptors)
 
     def send_soon(self, message: msgspec.Struct) -> None:
-        """Send with what else is to be said before the loop turns: one frame, and one waking of the peer, for all.
+        """Send with all else that is said before the loop turns: one frame, and the peer is woken once.
 
         For small messages: together they must fit a frame.
         """
@@ -127,7 +127,7 @@ class Endpoint:
                     self._on_message(message)
         except CloisterError:
             self._end()
-        except Exception as wrong:  # a fault of ours; the conversation is not what both think it is any more
+        except Exception as wrong:  # a fault of ours: both sides may now disagree on what was said
             log.error("A control socket failed: %s.", where_raised(wrong))
             self._end()
 

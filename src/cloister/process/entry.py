@@ -2,8 +2,8 @@
 
     `cloister serve` → become → python -m cloister.controller FD → run_server
 
-FD is a memory file with the settings, which are not in the arguments: anyone on the machine may read those. The new
-process starts with nothing but its own code in memory, and with an allocator that wipes what it frees.
+FD is a memory file with the settings; arguments could be read by anyone on the machine. The new process starts with
+nothing but its own code in memory, and with an allocator that wipes what it frees.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def run_server(role: str, serve: Serve) -> NoReturn:
             console.print(reason.hint, markup=False, soft_wrap=True)
         status = 2 if isinstance(reason, SetupError) else 1
     sys.stderr.flush()
-    os._exit(status)  # threads that wait for dead children are of no interest any more
+    os._exit(status)  # does not wait for threads that wait for dead children
 
 
 async def _serve(serve: Serve, start: StartController, console: Console) -> None:

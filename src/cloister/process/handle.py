@@ -23,8 +23,8 @@ Ready = TypeVar("Ready", bound=msgspec.Struct)
 class Handle(Generic[Ready]):
     """`ready` is what it says when it has started, or raises why it has not; `hear` gets what else it says.
 
-    `on_end` is called once if it hangs up or breaks the protocol; who wants it dead then kills it. `lost` is the error
-    for who waits for a process that ended while it started.
+    `on_end` is called once if it hangs up or breaks the protocol; the owner may kill it then. `lost` is the error for
+    who waits for a process that ended while it started.
     """
 
     def __init__(
@@ -54,14 +54,12 @@ class Handle(Generic[Ready]):
 
     @property
     def started(self) -> bool:
-        """Whether it said that it is ready."""
         return self.ready.done() and not self.ready.cancelled() and self.ready.exception() is None
 
     def send(self, message: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
         self.endpoint.send(message, descriptors)
 
     def kill(self, wait_s: float = 0.0) -> None:
-        """End it at once; wait until it has ended, but no longer than asked."""
         self.endpoint.close()
         self._child.kill(wait_s)
         self._fail()
@@ -109,11 +107,10 @@ class ModuleHandle(Handle[Ready]):
         super().__init__(name, self._module, ours, says, ready, hear=hear, on_end=on_end, lost=lost)
 
     async def ends(self) -> None:
-        """Wait until it has ended by itself."""
         await self._module.ends()
 
     async def close(self, grace_s: float = 0.0, *, terminate: bool = False) -> None:
-        """Have it end, by a signal or by an end of what we say; what it is doing gets so much time. Then kill it."""
+        """Have it end, by a signal or by closing our side of the socket; after `grace_s` it is killed."""
         if terminate:
             self._module.terminate()
         else:

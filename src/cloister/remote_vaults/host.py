@@ -1,5 +1,4 @@
-"""The vault host: sealed weights, a fork server, and a listening socket. A peer gets a vault once it has proved to
-know the key.
+"""The vault host: sealed weights, a fork server, and a listening socket.
 
 One vault computes at a time; the service that asks them computes elsewhere, on cores of its own. A fork server that
 ends takes all vaults with it and is started again; the servers see their connections end.
@@ -134,7 +133,6 @@ class VaultHost:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> Address:
-        """Load everything, then accept connections."""
         address = Address.parse(self._settings.listen)
         try:
             self._listener = address.listen()

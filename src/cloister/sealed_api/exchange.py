@@ -1,8 +1,7 @@
-"""Sealed requests and their answers: opened here, put to the application as ASGI has it, sealed again on the way out.
+"""Sealed requests and their answers: opened here, given to the application as ASGI, sealed again on the way out.
 
-How far an answer may be ahead of its reader is bounded. Keys are overwritten as soon as they have been used. A step of
-the service brings a token to every answer: what all of them make of it in one turn of the loop goes to the controller
-as one frame.
+How far an answer may be ahead of its reader is bounded. Keys are overwritten as soon as they have been used. What all
+answers make of one step of the service goes to the controller as one frame.
 """
 
 from __future__ import annotations
@@ -74,13 +73,11 @@ class Exchange:
             raise ServiceUnavailable("The answer broke off.", hint="Send the request again.")
 
     def taken(self, count: int) -> None:
-        """The reader has so many bytes more."""
         self._ahead -= count
         if self._ahead <= WINDOW_BYTES:
             self._room.set()
 
     def leave(self) -> None:
-        """Nobody reads the answer any more."""
         self._gone.set()
         self._room.set()
         self.erase()

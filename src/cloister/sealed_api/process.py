@@ -1,7 +1,7 @@
 """The sealed API's life: read what it needs, rehearse, leave the host, seal itself off, and answer until the end.
 
-The order is the fork server's and a vault's (cloister.process.sandbox): files are read while there are some, threads
-start before the seal, and nothing of a user reaches this process before it is sealed.
+As in every sealed process (cloister.process.sandbox), files are read while there are some, threads start before the
+seal, and nothing of a user reaches this process before it is sealed.
 """
 
 from __future__ import annotations

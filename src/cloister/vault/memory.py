@@ -1,8 +1,8 @@
 """What a session's vault remembers of its past prompts: the blocks that hold their keys and values.
 
 Only prompts computed here are kept: at `partitioned` the keys of an answer live at the service and are computed by the
-next turn's prefill. The memory knows tokens and blocks; it computes nothing and knows no requests. To the engine that
-serves `isolated` it is the prefix cache; tenants do not matter, for a vault has one.
+next turn's prefill. The memory knows tokens and blocks, no requests. To the engine that serves `isolated` it is the
+prefix cache; tenants do not matter, for a vault has one.
 """
 
 from __future__ import annotations

@@ -68,7 +68,6 @@ class Partitioned:
 
     @property
     def next_tokens(self) -> int:
-        """How many tokens `work` would compute."""
         request_id = self.next_request
         return 0 if request_id is None else min(self._chunk, self._waiting[request_id].remaining)
 
@@ -100,8 +99,7 @@ class Partitioned:
     def _prefill(self, sequence: Sequence) -> torch.Tensor:
         """Compute the prompt's next chunk; with the last, the logits of the answer's first token.
 
-        It is the engine's own runner: rows do not depend on their company, so the first token is the one the engine
-        would choose.
+        Rows do not depend on the rest of the batch, so the engine would choose the same first token.
         """
         start, layout = sequence.computed, sequence.layout
         end = min(start + self._chunk, sequence.prompt_length)
@@ -126,7 +124,6 @@ class Partitioned:
         return True
 
     def _expose(self, sequence: Sequence) -> int:
-        """Let the service ask for the private span."""
         layout, slot = sequence.layout, self._answerer.free_slot()
         assert slot is not None, "one was free when the prompt's turn came, and only this takes any"
         private = sequence.blocks[layout.blocks(layout.public) :]

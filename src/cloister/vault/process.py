@@ -47,10 +47,7 @@ RECEIVE_BYTES = 1 << 20
 def prepare(
     decoder: Decoder, reading: PromptReading, settings: EngineSettings, question_fd: int, answer_fd: int
 ) -> Vault:
-    """Everything that needs more than a sealed process may do. The descriptors stay the caller's to close.
-
-    The link answers from the cache that the vault's prompts are computed into.
-    """
+    """The descriptors stay the caller's to close. The link answers from the cache that prompts are computed into."""
     cache = reserve_cache(decoder, settings.vault_kv_mib)
     runner = ModelRunner(decoder, cache)
     if decoder.device.partition_refusal(decoder):

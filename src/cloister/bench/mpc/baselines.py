@@ -1,8 +1,8 @@
 """What MPCache is compared with: other ways of keeping the KV cache, behind the contract of `mpc/cache/base.py`.
 
-Static methods keep some first tokens, those that scored highest, and some last ones after the prefill, once and for
-all, and then read all of them; H2O and TOVA also forget while decoding. Selecting methods drop nothing and select
-blocks at every step, as MPCache does, by other marks.
+Static methods keep some first tokens, those that scored highest, and some last ones after the prefill, and then read
+all of them; H2O and TOVA also forget while decoding. Selecting methods drop nothing and select blocks at every step, as
+MPCache does, by other marks.
 
 The server serves none of them, and no party knows their names: the bench compiles their programs itself and hands them
 to parties of its own (`bench/mpc/party.py`), so a plan of theirs that arrives in a message is refused.
@@ -90,8 +90,8 @@ class ForgettingCache(KeptCache):
 
 
 class H2O(ForgettingCache):
-    """Zhang et al., 2023: half of what is kept are the last tokens, half those that got most attention so far, from
-    all queries; counted on while decoding."""
+    """Zhang et al., 2023: half of what is kept are the last tokens, half those with most attention from all queries so
+    far; counted on while decoding."""
 
     counts_on = True
 
@@ -111,8 +111,7 @@ class H2O(ForgettingCache):
 
 
 class TOVA(ForgettingCache):
-    """Oren et al., 2024: the last query's attention, averaged over all heads, decides, after the prefill and at every
-    step."""
+    """Oren et al., 2024: the last query's attention, averaged over heads, decides after prefill and at each step."""
 
     def scored(self, prompt: PromptLayer, softmax: Softmax, offset: Array) -> Array:
         return _of_all_heads(attention_received(prompt, softmax, offset))
@@ -128,7 +127,7 @@ class TOVA(ForgettingCache):
 
 
 def static_method(name: str, prompt_tokens: int, new_tokens: int, read: int, shuffled: bool, sinks: int) -> KeptCache:
-    """The method of this name, which reads `read` tokens of the prompt at every step."""
+    """A method that reads `read` tokens of the prompt at every step."""
     if name == "streaming":
         return KeptCache(new_tokens, first=sinks, heavy=0, last=max(read - sinks, 1))
     near = max(1, min(SNAPKV_WINDOW, read // 2))
@@ -202,7 +201,7 @@ class InfLLM(MPCache):
 
 
 def selecting_method(plan: BaselinePlan, prompt_tokens: int, new_tokens: int) -> MPCache | None:
-    """The method of the plan's name, which chooses among the whole middle; None where nothing is worth selecting."""
+    """A method that chooses among the whole middle; None where nothing is worth selecting."""
     kind, block = (LongCache, 1) if plan.method == "longcache" else (InfLLM, plan.clusters[0])
     whole = replace(
         plan, static_keep=1.0, always=0.0, granularity=block, clusters=(block,), ratios=(), similarity="average"

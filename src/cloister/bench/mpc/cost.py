@@ -1,12 +1,12 @@
-"""What running something on shares costs: seconds, bytes and messages, in all and for each operator, read from what the
-profiler of SPU writes into parties' logs; and how long it would take over slower networks than the loopback:
+"""What a run on shares costs: seconds, bytes and messages, in all and per operator, as SPU's profiler logs them; and
+how long it would take over slower networks than the loopback:
 
     seconds on a network = seconds measured + bytes of the busiest party / bandwidth + messages of one party x latency
 
-Parties have a connection each, so bytes count by party. Every message is waited for: SPU's protocols are rounds of one
-message each way, and no two rounds overlap. Latency is what one message takes to arrive (half of a ping). Computing and
-sending do not overlap either. All three make the model an upper bound for one generation alone; the loopback's own time
-stays in the seconds measured.
+Each party has a connection of its own, so bytes count by party. Every message is waited for: SPU's protocols are rounds
+of one message each way, and no two rounds overlap. Latency is one message's way (half of a ping). Computing and sending
+do not overlap either. So the model is an upper bound for one generation alone; the loopback's own time stays in the
+seconds measured.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class Tally:
 
     @property
     def bytes(self) -> int:
-        """What all parties sent together: the traffic somebody pays for."""
+        """Sent by all parties together: the traffic somebody pays for."""
         return sum(self.sent)
 
     @property
     def most_bytes(self) -> int:
-        """What the busiest party sent: each has a line of its own, so that one is what takes time."""
+        """Sent by the busiest party, which is what takes time."""
         return max(self.sent, default=0)
 
     @property

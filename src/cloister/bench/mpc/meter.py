@@ -66,7 +66,7 @@ class Meter:
 
     def steps(self, variants: Sequence[Variant], seq: int, *, layers_only: bool = False) -> list[Step]:
         """A token of each variant after `seq` others (a multiple of 16). The variants' programs run in turn, round by
-        round: a slow minute hits all of them."""
+        round, so that a slow minute hits all of them."""
         planned = [self._planned(variant, seq) for variant in variants]
         if layers_only:
             planned = [[[one for one in counted if not _is_outside(one[0])] for counted in each] for each in planned]
@@ -74,7 +74,7 @@ class Meter:
         return [self._composed(each, seq) for each in planned]
 
     def whole_step(self, variant: Variant, seq: int) -> list[Cost]:
-        """All programs of a step one after another, as in serving: what composing is checked against."""
+        """All programs of a step one after another, as in serving, to check the composition against."""
         order: list[Program] = []
         for program, times in programs_of(self._programs(variant, seq)):
             order += [program] * times
@@ -110,7 +110,7 @@ class Meter:
         return Step((embed, prompt, head), extrapolated=True)
 
     def _programs(self, variant: Variant, seq: int) -> Programs:
-        # On which functions a cache is computed is the variant's affair, so that equal plans give equal programs.
+        # The variant names the functions, not the plan, so that equal plans give equal programs.
         plan = CachePlan(method="full") if variant.plan.method in ("full_naive", "none") else variant.plan
         return Programs(self.shape, Outline(seq, self._new_tokens, plan, variant.functions))
 
@@ -147,8 +147,8 @@ def _key(program: Program) -> bytes:
 
 
 def _extrapolated(one: Cost, two: Cost, blocks: int) -> Cost:
-    """A prompt's programs go block by block of columns, each block seeing those before it: what it costs is linear in
-    blocks and in pairs of them. n blocks: n times one, and n (n - 1) / 2 times what two cost more than twice one."""
+    """A prompt's programs go block by block of columns, each block seeing those before it: the cost is linear in blocks
+    and in pairs of them. n blocks: n times one, and n (n - 1) / 2 times what two cost more than twice one."""
     longer = two + one * -2
     return one * blocks + longer * (blocks * (blocks - 1) // 2)
 
@@ -161,8 +161,7 @@ def gatherings(shape: ModelShape, seq: int) -> dict[str, tuple[Callable[..., Any
     """By name: a function and the types of its arguments.
 
     All take a quarter of the keys and values of a layer's heads out of T tokens: by secret indices made one-hot with
-    equality tests (Algorithm 2), or with rows of a secret permutation taken by public ranks, which costs nothing but
-    the product.
+    equality tests (Algorithm 2), or with rows of a secret permutation taken by public ranks, for the product alone.
     """
     heads, wide = shape.kv_heads, 2 * shape.head_size + 1  # keys, values, and the values' last column
 

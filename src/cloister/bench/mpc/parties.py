@@ -1,4 +1,4 @@
-"""Two or three parties as processes over TCP on this machine, to measure programs on: each program's Cost.
+"""Two or three parties as processes over TCP on this machine, to measure the cost of programs on.
 
 Inputs, whose types are read from a program's own text, are dealt by this process, which is client and provider in one.
 For random numbers only.
@@ -39,7 +39,7 @@ _TYPES = {"f32": "float32", "i32": "int32", "i64": "int64", "ui32": "uint32", "i
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One array. What has the same type costs the same, so that one random array can stand for all of a type."""
+    """One array. Equal types cost the same, so one random array stands for all of a type."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -50,7 +50,7 @@ class Input:
         return f"{'public' if self.public else 'secret'} {sizes} {self.dtype}"
 
     def draw(self) -> np.ndarray[Any, Any]:
-        """Random numbers of the type, small enough for any product of theirs to stay within the ring."""
+        """Random numbers of the type, so small that any product of them stays within the ring."""
         import numpy as np
 
         random = np.random.default_rng()
@@ -121,7 +121,7 @@ class Parties:
         return name
 
     def run(self, programs: Sequence[Program]) -> list[Cost]:
-        """What each costs on random numbers, run one after another without a word in between."""
+        """What each costs on random numbers, run one after another without a message in between."""
         run = Run(tuple(self._executable(program) for program in programs))
         begins = [log.stat().st_size for log in self._logs]
         replies = self._ask([run] * self.count)

@@ -1,8 +1,7 @@
-"""A party that is measured (`python -m cloister.bench.mpc.party FD`), and what it is asked: it holds shares and runs
-what it is told.
+"""A party that is measured (`python -m cloister.bench.mpc.party FD`), and its messages.
 
-It trusts the bench that started it and is not for serving: it takes executables, and its connections are not
-encrypted. Its log (standard output) is where SPU's profiler writes.
+It trusts the bench that started it and is not for serving: it runs any executable it is given, and its connections are
+not encrypted. SPU's profiler writes to its log (standard output).
 """
 
 from __future__ import annotations
@@ -117,7 +116,6 @@ class Party:
 
 
 def main() -> None:
-    """The bench's end of the connection is named on the command line."""
     die_with_parent()
     party = Party()
     with Connection(int(sys.argv[1])) as control:

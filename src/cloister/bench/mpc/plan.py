@@ -1,7 +1,7 @@
-"""What is measured: the variants of generation that are compared (a cache's plan and a choice of functions, by the
-names the JSON uses), and how often. Nothing is measured here.
+"""What is measured, and how often: the variants of generation that are compared (a cache's plan and a choice of
+functions, by the names the JSON uses). Nothing is measured here.
 
-Baselines and the paper's own settings run on the tuned functions, so that what differs is the cache. `full_naive` and
+Baselines and the paper's own settings run on the tuned functions, so that only the cache differs. `full_naive` and
 `full_lean` are the full cache on the other two, to tell what functions give from what eviction gives.
 """
 
@@ -128,10 +128,7 @@ QualityMethod: TypeAlias = Literal["mpcache"] | BaselineName
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole measurement. Bytes and messages need one run; `repeats` is for the seconds.
-
-    `seconds` bounds it: what has not begun by then is not begun, and said to be left out.
-    """
+    """Bytes and messages need one run, seconds `repeats`. What has not begun by `seconds` is reported as left out."""
 
     lengths: tuple[int, ...] = (256, 512, 1024, 2048)
     ways: tuple[str, ...] = tuple(VARIANTS)

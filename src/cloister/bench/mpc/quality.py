@@ -1,8 +1,8 @@
 """What methods cost in quality (Figure 9, Tables 3 to 5): perplexity, answers and retrieval over long prompts at
 several budgets, each beside the full cache on the same prompts. On plain numbers, with the functions used on shares.
 
-A prompt is computed once and shared between methods. All tokens of a continuation go in one pass, each choosing for
-itself what it reads, so that the answers are those of as many single steps.
+A prompt is computed once for all methods. All tokens of a continuation go in one pass, each choosing for itself what it
+reads, so that the answers are those of as many single steps.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class QualityRow(NamedTuple):
 def run_quality(
     model_folder: Path, shared: Path | None, plan: Plan, progress: Callable[[str], None]
 ) -> list[QualityRow]:
-    """Every method at every budget on every task. Without the shared folder, on generated texts."""
+    """Without the shared folder, on generated texts."""
     folder = open_folder(model_folder, model_folder.name)
     shape = shape_of(folder)
     model = PlainModel(shape, read_weights(folder, shape), NAIVE)
@@ -65,7 +65,7 @@ def plan_for(method: QualityMethod, budget: float) -> CachePlan:
     """The method as it is compared: its budget kept to the token, however short."""
     if method == "mpcache":
         return replace(RECOMMENDED, budget=budget, at_least=0)
-    # Baselines rank single tokens, many at once: on plain numbers top-k finds the same ones sooner.
+    # Baselines rank many single tokens: on plain numbers top-k finds the same ones sooner.
     pinned = RECOMMENDED.pinned_first
     return BaselinePlan(method=method, budget=budget, at_least=0, pinned_first=pinned, ranking="top_k", gather="keys")
 
@@ -111,7 +111,7 @@ def _outcome(
         after = reader.read(prompt, caches, tokens)
         return np.concatenate([prompt.logits[None], after[: len(tokens) - 1]])
 
-    # The first token is the whole prompt's to predict, whatever is kept of it: it tells nothing of a method.
+    # The whole prompt predicts the first token, whatever is kept of it: it says nothing of a method.
     truth = sample.continuation
     if task.kind == "perplexity":
         return perplexity(logits_for(truth)[1:], truth[1:]), truth
@@ -123,7 +123,7 @@ def _outcome(
 
 
 def _greedy(logits_for: Callable[[Sequence[int]], NDArray[np.float32]], guess: Sequence[int], count: int) -> list[int]:
-    """The likeliest `count` tokens one after the other; as a pass checks many at once, right guesses save passes."""
+    """The likeliest `count` tokens one after the other. A pass checks many at once, so right guesses save passes."""
     tokens = list(guess[:count]) + [guess[-1]] * (count - len(guess))
     settled = 0
     while settled < count:

@@ -59,7 +59,6 @@ class Bench(Measurement[Results]):
         self._meters: dict[Protocol, Meter] = {}
 
     def run(self, parts: Collection[Part]) -> None:
-        """A part that fails is noted with its reason, and the next one is measured."""
         measures: dict[Part, Callable[[], None]] = {
             "lengths": self._lengths,
             "composition": self._composition,

@@ -1,5 +1,5 @@
-"""A `cloister serve` of the bench's own: started, warmed, asked, and read from the outside, by its /metrics and by the
-kernel's account of its processes' memory in /proc. Of sealed processes (not dumpable) only root may read it.
+"""A `cloister serve` of the bench's own: started, warmed up, asked, and read from outside: its /metrics, and its
+processes' memory in /proc. Only root may read that of sealed processes (not dumpable).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Deployment(ServerProcess):
             input_tokens=point.input_tokens,
             output_tokens=point.output_tokens,
             requests_per_user=point.requests,
-            # Every user has its vault, as in the paper, when the clock runs; what is asked once takes long enough so.
+            # So every user has its vault when the clock starts, as in the paper. A single request is long enough alone.
             warmup=int(point.requests > 1),
             seed=seed,
             timeout_s=REQUEST_S,
@@ -117,7 +117,7 @@ async def deploy(folder: ModelFolder, logs: Path, arguments: Sequence[str] = ())
 
 
 def _last_line(log: Path) -> str:
-    """What a server said before it ended; the folder that holds the rest is gone by the time a user reads this."""
+    """What a server said before it ended: the log's folder is gone by the time a user reads this."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1].strip() if lines else "It said nothing."
 
@@ -167,10 +167,7 @@ def total(pids: Iterable[int]) -> int:
 
 
 def proportional_of_mapping(pids: Iterable[int], name: str) -> tuple[int, int]:
-    """How much of the file of this name is counted over all these processes, and how large it is in any of them.
-
-    The two are the same if there is one copy for all.
-    """
+    """Of the file of this name: bytes counted over all processes, and its size in any; equal if all share one copy."""
     counted = largest = 0
     for pid in pids:
         size, inside = 0, False

@@ -18,7 +18,7 @@ PARTS: tuple[Part, ...] = get_args(Part)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole measurement. Where the vaults decode alone everything takes users times as long, hence once only.
+    """A whole measurement. Where vaults decode alone, everything takes users times as long, hence once only.
 
     `seconds` bounds the run: each part has a share of it, and begins no round that would exceed its own.
     """

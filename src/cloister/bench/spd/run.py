@@ -69,7 +69,6 @@ class Bench(Measurement[Results]):
         }
 
     async def run(self, parts: Collection[Part]) -> None:
-        """A part that fails is noted with its reason, and the next one is measured."""
         with TemporaryDirectory(prefix="cloister-bench-") as scratch:
             for on_one_server in SERVERS:
                 if wanted := [part for part in on_one_server if part in parts]:
@@ -112,7 +111,7 @@ class Bench(Measurement[Results]):
         )
 
     async def _break_down(self, server: Deployment) -> None:
-        """Figure 7: the service counts its own time; prompts are the vaults' work, so all its steps decode."""
+        """Figure 7: the service counts its own time. Vaults compute the prompts, so all its steps decode."""
         plan, points = self._plan, self._plan.breakdown_points()
         self._watcher.begin("breakdown", len(points))
         for unprotected, partitioned in zip(points[::2], points[1::2], strict=True):

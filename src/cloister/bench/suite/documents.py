@@ -1,5 +1,5 @@
 """What a suite measured, as one JSON document with its targets met or missed, and the files it goes to: JSON, tables as
-Markdown (the command line shows them on a terminal), and figures as PNG. Knows no suite's numbers.
+Markdown (the command line shows them on a terminal), and figures as PNG.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def find(rows: Iterable[Row], **having: Any) -> Row | None:
 
 
 def write_json(document: Document, path: Path) -> None:
-    """Write a document so that two of them can be compared line by line."""
+    """Indented, so that two documents can be compared line by line."""
     write_text(json.dumps(document, indent=2) + "\n", path, "Choose another file.")
 
 
@@ -119,7 +119,7 @@ Size = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A figure of a document: the rows it shows, and who draws them on its panels and says what they are."""
+    """A figure of a document: the rows it shows, and the function that draws them and says what they are."""
 
     rows: Callable[[Document], Any]
     draw: Callable[[Any, tuple[Axes, ...]], str]

@@ -1,5 +1,5 @@
-"""How a suite is measured: part by part, with what is kept when one fails, and who is told how far it is. Sides that
-are compared are measured in turn, round by round, so that whatever else the machine does hits all of them alike.
+"""How a suite is measured: part by part, keeping the others when one fails. Sides that are compared are measured in
+turn, round by round, so that whatever else the machine does hits all of them alike.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Point:
 
 
 class Measures(Protocol):
-    """What is measured: a server that is up."""
+    """A server that is up."""
 
     async def measure(self, point: Point, seed: int) -> RunReport: ...
 
@@ -133,7 +133,7 @@ async def measure_in_turn(
     on_end: Callable[[Point], None] = lambda point: None,
     clock: Callable[[], float] = monotonic,
 ) -> None:
-    """Fill `measured`, which holds what was measured until then should anything fail.
+    """`measured` holds what was measured so far should anything fail.
 
     Every comparison is made once, however long it takes, but for its optional sides; again only while it fits.
     """

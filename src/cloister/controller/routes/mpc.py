@@ -33,11 +33,10 @@ class MpcRoute(Route):
         self._client: MpcClient | None = None
 
     def open(self, client: MpcClient) -> None:
-        """There is a client, or somebody who starts one when it is asked for."""
+        """There is a client, or a keeper that starts one when it is asked for."""
         self._client = client
 
     def ask(self, asked: Asked) -> None:
-        """Hand a prompt over, or tell its frontend why not."""
         ask = asked.ask
         try:
             if self._client is None:
@@ -65,6 +64,5 @@ class MpcRoute(Route):
             self.node.requests.advance(request, message)
 
     def client_gone(self) -> None:
-        """The client ended, and every prompt it held with it."""
         for request in self.node.requests.held_by("mpc"):
             self.node.requests.fail(request, VaultLost.because("vault_lost"))

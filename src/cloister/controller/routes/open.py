@@ -17,7 +17,6 @@ class OpenRoute(Route):
     level = LEVELS["open"]
 
     def submit(self, message: Submit) -> None:
-        """Give the tokens to the service."""
         if message.partitions:
             raise ProtocolError("A frontend sent a message out of turn.")
         try:

@@ -1,9 +1,9 @@
-"""Attention of grouped heads, in the two products every method is made of, and what a prompt's last queries say of
-its tokens (§4.2). Knows nothing of selection.
+"""Attention of grouped heads, in the two products every method is made of, and how much attention a prompt's last
+queries give to its tokens (§4.2). Knows nothing of selection.
 
 `headwise` is one product for all heads. On shares a batched product costs its messages once per head; with one factor
-laid out as a block-diagonal matrix it costs them once, at the same number of bytes, for more local arithmetic. On plain
-numbers it is an ordinary batched product.
+laid out as a block-diagonal matrix it costs them once, for as many bytes and more local arithmetic. On plain numbers it
+is an ordinary batched product.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cloister.mpc.cache.base import PromptLayer, Softmax
 from cloister.mpc.functions.ring import integers, numbers, on_shares, settled
 
 LARGEST_BLOCK = 2**20
-"""Elements of a block-diagonal matrix, above which heads go in several products: its zeros are arithmetic too."""
+"""Elements of a block-diagonal matrix, above which heads go in several products: its zeros cost arithmetic too."""
 
 LARGEST_WIDTH = 64
 """Columns per row, above which each head has a product of its own: SPU multiplies nine rows of 3,465 columns thirty
@@ -37,7 +37,7 @@ def headwise(left: Array, right: Array) -> Array:
     if fractions:
         left, right = integers(left), integers(right)
     parts = [_at_once(left[i : i + at_once], right[i : i + at_once]) for i in range(0, heads, at_once)]
-    # Truncated together, or each head would have messages of its own for that too.
+    # Truncated together: else each head has messages of its own for that.
     return settled(numbers(jnp.concatenate(parts))) if fractions else jnp.concatenate(parts)
 
 
@@ -67,12 +67,12 @@ def scores(queries: Array, keys: Array) -> Array:
 
 
 def fine_scores(queries: Array, keys: Array) -> Array:
-    """The same, fine (functions.ring): for whoever gathers some of them before they are truncated."""
+    """The same, fine (functions.ring): for callers that gather some of them before truncation."""
     return numbers(scores(integers(queries), integers(keys)))
 
 
 def shown(weights: Array, visible: Array) -> Array:
-    """Weights times public integers. Said of the ring's elements, as it would be truncated like a fraction else."""
+    """Weights times public integers, on the ring's elements: a product of numbers would be truncated."""
     return numbers(integers(weights) * visible.astype(integers(weights).dtype))
 
 
@@ -92,7 +92,7 @@ def read_all(
 
 
 def visible_to(new: int, body: int, seen: Array) -> Array:
-    """(n, body + R): the whole body is in every new token's past, of the pinned slots what `seen` says."""
+    """(n, body + R): every new token sees the whole body, and of the pinned slots what `seen` says."""
     return jnp.concatenate([jnp.ones((new, body), jnp.int32), seen], axis=1)
 
 
@@ -103,7 +103,7 @@ def attention_received(prompt: PromptLayer, softmax: Softmax, offset: Array) -> 
     visible = jnp.tri(window, tokens, tokens - window, dtype=jnp.int32)
     weights = softmax.weigh(scores(prompt.queries, prompt.keys), offset) * visible
     present = prompt.values[..., -1]
-    # Padding asks too, and sees nothing: one instead of nothing below, as its answers count for nothing.
+    # Padding asks too and sees nothing: its denominator is made one, and its answers count for nothing.
     absent = jnp.repeat(1 - present[:, tokens - window :], heads // groups, axis=0)[..., None]
     received = added_up(softmax, weights, weighted(weights, present[..., None]) + absent, groups)
     return received * present

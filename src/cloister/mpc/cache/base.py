@@ -14,7 +14,7 @@ The life of one layer's cache:
               choice = method.choose(queries, cache, …)  or the leader's, or one made ahead
               out, cache = method.attend(queries, cache, choice, softmax, offset, seen_slots(…))
 
-Methods of all layers in one batch: stack the layers along G (and H); no function here cares how many heads there are.
+All layers in one batch: stack them along G (and H); no function here depends on the number of heads.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Method(Protocol):
 
         The new tokens' own keys and values are in `cache.pinned_*` already. `seen` is public, (n, R) integers: 1 where
         a new token may see a pinned slot (`n` > 1 occurs when drafts are verified: token i must not see i + 1…).
-        The cache comes back as it was, but from methods that forget while decoding.
+        Only methods that forget while decoding change the cache.
         """
         ...
 

@@ -1,13 +1,13 @@
-"""The two ways in which a party keeps its cache. `FullCache` keeps and reads the whole prompt. `MPCache` is Algorithm
-3: static eviction once after the prefill, query-aware selection at every step.
+"""The two ways a party keeps its cache. `FullCache` keeps and reads the whole prompt. `MPCache` is Algorithm 3: static
+eviction once after the prefill, query-aware selection at every step.
 
     the prompt   | first | ............ middle ............ | last |
     after a look | first | important to all | to some | to none | last |        (IA, IC and UIA of §3)
     the cache      pinned    pinned           body      dropped   pinned, then room for generated tokens
 
-At every step a query reads what is pinned and the clusters of the body that it is most similar to. `Sizes` is what
-follows from public numbers alone, settled before anything is traced. Cross-layer sharing (§4.4, Algorithm 3 lines 13 to
-17 and 23 to 27) is the caller's: it hands a layer the eviction and the choice of its leader (cloister.mpc.cache.plan).
+At every step a query reads the pinned tokens and the clusters of the body that it is most similar to. Cross-layer
+sharing (§4.4, Algorithm 3 lines 13 to 17 and 23 to 27) is the caller's: it hands a layer the eviction and the choice of
+its leader (cloister.mpc.cache.plan).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class FullCache:
 
 @dataclass(frozen=True)
 class Sizes:
-    """All in tokens unless named otherwise. `clusters`, `candidates`, `counts`: coarse level first."""
+    """Follow from public numbers alone. In tokens unless named otherwise; tuples have the coarse level first."""
 
     window: int
     first: int
@@ -110,7 +110,7 @@ class Sizes:
 
     @property
     def needs_order(self) -> bool:
-        """Runs come out of the eviction in any order: only clusters made of several of them must be adjacent again."""
+        """The eviction gives runs in any order; only clusters made of several runs need them adjacent again."""
         return self.granularity < self.clusters[0]
 
     @property

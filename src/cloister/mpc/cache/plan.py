@@ -1,4 +1,4 @@
-"""How a generation keeps its cache: one frozen record, public, agreed on by all parties before anything is computed.
+"""How a generation keeps its cache: one public record, agreed on by all parties before anything is computed.
 
 A party decodes `CachePlan` and nothing else, so it serves the two methods named there. Subclasses may name others.
 """
@@ -48,7 +48,7 @@ class CachePlan(msgspec.Struct, frozen=True):
     selection: Literal["each", "ahead"] = "each"  # with this step's queries, or with those of the step before
 
     def __post_init__(self) -> None:
-        """Plans come from others too: what could not be computed, or would compute without end, is refused."""
+        """Plans come from others too: refuses what cannot be computed, or would compute without end."""
         sizes = (self.granularity, *self.clusters)
         if not (0 < self.budget <= 1 and 0 < self.window <= 1 and 0 < self.static_keep <= 1 and 0 <= self.always <= 1):
             raise PlanError("a share of the prompt lies outside 0 to 1")
@@ -66,7 +66,7 @@ class CachePlan(msgspec.Struct, frozen=True):
         return min(prompt_tokens, max(round(self.budget * prompt_tokens), self.at_least))
 
     def make_method(self, prompt_tokens: int, new_tokens: int) -> Method:
-        """The method for a prompt of `prompt_tokens` (a bucket) and room for `new_tokens` generated ones."""
+        """`prompt_tokens` is a bucket; there is room for `new_tokens` generated ones."""
         from cloister.mpc.cache.methods import MPCache, sizes_of
 
         if self.method == "full" or self.tokens_read(prompt_tokens) == prompt_tokens:
@@ -82,14 +82,14 @@ class CachePlan(msgspec.Struct, frozen=True):
 
 
 RECOMMENDED = CachePlan(shared_layers=1, window=0.03, always=0.3, clusters=(8,), similarity="average")
-"""Among the settings tried on SmolLM2-135M at 1024 tokens (docs/bench/mpc-quality.md) the one that loses little and
-selects among few: sharing a selection between layers, or larger clusters, cost more of the quality than they save."""
+"""Of the settings tried on SmolLM2-135M at 1024 tokens (docs/bench/mpc-quality.md), it loses little and selects among
+few. Sharing a selection between layers, or larger clusters, cost more quality than they save."""
 
 
 def leader(layer: int, plan: CachePlan) -> int:
     """The layer whose eviction and choice `layer` uses (§4.4): itself, or the first of its run of `shared_layers`.
 
-    Both or neither: a choice is of clusters of what the eviction kept, and means nothing where other tokens were kept.
+    Both or neither: a choice names clusters of what the eviction kept, and means nothing where other tokens were kept.
     """
     if layer < ALONE or plan.method != "mpcache":
         return layer

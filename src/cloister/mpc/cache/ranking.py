@@ -1,17 +1,17 @@
 """The best k of C secret numbers, as one-hot rows ready to gather with. Two ways:
 
-`shuffled_rows` needs neither sorting nor equality tests. The numbers are put into a secret random order, and *in that
-order* numbers are compared and the comparisons revealed: C different numbers under a uniformly random order have
-uniformly random ranks, whatever the numbers are, and which of them is larger follows from their ranks. So may what is
-compared next (`Groups`). Rows of the secret permutation are then taken by public index. For all this
-to tell nothing, no two numbers may be equal (clusters of padding would be): `without_ties` sees to it.
+`shuffled_rows` needs neither sorting nor equality tests. The numbers are put into a secret random order, compared *in
+that order*, and the comparisons are revealed: C different numbers under a uniformly random order have uniformly random
+ranks, whatever the numbers are, and every comparison follows from the ranks. So may what is compared next (`Groups`).
+Rows of the secret permutation are then taken by public index. This tells nothing only if no two numbers are equal
+(clusters of padding would be): `without_ties` ensures that.
 
 `gathered_rows` is the paper's: secret top-k indices, each made one-hot by comparing with every position (Algorithm 2).
 
-Which of C shuffled numbers meet whom is public arithmetic, so that the k largest are known after two rounds. Numbers
-meet in groups first, each everyone in its group. Then the i-th of one group needs to meet the j-th of another (from 0)
-only where i + j < k: beyond, whoever wins, the loser has k better ones in these two groups already, which both groups'
-earlier meetings tell. Numbers among the first k lose only meetings that are held, so their ranks are exact.
+Public arithmetic decides which of C shuffled numbers meet, so that the k largest are known after two rounds. In the
+first, each number meets all others of its group. In the second, the i-th of one group meets the j-th of another (from
+0) only where i + j < k: beyond that, the loser has k better ones in these two groups already, as the first round
+showed. Numbers among the first k lose only meetings that are held, so their ranks are exact.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Integers = NDArray[np.int32]
 Pairs = list[tuple[int, int]]
 
 MOST = 16
-"""Groups tried."""
+"""Most groups that are tried."""
 
 LARGEST_TABLE = 2**19
 """Elements of a round's public matrix, which is part of the program."""
@@ -79,7 +79,7 @@ class Groups:
 
     @property
     def own(self) -> Integers:
-        """(C,): everyone's group."""
+        """(C,): each number's group."""
         return np.repeat(np.arange(self.count, dtype=np.int32), self.sizes)
 
     @property
@@ -103,7 +103,7 @@ class Groups:
 
 
 def groups_for(numbers: int, wanted: int) -> Groups | None:
-    """The groups with the fewest meetings; None where one round of all is better, as a round is nine messages."""
+    """The groups with the fewest meetings; None where one round of all is better: a round is nine messages."""
     every = [Groups(numbers, count, wanted) for count in range(2, min(numbers // 2, MOST) + 1)]
     worth = [groups for groups in every if 4 * _meetings(groups) <= numbers * (numbers - 1)]
     small = [groups for groups in worth if numbers * len(groups.first.pairs) <= LARGEST_TABLE]

@@ -1,10 +1,9 @@
-"""Clusters of adjacent tokens (§4.3): how alike a query and a cluster are, by the clusters' marks, which are computed
-once after the prefill; clusters chosen level by level, all heads at once; and attention over the chosen.
+"""Clusters of adjacent tokens (§4.3): their marks, computed once after the prefill; how similar queries are to them;
+clusters chosen level by level, all heads at once; and attention over the chosen.
 
-`gather="keys"` takes chosen keys and values out of the body, as the paper. `"scores"` takes out less: the scores of the
-whole body are one product whose cost is its output, so only the chosen *scores* are gathered, only they are truncated
-and become weights, and the weights are put back into place to meet the values of the whole body: nothing of the size
-k x d is gathered.
+`gather="keys"` takes chosen keys and values out of the body, as the paper does. `"scores"` takes out less: the scores
+of the whole body are one product whose cost is its output; only the chosen *scores* are gathered, truncated and made
+weights; the weights are put back into place to meet the values of the whole body. Nothing of size k x d is gathered.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from cloister.mpc.functions.ring import integers, numbers, settled
 
 Similarity = Literal["linear", "max", "average"]
 Together = Literal["sum", "max"]
-"""How queries that share a choice are heard: their sum, one product for all; or each by itself, then the largest."""
+"""How queries that share a choice are combined: summed, one product for all; or each alone, then the largest."""
 
 
 def cluster_marks(keys: Array, size: int, similarity: Similarity, alpha: float) -> Array:
@@ -64,7 +63,7 @@ def upper_bound(queries: Array, marks: Array) -> Array:
 
 
 def _agreed(single: Array) -> Array:
-    """(G, C, q) → (G, C). Of several queries, the one to which a cluster stands out most has its say."""
+    """(G, C, q) → (G, C). Of several queries, the one to which a cluster stands out most counts."""
     if single.shape[-1] == 1:
         return single[..., 0]
     return jnp.max(single - jnp.mean(single, axis=1, keepdims=True), axis=-1)

@@ -1,16 +1,15 @@
-"""One answer at the level `mpc`: prompt in, tokens out, pass by pass, and what is told of it to who waits.
+"""One answer at the level `mpc`: prompt in, tokens out, pass by pass, with its progress.
 
-Knows tokens, guesses and when an answer ends. It knows neither shares nor sockets: `TokenPasses` does.
+Knows tokens, guesses and when an answer ends. Knows neither shares nor sockets: `TokenPasses` does.
 
-Guesses at the answer's next tokens are verified by the parties in one pass (prompt lookup): what followed the last few
-tokens when they occurred before, in the prompt or in the answer, is likely to follow again. Only whoever holds the
-prompt guesses; the parties learn that a pass was wide and how much of it was kept, not the guesses. A wrong guess
-changes no token: each column's token is chosen as if it had been computed alone.
+The parties verify guesses at the next tokens in one pass (prompt lookup): what followed the last few tokens when they
+occurred before, in the prompt or in the answer, is likely to follow again. Only the holder of the prompt guesses; the
+parties learn that a pass was wide and how much of it was kept, not the guesses. A wrong guess changes no token: each
+column's token is chosen as if it had been computed alone.
 
-A token is chosen on shares, or from logits opened to whoever holds the prompt. On shares it is the greatest of logits +
-noise, and the noise is dealt as a secret: temperature x Gumbel noise draws by probability (the Gumbel-max trick),
-logit_bias and the penalties that add up are put on top. What else there is (filters, a penalty that multiplies,
-logprobs) needs the logits themselves.
+A token is chosen on shares, or from logits opened to the holder of the prompt. On shares it is the greatest of logits +
+noise, with the noise dealt as a secret: temperature x Gumbel noise draws by probability (the Gumbel-max trick), plus
+logit_bias and the additive penalties. All else (filters, a penalty that multiplies, logprobs) needs the logits.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _WEIGHT_OF_THE_LAST = 0.5
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Request:
-    """Whoever waits for an answer, and what is to be known of it."""
+    """Who waits for an answer, and what was asked for."""
 
     id: int
     prompt: tuple[int, ...]
@@ -94,7 +93,7 @@ def _given(request: Request, opened: NDArray[np.generic], draft: Sequence[int], 
 
 
 def propose(tokens: Sequence[int], most: int) -> tuple[int, ...]:
-    """At most so many tokens that may come next; none where the last ones are new."""
+    """At most so many tokens that may come next; none where the last ones have not occurred before."""
     if most < 1:
         return ()
     for length in range(min(LONGEST, len(tokens) - 1), SHORTEST - 1, -1):
@@ -108,7 +107,7 @@ def propose(tokens: Sequence[int], most: int) -> tuple[int, ...]:
 class Drafts:
     """Guesses for one answer, of `width` tokens or none: passes of few widths, so few programs.
 
-    After `PATIENCE` guesses in a row of which nothing was kept, it guesses no more for as many tokens as it is long.
+    After `PATIENCE` guesses in a row of which nothing was kept, it rests for four times `width` tokens.
     """
 
     PATIENCE = 2
@@ -151,11 +150,10 @@ class Pace:
         return self._before if self._measured is None else self._measured
 
     def pass_begins(self) -> None:
-        """The parties are asked for the next tokens."""
         self._begun = self._clock()
 
     def layer_done(self, done: int) -> Progress | None:
-        """So many layers are through; what to tell, if it is time to tell something."""
+        """So many layers are through. Returns what to tell, if it is time for that."""
         now = self._clock()
         if now - self._told < SECONDS_BETWEEN_NEWS:
             return None
@@ -163,7 +161,7 @@ class Pace:
         return Progress(self._token, min(done, self._layers), self._layers, self.seconds_per_token)
 
     def pass_done(self, tokens: int, *, prompt: bool = False) -> None:
-        """It gave so many tokens. The prompt's own pass is no measure of those that follow."""
+        """The prompt's own pass is no measure of those that follow."""
         self._token += tokens
         if prompt or not tokens:
             return
@@ -180,12 +178,12 @@ class Chooser(ABC):
     kind: Answer
 
     def noise(self, draft: Sequence[int]) -> NDArray[np.float32] | None:
-        """What is to be added to the logits of the next tokens: a column for each, as if `draft` came true."""
+        """What is added to the logits of the next tokens: a column for each, as if `draft` came true."""
         return None
 
     @abstractmethod
     def choose(self, opened: NDArray[np.generic], column: int) -> tuple[int, TokenLogprob | None]:
-        """The next token out of what a pass opened, and its logprob where that was asked for."""
+        """The next token out of what a pass opened, and its logprob if asked for."""
 
 
 class OnShares(Chooser):
@@ -245,7 +243,7 @@ class FromLogits(Chooser):
 
 
 def chooser_for(prompt: Sequence[int], params: SamplingParams, vocabulary: int) -> Chooser:
-    """Whoever chooses as the parameters say; InvalidRequest for what cannot be done on shares."""
+    """InvalidRequest for what cannot be done on shares."""
     if params.logit_bias and max(params.logit_bias) >= vocabulary:
         raise InvalidRequest(f"logit_bias has ids outside the vocabulary of {vocabulary}.", param="logit_bias")
     logits = params.mpc_reveal == "logits"
@@ -256,7 +254,7 @@ def chooser_for(prompt: Sequence[int], params: SamplingParams, vocabulary: int) 
 
 
 def gumbel(seed: int, index: int, count: int) -> NDArray[np.float32]:
-    """Gumbel noise for the answer's token of this index: of (seed, index) and of nothing else."""
+    """Gumbel noise for the answer's token of this index: depends on (seed, index) alone."""
     uniform = np.random.Generator(np.random.Philox(key=[seed, index])).random(count)
     tiny = np.finfo(np.float64).tiny
     noise: NDArray[np.float32] = (-np.log(-np.log(uniform + tiny) + tiny)).astype(np.float32)

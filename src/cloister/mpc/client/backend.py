@@ -1,4 +1,4 @@
-"""A client in this very process, as a Backend: what a gateway on a user's own machine computes with.
+"""A client in this process, as a Backend: what a gateway on a user's own machine computes with.
 
 The prompt stays in this process; what leaves it are shares. There is one level, `mpc`, and no other.
 """

@@ -1,9 +1,8 @@
-"""The client of the parties: it reads a prompt, has the parties compute on shares of it, and puts the answer's tokens
-together.
+"""The client of the parties: reads a prompt, has the parties compute on shares of it, joins the answer's tokens.
 
 To its controller (or to `client.backend`, on a user's own machine) it is a vault: it takes Confide and Cancel and says
-Understood, Tokens and Failed. One answer at a time is computed, since one takes all that the parties have; the others
-wait in order. It knows no HTTP and no sockets; how shares reach the parties is the affair of `ModelAtParties`.
+Understood, Tokens and Failed. One answer at a time is computed, since it takes all that the parties have; the others
+wait in order. Knows no HTTP and no sockets: `ModelAtParties` brings shares to the parties.
 """
 
 from __future__ import annotations
@@ -68,7 +67,6 @@ class Client:
         self._seconds_per_token: float | None = None
 
     def hear(self, message: Confide | Cancel) -> None:
-        """Take a prompt, or forget one."""
         if isinstance(message, Cancel):
             if task := self._tasks.pop(message.request_id, None):
                 task.cancel()
@@ -144,7 +142,7 @@ def make_client(
     vocabulary: int | None = None,
     draft_tokens: int = 0,
 ) -> Client:
-    """A client for the model that the parties have; SetupError if it is not the folder's."""
+    """SetupError if the parties' model is not the folder's."""
     if vocabulary is not None and vocabulary != parties.shape.vocabulary:
         raise SetupError(
             f"The parties' model has a vocabulary of {parties.shape.vocabulary}, ours of {vocabulary}.",

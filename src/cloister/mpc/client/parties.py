@@ -5,7 +5,7 @@
     await session.deal("coarse", one_hots)
     answer = await session.run("prefill")
 
-Runs where the secrets are. Knows no tokens and no model; what to deal is `model.programs.dealt`'s to say.
+Runs where the secrets are. Knows no tokens and no model; `model.programs.dealt` says what to deal.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Parties:
 
     @classmethod
     async def connect(cls, config: PartiesConfig, own: Credentials, patience_s: float = 0.0) -> Parties:
-        """Connections to all; raises where one cannot be had within the patience or is not who it should be."""
+        """Raises where a party does not answer within the patience or is not who it should be."""
         end = asyncio.get_running_loop().time() + patience_s
         tls = client_tls(config.path(config.authority), own)
         while True:
@@ -155,7 +155,7 @@ class Parties:
     async def deal(
         self, announced: msgspec.Struct, slabs: Iterable[NDArray[np.generic]], piece: Callable[[bytes], msgspec.Struct]
     ) -> None:
-        """An announcement for all, then fresh shares, one for each party, in messages that `piece` makes."""
+        """An announcement for all, then each party's fresh shares, in messages that `piece` makes."""
         from cloister.mpc.shares import content_of, pieces
 
         for connection in self.connections:
@@ -179,7 +179,6 @@ class Parties:
         return message
 
     async def next_of_all(self, kind: type[M], session: bytes | None = None) -> list[M]:
-        """The next message of each party."""
         return [await self.next(rank, kind, session) for rank in range(len(self.connections))]
 
     def forget(self, session: bytes) -> None:
@@ -220,7 +219,7 @@ class Parties:
 
 
 class Session:
-    """One generation. One thing at a time: deal, then run, then deal again."""
+    """One generation: deal, then run, then deal again; never two at once."""
 
     def __init__(self, parties: Parties, name: bytes) -> None:
         self._parties = parties
@@ -236,7 +235,7 @@ class Session:
             raise PartyLost("A party was lost while it was dealt to.", hint="Try again.") from None
 
     def forget(self) -> None:
-        """Over; the parties delete all of it."""
+        """The parties delete all of it."""
         self._parties.forget(self._name)
 
     async def run(
@@ -276,7 +275,7 @@ class Session:
 
 
 class PartyState(msgspec.Struct, frozen=True):
-    """One party. `problem` is why it is not ready, in words."""
+    """`problem`: why it is not ready."""
 
     rank: int
     address: str
@@ -304,7 +303,7 @@ async def ask_all(config: PartiesConfig, own: Credentials) -> list[PartyState]:
 
 
 async def _connect(config: PartiesConfig, rank: int, tls: ssl.SSLContext) -> tuple[Connection, Welcome]:
-    """A connection to one party and what it says of itself: the right certificate, our version, our settings."""
+    """A connection to one party and what it says of itself. Checks its certificate, version and settings."""
     place = config.party[rank]
     address = Address.parse(place.control)
     where = f"Party {rank} ({address})"

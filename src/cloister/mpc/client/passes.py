@@ -23,10 +23,7 @@ from cloister.mpc.model.shape import ModelShape, bucket_of, one_hots, permutatio
 
 
 class ModelAtParties:
-    """The parties and the model dealt to them. Connects when it must: a party that was lost may be back.
-
-    `shape` is the model's, once `connect` has asked for it.
-    """
+    """Connects when it must: a lost party may be back. `shape` is the model's, once `connect` has asked for it."""
 
     shape: ModelShape
 
@@ -38,7 +35,7 @@ class ModelAtParties:
 
     @classmethod
     async def reach(cls, file: Path, patience_s: float, key: Path | None = None) -> ModelAtParties:
-        """The parties of this file, once they are ready. Our key lies beside it, unless another is given."""
+        """Waits until the parties of this file are ready. Our key lies beside it, unless another is given."""
         config = read_config(file)
         key = key or file.parent / DEFAULT_CLIENT_KEY
         if not key.is_file():
@@ -90,10 +87,7 @@ class TokenPasses:
         return await self._session.run("prefill", on_progress=self._told)
 
     async def step(self, at: int, tokens: Sequence[int], noise: NDArray[np.float32] | None) -> NDArray[np.generic]:
-        """Compute these tokens, of which the first is the answer's token of number `at`; what follows each of them.
-
-        What was computed before for `at` and beyond is forgotten: guesses that were wrong.
-        """
+        """Compute the answer's tokens from number `at` on, forgetting wrong guesses there; what follows each."""
         columns = len(tokens)
         await self._deal(dealt(self._programs, columns), tokens, columns, self._prompt + at, noise)
         return await self._session.run("step", at, columns, self._told)

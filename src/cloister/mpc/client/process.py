@@ -1,8 +1,8 @@
 """The client as a process: `python -m cloister.mpc.client.process FD`, started by the controller.
 
-Joins the controller's socket, the tokenizer and the parties. It prints nothing that came from a request. It shuts
-itself in as far as a process can that must reach parties over TCP: it writes no file, starts no program, leaves no
-dump. A vault's seal is tighter (docs/mpc.md says by what).
+Joins the controller's socket, the tokenizer and the parties. It prints nothing that came from a request. It is confined
+as far as a process can be that must reach parties over TCP: it writes no file, starts no program, leaves no dump. A
+vault is confined more (docs/mpc.md says how).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def forbid_writing_and_executing() -> bool:
-    """For this thread and those it starts, so before there are others; whether the kernel could do it."""
+    """Holds for this thread and those it starts, so call it before others start. Whether the kernel could do it."""
     tempfile.tempdir = os.devnull  # libraries ask for the folder's name when imported, and would look for one to write
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     if not (version := landlock.abi()):
@@ -73,7 +73,6 @@ class _PathBeneath(ctypes.Structure):
 
 
 async def serve(controller: socket.socket) -> None:
-    """Serve until the controller hangs up."""
     from cloister.messages.lifecycle import start_failed
     from cloister.messages.vault import StartMpcClient, ToMpcClient
     from cloister.mpc.connection import Connection

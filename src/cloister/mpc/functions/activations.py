@@ -14,7 +14,7 @@ EDGE = 7.0
 
 GATES_ARE_DIVIDED_BY = 8
 RESULTS_ARE_MULTIPLIED_BY = 4
-"""By whoever orders the gates, and undone by the matrices around: on shares, dividing costs messages."""
+"""By whoever orders the gates; the matrices around undo it, since dividing on shares costs messages."""
 
 CALM_WITHIN = 13.0
 WILD_EDGE = 8.5
@@ -24,8 +24,7 @@ def silu(x: Array) -> Array:
     """x * sigmoid(x), elementwise, for any x: within 0.0073, and within 0.0013 for |x| < 1, where most gates are.
 
     E is a polynomial of degree 8 in v = (x/6)^2, built of three products with constants found by search (weighted
-    minimax); sums cost nothing. 25 messages, 564 bytes an element on ABY3, where the library's takes
-    78 and 1,800.
+    minimax); sums cost nothing. 25 messages, 564 bytes an element on ABY3; the library's takes 78 and 1,800.
     """
     sixth = x * (1 / 6)
     v = sixth * sixth
@@ -96,8 +95,7 @@ def gelu(x: Array) -> Array:
     """x * Phi(x), elementwise, for any x: within 0.0045, and within 0.0012 for |x| < 1.
 
     E is a polynomial of degree 4 in v = (x/4)^2, built of two products with constants found by search (weighted
-    minimax); sums cost nothing. 22 messages, 512 bytes an element on ABY3, where the library's takes 64 and 1,108
-    and is off by up to 0.08.
+    minimax); sums cost nothing. 22 messages, 512 bytes an element on ABY3; the library's: 64, 1,108, up to 0.08 off.
     """
     quarter = x * (1 / 4)
     v = quarter * quarter

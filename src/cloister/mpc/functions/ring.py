@@ -24,7 +24,7 @@ _on_shares: ContextVar[bool] = ContextVar("on_shares", default=False)
 
 @contextmanager
 def tracing_for_shares() -> Iterator[None]:
-    """While this lasts, what is traced will run on shares."""
+    """Meanwhile, what is traced will run on shares."""
     token = _on_shares.set(True)
     try:
         yield
@@ -48,7 +48,7 @@ def reveal(value: Array) -> Array:
 
 
 FRACTION_BITS = 18
-"""Of the fixed point of runtimes, and of tables: what a product has too many of."""
+"""Of the runtimes' fixed point and of tables; a product has twice as many until it is truncated."""
 
 
 def integers(numbers: Array) -> Array:

@@ -1,13 +1,13 @@
 """The decoder, on columns: activations are (D, n), weights (out, in). Pure JAX, alike on shares and on plain numbers.
 
-From a client's one-hots to columns of the residual stream (`embed`), through one layer at a time (`prompt_layer`,
-`step_layer`), to the next token or its logits (`answer`). Knows neither caches' methods from within nor how functions
-are computed. `present` is (1, n): 1 where a column holds a token, 0 where it pads. A padding column is zero on entry,
-small noise afterwards, and its values are zero exactly: what keys or scores its noise may lead to weighs nothing.
+`embed` makes columns of the residual stream from a client's one-hots, `prompt_layer` and `step_layer` compute one
+layer, `answer` gives the next token or its logits. Knows neither how caches nor how functions work inside. `present` is
+(1, n): 1 where a column holds a token, 0 where it pads. A padding column is zero on entry and small noise afterwards;
+its values are exactly zero, so whatever keys or scores its noise leads to weigh nothing.
 
-One-hots are integers, so nothing is truncated: the two of a token are multiplied out (one message) and meet the matrix.
-Sampling is argmax(logits + temperature x Gumbel noise): the client deals the noise, so neither its temperature nor its
-luck is known to anyone.
+One-hots are integers, so nothing is truncated: the two of a token are multiplied (one message), then meet the matrix.
+Sampling is argmax(logits + temperature x Gumbel noise): the client deals the noise, so nobody else learns its
+temperature or its draw.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from cloister.mpc.model.shape import ModelShape
 from cloister.mpc.model.weights import LayerWeights, OuterWeights
 
 BLOCK = 256
-"""Columns of a prompt computed at once: the scores of a block are the most memory a prefill needs."""
+"""Columns of a prompt computed at once: a block's scores are the most memory a prefill needs."""
 
 FAR = 48
 """How far the first token's score of itself is lowered (see `_causal`): e^-48 of anything is nothing."""
 
 EMBED_BLOCK = 64
-"""Columns whose one-hots are multiplied out at once, for memory's sake."""
+"""Columns whose one-hots are multiplied at once, to bound memory."""
 
 
 class Angles(NamedTuple):
@@ -103,11 +103,10 @@ class Decoder:
     def _causal(
         self, queries: Array, keys: list[Array], values: list[Array], offset: Array, present: Array, first: Array
     ) -> Array:
-        """Attention of the last block over itself, causally, and over all blocks before it.
+        """Causal attention of the last block over itself and over all blocks before it.
 
-        The first token sees itself alone, so its score does not matter, yet it is the one that calibration could not
-        keep in range: it is lowered to nothing, and the answer put in its place. Padding sees nothing, and nothing over
-        nothing must not become something: its denominator is made one.
+        The first token sees only itself, so its score does not matter, but calibration cannot keep it in range: it is
+        lowered to nothing, and the answer is put in its place. Padding sees nothing: its denominator is made one.
         """
         softmax, columns = self.functions.softmax, queries.shape[1]
         every_key, every_value = jnp.concatenate(keys, axis=1), jnp.concatenate(values, axis=1)
@@ -144,7 +143,7 @@ class Decoder:
         return self.finish(hidden, out, weights, _ones(hidden), epsilon), cache, choice, new.queries
 
     def new_columns(self, epsilon: Array, hidden: Array, weights: LayerWeights, angles: Angles) -> Attended:
-        """Queries, keys and values of generated tokens: all of them are there."""
+        """Of generated tokens: no column is padding."""
         return self._project(hidden, weights, angles, _ones(hidden), epsilon)
 
     def _project(
@@ -176,13 +175,13 @@ class Decoder:
         return written
 
     def logits(self, outer: OuterWeights, hidden: Array) -> Array:
-        """(V, n), fine (functions.ring): whoever compares them need not have them truncated."""
+        """(V, n), fine (functions.ring): comparing them needs no truncation."""
         normed = self._normalise(hidden, self.shape.epsilon * self.shape.scales[-1] ** 2)
         if self.shape.tied:
             matrix, columns = outer.embedding, normed * outer.gain
         else:
             matrix, columns = outer.head, self._with_biases(normed, jnp.ones((1, hidden.shape[1]), hidden.dtype))
-        # A number times an integer is not truncated, and the matrix, much the larger, need not be copied for it.
+        # A number times an integer is not truncated; scaling the much larger matrix would copy it.
         fine_logits: Array = matrix @ integers(columns).astype(matrix.dtype)
         return fine_logits
 
@@ -203,14 +202,14 @@ class Decoder:
 
 
 def _squares(hidden: Array) -> Array:
-    """(D, n) → (1, n), each column with itself: a product costs what comes out of it, and n is less than D."""
+    """(D, n) → (1, n), each column with itself: a product costs by its output, and n is less than D."""
     elements, columns = integers(hidden), hidden.shape[1]
     own = (elements.T @ elements) * np.eye(columns, dtype=elements.dtype)
     return settled(numbers(jnp.ones((1, columns), elements.dtype) @ own))
 
 
 def _ones(hidden: Array) -> Array:
-    """Out of shares: public ones among them would have to be shared first, which is a message."""
+    """Made from shares: public ones would have to be shared first, which is a message."""
     return hidden[:1] - hidden[:1] + 1
 
 

@@ -72,7 +72,7 @@ class Generation:
         return f"{self._name}/answer"
 
     def prefill(self) -> None:
-        """The prompt through all layers; afterwards its cache stands and the first answer is there."""
+        """The prompt through all layers: fills the cache and gives the first answer."""
         programs, shape, columns = self._programs, self._programs.shape, self._programs.outline.prompt_tokens
         self._begin()
         self._place(-columns, columns)
@@ -90,8 +90,8 @@ class Generation:
     def step(self, at: int, columns: int = 1) -> None:
         """Generated tokens at positions `at`, `at` + 1, … through all layers; an answer for each of them.
 
-        The first token the prefill answered goes to position 0. Drafts are columns beyond the first; those that prove
-        wrong are forgotten by the next step's `at`, which lies before them.
+        The prefill's token goes to position 0. Columns beyond the first are drafts; those that prove wrong are
+        forgotten by the next step, whose `at` lies before them.
         """
         programs, shape = self._programs, self._programs.shape
         if not 0 <= at <= self._written:
@@ -185,7 +185,7 @@ class Generation:
             self._runtime.del_var(f"{self._name}/{whose}/shuffles/{at}")
 
     def _variable(self, where: Mapping[str, str], path: str) -> str:
-        """What a program means by `path`: the longest beginning of it that `where` knows, else the generation's own."""
+        """The variable of `path`: by the longest beginning of it that `where` knows, else the generation's own."""
         parts = path.split("/")
         for length in range(len(parts), 0, -1):
             if (prefix := where.get("/".join(parts[:length]))) is not None:

@@ -1,7 +1,7 @@
 """What parties compute: named programs, compiled by each party from its own code for public shapes.
 
-A program's inputs and outputs are trees with names ("cache/keys", "weights/qkv"); which variables of a runtime they are
-is the affair of `generation`. What a program returns as it was given is not written again. Knows no shares.
+A program's inputs and outputs are trees with names ("cache/keys", "weights/qkv"); `generation` knows which variables of
+a runtime they are. An input that a program returns unchanged is not written again. Knows no shares.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Outline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def outline_of(spec: GenerationSpec) -> Outline:
-    """The spec as it travels, read; InvalidRequest where it makes no sense."""
+    """Decodes the spec; InvalidRequest where it makes no sense."""
     try:
         return msgspec.convert(msgspec.structs.asdict(spec) | {"cache": msgspec.json.decode(spec.cache)}, Outline)
     except (msgspec.MsgspecError, ValueError):
@@ -53,9 +53,9 @@ def outline_of(spec: GenerationSpec) -> Outline:
 
 
 class Program(NamedTuple):
-    """Compiled code and the names of what goes in and out; then public arrays, which are its last inputs.
+    """Compiled code with the names of its inputs and outputs; `constants` are public arrays, its last inputs.
 
-    SPU reads a program's text each time it is run: arrays within it took a tenth of a layer's time.
+    SPU reads a program's text at every run: arrays within it took a tenth of a layer's time.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Programs:
     """All programs of one outline, compiled when first asked for. Threads may share it."""
 
     def __init__(self, shape: ModelShape, outline: Outline, like: Programs | None = None) -> None:
-        """`like` are the programs of an outline that differs in its answer alone: what they share is compiled once."""
+        """`like`: programs of an outline that differs only in its answer; what both have in common is compiled once."""
         self.shape = shape
         self.outline = outline
         self.decoder = Decoder(shape, BUNDLES[outline.functions])
@@ -252,12 +252,12 @@ class Programs:
 PUBLIC = ("angles", "epsilon", "slot", "factor")
 
 APART = 64
-"""Constants of so many numbers are given beside a program's text, not within it."""
+"""Constants of at least so many numbers are given beside a program's text, not within it."""
 
 
 @lru_cache(maxsize=8)
 def programs_for(shape: ModelShape, outline: Outline) -> Programs:
-    """The programs of these shapes, kept for the next generation that has the same."""
+    """The programs of these shapes, kept for the next generation with the same."""
     plain = msgspec.structs.replace(outline, answer="token")
     return Programs(shape, outline, None if outline == plain else programs_for(shape, plain))
 

@@ -1,9 +1,9 @@
-"""What is public of a model: its sizes and its kind. Parties compile their programs from this and nothing else. And
-what a client deals by it: one-hots of its tokens, permutations drawn at random.
+"""What is public of a model: its sizes and its kind. Parties compile their programs from this alone. Also what a client
+deals by it: one-hots of its tokens, random permutations.
 
-Knows no weights. The residual stream of layer i is kept multiplied by `scales[i]`, a power of two, so that neither its
-squares overflow the ring nor its digits drown in the fixed point's last bits (see calibration). Where `calm` is not 0,
-the MLPs' neurons are ordered: the first `calm` of each layer have gates that stay within the range of a polynomial.
+Knows no weights. The residual stream of layer i is kept multiplied by `scales[i]`, a power of two, so that its squares
+do not overflow the ring and its digits are not lost in fixed point (see calibration). Where `calm` is not 0, the MLPs'
+neurons are ordered: the first `calm` of each layer have gates that stay within the range of a polynomial.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ModelShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return int(self.biases)
 
     def angles(self, first: int, columns: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Cosines and sines (columns, head_size) of positions first, first + 1, …; zero wide where none turns."""
+        """Cosines and sines (columns, head_size) of positions first, first + 1, …; no columns where nothing rotates."""
         half = np.outer(np.arange(first, first + columns), np.asarray(self.rotation, dtype=np.float64))
         both = np.concatenate([half, half], axis=1)
         return np.cos(both).astype(np.float32), np.sin(both).astype(np.float32)

@@ -1,10 +1,10 @@
 """A model's matrices as programs on shares want them: few, folded, (out, in), float32 numpy.
 
-Folded in: the norms' gains into the matrix after them, 1/sqrt(d) into the queries, q, k and v into one matrix and gate
-and up into another, biases as a last column (their input gets a row that is 1 where there is a token), the residual
-stream's scale into what writes to it, the order of an MLP's neurons (see shape) into its two matrices. LayerNorm is
-RMSNorm on a centred stream, so for GPT-2 everything that writes to the stream is centred here and nobody subtracts a
-mean later. Knows files' names for tensors; knows nothing of shares.
+Folded in: norms' gains into the next matrix; 1/sqrt(d) into the queries; q, k and v into one matrix, gate and up into
+another; biases as a last column (their input gets a row that is 1 where there is a token); the residual stream's scale
+into what writes to it; the order of an MLP's neurons (see shape) into its two matrices. LayerNorm is RMSNorm on a
+centred stream: for GPT-2 all that writes to the stream is centred here, and no mean is subtracted later. Knows tensors'
+names in files; knows nothing of shares.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def read_weights(
 ) -> ModelWeights:
     """The folder's matrices, folded for this shape (its `scales` included). `offsets`: (layers, H), else zeros.
 
-    `order`: (layers, F), each layer's neurons, the calm ones first; else as they are. Read where some are calm.
+    `order`: (layers, F), each layer's neurons, the calm ones first; else as they are. Used only where some are calm.
     """
     parts = _llama if shape.positions == 0 else _gpt2
     if offsets is None:

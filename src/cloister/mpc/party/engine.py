@@ -1,8 +1,8 @@
 """A party's engine: the process that holds shares and computes on them, for one epoch.
 
-It compiles every program from its own code, runs what its party tells it, and gives back results' shares. It speaks to
-its party and, through sockets in a private folder, to the tunnel; it has no network of its own where the kernel allows
-that. Whether a dealer may do what it asks is the party's affair (sessions); whether it makes sense is checked here.
+It compiles every program from its own code, runs what its party tells it, and gives back the results' shares. It speaks
+to its party and, through sockets in a private folder, to the tunnel; where the kernel allows it, it has no network. The
+party checks whether a dealer may ask for something (sessions); the engine checks whether it makes sense.
 """
 
 from __future__ import annotations
@@ -64,7 +64,6 @@ class Engine:
         self._sessions: dict[bytes, _Session] = {}
 
     def connect(self) -> None:
-        """Link with the other engines."""
         from spu import Runtime, libspu
 
         from cloister.mpc import shares
@@ -94,7 +93,6 @@ class Engine:
             self._runtime.set_var(weight.head.name, shares.share_of(weight.head, self._kind, content))
 
     def hear(self, order: Open | Put | Piece | Run) -> None:
-        """What is asked of one session."""
         match order:
             case Open():
                 self.open(order)
@@ -124,7 +122,7 @@ class Engine:
         session = self._sessions[order.session] = _Session(name, programs, generation)
 
     def piece(self, order: Piece) -> None:
-        """More of a share; when it is whole it becomes one of the session's variables."""
+        """More of a share; a whole one becomes one of the session's variables."""
         from cloister.mpc import shares
 
         session = self._session(order.session)
@@ -138,7 +136,6 @@ class Engine:
             session.coming, session.bytes = None, bytearray()
 
     def run(self, order: Run) -> None:
-        """One pass, and its results' shares."""
         from cloister.mpc import shares
 
         session = self._session(order.session)
@@ -158,7 +155,6 @@ class Engine:
         self._party.send(Done(order.session, order.number))
 
     def close(self, name: bytes) -> None:
-        """Forget a session's variables."""
         session = self._sessions.pop(name, None)
         if session is None:
             return
@@ -184,7 +180,7 @@ class _Session:
         self.bytes = bytearray()
 
     def check(self, order: Run) -> None:
-        """Whether exactly what this pass needs was dealt. All parties come to the same verdict: heads are compared."""
+        """Exactly what this pass needs must have been dealt. All parties reach the same verdict: heads are compared."""
         from cloister.mpc.model.programs import dealt
 
         needed = dealt(self.programs, None if order.kind == "prefill" else order.columns)
@@ -194,7 +190,6 @@ class _Session:
 
 
 def serve(party: BlockingEndpoint[msgspec.Struct]) -> None:
-    """Until the party hangs up."""
     start = party.next()
     if not isinstance(start, StartEngine):
         raise ProtocolError("An engine is told its settings first.")
@@ -218,19 +213,19 @@ def serve(party: BlockingEndpoint[msgspec.Struct]) -> None:
 
 
 def _leave_network() -> None:
-    """An empty network: its sockets are files in a folder. Where the kernel refuses, it stays in its party's."""
+    """Moves to an empty network: its sockets are files. Where the kernel refuses, it stays in its party's."""
     ctypes.CDLL(None).unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
 
 
 def _silence() -> None:
-    """SPU logs on its own; where it is, what it says, and what of it is secret is nothing we could vouch for."""
+    """SPU logs on its own, and we cannot be sure that what it logs is no secret."""
     null = os.open("/dev/null", os.O_WRONLY)
     for standard in (1, 2):
         os.dup2(null, standard)
 
 
 def main() -> NoReturn:
-    """Hardened first of all. It prints nothing but the type and place of an error of ours."""
+    """Hardens first of all. Prints nothing but the type and place of an error of ours."""
     control = begin_child("mpc-engine")
     status = 0
     try:

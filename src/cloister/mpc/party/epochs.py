@@ -1,9 +1,8 @@
-"""Epochs: all engines live and die together, since a broken link between them cannot be mended. Rank 0 leads, the other
-parties follow.
+"""Epochs: all engines live and die together, since a broken link between them cannot be repaired. Rank 0 leads.
 
 When all parties are there and hold shares of the same dealings, the leader has everyone start an engine, then connect,
-then begin. Whoever notices that something broke says so; the leader ends the epoch at all parties and begins the next.
-A party that falls silent counts as gone.
+then begin. Whoever notices a failure reports it; the leader ends the epoch at all parties and begins the next. A party
+that falls silent counts as gone.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class Leader:
         return ""
 
     async def serve(self, connection: Connection, rank: int) -> None:
-        """A follower, until it is gone."""
+        """Serves one follower until it is gone."""
         if not 0 < rank < len(self._config.party):
             raise Unauthorized("Parties connect to rank 0 only.")
         check_pin(connection.tls, self._config.party[rank].fingerprint)
@@ -129,7 +128,6 @@ class Leader:
         self._changed.set()
 
     def broke(self, reason: str) -> None:
-        """The epoch under way is over."""
         self._broken = self._broken or reason
         self._changed.set()
 
@@ -139,7 +137,6 @@ class Leader:
             connection.post(message)
 
     async def run(self) -> None:
-        """Epoch after epoch."""
         while True:
             await self._until(lambda: not self.missing)
             self._broken = None
@@ -190,7 +187,7 @@ class Leader:
 
 
 class Follower:
-    """Its connection to the leader is made again whenever it ends. `run` lasts as long as the party does."""
+    """Connects to the leader again whenever the connection ends. `run` lasts as long as the party does."""
 
     def __init__(self, config: PartiesConfig, rank: int, tls: ssl.SSLContext, party: Party) -> None:
         self._config = config
@@ -214,18 +211,16 @@ class Follower:
             self._leader.post(message)
 
     def weights_changed(self) -> None:
-        """Ours did."""
         if (digest := self._party.weights.digest) is not None:
             self.tell(WeightsReady(digest))
 
     def broke(self, reason: str) -> None:
-        """The epoch under way is over, as we noticed: end it, and say so."""
+        """We noticed that the epoch is over: end it, and tell the leader."""
         if self._leader is not None:
             self._leader.post(Broken(self._epoch, reason))
             self._end(reason)
 
     async def run(self) -> None:
-        """Connect to the leader, again and again."""
         said = ""
         while True:
             try:
@@ -293,7 +288,7 @@ class Follower:
 
 
 async def converse(connection: Connection, silence_s: float, hear: Callable[[msgspec.Struct], None]) -> None:
-    """Until the other party is gone; it is told all the while that this one lives. TimeoutError if it is silent."""
+    """Until the other party is gone; sends it heartbeats meanwhile. TimeoutError if it is silent."""
 
     async def beat() -> None:
         while True:
@@ -310,7 +305,7 @@ async def converse(connection: Connection, silence_s: float, hear: Callable[[msg
 
 
 def check_hello(config: PartiesConfig, message: msgspec.Struct | None, rank: int) -> None:
-    """Raises unless the other is this rank, speaks our language and has our settings."""
+    """Raises unless the other is this rank and has our version and our settings."""
     if isinstance(message, Refused):
         raise Unauthorized(message.message)
     if not isinstance(message, PartyHello) or message.version != VERSION or message.rank != rank:

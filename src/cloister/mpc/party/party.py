@@ -1,8 +1,8 @@
-"""A party: one process of its operator's, beside others' it need not trust. `cloister mpc party` becomes
+"""A party: a process of its operator's; it need not trust the other parties. `cloister mpc party` becomes
 `python -m cloister.mpc.party.party FILE RANK`.
 
-It knows who connects by their certificates, and what each role may say: followers about epochs, the provider about
-weights, clients about their own sessions. Shares pass through it to its engine; it looks into none.
+Certificates say who connects, and each role has its own messages: followers about epochs, the provider about weights,
+clients about their own sessions. Shares pass through it to its engine; it looks into none.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Party:
         self._visits: set[asyncio.Task[None]] = set()
 
     async def serve(self, stop: asyncio.Event) -> None:
-        """Open the port, and have epochs come and go until told to stop; then end all that this party started."""
+        """Opens the port and serves epochs until told to stop; then ends all that this party started."""
         address = Address.parse(self._config.party[self._rank].control)
         try:
             server = await asyncio.start_server(
@@ -218,7 +218,6 @@ def become_party(file: Path, rank: int, *, allow_insecure_beaver: bool) -> NoRet
 
 
 async def serve(config: PartiesConfig, rank: int) -> None:
-    """Until interrupted."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -63,7 +63,6 @@ class Sessions:
         return len(self._sessions)
 
     def begin(self, epoch: int, engine: Connection) -> None:
-        """An epoch is under way: sessions may be opened."""
         self._epoch = epoch
         self.engine = engine
 
@@ -77,7 +76,7 @@ class Sessions:
         self._ready.clear()
 
     async def receive(self, connection: Connection, message: Open | Put | Piece | Run | Close) -> None:
-        """What a client asks for; a wrong word ends its session, not the others'."""
+        """What a client asks for; a wrong message ends its session, not the others'."""
         if isinstance(message, Open):
             await self._open(connection, message)
             return
@@ -106,12 +105,11 @@ class Sessions:
             self._leave(session)
 
     def gone(self, connection: Connection) -> None:
-        """A client's connection ended."""
         for session in [each for each in self._sessions.values() if each.owner is connection]:
             self._leave(session)
 
     def heard(self, message: msgspec.Struct) -> None:
-        """What the engine says, for the session's own client."""
+        """A message of the engine, for the session's own client."""
         self._heard = monotonic()
         session = self._sessions.get(getattr(message, "session", b""))
         if session is None:
@@ -144,8 +142,7 @@ class Sessions:
         self.decided(verdict)
 
     def decided(self, message: Turn | Withdraw) -> None:
-        """What the leader says: this run is next, at all parties; or it will not come, since its client is gone or did
-        not ask all parties for the same."""
+        """This run is next at all parties; or it will not come: its client is gone or did not ask all for the same."""
         session = self._sessions.get(message.session)
         if isinstance(message, Turn):
             if session is None or session.asked is None or session.asked.number != message.number:
@@ -160,7 +157,7 @@ class Sessions:
             self._drop(session)
 
     def watch(self) -> str | None:
-        """Called now and then: clients that are idle are left; a reason to end the epoch if the engine is silent."""
+        """Called now and then: drops idle clients; returns a reason to end the epoch if the engine is silent."""
         now = monotonic()
         limits = self._config.limits
         for session in list(self._sessions.values()):
@@ -197,7 +194,7 @@ class Sessions:
                 await self.engine.send(message)
 
     def _leave(self, session: Session) -> None:
-        """Its client is gone or done. A run that was declared may still have its turn, and is then waited for."""
+        """Its client is gone or done. A run that was declared may still get its turn, and is then waited for."""
         session.owner = None
         if session.asked is None:
             self._drop(session)
@@ -241,7 +238,6 @@ class Session:
         return self.opening or self.asked is not None
 
     def put(self, message: Put, config: PartiesConfig) -> None:
-        """A share is announced."""
         if self._left or self.asked is not None:
             raise InvalidRequest("A share must not be announced now.")
         self._left = share_bytes(message.head, config.protocol)
@@ -256,7 +252,6 @@ class Session:
             raise InvalidRequest("A share has more bytes than were announced.")
 
     def ask(self, message: Run) -> None:
-        """A run, when nothing is missing for it."""
         if self.opening or self._left or self.asked is not None or message.number != self._runs:
             raise InvalidRequest("A run must not be asked for now.")
         self.asked = message

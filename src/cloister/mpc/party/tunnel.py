@@ -1,9 +1,9 @@
 """A party's tunnel: carries the engines' link over mutual TLS. Started anew for every epoch, ends with it.
 
-SPU's own link cannot be asked to insist on TLS: its port takes plaintext beside it, from anybody. So the engine speaks
-through sockets in a private folder only, and this process between those and the network: to each peer over a connection
-whose certificate is that party's, beginning with the epoch's key. It sees the link's bytes, which are masked shares;
-which of two other parties sent a message is the engine's own header's word (the protocols assume it honest).
+SPU's own link cannot be made to insist on TLS: its port also takes plaintext, from anybody. So the engine speaks only
+through sockets in a private folder, and this process carries them over the network: to each peer over a connection
+whose certificate is that party's, beginning with the epoch's key. It sees the link's bytes, which are masked shares.
+Which of two other parties sent a message is known from the engine's own header (the protocols assume it honest).
 
     engine ─ to-1.sock ─▶ tunnel ══ TLS ══▶ tunnel of party 1 ─ engine.sock ─▶ engine of party 1
 """
@@ -82,13 +82,13 @@ class Tunnel:
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 await receive(connection)
-        except (OSError, CloisterError):  # a stranger, or a peer that is not up yet: its connection is all it loses
+        except (OSError, CloisterError):  # a stranger, or a peer that is not up yet: it loses this connection only
             connection.close()
         finally:
             self._handshakes -= 1
 
     async def _admit(self, connection: socket.socket) -> None:
-        """Another party's tunnel connects: who is it, and is it of this epoch?"""
+        """Another party's tunnel connects: checks who it is, and that it is of this epoch."""
         without_delay(connection)
         _, secure = await self._loop.connect_accepted_socket(self._end, connection, ssl=self._server_tls)
         try:
@@ -132,7 +132,7 @@ class Tunnel:
 
 
 class End(asyncio.Protocol):
-    """One of two connections: what it receives, the other sends. While that is slow to take it, nothing is read."""
+    """One of two connections: what it receives, the other sends. While the other is slow, nothing is read."""
 
     transport: asyncio.Transport
 
@@ -195,7 +195,6 @@ class End(asyncio.Protocol):
 
 
 async def serve(party: socket.socket) -> None:
-    """The tunnel's whole life."""
     control = Connection(*await asyncio.open_connection(sock=party), ToTunnel)
     start = await control.receive()
     if not isinstance(start, StartTunnel):

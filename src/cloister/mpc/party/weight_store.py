@@ -31,8 +31,7 @@ class _Listed(msgspec.Struct):
 
 
 class WeightStore:
-    """What is in it survives `close` only in a folder of one's own choice. `complete` is the model it serves, once all
-    its weights are here."""
+    """`complete` is the model it serves, once all its weights are here."""
 
     def __init__(self, folder: Path | None, protocol: Protocol, limit_bytes: int) -> None:
         self._temporary = folder is None
@@ -52,8 +51,7 @@ class WeightStore:
 
     @property
     def digest(self) -> bytes | None:
-        """Of the model and of which dealings are here: alike on all parties, or they do not fit together. None while
-        the weights are not complete."""
+        """Of the model and its dealings here: parties with different ones do not fit together. None until complete."""
         if self.complete is None:
             return None
         used = [(weight.head.name, weight.dealing) for weight in self.used()]
@@ -64,7 +62,7 @@ class WeightStore:
         return tuple(self._weights[name] for name in self.complete.names) if self.complete else ()
 
     def announce(self, weight: Weight) -> None:
-        """Its bytes follow. What is there under its name is gone."""
+        """Its bytes follow. What was there under its name is gone."""
         self.abandon()
         expected = share_bytes(weight.head, self._protocol)
         there = sum(share_bytes(each.head, self._protocol) for each in self._weights.values())
@@ -97,7 +95,7 @@ class WeightStore:
         return weight.head.name
 
     def abandon(self) -> None:
-        """Whoever dealt is gone in the middle of it."""
+        """The dealer left in the middle of it."""
         if self._coming is not None:
             weight, file = self._coming
             file.close()
@@ -141,9 +139,9 @@ def file_of(folder: Path, weight: Weight) -> Path:
 
 
 class ProviderConnection:
-    """What the provider says: shares of weights go into the store, and it hears when they are served. One at a time.
+    """Shares of weights go into the store; the provider hears when they are served. One provider at a time.
 
-    `changed` is called when the store is complete and is not what engines have loaded.
+    `changed` is called when the store is complete and differs from what engines have loaded.
     """
 
     def __init__(self, store: WeightStore, changed: Callable[[], None]) -> None:
@@ -161,17 +159,15 @@ class ProviderConnection:
             self._waits = None
 
     def end(self) -> None:
-        """The epoch is over."""
         self._served = None
 
     def gone(self, connection: Connection) -> None:
-        """A connection ended; if it was the provider's, what it left half done is dropped."""
+        """A connection ended; if it was the provider's, its unfinished share is dropped."""
         if connection is self._provider:
             self._provider = self._waits = None
             self._store.abandon()
 
     def receive(self, connection: Connection, message: AskWeights | Weight | WeightPiece | Complete) -> None:
-        """What the provider says."""
         if self._provider not in (None, connection):
             raise Unauthorized("Another provider is dealing weights.")
         self._provider = connection

@@ -1,4 +1,4 @@
-"""An epoch's workers as their party sees them, engine and tunnel: started together, ended together."""
+"""An epoch's engine and tunnel as their party sees them: started together, ended together."""
 
 from __future__ import annotations
 

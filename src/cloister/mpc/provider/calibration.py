@@ -1,9 +1,8 @@
-"""How large a model's numbers get, measured once in the clear on an ordinary text, so that fixed point can hold them.
+"""Measures once, in the clear on an ordinary text, how large a model's numbers get, so that fixed point can hold them.
 
-The result is three things: the scale of the residual stream, layer by layer, which is public; for every head what its
-scores are lowered by before exp, which is secret and dealt with the weights; and how far every gate reaches, of which
-one number becomes public: how many of a layer's gates need no tails. Whoever owns the weights runs this; no user's text
-is ever used for it.
+Results: the residual stream's scale per layer, public; what each head's scores are lowered by before exp, secret and
+dealt with the weights; and how far every gate reaches, of which one number becomes public: how many of a layer's gates
+need no tails. The owner of the weights runs this; no user's text is ever used.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ SUMS_ABOVE = -6.0
 """exp of a score must not exceed e^12, and a row's sum must not fall below e^-6 (functions.exponential, reciprocal)."""
 
 BEYOND_SEEN = 4.0
-"""How much further than seen a gate is taken to reach, in what it would spread over inputs of all directions alike."""
+"""How much further than seen a gate is taken to reach, in the standard deviations of `_Gates.reach`."""
 
 STRANGE_TEXTS, STRANGE_TOKENS = 4, 512
 
@@ -66,7 +65,7 @@ def calibrate(
 ) -> Calibration:
     """Scales and offsets that keep these texts, given as tokens, within what the functions can do.
 
-    Gates are measured on the `strange` ones too: what no ordinary text says may be what a gate was made for.
+    Gates are measured on the `strange` ones too: a gate may react only to what no ordinary text says.
     """
     shape = shape_of(folder)
     gates = _Gates(shape)
@@ -92,7 +91,7 @@ def calibrate(
 
 
 class _Gates:
-    """The largest gate of every neuron, told by the activation itself while layers run, one at a time."""
+    """The largest gate of every neuron, reported by the activation itself while layers run, one at a time."""
 
     def __init__(self, shape: ModelShape) -> None:
         self._shape = shape
@@ -104,15 +103,15 @@ class _Gates:
         return NAIVE.silu(x)
 
     def belong_to(self, number: int) -> None:
-        """What was told since the last call was this layer's."""
+        """What was reported since the last call belongs to this layer."""
         jax.effects_barrier()  # type: ignore[no-untyped-call]
         for told in self._told:
             self._largest[number] = np.maximum(self._largest[number], told)
         self._told.clear()
 
     def reach(self, weights: ModelWeights) -> NDArray[np.float32]:
-        """Beyond the largest seen by a multiple of the row's length: a row's gate on a normed column of random
-        direction has that standard deviation, and rows that reacted to none of our words differ in little else."""
+        """The largest seen plus a multiple of the row's length, which is the standard deviation of its gate on a normed
+        column of random direction. Rows that reacted to none of our words differ in little else."""
         gates = self._largest.shape[1]
         lengths = [np.linalg.norm(layer.up[:gates, : self._shape.hidden], axis=1) for layer in weights.layers]
         reach: NDArray[np.float32] = self._largest + np.float32(BEYOND_SEEN) * np.stack(lengths)
@@ -126,7 +125,7 @@ def _calm(reach: NDArray[np.float32]) -> int:
 
 
 def _extremes(prompt: PromptLayer, count: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Per head: the largest score a token sees, and the least log of a row's sum; but the first token's (see layer)."""
+    """Per head: the largest score a token sees, and the least log of a row's sum; not of the first token (decoder)."""
     every: Array = scores(prompt.queries[:, -count:], prompt.keys[:, -count:])
     past = jnp.where(jnp.tri(count, dtype=bool), every, -jnp.inf)[:, 1:]
     top = past.max(axis=-1)
@@ -142,7 +141,7 @@ def _scales(squares: NDArray[np.float64]) -> tuple[float, ...]:
             scales.append(scales[-1])
             continue
         power = math.floor(math.log2(min(math.sqrt(LARGEST_MEAN_SQUARE / largest), math.sqrt(4 / typical))))
-        # The embedding can only be multiplied by an integer; see embedding.
+        # The embedding can only be multiplied by an integer (see decoder).
         scales.append(min([*scales, 2.0 ** max(power, -8)]) if number else 2.0 ** min(max(power, 0), 6))
     return tuple(scales)
 
@@ -154,7 +153,7 @@ def _offsets(highest: NDArray[np.float64], lowest: NDArray[np.float64]) -> NDArr
 
 
 def _own_texts(folder: ModelFolder) -> list[list[int]]:
-    """A chat, as most requests are; and all of it in a row, since scores depend on distance."""
+    """A chat, like most requests; and all of it in a row, since scores depend on distance."""
     tokenizer = Tokenizer(folder)
     turns = [{"role": role, "content": text} for role, text in zip(["user", "assistant"] * 2, TEXTS[:3], strict=False)]
     try:
@@ -165,7 +164,7 @@ def _own_texts(folder: ModelFolder) -> list[list[int]]:
 
 
 def _strange_texts(shape: ModelShape) -> list[list[int]]:
-    """Tokens in no order at all: many more of the vocabulary than a short text has."""
+    """Tokens in random order: they cover more of the vocabulary than a short text."""
     if not shape.gated:
         return []
     drawn = np.random.default_rng(0).integers(0, shape.vocabulary, (STRANGE_TEXTS, STRANGE_TOKENS))

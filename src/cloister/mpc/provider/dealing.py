@@ -1,7 +1,7 @@
 """The provider's side: deals a model's weights to the parties, matrix by matrix, slab by slab.
 
-What all parties hold already, of one dealing, is not dealt again. They know a matrix by a keyed digest only: a plain
-one would tell anybody with a guess of the weights that the guess is right.
+A matrix that all parties hold from one dealing is not dealt again. They know it by a keyed digest only: a plain digest
+would confirm a right guess of the weights to anybody.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SLAB_ELEMENTS = 1 << 20
 
 
 async def serve_weights(config: PartiesConfig, own: Credentials, folder: ModelFolder, console: Console) -> None:
-    """Deal a folder's model, with a bar that says how far it is, until all parties serve it."""
+    """Deals a folder's model, with a progress bar, until all parties serve it."""
     from cloister.mpc.provider.calibration import prepare
 
     with console.status("Folding the model's weights…"):
@@ -57,7 +57,7 @@ async def serve_weights(config: PartiesConfig, own: Credentials, folder: ModelFo
 
 
 def tag_key(provider_key: Path) -> bytes:
-    """A key for tags, from the provider's own."""
+    """A key for tags, derived from the provider's own."""
     return hashlib.sha256(b"cloister weights' tags\0" + provider_key.read_bytes()).digest()
 
 
@@ -103,7 +103,7 @@ async def _deal(parties: Parties, weight: Weight, matrix: Matrix) -> None:
 
 
 def _slabs(matrix: Matrix) -> Iterator[Matrix]:
-    """Rows, few enough that all parties' shares of them fit into little memory."""
+    """Rows, few enough that all parties' shares of them take little memory."""
     rows = max(1, SLAB_ELEMENTS // max(1, matrix[0].size))
     for start in range(0, len(matrix), rows):
         yield np.ascontiguousarray(matrix[start : start + rows])

@@ -2,7 +2,7 @@
 
 A fork server leaves the host (`namespaces.leave_host`), empties its root (`namespaces.empty_root`) and forks children
 (`namespaces.fresh_pid_namespace`, then `os.fork`). A child enters namespaces of its own and gives up its powers
-(`namespaces.enter_own`), starts its threads, and shuts the door behind itself (`seal.seal`).
+(`namespaces.enter_own`), starts its threads, and seals itself (`seal.seal`).
 
 The package knows the kernel and nothing of models, prompts or messages. docs/adr/0004-sandbox.md gives the reasons.
 """

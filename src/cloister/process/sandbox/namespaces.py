@@ -3,6 +3,7 @@
 A process may create namespaces without privilege only below a user namespace of its own, in which its ids are mapped;
 and it may return to a pid namespace (`fresh_pid_namespace` must, once per child) only if that user namespace owns it.
 So the fork server runs as pid 1 of a pid namespace of its own, and the process that was started stays as its keeper.
+Whatever does not work out is missing in the report of a child's `seal`.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def leave_host(without: Collection[Layer] = ()) -> None:
     What root alone may read (a Python or a model below /root, say) must be imported and open before. It still sees the
     host's files until `empty_root`.
 
-    It returns in a new process, pid 1 of a pid namespace; the caller's process becomes its keeper, which holds nothing
-    open and ends with its child's status. The keeper's parent sees one process come and go, and may kill it.
+    It returns in a new process, pid 1. The caller's process becomes its keeper, which holds nothing open and ends with
+    its child's status: the keeper's parent sees one process come and go, and may kill it.
     """
     global _forkserver_pids
     if len(os.listdir("/proc/self/task")) > 1:
@@ -80,7 +81,7 @@ def enter_own(without: Collection[Layer] = ()) -> None:
     """For a forked child, before it has threads: its own namespaces; then the powers in them are given up.
 
     What Linux keeps per thread (capabilities, Landlock, no_new_privs) is settled here, so that every thread the child
-    starts later inherits it. Whatever does not work out is missing in the report of `seal`.
+    starts later inherits it.
     """
     layers.forget(NAMESPACES)
     entered = _unshare(NAMESPACES.difference(without, {Layer.PID_NAMESPACE}))
@@ -99,10 +100,7 @@ def enter_own(without: Collection[Layer] = ()) -> None:
 
 
 def empty_root() -> None:
-    """For the fork server, in its own mount namespace, when all it will ever import or open is imported and open.
-
-    Whatever does not work out is missing in the report of a child's `seal`.
-    """
+    """For the fork server, in its own mount namespace, when all it will ever import or open is imported and open."""
     hold_null()
     if Layer.MOUNT_NAMESPACE not in layers.held():
         return  # the host's mounts are not ours to change

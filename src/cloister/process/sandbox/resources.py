@@ -1,7 +1,6 @@
 """What a sealed process has left: the descriptors it was told to keep and /dev/null, no environment, memory as agreed.
 
-No process, no thread, no file and no core can come to it, and its memory is not written to a swap device where the user
-may lock memory.
+It can get no process, thread, file or core, and its memory is not swapped out where the user may lock memory.
 """
 
 from __future__ import annotations
@@ -84,8 +83,8 @@ def limit(profile: Profile) -> bool:
 def data_size() -> int:
     """Bytes of private writable memory mapped by this process: what RLIMIT_DATA counts.
 
-    /proc says it, but is gone: so the limit is moved until one page more just does not fit. This also proves that the
-    kernel enforces it (it can be booted not to).
+    /proc is gone, so the limit is moved until one page more just does not fit. This also proves that the kernel
+    enforces it (it can be booted not to).
     """
     page = mmap.PAGESIZE
     before = resource.getrlimit(resource.RLIMIT_DATA)

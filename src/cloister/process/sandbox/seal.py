@@ -1,7 +1,7 @@
-"""The last step of a child: everything that is left, in the one order that works, then the filter that ends it all.
+"""The last step of a child: all layers that are left, in the one order that works; the filter comes last.
 
-Called when the process has its threads, its descriptors and its mappings; afterwards it computes and speaks over what
-it has kept. Every layer is checked after it was applied; one that does not hold is missing, and missing means refused.
+Called when the process has its threads, its descriptors and its mappings. Every layer is checked after it was applied;
+one that does not hold is missing, and missing means refused.
 """
 
 from __future__ import annotations
