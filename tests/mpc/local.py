@@ -46,7 +46,7 @@ SHAPE = ModelShape(
 )
 PLAN = CachePlan(method="full")
 PROMPT = (5, 5, 5, 5, 5, 5, 5, 5, 5, 5)
-LIMITS = Limits(silence_s=15.0, run_silence_s=60.0, sessions=3, start_s=90.0)
+LIMITS = Limits(silence_s=8.0, run_silence_s=60.0, sessions=3, start_s=90.0)
 
 
 def weights(seed: int = 1) -> ModelWeights:

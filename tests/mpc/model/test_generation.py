@@ -112,15 +112,15 @@ def test_selection_on_shares_reads_what_its_twin_reads(
     threads: ThreadParties, model: TinyModel, selection: Literal["each", "ahead"]
 ) -> None:
     plan = msgspec.structs.replace(MPCACHE, selection=selection)
-    outline = Outline(prompt_tokens=64, new_tokens=2, cache=plan, answer="logits")
-    prompt = some_tokens(61, seed=3)
+    outline = Outline(prompt_tokens=32, new_tokens=2, cache=plan, answer="logits")
+    prompt = some_tokens(29, seed=3)
     client = Client(threads, model, outline, selection)
     assert any("shuffles" in name for name in dealt(client.programs, 1))
     twin = PlainGeneration(PlainModel(model.shape, model.weights, LEAN), plan, len(prompt), 2)
     expected = [twin.prefill(prompt), twin.step(0, [9])[0]]
     found = [client.prefill(prompt)[:, 0], client.step(0, [9])[:, 0]]
     assert np.abs(np.stack(found) - np.stack(expected)).max() < 0.15
-    threads.put_all(one_hots(model.shape, [9], 1, 62), f"{selection}/")
+    threads.put_all(one_hots(model.shape, [9], 1, 30), f"{selection}/")
     with pytest.raises(RuntimeError):  # a shuffle serves once, and no new ones were dealt
         threads.each(lambda party: client.parties[party.rank].step(1))
 
