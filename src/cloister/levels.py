@@ -17,7 +17,7 @@ LevelName = Literal["open", "shared", "partitioned", "obfuscated", "isolated", "
 ServedLevel = Literal["open", "partitioned", "isolated", "mpc"]
 """Levels that are built."""
 ConfidedLevel = Literal["partitioned", "isolated", "mpc"]
-"""Built levels at which a process of its own reads the prompt; all others carry it as bytes."""
+"""Built levels at which a process of its own reads the prompt; other processes carry it as bytes."""
 VaultLevel = Literal["partitioned", "isolated"]
 """Those of them at which that process is a vault."""
 

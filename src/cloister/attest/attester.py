@@ -181,8 +181,6 @@ class ReportFolder:
 
 
 class TsmAttester:
-    """Asks the kernel for reports."""
-
     def __init__(self, root: Path = TSM_ROOT, *, folder: Callable[[Path], ReportFolder] = ReportFolder) -> None:
         self._root = root
         self._folder = folder

@@ -35,7 +35,7 @@ class GpuEvidence(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Statement(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the node's software says of itself: as true as the release is trusted."""
+    """What the node's software says of itself: true if the release is one you trust."""
 
     model: Annotated[str, Meta(max_length=256)]
     weights: Digest

@@ -74,7 +74,7 @@ class PrefixCache:
         """
 
     def evict(self, count: int) -> None:
-        """The pool runs short: release `count` blocks, or as many as can be.
+        """The pool runs short: release blocks until `count` more are free, or as many as can be.
 
         A block that nobody else holds must be given up, or requests would wait for ever.
         """

@@ -184,8 +184,8 @@ def report(measured: Sequence[float], count: int) -> TokenLogprob:
 def uniform(seed: int, index: int) -> float:
     """A number in [0, 1) with 53 random bits: SplitMix64 (Steele et al., 2014) from a mixed seed, at step `index`.
 
-    Counter-based: a draw does not depend on the batch, on preemption or on repetition. For reproducibility, never for
-    cryptography.
+    Counter-based: a draw does not depend on the batch, on preemption or on repetition. Not a secret: for
+    reproducibility, never for cryptography.
     """
     state = _mix((seed + _GOLDEN) & _MASK)
     return (_mix((state + (index + 1) * _GOLDEN) & _MASK) >> 11) * 2.0**-53

@@ -19,7 +19,7 @@ _SIZE = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state of a log at one moment."""
+    """What a log claims to be at one moment."""
 
     origin: str
     size: int

@@ -34,7 +34,6 @@ class Release:
         return measurement(self.manifest)
 
     def prove(self, since: int = 0) -> ReleaseProof:
-        """The proof for a client that last saw the log with `since` entries."""
         return prove_release(self.log_dir, self.manifest, since)
 
 

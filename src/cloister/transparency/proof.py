@@ -3,7 +3,7 @@
 The log has a short entry that names version and measurement; the manifest lies in a file beside it, because it would
 outgrow the 64 KiB that C2SP allows an entry.
 
-`verify_release` is pure: what is trusted and what was seen before are arguments. Its checks, by name:
+`verify_release` is pure: it gets what is trusted and what was seen before; it fetches and writes nothing. Its checks:
 
     release manifest     the manifest hashes to the measurement the machine's report is bound to
     log checkpoint       a trusted log signed the checkpoint, under its own name

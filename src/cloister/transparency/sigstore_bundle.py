@@ -3,7 +3,7 @@
 The `sigstore` package checks them offline: certificate chain, SCT, log inclusion and checkpoint, timestamps, signature.
 It is imported only when there is a bundle. Accepted are bundles v0.1 to v0.3, over the manifest (message signature,
 Rekor v1 or v2) or over an in-toto statement that names it as a subject (DSSE, from build platforms); each must carry an
-inclusion proof. The package does not verify witness cosignatures on Rekor's checkpoints, so nobody does.
+inclusion proof. Not verified, as the package does not: witness cosignatures on Rekor's checkpoints.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 the same log. An auditor recomputes the whole log from its entries and believes nothing else in it.
 
 C2SP tlog-cosignature, by the rules of tlog-witness. What a witness signed is on its disk before its signature leaves.
-It knows nothing of what is in the logs. The auditor's checks, beside those of `proof`:
+It knows the logs it was given keys for, and nothing of what is in them. The auditor's checks, beside those of `proof`:
 
     log entries       all entries together hash to the checkpoint's root
     log tiles         every tile a client may ask for is what the entries make it

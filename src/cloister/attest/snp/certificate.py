@@ -194,7 +194,7 @@ _HWID_BYTES = (8, 64)  # Turin's chips have eight, those before sixty-four
 
 @dataclass(frozen=True)
 class Chain:
-    """None where a certificate was not found."""
+    """The certificates found; None where one was not."""
 
     leaf: x509.Certificate | None
     intermediate: x509.Certificate | None

@@ -69,7 +69,7 @@ class Tcb(Struct, frozen=True, forbid_unknown_fields=True):
         return cls(bootloader=packed[0], tee=packed[1], snp=packed[6], microcode=packed[7])
 
     def below(self, floor: Tcb) -> list[str]:
-        """The components that are older."""
+        """The components that are older than `floor`."""
         least = asdict(floor)
         return [f"{name} {mine} < {least[name]}" for name, mine in asdict(self).items() if mine < least[name]]
 

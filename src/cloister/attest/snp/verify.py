@@ -230,7 +230,6 @@ _HOST = 0xFFFFFFFF  # the VMPL of a report that the host asked for, not the gues
 
 
 def check_demands(found: Examination, report: Report, product: Product | None, policy: SnpPolicy) -> None:
-    """Add one check for each demand."""
     _check_settings(found, report, policy)
     _check_tcb(found, report, product, policy)
     _check_values(found, report, policy)

@@ -244,7 +244,6 @@ MIGRATABLE = 1 << 29
 
 
 def examine_report(report: TdReport, policy: TdxPolicy, report_data: bytes | None, found: Examination) -> None:
-    """Add the checks of the report."""
     _examine_attributes(report, policy, found)
     _examine_module(report, policy, found)
     for name in REGISTERS:
