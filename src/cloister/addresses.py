@@ -46,15 +46,14 @@ class HttpAddress:
         return f"{host}:{self.port}"
 
     def path(self, endpoint: str) -> str:
-        """Where an endpoint such as `/v1/sealed` is found on that server."""
+        """The path of an endpoint such as `/v1/sealed` on that server."""
         return self.prefix + endpoint
 
     def endpoint(self, path: str) -> str:
-        """The endpoint that a path on that server leads to: what is meant for it has no prefix any more."""
+        """The endpoint that a path on that server leads to, without the prefix."""
         return path.removeprefix(self.prefix) if path.startswith(f"{self.prefix}/") else path
 
     def url(self, endpoint: str) -> str:
-        """The whole URL of an endpoint."""
         return f"{self}{endpoint}"
 
     def __str__(self) -> str:
@@ -62,7 +61,7 @@ class HttpAddress:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address. A name other than localhost might be anything, so: no."""
+    """Whether only this machine can reach the address. False for any name but localhost: it might be anything."""
     if host == "localhost":
         return True
     try:

@@ -1,7 +1,6 @@
 """The vocabulary of everything that verifies: a verdict is a list of named checks, each with its outcome.
 
-Only PASS passes: what was skipped was not checked. Knows nothing of what is verified, only how
-a stranger's JSON is decoded.
+Only PASS passes: what was skipped was not checked. Knows how a stranger's JSON is decoded, not what is verified.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ class Outcome(StrEnum):
 class Check:
     """One thing looked at. `reason` says why it failed or was skipped, or what was found.
 
-    A check that is not `required` is one nobody asked for (no nonce given, say): skipping it spoils nothing, but it is
-    shown, so that nobody takes it for passed.
+    A check that is not `required` is one nobody asked for (no nonce given, say). It may be skipped, but is shown, so
+    that nobody takes it for passed.
     """
 
     name: str
@@ -47,7 +46,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All checks of one piece of evidence, and what the evidence says of itself (`claims`), believed only if passed."""
+    """All checks of one piece of evidence, and what it says of itself (`claims`), believed only if passed."""
 
     checks: tuple[Check, ...]
     claims: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
@@ -99,7 +98,6 @@ class Examination:
         self._claims[name] = value
 
     def include(self, verdict: Verdict) -> None:
-        """Take over another verdict's checks and claims."""
         self._checks += verdict.checks
         self._claims |= dict(verdict.claims)
 

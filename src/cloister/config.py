@@ -51,7 +51,6 @@ class EngineSettings(_Frozen):
 
     @property
     def cores(self) -> int:
-        """How many cores compute."""
         return self.threads or os.cpu_count() or 1
 
 

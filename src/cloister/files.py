@@ -1,6 +1,4 @@
-"""Files that survive a crash whole or not at all, files that only their owner may read, and a lock that ends with its
-holder. Knows nothing of contents.
-"""
+"""Files that are whole or not there, files for their owner only, a lock that ends with its holder. Knows no content."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o644, fresh: bool = Fal
 def read_bounded(
     path: Path, limit: int, *, hint: str | None = None, too_large: type[CloisterError] = SetupError
 ) -> bytes:
-    """A file somebody else may have written: never more of it than it may have."""
+    """A file somebody else may have written: never more than `limit` of it is read."""
     with needed(f"{path} cannot be read", hint), path.open("rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:
@@ -75,7 +73,7 @@ def read_private(path: Path, limit: int, what: str, hint: str | None = None) -> 
 
 
 def make_folder(folder: Path, *, mode: int = 0o755) -> None:
-    """The folder and those above it, made to last."""
+    """The folder and those above it, synced to the disk."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         with suppress(FileExistsError):
@@ -84,7 +82,7 @@ def make_folder(folder: Path, *, mode: int = 0o755) -> None:
 
 
 def sync(path: Path) -> None:
-    """A file's content, or which files a folder has, is on the disk."""
+    """Put a file's content, or a folder's list of files, on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -94,7 +92,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def needed(what: str, hint: str | None = None) -> Iterator[None]:
-    """Do something with files without which there is no going on: `what` says, in a SetupError, what failed."""
+    """Do something with files that must succeed: `what` says, in a SetupError, what failed."""
     try:
         yield
     except OSError as reason:
@@ -103,7 +101,7 @@ def needed(what: str, hint: str | None = None) -> Iterator[None]:
 
 @contextmanager
 def only_one(path: Path) -> Iterator[None]:
-    """Hold this lock file. The kernel lets go of it when the holder dies, however it dies."""
+    """Hold this lock file. The kernel releases it when the holder dies, however it dies."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,7 +1,7 @@
 """The levels of protection, as data: who reads the prompt, who decodes, what is refused, and what users are told.
 
-This is the only module that names the levels, beside the controller's routes (one for each way through the processes)
-and the tests. It knows promises and rules; it provides no protection itself.
+Beside the controller's routes and the tests, only this module names the levels. It states promises and rules; it
+provides no protection itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LevelName = Literal["open", "shared", "partitioned", "obfuscated", "isolated", "
 ServedLevel = Literal["open", "partitioned", "isolated", "mpc"]
 """Levels that are built."""
 ConfidedLevel = Literal["partitioned", "isolated", "mpc"]
-"""Built levels at which a process of its own reads the prompt, so that others carry it as bytes."""
+"""Built levels at which a process of its own reads the prompt; other processes carry it as bytes."""
 VaultLevel = Literal["partitioned", "isolated"]
 """Those of them at which that process is a vault."""
 
@@ -58,7 +58,7 @@ class Refusal:
     why: str
     hint: str
     unless_logits: bool = False
-    """Whether the field is served after all where the logits are opened to who holds the prompt (`mpc_reveal`)."""
+    """Whether the field is served where the prompt's holder gets the logits (`mpc_reveal`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,11 @@ class Level:
     needs: Needs | None = None
     refuses: tuple[Refusal, ...] = ()
     default_rank: int | None = None
-    """The order in which levels stand in for one not asked for; None: served only to those who ask for it."""
+    """The order in which levels are chosen for a request that names none; None: only for those who ask for it."""
     default_tokens: int | None = None
-    """The longest answer to a request that sets no limit, where it is not the endpoint's own."""
+    """The longest answer to a request that sets no limit, if not the endpoint's own."""
     slow: bool = False
-    """Whether a token takes seconds, so that whoever decodes says how far it is."""
+    """Whether a token takes seconds, so that progress is reported."""
     to_offer: str = ""
     """What an operator does to offer it."""
 
@@ -95,8 +95,7 @@ class Level:
         return self.reader is not Reader.API
 
     def refuse(self, wished: Collection[str], *, logits: bool = False) -> None:
-        """InvalidRequest if a wished field is one this level cannot serve. `logits`: they are opened to the prompt's
-        holder."""
+        """InvalidRequest for a wished field this level cannot serve. `logits`: the prompt's holder gets them."""
         for refusal in self.refuses:
             if refusal.param in wished and not (logits and refusal.unless_logits):
                 raise InvalidRequest(f"{refusal.param}: {refusal.why}", param=refusal.param, hint=refusal.hint)
@@ -116,7 +115,7 @@ def _kept_from_sampling(name: str, *, repetition_hint: str | None = None) -> tup
 
 
 def _need_logits() -> tuple[Refusal, ...]:
-    """On shares a token is the likeliest, or drawn by its probability. All else needs the logits."""
+    """On shares a token is the likeliest, or drawn by its probability. Everything else needs the logits."""
     why = "At the level 'mpc' tokens are chosen on shares, and this needs the logits."
     hint = (
         'Leave it out, or add "mpc_reveal": "logits", which opens them to the process that holds the prompt, not to '
@@ -212,6 +211,6 @@ def served(*needs: Needs) -> tuple[ServedLevel, ...]:
 
 
 def default_of(offered: Collection[str]) -> LevelName | None:
-    """What a request that asks for no level gets. Less is served only to those who ask for it."""
+    """What a request that names no level gets."""
     ranked = [level for level in LEVELS.values() if level.default_rank is not None and level.name in offered]
     return min(ranked, key=lambda level: level.default_rank or 0).name if ranked else None

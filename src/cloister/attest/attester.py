@@ -1,9 +1,8 @@
-"""Who speaks for a machine: its firmware, through the kernel's configfs, or software alone.
+"""Who makes reports for a machine: its firmware, through the kernel's configfs, or software alone.
 
-The kernel's way (Documentation/ABI/testing/configfs-tsm) is one for SEV-SNP and TDX guests: make a folder, write 64
-bytes into it, read the report out of it. Software is for development: a node that attests by its own word. The flow is
-the real one, the trust is not there: whoever runs the machine can sign anything this way, so a client refuses it unless
-told otherwise. No report of the firmware's is verified here.
+configfs-tsm (Documentation/ABI/testing/configfs-tsm) is the same for SEV-SNP and TDX guests: make a folder, write 64
+bytes into it, read the report out of it. Software is for development: whoever runs the machine can sign anything this
+way, so a client refuses it unless told otherwise. The firmware's reports are not verified here.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ REPORT_DATA_BYTES = 64
 
 @dataclass(frozen=True)
 class Attestation:
-    """A report over 64 bytes of the asker's, with what is needed to check it where the machine has that at hand."""
+    """A report over the asker's 64 bytes, with what checks it where the machine has that."""
 
     tee: Tee
     report: bytes
@@ -63,7 +62,7 @@ CLOCKS_MAY_DIFFER = timedelta(minutes=5)
 
 
 class SoftwareReport(Struct, frozen=True, forbid_unknown_fields=True):
-    """JSON on the wire; says of itself that no hardware stands behind it."""
+    """JSON on the wire. No hardware stands behind it."""
 
     tee: Literal["none"]
     key: Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -85,7 +84,6 @@ class SoftwareAttester:
         return "none"
 
     def attest(self, report_data: bytes) -> Attestation:
-        """A report over exactly these 64 bytes."""
         if len(report_data) != REPORT_DATA_BYTES:
             raise SetupError(f"A report covers {REPORT_DATA_BYTES} bytes, not {len(report_data)}.")
         made = int(self._clock())
@@ -100,7 +98,7 @@ class SoftwareAttester:
 
 
 def verify_software(report: bytes, *, at: datetime, allowed: bool, report_data: bytes | None) -> Verdict:
-    """Check all that can be checked; the check `software tee` fails unless the reader allows one."""
+    """Check all that can be checked; `software tee` fails unless `allowed`."""
     read = decode_evidence(report, SoftwareReport, "A software report", limit=MAX_REPORT_BYTES)
     found = Examination()
     found.claim("tee", "none")
@@ -152,7 +150,7 @@ class NoFirmware(SetupError):
 
 
 class ReportFolder:
-    """One request to the firmware: a folder of the kernel's whose files are questions and answers."""
+    """One request to the firmware: a folder of the kernel's, with files for question and answer."""
 
     def __init__(self, root: Path) -> None:
         self.path = root / f"cloister-{os.getpid()}-{secrets.token_hex(4)}"
@@ -161,7 +159,7 @@ class ReportFolder:
         self.path.mkdir()
 
     def write(self, name: str, data: bytes) -> None:
-        """One write, which the kernel takes as the file is closed."""
+        """In one write: the kernel takes it when the file is closed."""
         file = os.open(self.path / name, os.O_WRONLY)
         try:
             written = os.write(file, data)
@@ -183,8 +181,6 @@ class ReportFolder:
 
 
 class TsmAttester:
-    """Asks the kernel for reports."""
-
     def __init__(self, root: Path = TSM_ROOT, *, folder: Callable[[Path], ReportFolder] = ReportFolder) -> None:
         self._root = root
         self._folder = folder
@@ -195,7 +191,6 @@ class TsmAttester:
         return self._tee
 
     def attest(self, report_data: bytes) -> Attestation:
-        """A report over exactly these 64 bytes, with the host's certificates where it gave some."""
         if len(report_data) != REPORT_DATA_BYTES:
             raise SetupError(f"A report covers {REPORT_DATA_BYTES} bytes, not {len(report_data)}.")
         for _ in range(_TRIES):
@@ -205,7 +200,7 @@ class TsmAttester:
         raise SetupError("Someone else writes to our report requests.", hint=f"Who else uses {self._root}?")
 
     def _report(self, request: ReportFolder, report_data: bytes) -> Attestation | None:
-        """None if the question was changed between our writing it and reading the answer."""
+        """None if the question changed between our write and our read."""
         before = int(request.read("generation"))
         request.write("inblob", report_data)
         report = request.read("outblob")
@@ -227,7 +222,7 @@ class TsmAttester:
 
 
 def find_attester(kind: Literal["auto", "software", "tsm"], root: Path = TSM_ROOT) -> Attester:
-    """Whoever can speak for this machine: its firmware, or, where there is none to ask, software alone."""
+    """The firmware of this machine; software where there is none or where it was asked for."""
     if kind == "software":
         return SoftwareAttester()
     try:
@@ -255,7 +250,7 @@ def _certificates(table: bytes) -> tuple[bytes, ...]:
 
 
 def _no_report(root: Path, wrong: Exception) -> SetupError:
-    """No firmware to ask, or one that did not answer; ENXIO is how the kernel says that nobody registered."""
+    """ENXIO: no firmware registered with the kernel. Any other error: it did not answer."""
     number = wrong.errno if isinstance(wrong, OSError) else None
     if not root.is_dir() or number == errno.ENXIO:
         return NoFirmware(

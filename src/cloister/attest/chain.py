@@ -1,8 +1,7 @@
 """A chain of certificates from one leaf to a root that is pinned by the fingerprint of its key.
 
-Knows X.509 (RFC 5280), ECDSA as all these machines sign with it, and nothing of what the leaf signs. Certificates may
-come in any order, but every one must be part of the one chain: a stranger among them, or a byte changed in any of them,
-is refused. Revocation is not judged here.
+Knows X.509 (RFC 5280) and the ECDSA that all vendors use, and nothing of what the leaf signs. Certificates come in any
+order. One that is not part of the chain, or has a changed byte, is refused. Revocation is not judged here.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def read_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
 
 
 def _is_canonical(pem: bytes, certificates: Sequence[x509.Certificate]) -> bool:
-    """Whether this is the certificates in PEM and nothing else: no byte is there that nobody checks."""
+    """Whether this is the certificates in PEM and nothing else: no byte stays unchecked."""
     rest = pem.replace(b"\r\n", b"\n")
     for certificate in certificates:
         before, _, rest = rest.partition(certificate.public_bytes(Encoding.PEM).strip())
@@ -56,7 +55,7 @@ def _is_canonical(pem: bytes, certificates: Sequence[x509.Certificate]) -> bool:
 
 
 def _read_whole(certificate: x509.Certificate) -> None:
-    """The library reads a part when asked for it: ask now, while errors are caught, for all that is looked at later."""
+    """The library parses on access: access now, while errors are caught, all that is used later."""
     _ = certificate.subject, certificate.issuer, certificate.not_valid_before_utc, certificate.not_valid_after_utc
     _ = certificate.extensions, certificate.public_key(), certificate.signature_hash_algorithm, certificate.signature
 
@@ -69,7 +68,7 @@ def ecdsa_signed(
     data: bytes,
     order: Literal["big", "little"] = "big",
 ) -> bool:
-    """Whether the signature, two numbers of equal size, is the key's; a key not on this curve signed nothing."""
+    """Whether the key made this signature, two numbers of equal size; false for a key on another curve."""
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, curve):
         return False
     size = len(signature) // 2
@@ -112,7 +111,7 @@ def find_chain(
 
 
 def _link(certificates: Sequence[x509.Certificate], roots: frozenset[str]) -> tuple[tuple[x509.Certificate, ...], str]:
-    """The chain and why it is none, if it is none."""
+    """The chain, and why it is broken; one of them is empty."""
     leaves = [one for one in certificates if not is_authority(one)]
     if len(leaves) != 1:
         return (), f"{len(leaves)} certificates are not of an authority where exactly one leaf should be"
@@ -151,7 +150,7 @@ def _issued(certificate: x509.Certificate, issuer: x509.Certificate, *, below: i
 
 
 def signed_directly(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
-    """Whether the issuer's name and key are those this certificate is signed with."""
+    """Whether the issuer's name and key signed this certificate."""
     try:
         certificate.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):

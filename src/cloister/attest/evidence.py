@@ -28,7 +28,7 @@ Certificate = Annotated[bytes, Meta(max_length=16384)]
 
 
 class GpuEvidence(Struct, frozen=True, forbid_unknown_fields=True):
-    """The GPUs' own evidence: `report` is a JSON list of reports with certificate chains, `token` NRAS's EAT."""
+    """The GPUs' own evidence: `report` is a JSON list of reports with certificate chains, `token` is NRAS's EAT."""
 
     kind: Literal["report", "token"]
     data: Annotated[bytes, Meta(max_length=262144)]
@@ -66,7 +66,7 @@ class NodeEvidence(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def bind(nonce: bytes, channel_key: bytes, measurement: bytes, gpu: bytes, statement: bytes) -> bytes:
-    """The 64 bytes that tie a nonce and all that matters together."""
+    """The report data: the formula above."""
     if not len(nonce) == len(channel_key) == len(measurement) == 32:
         raise EvidenceInvalid("A nonce, a channel key and a measurement have 32 bytes each.")
     gpu_hash = hashlib.sha256(gpu).digest() if gpu else bytes(32)

@@ -1,7 +1,6 @@
 """A node's evidence against a policy: the machine's report, what it is bound to, its GPUs, and what the node says.
 
-Pure: time, nonce, policy and keys are handed in. Whether the release is public is `transparency`'s to say; here it is
-only bound to the report (Petridish §4.1), and the machine's launch is held against the policy.
+The release is only bound to the report here (Petridish §4.1); whether it is public is checked in `transparency`.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from cloister.attest.tdx import verify_tdx
 from cloister.checks import Examination, Verdict
 
 TDX_LAUNCH = ("mrtd", "rtmr1", "rtmr2")
-"""Firmware, kernel and boot loader, command line and initial disk: with any of them open, any software passes."""
+"""Firmware; kernel and boot loader; command line and initial disk. If one of them is open, any software passes."""
 
 UNPRIVILEGED = ("memory_lock", "no_swap")
-"""Layers that a developer's own account may lack the right to; they keep memory from a disk that is of whoever runs
-the node, and a node without hardware cannot hide anything from them anyway."""
+"""Layers that a developer's own account may not be able to set. They keep memory off the operator's disk, and a node
+without hardware can hide nothing from its operator anyway."""
 
 
 def verify_node(evidence: NodeEvidence, nonce: bytes, *, at: datetime, policy: Policy) -> Verdict:
@@ -56,10 +55,7 @@ def _verify_report(evidence: NodeEvidence, nonce: bytes, at: datetime, policy: P
 
 
 def _check_launch(found: Examination, evidence: NodeEvidence, policy: Policy) -> None:
-    """A release speaks for the node only if the policy knows how a machine that runs it starts: any other could say so.
-
-    The values themselves are compared by the report's verifier.
-    """
+    """Any machine could claim a release whose launch the policy leaves open. The report's verifier compares values."""
     name = "launch"
     if evidence.tee == "sev-snp":
         open_ones = [] if policy.snp.measurements else ["[snp] measurements"]
@@ -75,7 +71,7 @@ def _check_launch(found: Examination, evidence: NodeEvidence, policy: Policy) ->
 
 
 def _check_gpu(found: Examination, gpu: GpuEvidence | None, nonce: bytes, at: datetime, policy: Policy) -> None:
-    """GPUs answer the client's own nonce; that this evidence is this node's, the CPU's report data says."""
+    """GPUs answer the client's own nonce; the CPU's report data binds this evidence to the node."""
     name = "gpu evidence"
     if gpu is None:
         if policy.require_gpu:

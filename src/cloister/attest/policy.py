@@ -18,8 +18,8 @@
     [snp]                         # and [tdx], [gpu]: what the verifiers of that evidence can be asked for
     measurements = ["…"]
 
-What is not in the file keeps its default, and every default is the strict one. Nothing in a file can make the software
-attester acceptable, which proves nothing: that is said where the client is started, `--allow-software-tee`.
+What is not in the file keeps its default, and every default is strict. No file can accept the software attester, which
+proves nothing: only `--allow-software-tee`, where the client is started, can.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SigstoreRules(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Demands(Struct, frozen=True):
-    """What file and policy say in the same words."""
+    """The fields that file and policy share."""
 
     tees: Annotated[tuple[Literal["sev-snp", "tdx"], ...], Meta(min_length=1)] = ("sev-snp", "tdx")
     measurements: tuple[ReleaseMeasurement, ...] = ()
@@ -77,8 +77,6 @@ class _Demands(Struct, frozen=True):
 
 
 class _Rules(_Demands, frozen=True, forbid_unknown_fields=True):
-    """The file as it is written."""
-
     gpu_keys: str | None = None
     log: LogRules | None = None
     sigstore: SigstoreRules | None = None

@@ -1,8 +1,7 @@
 """The contracts of a device: kernels, cache, both ends of a link, and the device itself, which makes them.
 
-A cache and a link's ends belong to one device: its own kernels look inside them, everybody else passes them on. So
-another device may keep keys and values, and what crosses a link, wherever it likes; memory of the host and file
-descriptors that name it are the CPU's way. Nothing here knows how.
+A cache and a link's ends belong to one device: only its kernels look inside them. So another device may keep keys and
+values, and what crosses a link, wherever it likes.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class AttentionShape:
     queries_per_kv_head: int
     scales: list[float]
     windows: list[int]
-    """Of every layer's attention: what scores are multiplied by, and how far back it looks (0: to the beginning)."""
+    """For every layer's attention: the factor of the scores, and how far back it looks (0: to the beginning)."""
 
     @property
     def heads(self) -> int:
@@ -56,14 +55,14 @@ class AttentionShape:
         return self.queries_per_kv_head * self.cache_shape.kv_heads
 
     def rotation(self, distance: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines that carry a rotated query so many positions further; empty where nothing is rotated."""
+        """Cosines and sines that rotate a rotated query so many positions further; empty where nothing is rotated."""
         return torch.empty(0), torch.empty(0)
 
 
 class LinkAsker(ABC):
     """The service's end of all its links. The kernels ask through it while a step is computed.
 
-    A vault that is late, gone or talks nonsense costs its own requests their answer and nobody else anything.
+    A vault that is late, gone or malformed fails its own requests and nobody else's.
     """
 
     capacity: int
@@ -71,7 +70,7 @@ class LinkAsker(ABC):
 
     @abstractmethod
     def attach(self, link: int, question: int, answer: int) -> None:
-        """A vault may be asked from now on. The descriptors stay the caller's to close."""
+        """A vault may be asked from now on. The caller closes the descriptors."""
 
     @abstractmethod
     def detach(self, link: int) -> None:
@@ -85,21 +84,21 @@ class LinkAsker(ABC):
 class LinkAnswerer(ABC):
     """A vault's end of its link: it answers for spans of prompts whose keys and values the vault's cache holds.
 
-    It answers beside the caller, in a thread or on the device, from `start` on. It knows blocks and lengths, no tokens.
+    From `start` on it answers beside the caller, in a thread or on the device. It knows blocks and lengths, no tokens.
     """
 
     @abstractmethod
     def start(self) -> None:
-        """Begin to answer: before the process is sealed, which allows no new threads."""
+        """Begin to answer. Before the process is sealed: that allows no new threads."""
 
     @abstractmethod
     def fileno(self) -> int:
-        """Becomes readable when it answers no more."""
+        """Becomes readable when it stops answering."""
 
     @property
     @abstractmethod
     def verdict(self) -> str:
-        """Why it answers no more: empty if the link was closed."""
+        """Why it stopped answering: empty if the link was closed."""
 
     @abstractmethod
     def free_slot(self) -> int | None:
@@ -109,20 +108,18 @@ class LinkAnswerer(ABC):
     def expose(self, slot: int, blocks: Sequence[int], *, start: int, end: int, rotation: int) -> None:
         """Answer for positions start..end-1 of a prompt of `end` tokens, which begin these blocks.
 
-        `rotation` is how far the service's queries have to be rotated on to stand after the prompt (Layout.rotation).
+        `rotation`: how much further the service's queries must be rotated to stand after the prompt (Layout.rotation).
         """
 
     @abstractmethod
     def withdraw(self, slot: int) -> None:
-        """Answer for this slot no more. The service must have been told first: asking now ends the link."""
+        """Stop answering for this slot. The service must have been told first: asking now ends the link."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Step:
-    """What the layers of one step share. `angles` may be left out where nothing is rotated by the kernels.
-
-    Where rows of the batch have parts in vaults, `asker` reaches them.
-    """
+    """What the layers of one step share. `angles` may be left out where the kernels rotate nothing; `asker` reaches
+    the vaults that hold parts of the batch's rows."""
 
     batch: Batch
     cache: KVCache
@@ -141,15 +138,15 @@ class Kernels(ABC):
     dtype: torch.dtype
 
     def start_team(self, threads: int) -> int:
-        """Start the threads that compute, where there are any (0 asks for one a core); how many compute now."""
+        """Start the threads that compute, where there are any (0: one per core); how many compute now."""
         return 1
 
     def use_cores(self, cores: int) -> None:
-        """Compute on so many of the team's threads at most, until told otherwise."""
+        """Compute on at most so many of the team's threads from now on."""
         return None
 
     def take_short_turns(self) -> None:
-        """The calling thread will wake vaults at every layer: let those it wakes wait until it has woken all."""
+        """The calling thread will wake vaults at every layer: those it wakes wait until it has woken all."""
         return None
 
     @property
@@ -159,7 +156,7 @@ class Kernels(ABC):
 
     @property
     def draw_rows(self) -> DrawRows | None:
-        """A way to draw a token from each row of logits, where these kernels have one of their own."""
+        """The kernels' own draw of a token from each row of logits, where they have one."""
         return None
 
     @abstractmethod
@@ -192,22 +189,22 @@ class Kernels(ABC):
 
 
 class Device(ABC):
-    """One place to compute: its kernels, and all that must live in its memory."""
+    """One place to compute: its kernels, and all that must be in its memory."""
 
     kernels: Kernels
 
     @abstractmethod
     def cache(self, shape: CacheShape, blocks: int) -> KVCache:
-        """A cache of so many blocks, in the kernels' precision: reserved now, taken as it is written."""
+        """A cache of so many blocks, in the kernels' precision: reserved now, allocated as it is written."""
 
     def partition_refusal(self, model: AttentionShape) -> str:
         """Why this model's attention cannot be partitioned between service and vaults here; empty if it can."""
         return "This device has no links to vaults."
 
     def asker(self, model: AttentionShape, patience_ms: int) -> LinkAsker:
-        """The service's end of its links. One step waits for one vault no longer than `patience_ms` in all."""
+        """The service's end of its links. One step waits for one vault at most `patience_ms` in all."""
         raise SetupError("These kernels cannot ask vaults.", hint="Use the native kernels.")
 
     def answerer(self, model: AttentionShape, cache: KVCache, question: int, answer: int) -> LinkAnswerer:
-        """A vault's end of the link behind these descriptors, which stay the caller's to close."""
+        """A vault's end of the link behind these descriptors, which the caller closes."""
         raise SetupError("Answering a link needs the native kernels.", hint="Install a C compiler.")

@@ -1,4 +1,4 @@
-"""Which device serves on this machine."""
+"""The device of this machine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The paged KV cache in the host's memory: blocks of 16 positions, in each of them keys and values of every layer.
 
 Keys of a block lie as [kv head][dim][16], values as [kv head][16][dim]: the order in which attention reads them.
-Who owns which block is the pool's affair.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from cloister.compute.layout import BLOCK_TOKENS
 
 
 class HostCache(KVCache):
-    """Keys and values of `blocks` blocks. A block's layers lie together, so that little used takes few pages."""
+    """A block's layers lie together, so that a cache that is little used takes few pages."""
 
     def __init__(self, shape: CacheShape, blocks: int, dtype: torch.dtype) -> None:
         self.shape = shape
@@ -28,12 +27,12 @@ class HostCache(KVCache):
 
     @property
     def bytes_per_layer(self) -> int:
-        """How far one layer's keys (or values) lie from the next's."""
+        """The distance from one layer's keys (or values) to the next's."""
         return self._keys.stride(1) * self.dtype.itemsize
 
     @property
     def block(self) -> int:
-        """How many values lie between a layer's keys (or values) in one block and in the next."""
+        """The distance, in values, from a layer's keys (or values) in one block to the next block's."""
         return self._keys.stride(0)
 
     def keys(self, layer: int) -> torch.Tensor:
@@ -46,13 +45,13 @@ class HostCache(KVCache):
 
 
 def on_host(cache: KVCache) -> HostCache:
-    """The cache, if it is one of these: kernels on the host look into no other."""
+    """The cache, if it is one of these: kernels on the host can read no other."""
     if not isinstance(cache, HostCache):
         raise ValueError("the cache is another device's")
     return cache
 
 
 def _zeros(*size: int, dtype: torch.dtype) -> torch.Tensor:
-    """Zeros that take memory only once a page is written: a large cache costs nothing at start."""
+    """Zeros that take memory only when a page is written: a large cache costs nothing at start."""
     raw = np.zeros(math.prod(size) * dtype.itemsize, dtype=np.uint8)
     return torch.from_numpy(raw).view(dtype).view(size)

@@ -1,6 +1,6 @@
-"""What kernels compute with: packed weights, the layers made of them, angles of rotation, and how to draw a token.
+"""What kernels compute with: packed weights, layers, angles of rotation, and how to draw a token.
 
-Plain data, the same for every device. Nothing here computes, but for the two ways a weight is prepared for packing.
+Plain data, the same for every device. Only the two functions that prepare a weight for packing compute.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GATE_ROWS = 16
 class Packed:
     """A linear layer's weight in the kernels' own layout. With a gate, the layer gives act(x·G) × (x·U).
 
-    An int8 weight stands for itself times the scale of its column.
+    An int8 weight is multiplied by the scale of its column.
     """
 
     data: torch.Tensor
@@ -31,7 +31,7 @@ class Packed:
 
     @property
     def width(self) -> int:
-        """How many floats a row of the result has."""
+        """Floats in a row of the result."""
         return self.columns // 2 if self.gate else self.columns
 
 
@@ -76,7 +76,7 @@ class Angles:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """How to draw one token from each row: top_k is the row's width where it is off, top_p 1, min_p 0."""
+    """How to draw one token from each row. Filters are off where top_k is the row's width, top_p 1, min_p 0."""
 
     temperature: list[float]
     top_k: list[int]

@@ -1,6 +1,6 @@
 """The rows of one step, laid out for the kernels: which token, where in its sequence, where in the cache.
 
-Rows of several sequences stand in one flat list; a row knows its sequence only through its block table.
+Rows of several sequences are in one flat list; a row knows its sequence only through its block table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ QUERIES_PER_TILE = 16
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Where a span lives that this process does not hold: a slot of a vault, behind a link."""
+    """Where a span is that this process does not hold: a slot of a vault, behind a link."""
 
     link: int
     slot: int
@@ -29,13 +29,13 @@ class Layout:
     """How a sequence's positions fall into segments, each in blocks of its own, and how it is rotated.
 
     Positions count the tokens this process holds: 0 .. public-1 are the public span, public .. prompt-1 the private
-    one, those from `prompt` on the generated tokens. With `remote` the private span is in a vault and counts nothing
-    here. Attention is computed over each segment by itself and merged (Petridish, Theorem 1), in every process and at
-    every level alike, so that the levels agree bit for bit.
+    one, those from `prompt` on the generated tokens. With `remote` the private span is in a vault and is not counted.
+    Attention is computed over each segment by itself and merged (Petridish, Theorem 1), in every process and at every
+    level, so that the levels agree bit for bit.
 
     Prompt tokens are rotated by their place in the whole prompt. Generated token t is rotated by origin + t; a query
-    of it that looks at the prompt is rotated on by `rotation`, the rest of the way to its place after the prompt. A
-    service that starts at origin 0 and holds nothing of the prompt needs neither number: it does not learn the length.
+    of it to the prompt is rotated by `rotation` more, to its place after the prompt. A service that starts at origin 0
+    and holds nothing of the prompt needs neither number: it does not learn the length.
     """
 
     prompt: int
@@ -53,7 +53,7 @@ class Layout:
 
 
 WHOLE = Layout(prompt=2**30)
-"""All one segment: a prompt without end."""
+"""One segment: a prompt without end."""
 
 
 class Wanted(Enum):
@@ -68,8 +68,8 @@ class Wanted(Enum):
 class Chunk:
     """Consecutive tokens of one sequence, to be computed in one step: a part of a prompt, or one decoded token.
 
-    `blocks` covers positions 0 .. start+len(tokens)-1 in order, as the layout spreads them over blocks; positions
-    before `start` are in the cache already. A chunk may span segments.
+    `blocks` covers positions 0 .. start+len(tokens)-1 in the layout's order; positions before `start` are in the cache
+    already. A chunk may span segments.
     """
 
     tokens: Sequence[int]

@@ -1,8 +1,7 @@
-"""The plain torch twin of the native kernels: slow, short, and the yardstick they are tested against.
+"""The plain torch twin of the native kernels: slow, short, and what they are tested against.
 
-Attention over segments, each by itself, merged without loss, is Theorem 1 of Petridish (§4.2) for anyone who reads the
-paper beside the code. Rows are computed one by one, so batch invariance holds by construction here too. It serves where
-no C compiler is.
+Attention over segments, each by itself, merged without loss, is Theorem 1 of Petridish (§4.2). Rows are computed one by
+one, so batch invariance holds by construction here too. It serves where there is no C compiler.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from cloister.compute.layout import BLOCK_TOKENS, Batch
 class Part:
     """What queries found in one segment: A = softmax(q·Kᵀ)·V, m = max(q·Kᵀ) and γ = Σ exp(q·Kᵀ - m).
 
-    The last dimension of `attended` is the head's; `top` and `total` have one entry for each query. A segment in
-    which a query sees nothing has γ = 0, and whatever A it has does not count.
+    The last dimension of `attended` is the head's; `top` and `total` have one entry for each query. Where a query sees
+    nothing, γ = 0 and A does not count.
     """
 
     attended: torch.Tensor
@@ -140,7 +139,7 @@ class ReferenceDevice(Device):
 
 
 def parts_of(q: torch.Tensor, row: int, layer: int, step: Step, scale: float, window: int) -> list[Part]:
-    """What one row finds in each of its segments held here, to be merged by Theorem 1 of Petridish."""
+    """What one row finds in each of its segments held here, to be merged."""
     batch, angles = step.batch, step.angles
     span, position = int(batch.span[row]), int(batch.positions[row])
     parts = []
@@ -168,7 +167,7 @@ def part_in(
 
 
 def rotated_on(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """One row's rotated heads, carried further by these angles."""
+    """One row's rotated heads, rotated further by these angles."""
     none = cosine.new_empty(0, 0)
     return _rotated(heads[None], Angles(cosine[None], sine[None], none, none))[0]
 

@@ -1,8 +1,8 @@
 """The blocks of the paged KV cache: which are free, how many hold each of the others, and the seam for prefix reuse.
 
-The pool counts; it stores no keys or values and knows neither sequences nor devices. A prefix cache decides by tenant
-and tokens only. It never influences the order in which requests are served: a scheduler that prefers hits tells one
-tenant of another's prompts.
+The pool stores no keys or values and knows neither sequences nor devices. A prefix cache decides by tenant and tokens
+only, and never influences the order in which requests are served: a scheduler that prefers hits tells one tenant of
+another's prompts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class BlockPool:
         return self._references[block]
 
     def allocate(self, count: int) -> list[int] | None:
-        """`count` blocks held once each, or None (and nothing taken) when there are not so many."""
+        """`count` blocks held once each, or None (and nothing taken) when too few are free."""
         if count > len(self._free):
             return None
         taken = [self._free.pop() for _ in range(count)]
@@ -35,14 +35,13 @@ class BlockPool:
         return taken
 
     def retain(self, blocks: Iterable[int]) -> None:
-        """Hold blocks once more that somebody already holds."""
+        """Add a holder to blocks that are held already."""
         for block in blocks:
             if self._references[block] == 0:
                 raise RuntimeError(f"Block {block} is free and cannot be retained.")
             self._references[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
-        """Give up one hold on each block."""
         for block in blocks:
             if self._references[block] == 0:
                 raise RuntimeError(f"Block {block} is already free.")
@@ -70,12 +69,12 @@ class PrefixCache:
     def offer(self, tenant: str, tokens: Sequence[int], blocks: Sequence[int]) -> None:
         """These full blocks hold the keys and values of exactly these tokens; retain what is worth keeping.
 
-        They are of a prompt's first segment alone (compute.layout.Layout): its keys and values are a function of its
-        tokens. What was offered when it was computed is offered again when its sequence leaves.
+        They are of a prompt's first segment alone (compute.layout.Layout), where keys and values are a function of the
+        tokens. They are offered when computed, and again when their sequence leaves.
         """
 
     def evict(self, count: int) -> None:
-        """The pool runs short: let go so that `count` more blocks become free, or as many as can be.
+        """The pool runs short: release blocks until `count` more are free, or as many as can be.
 
-        A block that nobody else holds must be given up when asked for, or requests would wait for ever.
+        A block that nobody else holds must be given up, or requests would wait for ever.
         """

@@ -1,7 +1,7 @@
-"""The engine: requests in, tokens out, one step at a time.
+"""The engine: requests in, tokens out, one step at a time. It ties scheduler, runner and sampler together.
 
-It ties scheduler, runner and sampler together. It knows tenants as opaque strings, tokens as numbers, and of vaults
-their links' numbers; it knows nothing of HTTP, text, keys or levels of protection, and it is called from one thread.
+It knows tenants as opaque strings, tokens as numbers and links as numbers; it knows nothing of HTTP, text, keys or
+levels of protection. It is called from one thread.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Engine:
-    """Serves many sequences at once over one runner. Every answer is a message for the frontend."""
+    """Serves many sequences over one runner. Every answer is a message for the frontend."""
 
     def __init__(self, runner: Runner, settings: EngineSettings, prefix: PrefixCache | None = None) -> None:
         self._runner = runner
@@ -60,7 +60,6 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
         return bool(self._sequences or self._over)
 
     def submit(self, request: Submit) -> Accepted | Failed:
@@ -81,7 +80,7 @@ class Engine:
         return Accepted(request.request_id)
 
     def cancel(self, request_id: int) -> Tokens | None:
-        """End a request in whatever state it is, at once; the last message of it, or None if there is no such."""
+        """End a request at once, in whatever state; its last message, or None if there is no such request."""
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
             self._scheduler.remove(sequence, keep_prefix=False)
@@ -91,7 +90,7 @@ class Engine:
         return Tokens(request_id, finish="cancelled")
 
     def step(self) -> list[Tokens | Failed]:
-        """Compute once for everyone whose turn it is; the messages that come of it."""
+        """Compute once for everyone whose turn it is; the messages that result."""
         begun = perf_counter()
         try:
             return self._step()
@@ -120,10 +119,9 @@ class Engine:
         return messages
 
     def attach_link(self, link: int, question: int, answer: int) -> None:
-        """From now on requests may be partitioned over this link. The descriptors stay the caller's to close.
+        """From now on requests may be partitioned over this link. The caller closes the descriptors.
 
-        A vault writes to a part of the link, so one that cannot be mapped is that vault's own misfortune: a link that
-        is broken from the start.
+        A vault writes to a part of the link, so one that cannot be mapped counts as broken from the start.
         """
         if link in self._links:
             raise ProtocolError("A link of this number is attached.")
@@ -134,7 +132,7 @@ class Engine:
                 self._links[link] = ""
 
     def drop_link(self, link: int) -> list[Failed]:
-        """The vault behind a link is gone, and so is every request that needs it: their last messages."""
+        """The vault behind a link is gone: the last messages of every request that needs it."""
         if self._links.pop(link, None) is None:
             return []
         failed = self._fail_all_on(link, VaultLost.because("vault_lost"))
@@ -143,9 +141,9 @@ class Engine:
         return failed
 
     def view(self, request_id: int) -> View:
-        """What this process has received and made of a request that is under way.
+        """What this process has received and made of a running request.
 
-        A row is one query of one layer, all its heads in fp32; what comes back for it has m and γ of each head too.
+        A row is one query of one layer, all its heads in fp32; its answer has m and γ of each head too.
         """
         sequence = self._sequences.get(request_id)
         if sequence is None:
@@ -189,7 +187,7 @@ class Engine:
         check(request, vocabulary=runner.vocabulary, max_context=self.max_context, relative=runner.relative)
 
     def _sample(self, batch: list[Work], logits: torch.Tensor, broken: Container[int | None]) -> Sampled:
-        """The next tokens of all whose rows mean something."""
+        """The next tokens of all sequences that sample, except those on broken links."""
         sequences: list[Sequence] = []
         at: list[int] = []
         forced: list[Forced] = []
@@ -260,7 +258,7 @@ class Engine:
         return [self._fail(s, error) for s in list(self._sequences.values()) if s.link == link]
 
     def _fail_stuck(self) -> list[Tokens | Failed]:
-        """Nothing could be scheduled though nothing runs: only a prefix cache that keeps blocks can cause this."""
+        """Nothing runs and nothing can be scheduled: only a prefix cache that keeps blocks can cause this."""
         if self._scheduler.running or not self._sequences:
             return []
         error = ServiceUnavailable("The KV cache has no room though nothing runs.", hint="Try again.")
@@ -268,6 +266,6 @@ class Engine:
 
 
 def _most_positions(blocks: int, size: int) -> int:
-    """How long a sequence may be to fit so many blocks under every layout: three segments may each end in a block
-    that holds one position."""
+    """The longest sequence that fits so many blocks under every layout: each of three segments may end in a block that
+    holds one position."""
     return max(blocks, (blocks - 2) * size + 2)

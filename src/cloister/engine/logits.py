@@ -1,11 +1,10 @@
 """What is done to rows of logits: penalties and bias, softmax in whole numbers, ranks, logprobs, the draw of a token.
 
-Floating-point sums depend on their order, and the order on the device, the number of rows and the number of threads.
-Here each probability becomes an integer weight first; integer sums are exact in every order, so all that follows
-(log-sum-exp, top-p mass, the cumulative distribution) is the same bit for bit alone or among neighbours, on any device
-whose elementwise operations are functions of the element. Rows are padded to whole vectors, so no row has a ragged end
-that another code path would compute. Ranks have one order for everybody: greater first, the lower index first among
-equals. Nothing here knows sequences.
+Floating-point sums depend on their order, and so on the device, the number of rows and of threads. Here each
+probability first becomes an integer weight. Integer sums are exact in every order, so all that follows (log-sum-exp,
+top-p mass, the cumulative distribution) is bit for bit the same alone or among neighbours, on any device whose
+elementwise operations are functions of the element. Rows are padded to whole vectors, so no row has a ragged end that
+another code path would compute. Ranks: greater first, the lower index first among equals. Knows no sequences.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ _GOLDEN = 0x9E3779B97F4A7C15
 class Adjustments:
     """One sequence's penalties and bias, kept up to date token by token on the device of the logits.
 
-    Sparse: only the tokens concerned are touched. In this order, for every token of the prompt or the output:
-    repetition penalty (a positive logit is divided by it, a negative one multiplied), then for every token of the
-    output minus frequency_penalty × its count, minus presence_penalty; and last, plus logit_bias.
+    Only the tokens concerned are touched, in this order: repetition penalty for every token of the prompt or the output
+    (a positive logit is divided by it, a negative one multiplied); minus frequency_penalty × its count and minus
+    presence_penalty for every token of the output; plus logit_bias.
     """
 
     def __init__(
@@ -54,7 +53,6 @@ class Adjustments:
             self.note(token)
 
     def note(self, token: int) -> None:
-        """A token was generated."""
         if not self._penalises:
             return
         place = self._place.setdefault(token, len(self._place))
@@ -91,7 +89,7 @@ def adjusts(params: SamplingParams) -> bool:
 
 
 def padded(logits: torch.Tensor) -> torch.Tensor:
-    """The rows, contiguous and filled with -inf to a multiple of LANES. No copy where they are so already."""
+    """The rows, contiguous and filled with -inf to a multiple of LANES. Copies only where needed."""
     ragged = -logits.shape[-1] % LANES
     if ragged:
         return torch.nn.functional.pad(logits, (0, ragged), value=float("-inf"))
@@ -101,7 +99,7 @@ def padded(logits: torch.Tensor) -> torch.Tensor:
 def argmax(rows: torch.Tensor) -> torch.Tensor:
     """Index of each padded row's maximum, the lowest among equals.
 
-    In two stages, because torch's reduction with indices does not use vector instructions on CPU and amax does.
+    In two stages: on CPU amax uses vector instructions, torch's reduction with indices does not.
     """
     count, width = rows.shape
     groups = rows.view(count, width // LANES, LANES)
@@ -113,9 +111,8 @@ def argmax(rows: torch.Tensor) -> torch.Tensor:
 def best(rows: torch.Tensor, count: int) -> torch.Tensor:
     """Indices of the `count` greatest of each padded row, best first: [rows, count].
 
-    A row is looked at in two stages: the best `count` elements lie in the best `count` groups, where a group ranks by
-    its maximum and then by its place. (Were an element's group not among them, each of those would hold an element
-    ranking before it.)
+    In two stages: the best `count` elements lie in the best `count` groups, where a group ranks by its maximum and then
+    by its place. (Were an element's group not among them, each of those would hold an element ranking before it.)
     """
     height, width = rows.shape
     group = 64 if count <= 32 else 16
@@ -153,10 +150,10 @@ def measure(rows: torch.Tensor, at: torch.Tensor, chosen: torch.Tensor, count: i
     """What `report` needs of each of the padded rows `at`, on the device, as float64: [len(at), 3 + 2·count].
 
     Columns: the chosen token's logit, the maximum, the sum of weights, then ids and logits of the `count` best. The
-    logits are the model's own, before penalties, bias, temperature or filters. Decoded tokens and tokens of a forced
-    pass go through here alike: a replay gives the bits that decoding gave.
+    logits are the model's own, before penalties, bias, temperature or filters. Decoded tokens and forced passes both go
+    through here, so a replay gives the bits that decoding gave.
     """
-    # On a CPU so few rows at a time that what is made of them stays in a core's cache.
+    # On a CPU few rows at a time: what is made of them stays in a core's cache.
     size = _ROWS_IN_CACHE if rows.device.type == "cpu" else max(1, len(rows))
     groups = [slice(first, first + size) for first in range(0, len(at), size)]
     return torch.cat([_measure(rows[at[group]], chosen[group], count) for group in groups])
@@ -187,8 +184,8 @@ def report(measured: Sequence[float], count: int) -> TokenLogprob:
 def uniform(seed: int, index: int) -> float:
     """A number in [0, 1) with 53 random bits: SplitMix64 (Steele et al., 2014) from a mixed seed, at step `index`.
 
-    Counter-based, so a draw does not depend on the batch, on preemption or on how often it is repeated. Not a secret:
-    it serves reproducibility, never cryptography.
+    Counter-based: a draw does not depend on the batch, on preemption or on repetition. Not a secret: for
+    reproducibility, never for cryptography.
     """
     state = _mix((seed + _GOLDEN) & _MASK)
     return (_mix((state + (index + 1) * _GOLDEN) & _MASK) >> 11) * 2.0**-53
@@ -201,8 +198,8 @@ def _mix(z: int) -> int:
 
 
 def draw_rows(rows: torch.Tensor, how: Draws) -> torch.Tensor:
-    """A token for each row at its u in [0, 1), by the inverse of the cumulative distribution: in order of id, or in
-    order of rank where a filter is on. For devices whose kernels do not draw; draw.h does the same, faster."""
+    """A token for each row at its u in [0, 1), by the inverse of the cumulative distribution (its order: see
+    sampler.py). For devices whose kernels do not draw; draw.h does the same, faster."""
     device, width = rows.device, rows.shape[-1]
     temperature = torch.tensor(how.temperature, dtype=torch.float32, device=device).unsqueeze(-1)
     probabilities = relative(rows, rows.amax(-1, keepdim=True), temperature)
@@ -217,8 +214,8 @@ def draw_rows(rows: torch.Tensor, how: Draws) -> torch.Tensor:
 
 
 def draw_filtered(probabilities: torch.Tensor, weights: torch.Tensor, how: Draws) -> torch.Tensor:
-    """Top-k, top-p and min-p each keep the most likely tokens down to some rank (equals from the lowest id on), so
-    together they keep a prefix of the ranking, and the draw is over that."""
+    """Top-k, top-p and min-p each keep a prefix of the ranking (equals from the lowest id on), so together they do
+    too, and the draw is over that."""
     device, width = weights.device, weights.shape[-1]
     k = torch.tensor(how.top_k, dtype=torch.int64, device=device).clamp(max=width).unsqueeze(-1)
     p = torch.tensor(how.top_p, dtype=torch.float64, device=device).unsqueeze(-1)

@@ -1,8 +1,8 @@
-"""What the engine asks of whatever computes the model, one forward pass over chunks of sequences; and the runner over a
-decoder, which works on every device whose kernels are called step by step.
+"""The contract of what computes the model, one forward pass over chunks of sequences; and the runner over a decoder,
+which works on every device whose kernels are called step by step.
 
 A runner knows weights, a device, the storage of the KV cache and the links to vaults. It knows nothing of requests,
-tenants or sampling, and `forward` waits for nothing but its own computation and the vaults.
+tenants or sampling. `forward` waits only for its own computation and the vaults.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Runner(ABC):
     relative: bool = False
     """Whether only the distance of positions matters, so that an answer may be rotated from 0 on (compute.layout)."""
     draw_rows: DrawRows | None = None
-    """The kernels' own way to draw a token from each row of logits, where they have one."""
+    """The kernels' own draw of a token from each row of logits, where they have one."""
     asker: LinkAsker | None = None
-    """The way to the vaults; without one whole prompts alone are served."""
+    """The way to the vaults; without it only whole prompts are served."""
 
     @abstractmethod
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
@@ -47,7 +47,7 @@ class Runner(ABC):
 
 
 def reserve_cache(decoder: Decoder, mib: int) -> KVCache:
-    """As many blocks of the decoder's keys and values as so much memory of its device holds."""
+    """As many blocks of the decoder's keys and values as fit this much memory of its device."""
     blocks = mib * 2**20 // decoder.cache_shape.block_bytes(decoder.kernels.dtype)
     if blocks < 1:
         raise SetupError(
@@ -71,7 +71,6 @@ class ModelRunner(Runner):
         self.num_blocks = cache.blocks
 
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        """Each row is computed by itself, so the logits of a chunk do not depend on its neighbours."""
         batch = lay_out(chunks, self._decoder.queries_per_kv_head)
         hidden = self._decoder.hidden(batch, self._cache, self.asker)
         return self._decoder.logits(hidden[_wanted_rows(chunks)])

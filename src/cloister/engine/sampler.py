@@ -5,7 +5,7 @@ greedy (temperature 0), else temperature; top-k; top-p of what is left; min-p; a
 cumulative distribution at u(seed, output index): in order of rank where a filter is on, else in order of token id,
 which is the same distribution without a sort. Logprobs are of the logits before all of that.
 
-A row's token and logprobs depend on its own logits, tokens and parameters, bit for bit: every operation is either
+A row's token and logprobs depend only on its own logits, tokens and parameters, bit for bit: every operation is
 elementwise or exact (comparisons, integer sums). One synchronisation with the device per call.
 """
 
@@ -22,7 +22,7 @@ from cloister.engine.sequence import Sequence
 from cloister.messages.generation import TokenLogprob
 
 GREEDY_BELOW = 1e-5
-"""Temperatures under this are 0: dividing by them leaves nothing but the maximum anyway."""
+"""Lower temperatures are 0: dividing by them leaves only the maximum anyway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Sampled:
 
 
 class Sampler:
-    """Chooses tokens. Holds nothing but the vocabulary's size: all state is the sequences' own."""
+    """Chooses tokens. Holds only the vocabulary's size: all state is in the sequences."""
 
     def __init__(self, vocabulary: int, of_kernels: DrawRows | None = None) -> None:
         self._vocabulary = vocabulary
@@ -112,7 +112,7 @@ class Sampler:
 
 
 def _adjusted(rows: torch.Tensor, sequences: list[Sequence]) -> torch.Tensor:
-    """The rows with penalties and bias; a copy where there are any, for the logprobs are of the rows as they came."""
+    """The rows with penalties and bias; a copy where there are any, as logprobs are of the original rows."""
     changed = [i for i, sequence in enumerate(sequences) if adjusts(sequence.params)]
     if not changed:
         return rows

@@ -1,17 +1,17 @@
 """Who computes in the next step: iteration-level batching with chunked prefill, fair among tenants.
 
 Each step first continues the sequences that decode, then prefills in chunks with what is left of the token budget.
-Turns go to the tenant least served (ServiceMeter), never by prefix match or prompt length. When blocks run out, a
-sequence of the tenant most served, its youngest, loses its place: its blocks are freed, its tokens kept, and it is
-recomputed later. Blocks are counted by a sequence's layout: each segment has blocks of its own, so the answer's first
-token always begins one. A link carries so many rows in a step; a sequence that finds it full waits for a later step.
-The scheduler knows neither logits nor parameters of sampling, and cannot change what a sequence says.
+Turns go to the tenant least served (ServiceMeter), never by prefix match or prompt length. When blocks run out, the
+youngest sequence of the tenant most served is preempted: its blocks are freed, its tokens kept, and it is recomputed
+later. Each segment of a sequence's layout has blocks of its own, so the answer's first token always begins one. A link
+carries so many rows in a step; a sequence that finds it full waits for a later step.
+The scheduler knows neither logits nor sampling parameters, and cannot change what a sequence says.
 
-Why this always ends: a sequence enters with blocks for all its tokens, so it yields a token before it can lose its
-place for want of a block of its own, and whoever makes another lose a place for want of blocks yields one too. A tenant
-let in at the cost of others takes its place at once, stays within an equal share, and displaces only tenants above
-theirs that were served more, so two cannot displace each other in turn. A link is never full before somebody had a row
-of it. And any one sequence fits the pool.
+Why this always ends: a sequence enters with blocks for all its tokens, so it yields a token before it can be preempted
+for want of a block of its own, and whoever preempts another for want of blocks yields one too. A tenant let in at the
+cost of others takes its place at once, stays within an equal share, and displaces only tenants above theirs that were
+served more, so two cannot displace each other in turn. A full link has given somebody a row. And any one sequence fits
+the pool.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from cloister.engine.sequence import Sequence
 from cloister.engine.tenants import ServiceMeter, WaitingRoom
 
 MAX_FORCED_ROWS = 64
-"""Rows of logits one step may give to forced passes: the buffer of logits stays small."""
+"""Rows of logits that forced passes may have in one step: keeps the buffer of logits small."""
 
 _HEADROOM = 16
-"""One part in this many of the pool stays free, at most, for the running to grow into when another enters."""
+"""At most one part in this many of the pool stays free when a sequence enters, for the running ones to grow into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,13 @@ class Work:
 
 
 class LinkRows:
-    """One step's rows, link by link: a link's memory holds so many queries. Rows of a public span ask nobody."""
+    """One step's rows per link: a link's memory holds so many queries. Rows of a public span ask nobody."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._taken: Counter[int] = Counter()
 
     def take(self, work: Iterable[Work]) -> None:
-        """Count what is planned."""
         for part in work:
             if part.sequence.link is not None:
                 self._taken[part.sequence.link] += part.asked_rows
@@ -82,7 +81,7 @@ class LinkRows:
 
 
 def within_links(decoding: list[Sequence], most: int) -> list[Sequence]:
-    """Of sequences that decode, at most so many per link: those that have waited longest, the oldest among equals."""
+    """Of sequences that decode, at most so many per link: those that waited longest, the oldest among equals."""
     rows: Counter[int | None] = Counter()
     chosen: set[int] = set()
     for sequence in sorted(decoding, key=lambda s: (s.last_step, s.arrival)):
@@ -116,7 +115,7 @@ class Scheduler:
         self._meter.arrive(sequence.tenant)
 
     def remove(self, sequence: Sequence, *, keep_prefix: bool) -> None:
-        """The sequence ended, wherever it was; `keep_prefix` offers what it computed to the prefix cache."""
+        """The sequence ended, in any state; `keep_prefix` offers what it computed to the prefix cache."""
         if self.running.pop(sequence.request_id, None) is None:
             self.waiting.leave(sequence)
         self._vacate(sequence, keep_prefix=keep_prefix)
@@ -143,7 +142,7 @@ class Scheduler:
             self._offer(sequence)
 
     def _turn_to_decode(self) -> list[Sequence]:
-        """The sequences one token away from the next; the least served of them, where the budget is too small for all.
+        """The sequences one token away from the next; the least served of them if the budget is too small for all.
 
         A quarter of the budget is for prefill while anyone needs it (with a budget under four: every other step).
         """
@@ -158,7 +157,7 @@ class Scheduler:
         return ready
 
     def _grown(self, decoding: list[Sequence]) -> list[Sequence]:
-        """Give each sequence a block for its next position if it needs one; those that lose theirs drop out."""
+        """Give each sequence a block for its next position if it needs one; preempted ones drop out."""
         while True:
             short = [s for s in decoding if len(s.blocks) < s.layout.blocks(s.computed + 1)]
             if self._secured(len(short)):
@@ -190,7 +189,7 @@ class Scheduler:
             elif self._admit(self.waiting.head(tenant)):
                 sequence = next(reversed(self.running.values()))
             else:
-                # The least served is waited for, also when others would fit: else small requests starve big ones.
+                # Wait for the least served even when others would fit: else small requests starve big ones.
                 admitting = False
                 continue
             chunk, wanted = self._chunk(sequence, links.fitting(sequence, budget), forced_rows)
@@ -226,7 +225,7 @@ class Scheduler:
         return Work(sequence, Chunk(sequence.tokens[start:end], start, blocks, sequence.layout, wanted), samples)
 
     def _charge(self, sequence: Sequence, end: int, samples: bool) -> None:
-        """Charge each prompt token once: neither recomputing it nor finding it cached makes a difference to turns."""
+        """Charge each prompt token once: recomputing it or finding it cached makes no difference to turns."""
         reached = min(end, sequence.prompt_length)
         inputs = max(0, reached - sequence.charged)
         sequence.charged += inputs
@@ -322,8 +321,8 @@ class Scheduler:
 def _first_segment(sequence: Sequence) -> int:
     """Where the part of a prompt ends whose blocks may be reused.
 
-    Later segments begin blocks of their own wherever they happen to begin, and generated tokens are rotated from the
-    answer's origin, so the blocks of neither hold what the same tokens would have at the same place of a prompt.
+    Later segments begin a block wherever they begin, and generated tokens are rotated from the answer's origin: the
+    blocks of neither hold what the same tokens would have at the same place of a prompt.
     """
     return sequence.layout.public or sequence.layout.prompt
 

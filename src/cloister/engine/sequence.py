@@ -1,7 +1,7 @@
 """One request on its way through the engine: its tokens, what of it is computed, and which blocks hold that.
 
-A sequence knows nothing of text, of other sequences, or of when it is scheduled: what comes out of it is a function of
-its own tokens and parameters alone. `check` says what a request must be like to become one.
+A sequence knows nothing of text, other sequences or scheduling: its output is a function of its own tokens and
+parameters alone. `check` says what a request must be like to become one.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Sequence:
     def of(cls, request: Submit, *, arrival: int, max_context: int, relative: bool = False) -> Sequence:
         """The sequence a request starts: nothing computed, nothing held.
 
-        With a partition it stands where it would if its first token had been sampled here, so all that follows
-        (seeds, penalties, limits) is the same; it may have ended with that token.
+        With a partition it is as if its first token had been sampled here, so all that follows (seeds, penalties,
+        limits) is the same; it may have ended with that token.
         """
         length, layout = len(request.prompt), layout_of(request, relative)
         sequence = cls(
@@ -61,12 +61,12 @@ class Sequence:
         return sequence
 
     def __repr__(self) -> str:
-        """Without the tokens: a sequence may be named in a log."""
+        """Without the tokens: a log may show a sequence."""
         return f"<Sequence {self.request_id}: {self.computed} of {len(self.tokens)} computed>"
 
     @property
     def link(self) -> int | None:
-        """The link to the vault that holds the private span, if one does."""
+        """To the vault that holds the private span, if one does."""
         return self.layout.remote.link if self.layout.remote else None
 
     @property
@@ -90,7 +90,7 @@ class Sequence:
         return self.params.prompt_logprobs is not None and len(self.prompt_logprobs) < self.prompt_length - 1
 
     def append(self, token: int) -> None:
-        """Take a generated token, and note whether it is the last."""
+        """Take a generated token; ends the sequence if it is the last."""
         self.tokens.append(token)
         if self.adjustments is not None:
             self.adjustments.note(token)
@@ -101,7 +101,7 @@ class Sequence:
 
 
 def layout_of(request: Submit, relative: bool) -> Layout:
-    """How the request's positions fall into segments; `relative` says whether the answer is rotated from 0 on."""
+    """How the request's positions fall into segments; `relative`: the answer is rotated from 0 on."""
     length, partition = len(request.prompt), request.partition
     if partition is not None:
         remote = Remote(partition.link, partition.slot)
@@ -113,12 +113,12 @@ def layout_of(request: Submit, relative: bool) -> Layout:
 
 
 def behind(layout: Layout) -> int:
-    """Tokens before the answer, as far as this process knows: origin and rotation lead there, or say nothing."""
+    """Tokens before the answer, as far as this process knows: origin and rotation may reach further than its own."""
     return max(layout.prompt, layout.origin + layout.rotation)
 
 
 def check(request: Submit, *, vocabulary: int, max_context: int, relative: bool) -> None:
-    """Raise InvalidRequest if this can never be served; whether there is room now is the scheduler's affair."""
+    """Raise InvalidRequest if this can never be served; whether there is room now is for the scheduler to say."""
     params = request.params
     if request.partition is not None:
         _check_partition(request, request.partition, vocabulary)
@@ -139,7 +139,7 @@ def check(request: Submit, *, vocabulary: int, max_context: int, relative: bool)
 
 
 def _check_spans(request: Submit) -> None:
-    """One public span, one private one, one answer, in this order: what the layout of one sequence can say."""
+    """One public span, one private one, one answer, in this order: what one sequence's layout can express."""
     labels = [span.label for span in request.spans]
     if labels != [label for label in ("public", "private", "answer") if label in labels]:
         raise InvalidRequest("Spans come as public, private, answer, each at most once.", param="spans")

@@ -1,7 +1,6 @@
 """The tenants: whose requests wait for a place, and how much service each tenant has had.
 
-Tenants are opaque strings and service is a number. Nothing is decided here: whose turn it is, is the
-scheduler's affair.
+Tenants are opaque strings and service is a number. The scheduler decides whose turn it is.
 """
 
 from __future__ import annotations
@@ -36,11 +35,9 @@ class WaitingRoom:
 
     @property
     def tenants(self) -> KeysView[str]:
-        """The tenants that have somebody waiting."""
         return self._lines.keys()
 
     def head(self, tenant: str) -> Sequence:
-        """Who is next of this tenant's."""
         return next(iter(self._lines[tenant].values()))
 
     def enter(self, sequence: Sequence) -> None:
@@ -54,14 +51,14 @@ class WaitingRoom:
         self._count += 1
 
     def return_first(self, sequence: Sequence) -> None:
-        """Take back, at the front and whatever the limits, a sequence that lost its place."""
+        """Take a preempted sequence back, at the front and whatever the limits."""
         line = self._line(sequence.tenant)
         line[sequence.request_id] = sequence
         line.move_to_end(sequence.request_id, last=False)
         self._count += 1
 
     def leave(self, sequence: Sequence) -> None:
-        """Out of the line: for a place among the running, or for good."""
+        """Leave the line: to run, or for good."""
         line = self._lines[sequence.tenant]
         del line[sequence.request_id]
         if not line:
@@ -69,14 +66,14 @@ class WaitingRoom:
         self._count -= 1
 
     def note_departure(self) -> None:
-        """A request ended: the pace of these is what `retry_after` is guessed from."""
+        """A request ended: `retry_after` is guessed from the pace of these."""
         self._departures.append(time.monotonic())
 
     def _line(self, tenant: str) -> OrderedDict[int, Sequence]:
         return self._lines.setdefault(tenant, OrderedDict())
 
     def _retry_after(self, ahead: int) -> int:
-        """Seconds until about half of those ahead have gone, at the pace of late."""
+        """Seconds until about half of those ahead have gone, at the recent pace."""
         if len(self._departures) < 2:
             return 1
         pace = len(self._departures) / max(time.monotonic() - self._departures[0], 1e-3)
@@ -109,14 +106,12 @@ class ServiceMeter:
         self._live[tenant] = self._live.get(tenant, 0) + 1
 
     def leave(self, tenant: str) -> None:
-        """A request ended, however it ended."""
         self._live[tenant] -= 1
         if self._live[tenant] == 0:
             del self._live[tenant]
             self._forget()
 
     def charge(self, tenant: str, *, inputs: int = 0, outputs: int = 0) -> None:
-        """Count service given."""
         self._served[tenant] += INPUT_WEIGHT * inputs + OUTPUT_WEIGHT * outputs
 
     def most_served(self, tenants: Iterable[str]) -> str:
@@ -124,7 +119,7 @@ class ServiceMeter:
         return max(tenants, key=lambda tenant: (self._served[tenant], tenant))
 
     def _forget(self) -> None:
-        """Drop counters that a re-arrival would lift anyway, so that tenants who never return cost no memory."""
+        """Drop counters that a re-arrival would lift anyway: tenants who never return cost no memory."""
         if not self._live:
             self._served.clear()
         elif len(self._served) > 2 * len(self._live) + _IDLE_REMEMBERED:

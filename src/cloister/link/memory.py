@@ -1,7 +1,7 @@
 """A link's memory: how its two pieces are laid out (the Python twin of link.h), mapped, waited on, and made.
 
 The controller makes a link: two memfds of fixed size, each writable through one descriptor only. It hands them out and
-never looks at what they carry; it can close the link, and that is all.
+never looks at what they carry; all it can do is close the link.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class LinkShape:
 
     @property
     def query_bytes(self) -> int:
-        """Of one row of a question."""
+        """One row of a question."""
         return 4 * self.heads * self.dim
 
     @property
     def part_bytes(self) -> int:
-        """Of one row of an answer: A, m and γ of every head."""
+        """One row of an answer: A, m and γ of every head."""
         return 4 * self.heads * (self.dim + 2)
 
     @property
@@ -68,10 +68,7 @@ class LinkShape:
         return _HEAD.pack(MAGIC, VERSION, self.heads, self.dim, self.layers, self.capacity)
 
     def map(self, question: int, answer: int, *, asks: bool) -> tuple[Mapping, Mapping]:
-        """Both pieces as the side that asks, or the one that answers, sees them: each may write to one.
-
-        ProtocolError if they were made for something else.
-        """
+        """Both pieces. Who asks may write to the question, who answers to the answer. ProtocolError if one is unfit."""
         pieces = (
             Mapping(question, self.question_bytes, writable=asks),
             Mapping(answer, self.answer_bytes, writable=not asks),
@@ -86,7 +83,7 @@ class LinkShape:
 class Mapping:
     """`size` bytes of a descriptor's memory, checked for that size. The descriptor may be closed afterwards.
 
-    Made by the C library's mmap, because Python's own keeps a second descriptor, which a sealed process may not make.
+    Made by C's mmap: Python's own keeps a second descriptor, which a sealed process may not make.
     """
 
     def __init__(self, descriptor: int, size: int, *, writable: bool) -> None:
@@ -126,8 +123,8 @@ class _Time(ctypes.Structure):
 
 
 def sleep_on(piece: Mapping, value: int, seconds: float | None = None) -> None:
-    """Until a piece's number is woken, or at once if it is not `value`, or for so long at most; a spurious return is
-    possible. Other Python threads run meanwhile."""
+    """Sleep until a piece's number is woken, at most so long; not at all if it is not `value`. May return early. Other
+    Python threads run meanwhile."""
     limit = None if seconds is None else byref(_Time(int(seconds), int(seconds % 1 * 1e9)))
     _futex(_SYS_FUTEX, piece.address + NUMBER_AT, _WAIT, value, limit, None, 0)
 
@@ -151,7 +148,7 @@ class _Direction:
 
 
 class LinkMemory:
-    """A fresh link's two directions. The service gets `service_descriptors`, the vault `vault_descriptors`."""
+    """A fresh link's two directions."""
 
     def __init__(self, shape: LinkShape) -> None:
         self.shape = shape
@@ -175,7 +172,7 @@ class LinkMemory:
                 wake(each.mapping)
 
     def close(self) -> None:
-        """Close down and let go of the memory; it is gone when the others let go too."""
+        """Close down and release the memory; it is gone when the others release it too."""
         if self._open:
             self.close_down()
             self._open = False

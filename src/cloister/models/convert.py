@@ -1,7 +1,7 @@
 """A converted model's folder: made from a GGUF file, all or nothing, with a manifest of every file's SHA-256.
 
 The folder appears under its name only when every byte is on the disk. A conversion that was killed leaves a folder of
-another name, which the next one removes; of two at once, one waits and finds the work done.
+another name, which the next one removes. Of two at once, one waits and finds the work done.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ FILE_NAME = "cloister-manifest.json"
 
 
 class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one file must be."""
-
     bytes: int
     sha256: str
 
@@ -40,7 +38,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """The folder's manifest; None where there is none: a folder that we did not convert."""
+    """The folder's manifest; None for a folder that we did not convert."""
     try:
         return msgspec.json.decode((folder / FILE_NAME).read_bytes(), type=Manifest)
     except FileNotFoundError:
@@ -74,7 +72,7 @@ def convert_gguf(gguf: Path, target: Path, *, name: str, sha256: str) -> None:
 
 
 def _convert(gguf: Path, target: Path, *, name: str, sha256: str) -> None:
-    # Loading torch and transformers takes seconds: only who converts pays for it.
+    # Loading torch and transformers takes seconds: not when this module is only imported.
     from cloister.models.gguf_file import GgufFile
 
     for abandoned in target.parent.glob(f".partial-{target.name}-*"):
@@ -100,7 +98,7 @@ def _convert(gguf: Path, target: Path, *, name: str, sha256: str) -> None:
 
 
 def _progress_bar(what: str) -> Progress:
-    # Only who converts pays for loading it: whoever opens a model imports this module.
+    # Not loaded when this module is only imported, to open a model.
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 

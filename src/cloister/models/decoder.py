@@ -1,8 +1,8 @@
 """The contract of a loaded model: what a decoder offers, and the named parts it is built from.
 
-A decoder knows weights and the device they are computed on: hidden states for a batch of rows, and logits for chosen
-ones. It does not know sequences or sampling, nor whether its parts are packed on the spot from the model's files or lie
-packed already in a sealed memory file (`sealed.py`). Parts know names, not architectures.
+A decoder knows weights and their device: hidden states for a batch of rows, and logits for chosen ones. It does not
+know sequences or sampling, nor whether its parts are packed now from the model's files or were packed before into a
+sealed memory file (`sealed.py`). Parts know names, not architectures.
 """
 
 from __future__ import annotations
@@ -33,10 +33,7 @@ class Decoder(AttentionShape, ABC):
 
     @abstractmethod
     def hidden(self, batch: Batch, cache: KVCache, asker: LinkAsker | None = None) -> torch.Tensor:
-        """Run all layers, writing keys and values into the cache; the rows' last hidden states, fp32.
-
-        `asker` reaches the vaults that hold parts of rows' prompts (Batch.remotes).
-        """
+        """Run all layers, writing keys and values into the cache; the rows' last hidden states, fp32."""
 
     @abstractmethod
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -56,7 +53,7 @@ class Parts(ABC):
 
     @abstractmethod
     def product(self, weights: Sequence[str], biases: Sequence[str], gate: Gate | None = None) -> Packed:
-        """One product out of exactly these tensors; with a gate, the two weights' columns alternate."""
+        """One product of exactly these tensors; with a gate, the two weights' columns alternate."""
 
     @abstractmethod
     def leftover(self) -> set[str]:
@@ -66,7 +63,7 @@ class Parts(ABC):
         return self.tensor(name) if self.has(name) else None
 
     def joined(self, *layers: str, gate: Gate | None = None) -> Packed:
-        """One product out of linear layers over the same input, their columns in this order, with any biases."""
+        """One product of linear layers over the same input, their columns in this order, with any biases."""
         biases = [f"{layer}.bias" for layer in layers]
         return self.product([f"{layer}.weight" for layer in layers], biases if any(map(self.has, biases)) else (), gate)
 
@@ -76,7 +73,7 @@ class Parts(ABC):
 
 
 class RawParts(Parts):
-    """Packs what is asked for out of the model's own tensors. Keeps nothing."""
+    """Packs what is asked for from the model's own tensors. Keeps nothing."""
 
     def __init__(self, weights: Mapping[str, torch.Tensor], kernels: Kernels) -> None:
         self._weights = weights

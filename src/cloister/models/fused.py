@@ -1,8 +1,8 @@
 """The Llama family (Llama, Mistral, Qwen2, Qwen3 …) with fused projections: three kernel calls a layer.
 
-The embedding reads the packed output layer when the two are tied, so weights are held once. Where the parts come from
-and who packed them is not known here. Rotary angles are transformers' own formulas for every scaling that is static;
-only `modeling_rope_utils` is imported: a model's own module takes seconds to import and is not needed.
+When output layer and embedding are tied, the embedding reads the packed output layer: weights are held once. Where the
+parts come from is not known here. Rotary angles are transformers' own formulas for every static scaling; only
+`modeling_rope_utils` is imported, because a model's own module takes seconds.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Rotary:
         both_halves = torch.cat((angles, angles), dim=-1)
         cosine, sine = both_halves.cos(), both_halves.sin()
         self._cosine, self._sine = cosine * scaling, sine * scaling
-        # Rotating further goes on from a position that was scaled already.
+        # Rotating further starts from a position that was scaled already.
         self._rotation_cosine, self._rotation_sine = (cosine, sine) if scaling != 1.0 else (self._cosine, self._sine)
 
     @property
@@ -59,12 +59,11 @@ class Rotary:
         return self._cosine.shape[1]
 
     def at(self, positions: torch.Tensor, rotations: torch.Tensor) -> Angles:
-        """The angles of the rows' positions and of the spans' rotations."""
         further = self.rotation(rotations)
         return Angles(self._cosine[positions], self._sine[positions], *further)
 
     def rotation(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cosines and sines that carry a rotated vector so many positions further."""
+        """Cosines and sines that rotate a rotated vector so many positions further."""
         return self._rotation_cosine[positions], self._rotation_sine[positions]
 
 
@@ -150,7 +149,7 @@ class FusedDecoder(Decoder):
 
 
 def _check(packed: Packed, columns: int, k: int) -> None:
-    """The kernels read and write by the configuration's sizes, so a weight must have exactly those."""
+    """The kernels read and write by the configuration's sizes, so a weight must have exactly these."""
     if (packed.columns, packed.k) != (columns, k):
         raise ModelCorrupt(
             f"A weight is {packed.columns} × {packed.k} where the model's configuration says {columns} × {k}.",

@@ -1,6 +1,6 @@
 """A GGUF file seen as a Hugging Face model: its config, its tokenizer, its tensors under transformers' names.
 
-transformers knows how each architecture's names and layouts map, `gguf` knows the quantised formats; here the two meet.
+transformers maps each architecture's names and layouts, `gguf` reads the quantised formats; this module joins the two.
 Knows nothing of folders or caches.
 """
 
@@ -72,7 +72,7 @@ class GgufFile:
         self._write_tokenizer(folder)
 
     def write_weights(self, path: Path, progress: Callable[[float], None]) -> None:
-        """Dequantise tensor by tensor into one bf16 safetensors file; `progress` hears the part done."""
+        """Dequantise tensor by tensor into one bf16 safetensors file; `progress` gets the part done."""
         wanted = {name: tuple(tensor.shape) for name, tensor in self._model.state_dict().items()}
         if self.config.tie_word_embeddings:
             wanted.pop("lm_head.weight", None)
@@ -93,7 +93,7 @@ class GgufFile:
         processor = kind(config=self.config.to_dict())
         with self._unsupported_if_it_fails("its tensors' names are not known"):
             names: dict[str, str] = maps.get_gguf_hf_weights_map(self._model, processor)
-        # What several of the file's tensors make together (experts) is whole only after the last was read.
+        # A tensor made of several of the file's (experts) is whole only after the last was read.
         merged: dict[str, torch.Tensor] = {}
         done, total = 0, sum(tensor.n_bytes for tensor in self._reader.tensors)
         for stored in self._reader.tensors:
@@ -133,7 +133,7 @@ class GgufFile:
         return known[0] if len(known) == 1 else known or None
 
     def _refuse_what_transformers_would_misread(self) -> None:
-        """Scaled RoPE is in the file, but transformers' map drops it: the model would run, and answer wrongly."""
+        """transformers' map drops the file's scaled RoPE: the model would run, and answer wrongly."""
         scaling = self._field(f"{self.architecture}.rope.scaling.type")
         tensors = {tensor.name for tensor in self._reader.tensors}
         if scaling not in (None, "none") or any(name.startswith("rope_f") for name in tensors):

@@ -1,9 +1,9 @@
-"""Any transformers decoder-only model with rotary positions, its own file untouched, through the attention hook.
+"""Any transformers decoder-only model with rotary positions, its own code untouched, through the attention hook.
 
 The model's own forward runs; its linear layers are replaced by packed ones and its attention by ours over the paged
-cache. Models that hold matrices anywhere else (fused experts, convolutions) are refused: their products would not be
-batch-invariant. torch's elementwise loops treat the last few elements of a tensor apart, so one spare row always
-stands last: no request's row is ever in that tail.
+cache. Models with matrices anywhere else (fused experts, convolutions) are refused: their products would not be
+batch-invariant. torch's elementwise loops treat the last few elements of a tensor differently, so one spare row always
+comes last: no request's row is ever in that tail.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _assembled(config: PretrainedConfig, parts: Parts, kernels: Kernels) -> Any:
 
 @contextmanager
 def _parameters_without_memory() -> Iterator[None]:
-    """Modules made here have shapes for parameters and real buffers: the parameters' values come as parts."""
+    """Modules made here have real buffers but only shapes of parameters, whose values come as parts."""
     register = nn.Module.register_parameter
 
     def register_shape(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:

@@ -1,7 +1,4 @@
-"""From a model's configuration and its parts to a decoder: the fused one for the Llama family, else the hooked one.
-
-Of the folder only config.json is read; the weights are the parts' affair.
-"""
+"""From a model's config.json and its parts to a decoder: the fused one for the Llama family, else the hooked one."""
 
 from __future__ import annotations
 

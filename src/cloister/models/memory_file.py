@@ -1,4 +1,4 @@
-"""A file that lives in memory alone and can be sealed: then no one, not even its maker, can change or resize it.
+"""A file in memory that can be sealed: then no one, not even its maker, can change or resize it.
 
 Knows nothing of what the file holds. Imports no torch, so that the controller can use it.
 """
@@ -16,7 +16,7 @@ _NOEXEC_SEAL = 0x0008  # MFD_NOEXEC_SEAL, Linux 6.3
 
 
 def create_memory_file(name: str) -> int:
-    """An empty file that can be sealed and, where the kernel knows how, never executed. Not inherited by children."""
+    """An empty file that can be sealed and, where the kernel supports it, never executed. Not inherited by children."""
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     try:
         try:
@@ -32,7 +32,7 @@ def create_memory_file(name: str) -> int:
 
 
 def seal(fd: int) -> None:
-    """Forbid writing, growing, shrinking and further seals, and make sure that it is so."""
+    """Forbid writing, growing, shrinking and further seals, and check that it is so."""
     try:
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
     except OSError as failure:

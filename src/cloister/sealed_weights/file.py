@@ -1,11 +1,11 @@
 """Weights encrypted and signed at rest (Petridish §5, the second way): a model's folder as one file nobody can read.
 
 "CLOISTER WEIGHTS 1" newline ‖ u32 length ‖ header (a signed note) ‖ chunks: AES-256-GCM, 1 MiB of plaintext each, under
-a key made of the content key, the header's salt and the header itself. A chunk's nonce is its number and whether it is
-the last one, so that none can be left out, moved, repeated, cut off or brought from another file. Every chunk is
-authenticated before any byte of it is given away; the digest of all is checked in the end.
+a key derived from the content key, the header's salt and the header itself. A chunk's nonce is its number and whether
+it is the last, so that none can be left out, moved, repeated, cut off or brought from another file. Every chunk is
+authenticated before any byte of it is used; the digest of all is checked at the end.
 
-Knows files and keys. Where the plaintext goes is the caller's affair.
+Knows files and keys. The caller decides where the plaintext goes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def seal_weights(
     *,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> WeightsHeader:
-    """Seal these files of a model's folder into the file `out`, which appears when it is whole and not before."""
+    """Seal these files of a model's folder into `out`, which appears only when it is whole."""
     with ExitStack() as stack:
         files = [stack.enter_context(path.open("rb")) for path in paths]
         described = tuple(
@@ -128,7 +128,7 @@ class WeightsBundle:
     def unpack(self, content_key: bytes | bytearray, create: Callable[[WeightsFile], int]) -> None:
         """Decrypt every file into the descriptor that `create` gives for it, which is closed when the file is whole.
 
-        ModelCorrupt as soon as anything is not as the provider sealed it: what was written so far must not be used.
+        ModelCorrupt as soon as anything is not as the provider sealed it: then nothing written so far may be used.
         """
         if not self.opens_with(content_key):
             raise SetupError("The key is not the one these weights are sealed with.", hint="Use the key of this file.")
@@ -167,7 +167,7 @@ class WeightsBundle:
 
 
 def _aead(content_key: bytes | bytearray, header: WeightsHeader, note: str) -> AESGCM:
-    """Under a key that ties every chunk to this header."""
+    """Its key ties every chunk to this header."""
     key = bytearray(32)
     info = _INFO + hashlib.sha256(note.encode()).digest()
     HKDF(hashes.SHA256(), 32, salt=header.salt, info=info).derive_into(content_key, key)

@@ -1,5 +1,5 @@
-"""What a file of sealed weights says of itself in the clear, signed by the provider (a C2SP signed note around JSON),
-and the content key that opens it, in its owner's file. How that gets to a node is `channel.envelope`.
+"""The public header of a file of sealed weights, signed by the provider (a C2SP signed note around JSON), and the
+content key in its owner's file. How the key gets to a node is `channel.envelope`.
 
 The signature covers the digest of the plaintext, so that who decrypts knows whose weights these are. Knows no chunks.
 """
@@ -73,9 +73,8 @@ class WeightsHeader(Struct, frozen=True, forbid_unknown_fields=True):
     """SHA-256 of all files' bytes, one after the other."""
     files: Annotated[tuple[WeightsFile, ...], Meta(min_length=1, max_length=1024)]
     key_check: Annotated[bytes, Meta(min_length=8, max_length=8)]
-    """Which content key opens this; tells nothing of the key."""
     salt: Digest
-    """Makes this file's own key of the content key, which may seal several files."""
+    """Derives this file's own key from the content key, which may seal several files."""
     chunk_bytes: Annotated[int, Meta(ge=4096, le=1 << 24)] = CHUNK_BYTES
 
     @property
@@ -84,7 +83,7 @@ class WeightsHeader(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def chunks(self) -> int:
-        """How many there are; the last is marked as such, and there always is one."""
+        """At least one; the last is marked as such."""
         return max(1, -(-self.total_bytes // self.chunk_bytes))
 
 
@@ -118,7 +117,7 @@ def read_header(note: str, provider: VerifierKey) -> WeightsHeader:
 
 
 def read_provider_key(text: str) -> VerifierKey:
-    """The key that must have signed, from what `cloister weights key` printed."""
+    """The provider's key, as `cloister weights key` printed it."""
     try:
         key = VerifierKey.parse(text.strip())
     except EvidenceInvalid:

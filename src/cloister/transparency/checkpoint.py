@@ -19,7 +19,7 @@ _SIZE = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a log says it is at one moment."""
+    """What a log claims to be at one moment."""
 
     origin: str
     size: int
@@ -69,7 +69,7 @@ def read_checkpoint(data: str) -> SignedCheckpoint:
 
 
 class SigstoreTrust(Struct, frozen=True, forbid_unknown_fields=True):
-    """Who may sign releases through Sigstore, and the roots to check that with: all of it given, nothing fetched."""
+    """Who may sign releases through Sigstore, and the roots to check that with. Nothing is fetched."""
 
     trusted_root: bytes
     """The JSON of Sigstore's trusted root (`trusted_root.json`)."""
@@ -90,7 +90,6 @@ class ReleaseTrust(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def needed(self) -> int:
-        """How many witnesses must have signed."""
         return len(self.witnesses) if self.quorum is None else self.quorum
 
     def log_keys(self) -> tuple[VerifierKey, ...]:

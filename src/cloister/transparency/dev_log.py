@@ -1,6 +1,6 @@
-"""A node started without a release keeps a log of its own, so that clients and tests meet one way only.
+"""A node without a release keeps a log of its own, so that clients and tests have only one way to check.
 
-It says what runs, to this machine's user; nobody witnesses it. Clients know it by its name, `development/…`.
+Nobody witnesses it. Clients know it by its name, `development/…`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ class Release:
         return measurement(self.manifest)
 
     def prove(self, since: int = 0) -> ReleaseProof:
-        """The proof for a client that last saw the log with `since` entries."""
         return prove_release(self.log_dir, self.manifest, since)
 
 
 def development_release(folder: Path) -> Release:
-    """What runs now, in the development log of this folder; key and log are made once and kept."""
+    """What runs now, in this folder's development log; key and log are made once and kept."""
     manifest = measure_running().encoded()
     kept = f"The development log cannot be kept in {folder}"
     try:
@@ -60,7 +59,7 @@ def development_release(folder: Path) -> Release:
 
 
 def _log_in(folder: Path) -> Log:
-    """The folder's log; where a crash left less than a whole one, nobody can have seen it, and it is made."""
+    """The folder's log. It is made anew where a crash left only a part of one: nobody can have seen that."""
     key_file, log_dir = folder / _KEY, folder / _LOG
     if not key_file.exists():
         new_key_file(key_file, ORIGIN_PREFIX + secrets.token_hex(8))

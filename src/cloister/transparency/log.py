@@ -34,7 +34,7 @@ _LOCK = ".lock"
 
 
 class Log:
-    """The log as its checkpoint had it when this object was made or last appended to; others may have gone on since."""
+    """The log as of its checkpoint when this object was made or last appended to; others may have appended since."""
 
     def __init__(self, folder: Path, key: VerifierKey, signed: SignedCheckpoint) -> None:
         self.folder = folder
@@ -56,7 +56,7 @@ class Log:
 
     @classmethod
     def open(cls, folder: Path) -> Log:
-        """The log in this folder. Its checkpoint is checked against the key beside it: shows damage, not deceit."""
+        """The log in this folder. Checking its checkpoint against the key beside it shows damage, not deceit."""
         key = VerifierKey.parse(_read(folder, _KEY, MAX_KEY_CHARACTERS).removesuffix("\n"))
         signed = read_checkpoint(_read(folder, _CHECKPOINT, MAX_NOTE_CHARACTERS))
         if not signed.signed_by(key):
@@ -72,7 +72,7 @@ class Log:
         return self.checkpoint.origin
 
     def append(self, entry: bytes, key: SigningKey) -> int:
-        """Add an entry; its index. It is in the log once this returns, whatever happens to the machine then."""
+        """Add an entry; its index. Once this returns, the entry survives a crash."""
         return self.append_all((entry,), key)
 
     def append_all(self, entries: Sequence[bytes], key: SigningKey) -> int:
@@ -81,7 +81,7 @@ class Log:
             raise SetupError("The key is not this log's.", hint=f"Give the key of {self.key.name}.")
         with needed(f"The log in {self.folder} cannot be written"), only_one(self.folder / _LOCK):
             now = Log.open(self.folder)
-            # A checkpoint says "and all before it": what cannot be found on the disk any more is not signed again.
+            # A checkpoint says "and all before it": what is no longer on the disk is not signed again.
             if now.tiles.root() != now.checkpoint.root:
                 raise EvidenceInvalid("The log's tiles do not add up to its checkpoint.", hint="Restore the log.")
             _publish(self.folder, key, now.tiles.extended(entries))
@@ -103,7 +103,7 @@ class Log:
             self._become(Log.open(self.folder))
 
     def find(self, entry: bytes) -> int | None:
-        """Where this entry is, if it is in the log."""
+        """The entry's index, if it is in the log."""
         return self.tiles.find(entry)
 
     def inclusion(self, index: int) -> tuple[bytes, ...]:

@@ -1,7 +1,7 @@
 """A release's manifest: which bytes it is made of. The same tree gives the same manifest, byte for byte, anywhere.
 
-Names and SHA-256 of files only: no times, owners, modes or machines. `measurement` is the manifest's own SHA-256, and
-is what a node's report is bound to. This module knows nothing of logs; it reads source files and runs none of them.
+Names and SHA-256 of files only: no times, owners, modes or machines. A node's report is bound to `measurement`, the
+manifest's own SHA-256. This module knows nothing of logs; it reads source files and runs none of them.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def measurement(manifest: bytes) -> bytes:
-    """What stands for the release in evidence and logs."""
+    """The release's name in evidence and logs: SHA-256 of its manifest."""
     return hashlib.sha256(manifest).digest()
 
 
 def read_manifest(data: bytes) -> Manifest:
-    """The manifest, or EvidenceInvalid. Only the one canonical writing of it is accepted."""
+    """The manifest, or EvidenceInvalid. Only its canonical form is accepted."""
     manifest = decode_evidence(data, Manifest, "A release manifest", limit=MAX_MANIFEST_BYTES)
     if manifest.format != FORMAT:
         raise EvidenceInvalid(f"The release manifest is not of the format {FORMAT}.", hint="Update cloister.")

@@ -1,7 +1,6 @@
 """RFC 6962 Merkle trees: hashes, roots, and proofs made and checked.
 
-A tree is known here only by a function that gives the hash of a complete, aligned subtree; whether that reads memory
-or tiles on a disk is the function's business. Nothing here knows of files, signatures or releases.
+A tree is a function from a complete, aligned subtree to its hash. Nothing here knows of files, signatures or releases.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def inclusion_proof(subtree: Subtree, index: int, size: int) -> tuple[bytes, ...
 
 
 def consistency_proof(subtree: Subtree, old: int, size: int) -> tuple[bytes, ...]:
-    """RFC 6962 §2.1.2: that the tree of `size` leaves begins with the tree of `old` leaves. Nothing begins them all."""
+    """RFC 6962 §2.1.2: that the tree of `size` leaves begins with the tree of `old` leaves. Empty for 0 or `size`."""
     if not 0 <= old <= size:
         raise ValueError("no such tree")
     if old in (0, size):
@@ -93,13 +92,13 @@ def verify_inclusion(index: int, size: int, leaf: bytes, proof: Sequence[bytes],
 def verify_consistency(old: int, size: int, old_root: bytes, root: bytes, proof: Sequence[bytes]) -> bool:
     """Whether the tree of `size` leaves begins with that of `old` leaves (RFC 9162 §2.1.4.2).
 
-    From an empty tree there is nothing to prove, and no proof is accepted: the caller must know what it means by that.
+    Nothing can be proved from an empty tree, so no proof is accepted: the caller decides what that means.
     """
     if not 0 < old <= size <= MAX_SIZE:
         return False
     if old == size:
         return not proof and old_root == root
-    # An old tree that is complete is itself the first node of the path, and is left out of the proof.
+    # A complete old tree is itself the first node of the path, and is left out of the proof.
     path = [old_root, *proof] if old & (old - 1) == 0 else list(proof)
     if not proof or not _all_hashes(old_root, root, *proof):
         return False

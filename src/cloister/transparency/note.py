@@ -30,7 +30,7 @@ _DASH = "— "
 
 @dataclass(frozen=True)
 class Signature:
-    """One line under a note: who signed (a name and four bytes of key id), and the signature, format by algorithm."""
+    """One line under a note: who signed (a name and four bytes of key id), and the signature."""
 
     name: str
     key_id: bytes
@@ -84,7 +84,7 @@ def is_name(name: str) -> bool:
 
 
 def exact_base64(text: str) -> bytes | None:
-    """What the text encodes if it is the one standard encoding of it: stray bits and characters are not overlooked."""
+    """The decoded text, if this is the one standard encoding of it: no stray bits or characters."""
     try:
         value = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -148,12 +148,11 @@ class VerifierKey:
         return tuple(signature for signature in note.signatures if (signature.name, signature.key_id) == mine)
 
     def signed(self, note: Note) -> bool:
-        """Whether this key signed the note. A line of its name that does not verify spoils the whole note."""
+        """Whether this key signed the note. A line of its name that does not verify makes the whole note invalid."""
         lines = self.signatures_on(note)
         return bool(lines) and all(self.verifies(note.text, line) for line in lines)
 
     def verifies(self, text: str, signature: Signature) -> bool:
-        """Whether this line is this key's signature on this text."""
         value = signature.value
         message = text.encode()
         if self.algorithm is Algorithm.COSIGNATURE:
@@ -170,7 +169,7 @@ class VerifierKey:
 
 @dataclass(frozen=True)
 class SigningKey:
-    """A name and a private key. It is never printed by accident."""
+    """A name and a private key, which `repr` does not show."""
 
     name: str
     algorithm: Algorithm
@@ -237,7 +236,7 @@ def read_key_file(path: Path, algorithm: Algorithm) -> SigningKey:
 
 
 def signed_at(signature: Signature) -> int:
-    """Unix seconds a cosignature says; not to be believed before it is verified."""
+    """Unix seconds of a cosignature; not to be believed before it is verified."""
     return int.from_bytes(signature.value[:_TIME_BYTES], "big")
 
 

@@ -1,10 +1,9 @@
 """That a release is in a log everybody else sees too: made for a node's evidence, checked by its clients.
 
-The log has a short entry that names version and measurement, and the manifest in a file beside: the manifest itself
-would outgrow the 64 KiB that C2SP allows an entry.
+The log has a short entry that names version and measurement; the manifest lies in a file beside it, because it would
+outgrow the 64 KiB that C2SP allows an entry.
 
-`ReleaseProof` is how evidence and files carry it. `verify_release` is pure: what is trusted and what was seen before
-are handed in, and nothing is fetched or written. The checks, by name:
+`verify_release` is pure: it gets what is trusted and what was seen before; it fetches and writes nothing. Its checks:
 
     release manifest     the manifest hashes to the measurement the machine's report is bound to
     log checkpoint       a trusted log signed the checkpoint, under its own name
@@ -85,7 +84,7 @@ Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 
 
 class ReleaseProof(Struct, frozen=True, forbid_unknown_fields=True):
-    """That the node's release is in the log: the manifest, its place, and proofs against a signed checkpoint.
+    """The manifest, its place in the log, and proofs against a signed checkpoint, as evidence and files carry them.
 
     `consistency` leads from the tree the client saw last (`since`, 0: none) to this checkpoint.
     """
@@ -97,8 +96,7 @@ class ReleaseProof(Struct, frozen=True, forbid_unknown_fields=True):
     since: Annotated[int, Meta(ge=0)] = 0
     consistency: Annotated[tuple[Digest, ...], Meta(max_length=128)] = ()
     log_key: Annotated[str, Meta(max_length=1024)] = ""
-    """The log's verifier key as the node knows it: a client that has one of its own compares, and one that trusts on
-    first use remembers it."""
+    """The log's verifier key as the node knows it. A client compares it with its own, or pins it on first use."""
     sigstore: Annotated[bytes, Meta(max_length=262144)] = b""
 
 
@@ -114,7 +112,7 @@ def read_proof(data: bytes) -> ReleaseProof:
 def prove_release(log_dir: Path, manifest: bytes, since: int = 0) -> ReleaseProof:
     """The proof for a client that last saw the log with `since` entries.
 
-    Where the log never had as many, there is no such proof: the client gets one from the beginning, and will notice.
+    A log that never had as many has no such proof: the client gets one from the beginning, and will notice.
     """
     log = Log.open(log_dir)
     index = log.find(entry_of(manifest))
@@ -168,7 +166,7 @@ def verify_release(
 
 
 def log_origin(proof: ReleaseProof) -> str:
-    """Which log a proof speaks of, so that the right memory can be looked up; "" if of none."""
+    """Which log a proof is about, so that its last checkpoint can be looked up; "" if none."""
     return read_checkpoint(proof.checkpoint).checkpoint.origin if proof.checkpoint else ""
 
 

@@ -1,7 +1,7 @@
 """A client's memory on disk: the last checkpoint of every log, and the log keys it took on first use, by place.
 
-Without this memory a log could be forked or rolled back between two visits. So: one file, replaced whole, readable by
-its owner alone; when it cannot be read or does not decode, nothing is guessed. How one visit uses it:
+Without this memory a log could be forked or rolled back between two visits. So it is one file, replaced whole, readable
+by its owner alone; if it cannot be read or decoded, nothing is guessed. How one visit uses it:
 
     last = memory.last(origin)                 before asking: `since` is last.size, or 0
     … verify_release(…, seen=last) …           pure
@@ -32,7 +32,7 @@ _CHECK = "log consistency"
 
 
 class SeenMoved(VerificationFailed):
-    """The memory is not what this verification began with: another program wrote to it. Ask the node once more."""
+    """Another program wrote to the memory since this verification began. Ask the node once more."""
 
     code = "log_memory_moved"
 
@@ -40,28 +40,26 @@ class SeenMoved(VerificationFailed):
 class _Memory(Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1] = 1
     checkpoints: dict[str, Annotated[str, Meta(max_length=MAX_NOTE_CHARACTERS)]] = {}
-    """Origin → checkpoint with signatures: whoever catches a log lying has the proof at hand."""
+    """Origin → checkpoint with signatures: the proof against a log that lies."""
     keys: dict[str, Annotated[str, Meta(max_length=MAX_KEY_CHARACTERS)]] = {}
     """Place (a node's address) → the log key taken there on first use."""
 
 
 class SeenLogs:
-    """The memory in one file, which is made when there is something to remember."""
+    """The memory in one file, made when there is something to remember."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
 
     def last(self, origin: str) -> Checkpoint | None:
-        """The last checkpoint seen of this log."""
         signed = self._checkpoint(self._read(), origin)
         return None if signed is None else signed.checkpoint
 
     def pinned(self, place: str) -> str | None:
-        """The log key taken at this place on first use."""
         return self._read().keys.get(place)
 
     def remember(self, signed: SignedCheckpoint, *, after: Checkpoint | None) -> None:
-        """Keep a verified checkpoint that continues `after`, the last one as the verification knew it."""
+        """Keep a verified checkpoint that continues `after`."""
         now = signed.checkpoint
         with self._held():
             memory = self._read()
@@ -82,7 +80,6 @@ class SeenLogs:
                 )
 
     def pin(self, place: str, key: VerifierKey) -> None:
-        """Take this log key for this place, from now on."""
         with self._held():
             memory = self._read()
             if memory.keys.get(place, str(key)) != str(key):
@@ -95,7 +92,6 @@ class SeenLogs:
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        """The file is this program's alone."""
         with needed(f"The memory of logs cannot be kept in {self._file}"):
             make_folder(self._file.parent, mode=0o700)
             with only_one(self._file.with_name(f".{self._file.name}.lock")):

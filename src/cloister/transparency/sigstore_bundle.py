@@ -1,10 +1,9 @@
 """Sigstore bundles as another way to say that a release is public: signed by a known identity, logged in Rekor.
 
-The `sigstore` package does the work, offline: certificate chain, SCT, log inclusion and checkpoint, timestamps, the
-signature itself. It is imported only when a bundle is at hand. Accepted are bundles v0.1 to v0.3 over the manifest
-(message signature, Rekor v1 or v2) or over an in-toto statement that names it as a subject (DSSE, as build platforms
-make them); each must carry an inclusion proof. Not verified, because the package does not: witness cosignatures on
-Rekor's checkpoints.
+The `sigstore` package checks them offline: certificate chain, SCT, log inclusion and checkpoint, timestamps, signature.
+It is imported only when there is a bundle. Accepted are bundles v0.1 to v0.3, over the manifest (message signature,
+Rekor v1 or v2) or over an in-toto statement that names it as a subject (DSSE, from build platforms); each must carry an
+inclusion proof. Not verified, as the package does not: witness cosignatures on Rekor's checkpoints.
 """
 
 from __future__ import annotations
@@ -102,5 +101,5 @@ def _names(kind: str, payload: bytes, measurement: bytes) -> bool:
 
 
 def _one_line(text: str) -> str:
-    """A reason from the package, fit for a table: it may quote the bundle."""
+    """A reason from the package on one line: it may quote the bundle."""
     return ascii(" ".join(text.split()))[1:-1][:300]

@@ -3,8 +3,8 @@
     tile/<level>/<index>[.p/<width>]     256 hashes, or fewer at the right edge of the tree
     tile/entries/<index>[.p/<width>]     the entries themselves, each after its length in two bytes
 
-Knows nothing of checkpoints: which tree size counts is told to it. Tiles beyond that size are leftovers of a crash;
-they are overwritten, never read.
+Knows nothing of checkpoints: the caller says which tree size counts. Tiles beyond it are leftovers of a crash; they are
+overwritten, never read.
 """
 
 from __future__ import annotations
@@ -73,7 +73,6 @@ class Tiles:
         return fold(wanted)
 
     def hashes(self, level: int, index: int) -> list[bytes]:
-        """The hashes of one tile, as many as the tree has."""
         width = self.width(level, index)
         data, stored = self._read(level, index, width, HASH_BYTES)
         if len(data) != stored * HASH_BYTES:
@@ -81,7 +80,6 @@ class Tiles:
         return [data[at : at + HASH_BYTES] for at in range(0, width * HASH_BYTES, HASH_BYTES)]
 
     def bundle(self, index: int) -> list[bytes]:
-        """The entries of one bundle, as many as the tree has."""
         width = self.width(0, index)
         return read_bundle(*self._read(_ENTRIES, index, width, _LENGTH_BYTES + MAX_ENTRY_BYTES))[:width]
 
@@ -91,12 +89,10 @@ class Tiles:
         return self.bundle(index // TILE_WIDTH)[index % TILE_WIDTH]
 
     def entries(self) -> Iterator[bytes]:
-        """Every entry, in order."""
         for index in range(self.tile_count(0)):
             yield from self.bundle(index)
 
     def find(self, entry: bytes) -> int | None:
-        """The place of this entry, if the log has it."""
         wanted = leaf_hash(entry)
         for index in range(self.tile_count(0)):
             hashes = self.hashes(0, index)
@@ -109,7 +105,6 @@ class Tiles:
         return -(-(self.size >> (TILE_HEIGHT * level)) // TILE_WIDTH)
 
     def width(self, level: int, index: int) -> int:
-        """How wide this tile is in a tree of this size."""
         width = (self.size >> (TILE_HEIGHT * level)) - index * TILE_WIDTH
         if index < 0 or width <= 0:
             raise EvidenceInvalid("The log has no such tile.")

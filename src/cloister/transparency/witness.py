@@ -1,9 +1,8 @@
 """Those who watch a log. A witness signs its checkpoint only if it continues the last one it signed, so that all see
-the same log; an auditor recomputes the whole log from its entries and believes nothing else in it.
+the same log. An auditor recomputes the whole log from its entries and believes nothing else in it.
 
-C2SP tlog-cosignature; the rules are those of tlog-witness. What a witness signed is on its disk before its signature
-leaves. It knows the logs it was given keys for, and nothing of what is in them. The auditor's checks, by name, beside
-those of `proof`:
+C2SP tlog-cosignature, by the rules of tlog-witness. What a witness signed is on its disk before its signature leaves.
+It knows the logs it was given keys for, and nothing of what is in them. The auditor's checks, beside those of `proof`:
 
     log entries       all entries together hash to the checkpoint's root
     log tiles         every tile a client may ask for is what the entries make it
@@ -31,18 +30,17 @@ STATE_FILE = "witnessed.json"
 
 
 class Witness:
-    """One witness: its key, and the folder where it remembers what it signed."""
+    """One witness. The folder `state` remembers what it signed."""
 
     def __init__(self, key: SigningKey, state: Path) -> None:
         self._key = key
         self._memory = SeenLogs(state / STATE_FILE)
 
     def last(self, origin: str) -> Checkpoint | None:
-        """The last checkpoint of this log that it signed."""
         return self._memory.last(origin)
 
     def meet(self, log: VerifierKey) -> None:
-        """Know this log by this key from now on; another key for the same name is refused."""
+        """Pin this log's key; another key for the same name is refused."""
         self._memory.pin(log.name, log)
 
     def cosign(self, signed: SignedCheckpoint, consistency: Sequence[bytes], *, at: datetime) -> Signature:
@@ -79,9 +77,9 @@ def _continues(last: Checkpoint, now: Checkpoint, consistency: Sequence[bytes]) 
 
 
 def audit(folder: Path, *, trusted: ReleaseTrust, earlier: Checkpoint | None = None) -> Verdict:
-    """Everything in the log against its checkpoint, and that against one seen earlier.
+    """Check everything in the log against its checkpoint, and that against one seen earlier.
 
-    Without a trusted log key the log's own is used, and said not to be checked.
+    Without a trusted log key the log's own is used, and reported as not checked.
     """
     log = Log.open(folder)
     found = Examination()

@@ -1,8 +1,7 @@
-"""What a client asks of a node's GPUs, and whether their own reports prove it: signature, NVIDIA's root, nonce, chip,
-versions, firmware.
+"""The policy for a node's GPUs, and whether their reports fulfil it: signature, root, nonce, chip, versions, firmware.
 
-Revocation (OCSP) and NVIDIA's reference manifests need more than the report: the policy may name the measurements it
-knows, else that check shows as skipped. NVIDIA's service does both; see `cloister.attest.nvidia.token`.
+Revocation (OCSP) and NVIDIA's reference manifests need more than the report: the policy may name measurements, else
+that check shows as skipped. NVIDIA's service does both (`cloister.attest.nvidia.token`).
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def examine_versions(driver: str, vbios: str, policy: GpuPolicy, found: Examination) -> None:
-    """Add the checks `driver` and `vbios` to the others."""
+    """Add the checks `driver` and `vbios`."""
     if policy.min_driver:
         ok = bool(re.fullmatch(VERSION, driver)) and _numbers(driver) >= _numbers(policy.min_driver)
         found.check("driver", ok, f"{driver or 'unknown'} is older than {policy.min_driver}", driver)

@@ -1,11 +1,11 @@
 """The bytes of a GPU's report, taken apart, and what the GPU is by them and by its certificate. Checks only their form.
 
-Reports travel as NVIDIA's JSON of several, or one bare with its chain beside it. Nothing that is said around the
-reports is believed; what is said wrongly is shown.
+Reports come as NVIDIA's JSON of several, or as one with its chain beside it. What the JSON says of them is not
+believed; where it is wrong, that is shown.
 
 DMTF DSP0274 (SPDM) 1.1 §10.11: the GET_MEASUREMENTS request, which holds the asker's nonce, then the MEASUREMENTS
-response; the signature is over both, up to itself. The opaque data is a list of (type, size, value) of NVIDIA's own.
-All numbers little-endian.
+response. The signature covers both, up to itself. The opaque data is NVIDIA's list of (type, size, value). All numbers
+are little-endian.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ _Entries = Annotated[tuple[_Entry, ...], Meta(max_length=MAX_DEVICES)]
 
 
 class _Request(Struct, frozen=True):
-    """What one sends to NVIDIA's service: the same entries under one nonce."""
+    """What NVIDIA's service takes: the same entries under one nonce."""
 
     evidence_list: _Entries
     arch: str = ""
@@ -178,7 +178,7 @@ def _decode_chain(certificate: bytes) -> bytes:
 
 
 def _decode_text(text: bytes) -> bytes:
-    """A report written in hex or base64. Thousands of letters that are all hex are not base64 by chance."""
+    """A report in hex or base64. Thousands of letters that are all hex are not base64 by chance."""
     packed = b"".join(text.split())
     if re.fullmatch(rb"([0-9a-fA-F]{2})+", packed):
         return bytes.fromhex(packed.decode())

@@ -1,9 +1,8 @@
 """Whether a token of NVIDIA's attestation service proves what a policy asks for.
 
-It is a detached EAT bundle: one overall token, and one token per device (RFC 9711 §4.2.18, JWT). The keys (RFC 7517)
-are passed in by whoever fetched them; only P-384 counts. The service looked at the GPUs' reports, revocation and
-reference manifests and says what it found; here is checked that it is the service speaking, now, about our nonce, and
-that it found nothing wrong with any GPU.
+It is a detached EAT bundle: one overall token and one per device (RFC 9711 §4.2.18, JWT). The caller passes the keys in
+(RFC 7517); only P-384 counts. The service has checked reports, revocation and reference manifests. Here is checked that
+the service says so, now, for our nonce, and that it found nothing wrong with any GPU.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class _Keys(Struct, frozen=True):
 
 
 def read_jwks(data: bytes) -> dict[str, ec.EllipticCurvePublicKey]:
-    """The P-384 keys by their ids, or EvidenceInvalid. Keys of other kinds are of no use here and left out."""
+    """The P-384 keys by their ids, or EvidenceInvalid. Keys of other kinds are left out."""
     hint = 'It is a JSON object with `keys`, as the service serves it under "/.well-known/jwks.json".'
     keys = decode_evidence(data, _Keys, "A JWKS", limit=MAX_JWKS_BYTES, hint=hint).keys
     usable: dict[str, ec.EllipticCurvePublicKey] = {}
@@ -176,7 +175,7 @@ _ABSENT: Final = object()
 
 
 def verify_gpu_token(token: bytes, jwks: bytes, nonce: bytes | None, *, at: datetime, policy: GpuPolicy) -> Verdict:
-    """The verdict on a token of the service whose keys are passed in, at a time."""
+    """The verdict on a token. `jwks` are the service's keys."""
     if at.tzinfo is None:
         raise ValueError("a time without a zone means another moment on every machine")
     overall_token, devices = read_bundle(token, read_jwks(jwks))
@@ -205,7 +204,6 @@ def verify_gpu_token(token: bytes, jwks: bytes, nonce: bytes | None, *, at: date
 def _examine_token(
     token: SignedToken, nonce: bytes | None, at: datetime, policy: GpuPolicy, found: Examination
 ) -> None:
-    """Who speaks, when, and to which question."""
     claims = token.claims
     found.check("token signature", not token.why_unsigned, token.why_unsigned)
     issuer = claims.get("iss")

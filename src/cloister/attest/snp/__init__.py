@@ -1,7 +1,7 @@
 """AMD SEV-SNP: reports of a guest's firmware, checked up to AMD's root keys.
 
 Knows the report (ABI specification 56860), the keys that sign it (VCEK per chip, VLEK per provider; KDS specification
-57230) and the policy a reader may have. Fetches nothing and reads no clock.
+57230) and the policy a reader may have.
 """
 
 from cloister.attest.snp.report import SnpPolicy, Tcb

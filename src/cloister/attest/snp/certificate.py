@@ -1,8 +1,7 @@
-"""Certificates and revocation lists of AMD's keys, read whole and at once, and which of them lead from the key that
-signed a report up to AMD's root.
+"""Certificates and revocation lists of AMD's keys, and which of them lead from a report's signer up to AMD's root.
 
-They come as PEM, DER, or the table a host hands its guests (GHCB specification): GUIDs with offsets, then the
-certificates, as `auxblob` of the kernel's TSM reports holds it. Whether one is trusted is not decided here.
+They come as PEM, DER, or the table a host hands its guests (GHCB specification; `auxblob` of the kernel's TSM reports):
+GUIDs with offsets, then the certificates. Whether one is trusted is not decided here.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _WANTED = {guid.bytes for guid in _KNOWN} | {guid.bytes_le for guid in _KNOWN}
 
 
 def read_table(blob: bytes) -> list[bytes]:
-    """The certificates and revocation lists in a table; entries of kinds not known are passed over."""
+    """The certificates and revocation lists in a table; entries of unknown kinds are skipped."""
     found: list[bytes] = []
     for place in range(_MAX_ENTRIES):
         if len(blob) < (place + 1) * _ENTRY.size:
@@ -65,7 +64,7 @@ _Parsed = TypeVar("_Parsed")
 
 @dataclass(frozen=True)
 class Bundle:
-    """All that was handed over, in no order that matters."""
+    """Certificates and revocation lists, in any order."""
 
     certificates: tuple[x509.Certificate, ...]
     revocation_lists: tuple[x509.CertificateRevocationList, ...]
@@ -136,7 +135,7 @@ def _read_either(der: bytes) -> x509.Certificate | x509.CertificateRevocationLis
 
 
 def _certificate(der: bytes) -> x509.Certificate:
-    """All that is looked at later is asked for now, while errors are caught: the library reads a part when asked."""
+    """The library parses on access: access now, while errors are caught, all that is used later."""
     found = x509.load_der_x509_certificate(der)
     if not isinstance(found.public_key(), RSAPublicKey | EllipticCurvePublicKey):
         raise ValueError("key type")
@@ -171,7 +170,7 @@ def _parsed(what: str, parse: Callable[[], _Parsed]) -> _Parsed:
 
 
 def common_name(certificate: x509.Certificate) -> str:
-    """Its one common name; nothing if it has none or several."""
+    """Its one common name; empty if it has none or several."""
     names = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
     return str(names[0].value) if len(names) == 1 else ""
 
@@ -195,7 +194,7 @@ _HWID_BYTES = (8, 64)  # Turin's chips have eight, those before sixty-four
 
 @dataclass(frozen=True)
 class Chain:
-    """The certificates found; None where there is none to be had."""
+    """The certificates found; None where one was not."""
 
     leaf: x509.Certificate | None
     intermediate: x509.Certificate | None
@@ -203,7 +202,7 @@ class Chain:
 
 
 def find_chain(report: Report, certificates: Sequence[x509.Certificate], pinned: Mapping[Product, str]) -> Chain:
-    """Pick, of certificates in any order, those that belong together; the right one where several would do."""
+    """Pick those that belong together from certificates in any order; the right one where several fit."""
     kind = LEAF_NAMES.get(report.signing_key)
     leaf = _choose([one for one in certificates if common_name(one) == kind], lambda one: signed_by(report, one))
     intermediate = leaf and _choose(
@@ -247,7 +246,7 @@ def tcb_in(leaf: x509.Certificate, product: Product) -> Tcb | None:
 
 
 def chip_in(leaf: x509.Certificate) -> bytes | None:
-    """The chip's number: bare bytes in the certificates there are, an OCTET STRING as others may have it."""
+    """The chip's number: bare bytes in today's certificates, perhaps an OCTET STRING in others."""
     value = _extension(leaf, "4")
     if len(value) - 2 in _HWID_BYTES and value[:2] == bytes([0x04, len(value) - 2]):
         value = value[2:]

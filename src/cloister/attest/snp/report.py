@@ -1,7 +1,5 @@
-"""The report itself: 1,184 bytes, of which the firmware signs the first 672 (ABI specification 56860, table 23); the
-chips it may be of; and what a reader demands of it, to be converted from a TOML table, unknown keys refused.
-
-Only reads; says nothing of whether a word of it is true.
+"""A report: 1,184 bytes, of which the firmware signs the first 672 (ABI specification 56860, table 23); the chips it
+may be of; and the policy for it. Only reads; verifies nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ def product_of_cpuid(family: int, model: int) -> Product | None:
 
 
 def product_of_name(name: str) -> Product | None:
-    """The product of a certificate's productName, whose stepping (`Milan-B0`) does not matter here."""
+    """The product of a certificate's productName, whatever its stepping (`Milan-B0`)."""
     return _BY_NAME.get(name.partition("-")[0].lower())
 
 
@@ -71,7 +69,7 @@ class Tcb(Struct, frozen=True, forbid_unknown_fields=True):
         return cls(bootloader=packed[0], tee=packed[1], snp=packed[6], microcode=packed[7])
 
     def below(self, floor: Tcb) -> list[str]:
-        """The components that are older than this floor."""
+        """The components that are older than `floor`."""
         least = asdict(floor)
         return [f"{name} {mine} < {least[name]}" for name, mine in asdict(self).items() if mine < least[name]]
 
@@ -153,7 +151,7 @@ class Report:
 
     @property
     def product(self) -> Product | None:
-        """The product, where the report itself knows it."""
+        """None where the report does not say it."""
         return product_of_cpuid(self.cpuid[0], self.cpuid[1]) if self.has_cpuid else None
 
 
@@ -167,7 +165,7 @@ def read_report(data: bytes) -> Report:
             f"SEV-SNP reports of version {report.version} are not known here; {VERSIONS[0]} to {VERSIONS[-1]} are.",
             hint="Is this a report of an SEV-SNP guest? If its firmware is newer than this program, update it.",
         )
-    # Nobody signs the rest of the signature's field, so it must not be a place where something can hide.
+    # Nobody signs the rest of the signature's field: it must not hide anything.
     if any(data[_LAYOUT.size :]):
         raise EvidenceInvalid("The bytes after the report's signature are not zero.")
     return report

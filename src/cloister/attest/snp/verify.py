@@ -1,7 +1,6 @@
 """The verdict on an SEV-SNP report: one named check for each thing that could be wrong with it.
 
-All inputs are arguments: no clock, no network, no file. A check that needs a certificate nobody gave is skipped and
-required, so the verdict is incomplete, never passed. (Petridish §4.1: the CPU's report carries everything else.)
+A check that needs a certificate nobody gave is skipped and required: the verdict is then incomplete, never passed.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def verify_snp(
 ) -> Verdict:
     """Check a report against certificates (PEM, DER or a host's table, in any order; revocation lists among them).
 
-    `report_data` is what the 64 bytes of the asker's must be; None if nobody asked. EvidenceInvalid if the report or a
+    `report_data` is what the asker's 64 bytes must be; None if nobody asked. EvidenceInvalid if the report or a
     certificate is malformed.
     """
     read = read_report(report)
@@ -78,7 +77,7 @@ def verify_snp(
 
 
 def _check_product(found: Examination, report: Report, chain: Chain, policy: SnpPolicy) -> Product | None:
-    """The chip as the report names it (since version 3) and as the certificate does; they must not disagree."""
+    """Report (since version 3) and certificate may both name the chip; they must not disagree."""
     certified = product_in(chain.leaf) if chain.leaf else None
     product = report.product if report.has_cpuid else certified
     if report.has_cpuid and product is None:
@@ -181,7 +180,7 @@ def _check_signature(found: Examination, report: Report, chain: Chain, policy: S
 def _check_leaf_fits(
     found: Examination, report: Report, chain: Chain, product: Product | None, policy: SnpPolicy
 ) -> None:
-    """The key was derived for one set of patch levels and, a VCEK, for one chip: the report must name the same."""
+    """The key was derived for one set of patch levels and, if a VCEK, for one chip: the report must name the same."""
     leaf = chain.leaf
     if not leaf or not product:
         reason = "no certificate was given" if not leaf else "the product is not known"
@@ -231,7 +230,6 @@ _HOST = 0xFFFFFFFF  # the VMPL of a report that the host asked for, not the gues
 
 
 def check_demands(found: Examination, report: Report, product: Product | None, policy: SnpPolicy) -> None:
-    """Add one check for each demand."""
     _check_settings(found, report, policy)
     _check_tcb(found, report, product, policy)
     _check_values(found, report, policy)

@@ -1,4 +1,4 @@
-"""The bytes of a TDX quote, taken apart, and what a client asks of a TDX node. Checks nothing but the bytes' form.
+"""The bytes of a TDX quote, taken apart, and the policy for a TDX node. Checks only the bytes' form.
 
 Intel TDX DCAP Quoting Library API, appendix A: header, body (TD report 1.0 in version 4; 1.0, 1.5 or 1.5 extended in
 version 5), then the signature data with the QE's report and the PCK certificate chain. All numbers little-endian.
@@ -81,8 +81,6 @@ class Quote:
 
 
 class _Reader:
-    """Takes bytes from the front and says what was missing when there are too few."""
-
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.at = 0
@@ -102,7 +100,7 @@ class _Reader:
 
 
 def read_quote(data: bytes) -> Quote:
-    """The quote, or EvidenceInvalid. What follows the signature data is padding to some and is not read."""
+    """The quote, or EvidenceInvalid. What follows the signature data is padding and is not read."""
     if len(data) > MAX_QUOTE_BYTES:
         raise EvidenceInvalid(f"A quote may have at most {MAX_QUOTE_BYTES} bytes.")
     quote = _Reader(data)
@@ -163,7 +161,7 @@ REGISTERS = ("mrtd", "rtmr0", "rtmr1", "rtmr2", "rtmr3", "mrseam", "mrconfigid",
 
 
 class TdxPolicy(Struct, frozen=True, forbid_unknown_fields=True):
-    """Every list of registers names the values accepted; an empty one accepts any and the check shows as skipped."""
+    """A list of registers names the values accepted; an empty one accepts any, and its check shows as skipped."""
 
     accepted_statuses: tuple[Status, ...] = ("UpToDate",)
     refused_advisories: tuple[str, ...] = ()
@@ -173,7 +171,7 @@ class TdxPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     min_tcb_evaluation: Annotated[int, Meta(ge=0)] = 0
     """Collateral older than this `tcbEvaluationDataNumber` is refused, even if it has not expired."""
     min_tee_tcb_svn: Annotated[str, Meta(pattern="^([0-9a-fA-F]{32})?$")] = ""
-    """Hex of 16 bytes, each a floor of its own."""
+    """Hex of 16 bytes, each a minimum of its own."""
     require_sept_ve_disable: bool = False
     """dcap-qvl asks for SEPT_VE_DISABLE whenever there is collateral; this refuses its absence by name, always."""
     mrtd: tuple[Register, ...] = ()
@@ -187,8 +185,7 @@ class TdxPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     mrownerconfig: tuple[Register, ...] = ()
 
     def __post_init__(self) -> None:
-        # msgspec checks patterns on what it decodes, not on what is called; a mistyped register must not be a quiet
-        # "never matches".
+        # msgspec checks patterns only when it decodes; a mistyped register must not just never match.
         for name in REGISTERS:
             if not all(re.fullmatch("[0-9a-fA-F]{96}", value) for value in getattr(self, name)):
                 raise ValueError(f"{name}: a register has 96 hexadecimal digits")

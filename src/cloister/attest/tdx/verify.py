@@ -1,9 +1,8 @@
 """Whether a TDX quote proves what a policy asks for: a list of checks, each with its outcome.
 
-The signatures from the quote up to Intel's root are checked here. How the platform stands (its TCB, its quoting
-enclave, revocations) only Intel's collateral can tell: the JSON that dcap-qvl reads and writes, judged by dcap-qvl at a
-time that is passed in. Without it those checks are skipped and nothing passes. Nothing is fetched.
-Petridish §4.1: the report's data binds nonce, channel key and release (see `cloister.attest.evidence`).
+The signatures from the quote up to Intel's root are checked here. Only Intel's collateral (the JSON that dcap-qvl reads
+and writes) can tell the state of the platform: its TCB, its quoting enclave, revocations. dcap-qvl judges it at a time
+that is passed in. Without collateral those checks are skipped and nothing passes.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ NO_LEVEL = "No matching TCB level"
 
 
 class CollateralRefused(Exception):
-    """dcap-qvl's reason why quote and collateral do not stand together at that time."""
+    """dcap-qvl's reason why quote and collateral do not fit together at that time."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Standing:
     report: dict[str, Any]
 
     def agrees_with(self, report: TdReport) -> bool:
-        """Whether dcap-qvl read the same report out of the quote as we did."""
+        """Whether dcap-qvl read the same report as we did."""
         return all(
             self.report.get(name) == value.hex()
             for name, value in (
@@ -204,7 +203,7 @@ def _examine_standing(
             found.skipped("collateral", "not judged to its end: the platform matches no level of it")
             found.failed("tcb status", "older than every TCB level Intel lists for this platform (below OutOfDate)")
         else:
-            # The reason may quote the collateral: it is shown on one line of plain letters, and not at any length.
+            # The reason may quote the collateral: it is shown short, on one line of plain letters.
             text = str(refused).removeprefix("Verification failed: ")[:MAX_REASON]
             found.failed("collateral", "".join(letter if " " <= letter <= "~" else " " for letter in text))
             found.skipped("tcb status", "the collateral was refused")
@@ -245,7 +244,6 @@ MIGRATABLE = 1 << 29
 
 
 def examine_report(report: TdReport, policy: TdxPolicy, report_data: bytes | None, found: Examination) -> None:
-    """Add the checks of the report to the others."""
     _examine_attributes(report, policy, found)
     _examine_module(report, policy, found)
     for name in REGISTERS:

@@ -1,8 +1,7 @@
 """The C library: its structures, field for field as in native.c; built once for this machine; loaded and started.
 
-Its file in the cache folder carries a hash of the sources, the flags, the compiler and the processor's features, so a
-change of any of them builds anew. Without a C compiler on PATH the one in the `ziglang` package serves, where it is
-installed.
+Its file in the cache folder carries a hash of the sources, the flags, the compiler and the processor's features: a
+change of any builds anew. Without a C compiler on PATH, the `ziglang` package's is used, if installed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Both ends of a link on the CPU: which vaults a step asks and what became of them; and a vault's thread that answers.
 
-The waiting and copying is in link.h. What a span says is in the vault's cache; this module knows blocks and lengths.
+The waiting and copying is in link.h.
 """
 
 from __future__ import annotations
@@ -23,12 +23,10 @@ LOST = 1
 SLOTS = 64
 _Pointer = POINTER(AskedStruct)
 _started: list[CpuAnswerer] = []
-"""Kept for the life of the process: their threads read memory that these objects own."""
+"""Kept for the life of the process: their threads read memory these objects own."""
 
 
 class _Link:
-    """One attached vault."""
-
     def __init__(self, shape: LinkShape, question: int, answer: int) -> None:
         self._question, self._answer = shape.map(question, answer, asks=True)
         self.struct = AskedStruct(
@@ -86,7 +84,7 @@ class CpuAsker(LinkAsker):
 
 
 class CpuAnswerer(LinkAnswerer):
-    """Answers the service's questions about this vault's spans."""
+    """Answers for this vault's spans."""
 
     def __init__(
         self, library: CDLL, model: AttentionShape, cache: HostCache, shape: LinkShape, question: int, answer: int
@@ -97,7 +95,7 @@ class CpuAnswerer(LinkAnswerer):
         self._scales = torch.tensor(model.scales, dtype=torch.float32)
         self._windows = torch.tensor(model.windows, dtype=torch.int32)
         self._slots = (SlotStruct * SLOTS)()
-        # Of fixed size and never freed: a question that comes as a slot is withdrawn reads old numbers, not old memory.
+        # Of fixed size and never freed: a question that races with `withdraw` reads old numbers, not freed memory.
         self._tables = torch.zeros(SLOTS, cache.blocks, dtype=torch.int32)
         rotary = model.rotation(0)[0].numel()
         self._rotations = torch.zeros(2, SLOTS, rotary)

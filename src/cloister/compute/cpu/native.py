@@ -187,7 +187,7 @@ class NativeKernels(Kernels):
         return tokens
 
     def _kept(self, whose: _Owner, make: Callable[[_Owner], _Made]) -> _Made:
-        """What C needs of a weight, a layer or all layers: made once, and kept with the tensors that it points to."""
+        """What C needs of a weight, a layer or all layers: made once, and kept with the tensors it points to."""
         if id(whose) not in self._structs:
             self._structs[id(whose)] = (whose, make(whose))
         made: _Made = self._structs[id(whose)][1]
@@ -257,7 +257,7 @@ class NativeKernels(Kernels):
         return cache
 
     def _asking(self, step: Step) -> Any:
-        """Where rows of the batch have parts in vaults: the way to ask for them, the same through all layers."""
+        """The way to ask vaults for parts of the batch's rows, the same through all layers."""
         batch = step.batch
         if not batch.remotes:
             return None
@@ -272,7 +272,6 @@ class NativeKernels(Kernels):
         return byref(self._asked)
 
     def _attention_over(self, heads: int, angles: Angles | None) -> AttentionStruct:
-        """The structure of the prepared batch, for so many query heads."""
         job = self._attention
         assert self._prepared is not None
         batch = self._prepared[0]

@@ -1,4 +1,4 @@
-"""Where a machine of ours listens: `HOST:PORT`, `[IPv6]:PORT`, or `vsock:CID:PORT` for a virtual machine here."""
+"""Where one of our machines listens: `HOST:PORT`, `[IPv6]:PORT`, or `vsock:CID:PORT` for a virtual machine here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """The address a user wrote."""
         if found := _VSOCK.fullmatch(text):
             cid, port = ANY_CID if found[1] == "any" else int(found[1]), int(found[2])
             if cid <= ANY_CID and port < 2**32:
@@ -38,7 +37,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def connect(self, patience_s: float) -> socket.socket:
-        """A connection; OSError where there is none to be had."""
+        """OSError if it fails."""
         if isinstance(self.host, str):
             return without_delay(socket.create_connection((self.host, self.port), timeout=patience_s))
         connection = _vsock()
@@ -47,7 +46,6 @@ class Address:
         return connection
 
     def listen(self) -> socket.socket:
-        """A listening socket."""
         if isinstance(self.host, int):
             listener = _vsock()
             listener.bind((self.host, self.port))
@@ -64,7 +62,7 @@ def address_of(listener: socket.socket) -> Address:
 
 
 def without_delay(connection: socket.socket) -> socket.socket:
-    """Records are small and someone waits for each; and a peer that vanished is noticed within half a minute."""
+    """Send small records at once: someone waits for each. Notice within half a minute that a peer vanished."""
     if connection.family in (socket.AF_INET, socket.AF_INET6):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

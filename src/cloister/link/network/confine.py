@@ -1,7 +1,7 @@
 """What a bridge may still do once it is connected: move bytes between the descriptors it has, and end.
 
 A bridge reads from the network, so it is sealed much like a vault: no file, no new connection, no new process. It
-stays in its parent's namespaces, where its connection was made.
+stays in its parent's namespaces, where it connected.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cloister.process.sandbox.resources import close_all_but
 
 
 def run_bridge(role: str, serve: Callable[[socket.socket], None]) -> None:
-    """A bridge's whole life: `python -m … FD`."""
+    """All a bridge does: `python -m … FD`."""
     control = begin_child(role)
     try:
         serve(control)
@@ -31,7 +31,7 @@ def run_bridge(role: str, serve: Callable[[socket.socket], None]) -> None:
 
 
 def confine(loops: Collection[Callable[[], None]], keep: Collection[int], *, allow_degraded: bool) -> NoReturn:
-    """Give up what is not needed any more, then run the loops, one thread each. The process ends with the first."""
+    """Give up what is no longer needed, then run the loops, one thread each. The process ends with the first."""
     give_up_powers(())
     die_with_parent()  # giving up powers makes the kernel forget it
     gate = threading.Barrier(len(loops))

@@ -1,8 +1,8 @@
 """The key that a server and its vault host share, and the TLS credentials that both derive from it.
 
 The key is 32 random bytes in a file that nobody else can read. Python's `ssl` has no pre-shared keys before 3.13, so
-HKDF-SHA256 (RFC 5869) derives one Ed25519 key (RFC 8032) per role, and each role's certificate signs itself. Nothing in
-it is random, so both machines make the same two certificates, and each accepts exactly the other role's.
+HKDF-SHA256 (RFC 5869) derives one Ed25519 key (RFC 8032) per role, and each role's certificate signs itself. All of it
+is deterministic, so both machines make the same two certificates, and each accepts exactly the other role's.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def read_secret(path: Path) -> bytes:
 
 
 def credentials_from(secret: bytes, role: Role) -> Credentials:
-    """What a bridge of this role needs to prove itself and to know the other. The shared key is not in it."""
+    """What a bridge of this role needs to prove itself and to know the other; without the shared key."""
     if len(secret) != SECRET_BYTES:
         raise SetupError(f"The shared key must have {SECRET_BYTES} bytes.")
     key, own = _identity(secret, role)

@@ -1,5 +1,5 @@
-"""What the two bridges settle once TLS stands: that both sides have the same model and version, and that a vault is
-there. Otherwise a vault's answers would be wrong, and nobody would notice."""
+"""What two bridges check once TLS stands: that both sides have the same model and version, and that there is a vault.
+Otherwise a vault's answers would be wrong, and nobody would notice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shape_of(request: VaultRequest) -> LinkShape:
 
 
 def ask_for_vault(channel: SecureChannel, request: VaultRequest, address: Address) -> None:
-    """The server bridge's half; returns once a vault is there."""
+    """The server bridge's half; returns when there is a vault."""
     _say(channel, request)
     answer = _hear(channel, VaultGranted | VaultRefused)
     if isinstance(answer, VaultRefused):

@@ -6,7 +6,7 @@
     handshake | what the server wants (messages.bridge)
 
 A question carries what the shared-memory link carries, and nothing else. Both ends follow link.h: each keeps its own
-count of questions, and copies what it was sent before it believes a number in it. They always say that they sleep, so
+count of questions, and copies what it received before it trusts a number in it. They always say that they sleep, so
 that the other side always wakes them.
 """
 
@@ -24,7 +24,7 @@ HEAD = struct.Struct("<4I")
 
 KIND = struct.Struct("<I")
 CONTROL_BYTES = 1 << 16
-"""Of the control socket in one record, at most: a long prompt does not hold up a question for long."""
+"""At most so much of the control socket in one record: a long prompt does not delay a question for long."""
 
 FINE = 0
 WORST_STATUS = 3
@@ -33,7 +33,7 @@ SECONDS_BETWEEN_LOOKS = 0.05
 
 
 def longest_record(shape: LinkShape) -> int:
-    """What both sides make their channel for."""
+    """The size both sides make their channel for."""
     row = max(ASK_BYTES + shape.query_bytes, shape.part_bytes)
     return max(HEAD.size + shape.capacity * row, KIND.size + CONTROL_BYTES)
 
@@ -69,14 +69,14 @@ class _LinkEnd:
 
 
 class VaultEnd(_LinkEnd):
-    """Plays the vault: takes the service's questions, leaves answers for it."""
+    """Acts as the vault: takes the service's questions, leaves answers for it."""
 
     def __init__(self, shape: LinkShape, question: int, answer: int) -> None:
         super().__init__(shape, question, answer, asks=False)
         self._open: tuple[int, int] | None = None
 
     def next_question(self) -> tuple[bytes, memoryview, memoryview] | None:
-        """Wait for it: its head, its rows and its queries; None when the link was closed."""
+        """Wait for a question: its head, its rows and its queries; None when the link was closed."""
         while (number := self._number.value) == self._last:
             sleep_on(self._question, number)
         if number == CLOSED:
@@ -92,7 +92,7 @@ class VaultEnd(_LinkEnd):
         )
 
     def leave_answer(self, record: memoryview) -> None:
-        """An answer came: to the question that is open, of its size, or an honest refusal."""
+        """Take an answer: to the open question and of its size, or a refusal."""
         number, status, rows, parts = _numbers_of(record)
         asked, self._open = self._open, None
         fine = status == FINE and asked == (number, rows) and len(parts) == rows * self._part_bytes
@@ -106,14 +106,14 @@ class VaultEnd(_LinkEnd):
 
 
 class ServiceEnd(_LinkEnd):
-    """Plays the service: puts questions to a vault, takes its answers."""
+    """Acts as the service: puts questions to a vault, takes its answers."""
 
     def __init__(self, shape: LinkShape, question: int, answer: int) -> None:
         super().__init__(shape, question, answer, asks=True)
 
     def ask(self, record: memoryview, give_up: Callable[[], bool]) -> tuple[bytes, memoryview] | None:
-        """Put the question and wait: the answer's head and its parts. None if the link was closed, or if while the
-        vault is silent `give_up` says so."""
+        """Put the question and wait for the answer's head and its parts. None if the link was closed, or if `give_up`
+        says so while the vault is silent."""
         number, layer, rows, rest = _numbers_of(record)
         split = rows * ASK_BYTES
         if not self._may_be_asked(number, layer, rows) or len(rest) != split + rows * self._query_bytes:

@@ -1,7 +1,7 @@
 """The server bridge: `python -m cloister.link.network.server_bridge FD`, started by the controller for a remote vault.
 
-It plays the vault on a local link and passes the vault's conversation with the controller through, unread. Prompts
-pass it on their way; it keeps none, and overwrites the buffers that held one.
+It acts as the vault on a local link and passes the vault's conversation with the controller on, unread. Prompts pass
+through it; it keeps none, and overwrites the buffers that held one.
 """
 
 from __future__ import annotations

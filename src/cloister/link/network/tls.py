@@ -2,8 +2,8 @@
 
 Each side accepts one certificate, the other role's (`credentials`). Keys are ephemeral: whoever learns the shared key
 later cannot read what was recorded. There are no session tickets, no resumption and no older version. A record is its
-length (4 bytes) and its bytes. Whatever is altered, repeated, left out, moved, cut short or too long is a
-ProtocolError, and the channel is dead from then on. The channel knows bytes, not what they mean.
+length (4 bytes) and its bytes. Anything altered, repeated, left out, moved, cut short or too long is a ProtocolError,
+and the channel is dead from then on. The channel does not know what the bytes mean.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OP_CLEANSE_PLAINTEXT = 0x2  # OpenSSL 3: what was handed to us is overwritten i
 
 
 class CutOff(ProtocolError):
-    """The connection is gone without an end that was agreed on: the other side died, or somebody cut the line."""
+    """The connection ended without an agreed end: the other side died, or somebody cut the line."""
 
 
 def establish(
@@ -74,7 +74,6 @@ class SecureChannel:
         self._zeros = bytes(_HEAD.size + limit)
 
     def shake_hands(self, end: float) -> None:
-        """Until both have proved themselves, or until `end`."""
         done = False
         while not done:
             try:
@@ -121,7 +120,7 @@ class SecureChannel:
                 self._out[:until] = self._zeros[:until]
 
     def end(self) -> None:
-        """Say, so that nobody else could have, that no record follows."""
+        """Say, authenticated, that no record follows."""
         with self._sending, self._tls_lock:
             self._check_alive()
             self._dead = self._ended = True
@@ -169,7 +168,7 @@ class SecureChannel:
         self._filled = 0
 
     def hung_up(self) -> bool:
-        """Whether the other side is gone, as far as can be known without reading on."""
+        """Whether the other side is gone, as far as can be seen without reading on."""
         try:
             return not self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -178,7 +177,7 @@ class SecureChannel:
             return True
 
     def _check_peer(self) -> None:
-        """TLS has verified the certificate; it must be the very one, in this protocol."""
+        """TLS has verified the certificate; it must be exactly the pinned one, in this protocol."""
         if self._tls.getpeercert(binary_form=True) != self._peer:
             raise ProtocolError("The other side of a link does not know the key.")
         if self._tls.selected_alpn_protocol() != PROTOCOL:
@@ -227,7 +226,7 @@ def _context(credentials: Credentials) -> ssl.SSLContext:
 
 @contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """`ssl` reads keys from files only: one in memory, that no other process can open, overwritten afterwards."""
+    """`ssl` reads keys from files only: one in memory that no other process can open, overwritten afterwards."""
     descriptor = os.memfd_create("cloister-credentials", os.MFD_CLOEXEC)
     try:
         os.write(descriptor, content)

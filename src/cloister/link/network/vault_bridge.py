@@ -1,7 +1,7 @@
 """The vault bridge: `python -m cloister.link.network.vault_bridge FD`, started by a vault host for each connection.
 
-It finds out who connects before anything else happens. Then it plays the service on the link of a new vault, and the
-controller on its control socket: it passes the conversation on, but for the cores, which are the vault host's to give.
+It checks who connects before anything else happens. Then it acts as the service on the link of a new vault, and as the
+controller on its control socket: it passes the conversation on, except for the cores, which the vault host gives.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class VaultBridge:
         self._unsent: SimpleQueue[bytes] = SimpleQueue()
 
     def from_server(self) -> None:
-        """Service and controller → vault, until the other side ends. A server kills what it needs no longer, so a
-        line that is cut is how most sessions end, and worth no word."""
+        """Service and controller → vault, until the other side ends. A server kills what it no longer needs, so most
+        sessions end in a cut line: it is not reported."""
         with suppress(CutOff):
             self._take_records()
 
@@ -70,7 +70,7 @@ class VaultBridge:
         while (record := self._channel.receive()) is not None:
             kind = kind_of(record)
             if kind == QUESTION:
-                # A vault that is silent must not hide from us that nobody waits for it any more.
+                # Even if a vault is silent we must notice that nobody waits for it any more.
                 answer = self._link.ask(record, self._channel.hung_up)
                 if answer is None:
                     return
@@ -82,14 +82,14 @@ class VaultBridge:
                 raise ProtocolError("A record came that is not for this side.")
 
     def _pass_on(self, messages: list[msgspec.Struct]) -> None:
-        """Controller → vault. None of them is kept: a prompt is among them."""
+        """Controller → vault. Keeps none of them: a prompt is among them."""
         for message in messages:
             if isinstance(message, LeaseCores):
                 raise ProtocolError("The cores of a vault host are not the server's to give.")
             self._tell_vault(message)
 
     def to_vault(self) -> None:
-        """What a busy vault has not read yet waits here, so that answers to the service do not."""
+        """What a busy vault has not read yet waits here, so that answers to the service need not wait."""
         while True:
             self._vault.sendall(self._unsent.get())
 
