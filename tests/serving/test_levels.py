@@ -101,16 +101,16 @@ def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield Node(server.url())
 
 
-@pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.release)])
+@pytest.mark.parametrize("count", [6, pytest.param(200, marks=pytest.mark.release)])
 async def test_levels_agree_on_many_prompts(node: Node, count: int) -> None:
     """Greedy and seeded, one turn and two, with and without public spans."""
     prompts = make_prompts(count, seed=5)
     plain, tagged = chats(prompts[: count * 3 // 5]), with_public_spans(prompts[count * 3 // 5 :])
     answers = await compare(node, [*plain, *tagged], GREEDY)
     assert len({text for text, *_ in answers}) > count // 2
-    few = count * 3 // 20
+    few = max(1, count * 3 // 20)
     await compare(node, [*plain[:few], *tagged[:few]], SEEDED)
-    few = count // 10
+    few = max(1, count // 10)
     await second_turns(node, [*plain[:few], *tagged[:few]], GREEDY)
 
 
@@ -139,7 +139,7 @@ def qwen2(smollm_folder: ModelFolder, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.mark.parametrize("dtype", ["fp32", pytest.param("bf16", marks=pytest.mark.release)])
-@pytest.mark.parametrize("count", [12, pytest.param(40, marks=pytest.mark.release)])
+@pytest.mark.parametrize("count", [8, pytest.param(40, marks=pytest.mark.release)])
 async def test_levels_agree_on_another_architecture(qwen2: Path, count: int, dtype: str, tmp_path: Path) -> None:
     with running_server(tmp_path / "log", "--model", str(qwen2), "--dtype", dtype) as server:
         node = Node(server.url())

@@ -43,6 +43,7 @@ def test_composed_kinds_of_layers_make_the_whole_step(meter: Meter) -> None:
     assert whole.most_cpu > 0
 
 
+@pytest.mark.release
 def test_selecting_ahead_is_one_program_more_and_fewer_messages(meter: Meter) -> None:
     variant = Variant("ahead", CachePlan(selection="ahead"), "lean")
     ahead, paper, full = meter.steps([variant, VARIANTS["mpcache_paper"], VARIANTS["full"]], 512)
@@ -53,6 +54,7 @@ def test_selecting_ahead_is_one_program_more_and_fewer_messages(meter: Meter) ->
     assert layers.parts == tuple(part for part in full.parts if part.name.startswith(("step", "rescale")))
 
 
+@pytest.mark.release
 def test_without_a_cache_blocks_are_extrapolated_exactly(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "BLOCK", 16)
     step = meter.steps([VARIANTS["none"]], 48)[0]
