@@ -15,6 +15,7 @@ pytest.importorskip("spu", reason="generation on shares needs the extra [mpc]")
 from cloister.bench.mpc.plan import FULL, QUICK
 from cloister.bench.mpc.run import Bench
 from tests.bench.mpc.fakes import results
+from tests.mpc.local import SHAPE
 
 Run = Callable[..., Any]
 
@@ -33,6 +34,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         told.append({"plan": bench._plan, "parts": parts})
 
     monkeypatch.setattr(Bench, "run", run)
+    monkeypatch.setattr("cloister.mpc.provider.calibration.prepare", lambda folder: (SHAPE, None))
     return told
 
 
