@@ -11,6 +11,7 @@ Arguments other than --release and --check go to one plain pytest and then to on
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -92,6 +93,8 @@ class Result:
 
 
 def main(arguments: list[str]) -> int:
+    # A shell ignores it in what it starts in the background, and so would all servers that tests end by it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     folders = find_folders()
     match arguments:
         case [] | ["--release"]:
