@@ -61,7 +61,7 @@ async def confided(node: Node, client: FakeMpcClient, request_id: int = 5) -> Co
     return await client.next(Confide)
 
 
-async def test_a_request_goes_to_the_clerk_and_to_nobody_else(node: Node, client: FakeMpcClient) -> None:
+async def test_a_request_goes_to_the_mpc_client_and_to_nobody_else(node: Node, client: FakeMpcClient) -> None:
     asked = await confided(node, client)
     assert asked.prompt == b"prompt" and asked.level == "mpc"
     node.relay.mpc.hear(Understood(asked.request_id, 3))
@@ -77,7 +77,7 @@ async def test_a_request_goes_to_the_clerk_and_to_nobody_else(node: Node, client
     assert stats.prompt_tokens == 13 and stats.output_tokens == 21
 
 
-async def test_a_sealed_prompt_reaches_the_clerk_with_its_key() -> None:
+async def test_a_sealed_prompt_reaches_the_mpc_client_with_its_key() -> None:
     locked = LockedPrompt(b"sealed", bytearray(32), bytes(32), 0, "messages")
     node = await Node.build(lambda prompt: locked, spare_vaults=0)
     client = FakeMpcClient()
@@ -88,12 +88,12 @@ async def test_a_sealed_prompt_reaches_the_clerk_with_its_key() -> None:
     node.close()
 
 
-async def test_without_a_clerk_the_level_is_refused(node: Node) -> None:
+async def test_without_a_mpc_client_the_level_is_refused(node: Node) -> None:
     node.ask(5, level="mpc")
     assert (await node.failure()).code == "protection_unavailable"
 
 
-async def test_a_clerk_that_is_not_up_says_when_to_come_back(node: Node, client: FakeMpcClient) -> None:
+async def test_a_mpc_client_that_is_not_up_says_when_to_come_back(node: Node, client: FakeMpcClient) -> None:
     client.up = False
     node.ask(5, level="mpc")
     failure = await node.failure()
@@ -116,7 +116,7 @@ async def test_a_front_that_goes_takes_its_requests_along(node: Node, client: Fa
     assert not node.relay.requests.held_by("mpc")
 
 
-async def test_a_dead_clerk_fails_its_requests_and_no_others(node: Node, client: FakeMpcClient) -> None:
+async def test_a_dead_mpc_client_fails_its_requests_and_no_others(node: Node, client: FakeMpcClient) -> None:
     for request_id in (1, 2):
         await confided(node, client, request_id)
     node.send(Submit(3, "ann", (1,), PARAMS))
@@ -126,7 +126,7 @@ async def test_a_dead_clerk_fails_its_requests_and_no_others(node: Node, client:
     assert (await node.service.next(Submit)).prompt == (1,)
 
 
-async def test_a_dead_service_is_not_the_clerks_affair(node: Node, client: FakeMpcClient) -> None:
+async def test_a_dead_service_is_not_the_mpc_clients_affair(node: Node, client: FakeMpcClient) -> None:
     asked = await confided(node, client)
     node.relay.service_gone()
     node.relay.mpc.hear(Understood(asked.request_id, 3))
@@ -134,7 +134,7 @@ async def test_a_dead_service_is_not_the_clerks_affair(node: Node, client: FakeM
 
 
 @pytest.mark.parametrize("accepted", [False, True])
-async def test_what_the_clerk_must_not_say(node: Node, client: FakeMpcClient, accepted: bool) -> None:
+async def test_what_the_mpc_client_must_not_say(node: Node, client: FakeMpcClient, accepted: bool) -> None:
     asked = await confided(node, client)
     if accepted:
         node.relay.mpc.hear(Understood(asked.request_id, 3))
@@ -146,7 +146,7 @@ async def test_what_the_clerk_must_not_say(node: Node, client: FakeMpcClient, ac
             node.relay.mpc.hear(lie)
 
 
-async def test_the_clerk_speaks_of_its_own_requests_only(node: Node, client: FakeMpcClient) -> None:
+async def test_the_mpc_client_speaks_of_its_own_requests_only(node: Node, client: FakeMpcClient) -> None:
     node.send(Submit(3, "ann", (1,), PARAMS))
     submitted = await node.service.next(Submit)
     node.relay.mpc.hear(Failed(submitted.request_id, "internal_error", "no"))
@@ -154,10 +154,10 @@ async def test_the_clerk_speaks_of_its_own_requests_only(node: Node, client: Fak
     assert not node.frontend.messages
 
 
-async def test_only_the_clerk_tells_of_progress(node: Node, client: FakeMpcClient) -> None:
+async def test_only_the_mpc_client_tells_of_progress(node: Node, client: FakeMpcClient) -> None:
     node.send(Submit(3, "ann", (1,), PARAMS))
     submitted = await node.service.next(Submit)
-    node.service.say(Tokens(submitted.request_id, (1,), progress=PROGRESS))
+    node.service.say(Accepted(submitted.request_id), Tokens(submitted.request_id, (1,), progress=PROGRESS))
     failure = await node.failure()
     assert failure.code == "service_unavailable"
 
