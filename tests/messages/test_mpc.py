@@ -15,10 +15,12 @@ from cloister.messages.mpc import (
     FromVisitor,
     GenerationSpec,
     Piece,
+    Prepare,
     Put,
     Result,
     Run,
     ShareHead,
+    StartTunnel,
     ToDealer,
     ToFollower,
 )
@@ -85,6 +87,8 @@ def test_nobody_can_ask_for_a_variable_or_send_code() -> None:
 
 def test_messages_with_shares_do_not_show_them() -> None:
     assert "secret" not in repr(Piece(SESSION, b"secret"))
+    key = b"secret".ljust(16)
+    assert "secret" not in repr((Prepare(1, key), StartTunnel(b"", 0, "", key)))
 
 
 def test_terms_name_functions_and_answers_that_exist() -> None:

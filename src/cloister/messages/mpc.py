@@ -237,7 +237,7 @@ class Beat(Struct, frozen=True, tag="beat", forbid_unknown_fields=True):
     """Both ways, all the time: I live."""
 
 
-class Prepare(_OfEpoch, frozen=True, tag="prepare"):
+class Prepare(_Quiet, _OfEpoch, frozen=True, tag="prepare"):
     """Leader → follower: end your engine, start a new one for this epoch. `key` is in every link connection's first
     bytes, so that nothing of an earlier epoch gets in."""
 
@@ -302,7 +302,7 @@ class StartEngine(Struct, frozen=True, tag="start_engine", forbid_unknown_fields
     folder: Text
 
 
-class StartTunnel(StartEngine, frozen=True, tag="start_tunnel"):
+class StartTunnel(_Quiet, StartEngine, frozen=True, tag="start_tunnel"):
     """Party → tunnel, first: the same, and the epoch's key."""
 
     key: Token16

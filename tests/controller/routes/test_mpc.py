@@ -88,12 +88,12 @@ async def test_a_sealed_prompt_reaches_the_mpc_client_with_its_key() -> None:
     node.close()
 
 
-async def test_without_a_mpc_client_the_level_is_refused(node: Node) -> None:
+async def test_without_an_mpc_client_the_level_is_refused(node: Node) -> None:
     node.ask(5, level="mpc")
     assert (await node.failure()).code == "protection_unavailable"
 
 
-async def test_a_mpc_client_that_is_not_up_says_when_to_come_back(node: Node, client: FakeMpcClient) -> None:
+async def test_an_mpc_client_that_is_not_up_says_when_to_come_back(node: Node, client: FakeMpcClient) -> None:
     client.up = False
     node.ask(5, level="mpc")
     failure = await node.failure()
