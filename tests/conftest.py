@@ -90,7 +90,22 @@ def smollm_folder() -> ModelFolder:
 
 
 @pytest.fixture(scope="session")
+def short_folder() -> ModelFolder:
+    """The default model with few of its layers, under its own name."""
+    from tests.short_model import short_model
+
+    return short_model()
+
+
+@pytest.fixture(scope="session")
+def short_server(tmp_path_factory: pytest.TempPathFactory, short_folder: ModelFolder) -> Iterator[str]:
+    """`cloister serve` with that, one for all tests that only talk to it and do not read; its base URL."""
+    with running_server(tmp_path_factory.mktemp("served") / "log", "--model", str(short_folder.path)) as server:
+        yield server.url()
+
+
+@pytest.fixture(scope="session")
 def real_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """`cloister serve` with the default model, one for all tests that only talk to it; its base URL."""
+    """`cloister serve` with the default model, one for all tests that read what it says; its base URL."""
     with running_server(tmp_path_factory.mktemp("served") / "log") as server:
         yield server.url()

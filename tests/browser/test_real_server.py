@@ -73,8 +73,8 @@ def test_a_newcomer_chats_looks_at_the_panel_and_stops(browser: Browser, real_se
         page.screenshot(path=artifacts / "real-server-stopped.png")
 
 
-def test_marked_text_is_public_up_to_the_mark(browser: Browser, real_server: str) -> None:
-    with opened_page(browser, real_server) as page:
+def test_marked_text_is_public_up_to_the_mark(browser: Browser, short_server: str) -> None:
+    with opened_page(browser, short_server) as page:
         greedy(page, 60)
         ask(page, "Write a long letter to my friend <confidential>Theodora</confidential> about the sea.")
         public = panel_of(page).locator(".public")
@@ -94,8 +94,8 @@ def test_at_open_the_provider_sees_the_words(browser: Browser, real_server: str)
         answered(page, 1)
 
 
-def test_at_isolated_the_service_has_nothing(browser: Browser, real_server: str) -> None:
-    with opened_page(browser, real_server) as page:
+def test_at_isolated_the_service_has_nothing(browser: Browser, short_server: str) -> None:
+    with opened_page(browser, short_server) as page:
         page.get_by_role("radio", name="isolated", exact=True).check()
         greedy(page, 40)
         ask(page, QUESTION)

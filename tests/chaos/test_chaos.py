@@ -239,10 +239,10 @@ def after(seconds: float) -> Callable[[], bool]:
 
 
 @pytest.mark.parametrize("deeds", [16, pytest.param(130, marks=pytest.mark.release)])
-async def test_random_kills_under_load(deeds: int, tmp_path: Path, smollm_folder: ModelFolder) -> None:
+async def test_random_kills_under_load(deeds: int, tmp_path: Path, short_folder: ModelFolder) -> None:
     shared_before = set(os.listdir("/dev/shm"))
-    with running_server(tmp_path / "log", *ARGUMENTS) as server:
-        crowd = Crowd(server.url(), smollm_folder.name)
+    with running_server(tmp_path / "log", *ARGUMENTS, "--model", str(short_folder.path)) as server:
+        crowd = Crowd(server.url(), short_folder.name)
         await crowd.learn()
         await asyncio.gather(*(crowd.use(user, after(3)) for user in range(USERS)))
         assert not crowd.tally.failed, crowd.tally

@@ -18,13 +18,14 @@ ARGUMENTS = (
 
 @pytest.fixture(scope="session")
 def searched(
-    tmp_path_factory: pytest.TempPathFactory, smollm_folder: ModelFolder
+    tmp_path_factory: pytest.TempPathFactory, short_folder: ModelFolder
 ) -> Iterator[tuple[Server, Path, ModelFolder]]:
     """A server whose memory is searched, the folder for its temporary files, and its model."""
     temporary = tmp_path_factory.mktemp("temporary")
+    model = ("--model", str(short_folder.path))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(temporary))
-        with running_server(tmp_path_factory.mktemp("served") / "log", *ARGUMENTS) as server:
+        with running_server(tmp_path_factory.mktemp("served") / "log", *ARGUMENTS, *model) as server:
             server.url()
             patch.undo()
-            yield server, temporary, smollm_folder
+            yield server, temporary, short_folder

@@ -61,7 +61,7 @@ class Node:
 
     def body(self, path: str, prompt: Any, **fields: Any) -> dict[str, Any]:
         given = {"prompt": prompt} if path == COMPLETIONS else {"messages": prompt}
-        return {"model": self._model, "max_tokens": 400, "logit_bias": {"2": -100}, **given, **fields}
+        return {"model": self._model, "max_tokens": 2000, "logit_bias": {"2": -100}, **given, **fields}
 
     def ask(self, path: str, prompt: Any, **fields: Any) -> httpx.Response:
         return self.client.post(path, json=self.body(path, prompt, **fields))

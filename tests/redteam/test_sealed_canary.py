@@ -106,7 +106,7 @@ def test_the_gateway_never_has_the_answers_text(node: SealedNode) -> None:
             received += next(reply.pieces())
         assert "gateway" not in node.processes_with(fragment)
     # In the clear it gathers the whole answer: the search would have found it.
-    body = node.body(CHAT, prompt, temperature=0)
+    body = node.body(CHAT, prompt, temperature=0, max_tokens=600)
     headers = {"Authorization": f"Bearer {DEVELOPMENT_KEY}"}
     asking = threading.Thread(target=lambda: httpx.post(f"{node.server.url()}{CHAT}", json=body, headers=headers,
                                                         timeout=600))  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from cloister.models.source import ModelFolder
 from tests.remote_vaults.host_process import HostProcess, another_network, why_no_namespaces
 from tests.served import Server, running_server
 
@@ -39,13 +40,16 @@ def ask(url: str, level: str, tokens: int = 24) -> str:
 
 
 @pytest.mark.skipif(bool(why_no_namespaces()), reason=why_no_namespaces() or "-")
-def test_vaults_in_another_network_give_what_open_gives_and_end_as_a_503(tmp_path: Path, key: Path) -> None:
+def test_vaults_in_another_network_give_what_open_gives_and_end_as_a_503(
+    tmp_path: Path, key: Path, short_folder: ModelFolder
+) -> None:
+    how = (*ONE, "--model", str(short_folder.path))
     with another_network() as (namespace, host):
-        vault_host = HostProcess(tmp_path / "outpost", key, *ONE, listen=f"{host}:7000", namespace=namespace)
+        vault_host = HostProcess(tmp_path / "outpost", key, *how, listen=f"{host}:7000", namespace=namespace)
         try:
             # The two start at once: a server may be there before its vault host is.
             keys = ("--outpost", f"{host}:7000", "--outpost-key", str(key))
-            with running_server(tmp_path / "server", *keys, *ONE) as server:
+            with running_server(tmp_path / "server", *keys, *how) as server:
                 vault_host.address()
                 assert os.readlink(f"/proc/{vault_host.process.pid}/ns/net") != os.readlink("/proc/self/ns/net")
                 _answers_are_equal(server.url())

@@ -17,15 +17,22 @@ from tests.models.architectures import load_from_files
 Decoders = Callable[[str], Decoder]
 
 
+@pytest.fixture(scope="session", params=["short", pytest.param("whole", marks=pytest.mark.release)])
+def model_folder(request: pytest.FixtureRequest) -> ModelFolder:
+    """The default model: few of its layers, and before a release all of them too."""
+    folder: ModelFolder = request.getfixturevalue({"short": "short_folder", "whole": "smollm_folder"}[request.param])
+    return folder
+
+
 @pytest.fixture(scope="session")
-def decoders(smollm_folder: ModelFolder) -> Decoders:
-    """The default model in either precision, loaded once; one thread, for another group of tests has the other core."""
+def decoders(model_folder: ModelFolder) -> Decoders:
+    """The model in either precision, loaded once; one thread, for another group of tests has the other core."""
     loaded: dict[str, Decoder] = {}
 
     def decoder(dtype: str) -> Decoder:
         if dtype not in loaded:
             device = choose_device(EngineSettings(dtype=dtype, threads=1))  # type: ignore[arg-type]
-            loaded[dtype] = load_from_files(smollm_folder, device)
+            loaded[dtype] = load_from_files(model_folder, device)
         return loaded[dtype]
 
     torch.set_num_threads(1)
@@ -47,7 +54,7 @@ class Answer:
 
 
 class Node:
-    """An engine over the default model, run until everyone has an answer."""
+    """An engine over the model, run until everyone has an answer."""
 
     def __init__(self, decoder: Decoder, **settings: int) -> None:
         chosen = EngineSettings(**settings)  # type: ignore[arg-type]

@@ -91,17 +91,20 @@ async def second_turns(node: Node, messages: list[list[dict[str, str]]], how: di
     assert await node.answers(kept, "partitioned") == opened
 
 
-@pytest.fixture(scope="module", params=["bf16", pytest.param("fp32", marks=pytest.mark.release)])
+WHOLE = [pytest.param(("--dtype", dtype), id=dtype, marks=pytest.mark.release) for dtype in ("bf16", "fp32")]
+
+
+@pytest.fixture(scope="module", params=[pytest.param((), id="short"), *WHOLE])
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """The default model in either precision; that of the server of all tests is the first."""
-    if request.param == "bf16":
-        yield Node(request.getfixturevalue("real_server"))
+    """The default model: few of its layers, and before a release all of them in either precision."""
+    if not request.param:
+        yield Node(request.getfixturevalue("short_server"))
         return
-    with running_server(tmp_path_factory.mktemp("served") / "log", "--dtype", request.param) as server:
+    with running_server(tmp_path_factory.mktemp("served") / "log", *request.param) as server:
         yield Node(server.url())
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(200, marks=pytest.mark.release)])
+@pytest.mark.parametrize("count", [8, pytest.param(200, marks=pytest.mark.release)])
 async def test_levels_agree_on_many_prompts(node: Node, count: int) -> None:
     """Greedy and seeded, one turn and two, with and without public spans."""
     prompts = make_prompts(count, seed=5)
@@ -139,7 +142,7 @@ def qwen2(smollm_folder: ModelFolder, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.mark.parametrize("dtype", ["fp32", pytest.param("bf16", marks=pytest.mark.release)])
-@pytest.mark.parametrize("count", [8, pytest.param(40, marks=pytest.mark.release)])
+@pytest.mark.parametrize("count", [5, pytest.param(40, marks=pytest.mark.release)])
 async def test_levels_agree_on_another_architecture(qwen2: Path, count: int, dtype: str, tmp_path: Path) -> None:
     with running_server(tmp_path / "log", "--model", str(qwen2), "--dtype", dtype) as server:
         node = Node(server.url())

@@ -48,9 +48,9 @@ async def gauge(client: httpx.AsyncClient, name: str) -> float:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("clients", "seconds"), [(8, 4), pytest.param(200, 120, marks=pytest.mark.release)])
-async def test_clients_come_and_go(clients: int, seconds: int, real_server: str) -> None:
+async def test_clients_come_and_go(clients: int, seconds: int, short_server: str) -> None:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    async with httpx.AsyncClient(base_url=real_server, headers=KEY, limits=limits, timeout=900) as client:
+    async with httpx.AsyncClient(base_url=short_server, headers=KEY, limits=limits, timeout=900) as client:
         prompts = PROMPTS[: max(2, clients // 5)]
         expected = {prompt: await stream_text(client, prompt) for prompt in prompts}
         end = time.monotonic() + seconds

@@ -1,17 +1,14 @@
 """The Llama family (Llama, Mistral, Qwen2, Qwen3 …) with fused projections: three kernel calls a layer.
 
 When output layer and embedding are tied, the embedding reads the packed output layer: weights are held once. Where the
-parts come from is not known here. Rotary angles are transformers' own formulas for every static scaling; only
-`modeling_rope_utils` is imported, because a model's own module takes seconds.
+parts come from is not known here. Rotary angles are transformers' own formulas for every static scaling.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PretrainedConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from cloister.compute.base import CacheShape, Device, KVCache, LinkAsker, Step
 from cloister.compute.layer import Angles, Gate, Layer, LayerShape, Packed
@@ -19,12 +16,15 @@ from cloister.compute.layout import Batch
 from cloister.errors import ModelCorrupt, ModelUnsupported
 from cloister.models.decoder import Decoder, Parts
 
+if TYPE_CHECKING:
+    from cloister.models.plain_config import Config
+
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 GATES: dict[str, Gate] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 LENGTH_DEPENDENT = ("dynamic", "longrope")
 
 
-def check_rotary(config: PretrainedConfig) -> None:
+def check_rotary(config: Config) -> None:
     """Refuse scalings whose angles depend on the longest neighbour in the batch: they would leave a trace."""
     parameters = getattr(config, "rope_parameters", None) or {}
     kinds = [parameters] if "rope_type" in parameters else [p for p in parameters.values() if isinstance(p, dict)]
@@ -39,12 +39,14 @@ def check_rotary(config: PretrainedConfig) -> None:
 class Rotary:
     """A table of angles for positions 0 .. max_context-1."""
 
-    def __init__(self, config: PretrainedConfig, dim: int, max_context: int) -> None:
+    def __init__(self, config: Config, dim: int, max_context: int) -> None:
         check_rotary(config)
         kind = config.rope_parameters["rope_type"]
         if kind == "default":
             frequencies, scaling = _default_frequencies(config.rope_parameters["rope_theta"], dim), 1.0
         else:
+            from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
             frequencies, scaling = ROPE_INIT_FUNCTIONS[kind](config)
         angles = torch.arange(max_context)[:, None].float() * frequencies.float()
         both_halves = torch.cat((angles, angles), dim=-1)
@@ -71,7 +73,7 @@ def _default_frequencies(theta: float, dim: int) -> torch.Tensor:
     return 1.0 / (theta ** (torch.arange(0, dim, 2, dtype=torch.float) / dim))
 
 
-def suits(config: PretrainedConfig) -> bool:
+def suits(config: Config) -> bool:
     """Whether the model is one of the family, in shapes the kernels take."""
     if config.model_type not in FAMILIES or config.hidden_act not in GATES:
         return False
@@ -84,7 +86,7 @@ class FusedDecoder(Decoder):
 
     relative = True
 
-    def __init__(self, config: PretrainedConfig, parts: Parts, device: Device, max_context: int) -> None:
+    def __init__(self, config: Config, parts: Parts, device: Device, max_context: int) -> None:
         self.device = device
         self.max_context = max_context
         self.vocabulary = int(config.vocab_size)
@@ -116,7 +118,7 @@ class FusedDecoder(Decoder):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.kernels.linear(self.kernels.rms_norm(hidden, self._norm, self._epsilon), self._head)
 
-    def _layer(self, config: PretrainedConfig, parts: Parts, index: int) -> Layer:
+    def _layer(self, config: Config, parts: Parts, index: int) -> Layer:
         name = f"model.layers.{index}"
         attention, mlp = f"{name}.self_attn", f"{name}.mlp"
         shape = LayerShape(
@@ -157,7 +159,7 @@ def _check(packed: Packed, columns: int, k: int) -> None:
         )
 
 
-def head_dim(config: PretrainedConfig) -> int:
+def head_dim(config: Config) -> int:
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 

@@ -34,7 +34,7 @@ def test_composed_kinds_of_layers_make_the_whole_step(meter: Meter) -> None:
         "step_leading": 3,  # the first two alone, then one for two
         "step_following": 1,
         "rescale": 1,
-        "head_1": 1,
+        "head": 1,
     }
     whole = total(meter.whole_step(VARIANTS["mpcache_paper"], 512)).whole
     # top-k goes by random pivots, so not to the byte

@@ -132,10 +132,9 @@ def programs_of(kinds: Programs) -> Iterator[Counted]:
 
 def _recomputing(kinds: Programs) -> Iterator[Counted]:
     """The whole sequence anew through all layers, for the one token that follows it. Its embeddings are kept."""
-    columns = kinds.outline.prompt_tokens
     yield kinds.embed(1), 1
     yield kinds.prompt(True), kinds.shape.layers
-    yield kinds.head(1, columns), 1
+    yield kinds.head(1), 1
 
 
 def _is_outside(program: Program) -> bool:

@@ -84,7 +84,8 @@ class Generation:
             leading = programs.leads(number)
             self._run(programs.prompt(leading), self._layer(number))
             self._used(number, len(programs.method.evict_shuffles) if leading else 0)
-        self._run(programs.head(1, columns))
+        self._run(programs.last(columns), counts=False)
+        self._run(programs.head(1))
         self._written, self._queries = 0, 1
 
     def step(self, at: int, columns: int = 1) -> None:

@@ -163,17 +163,24 @@ class Programs:
 
         return self._program("rescale", columns, run, inputs, PUBLIC)
 
-    def head(self, columns: int, of: int | None = None) -> Program:
-        """The answer for the last `columns` of a stream of `of` columns."""
-        of = of or columns
+    def last(self, columns: int) -> Program:
+        """The stream's last column alone. Not in the head, which then is the same after a prompt and after a step."""
+        inputs = {"hidden": _floats(self.shape.hidden, columns)}
+
+        def run(hidden: Array) -> Tree:
+            return {"hidden": hidden[:, -1:]}
+
+        return self._program("last", columns, run, inputs)
+
+    def head(self, columns: int) -> Program:
+        """The answer for each of these columns."""
         noise = _floats(self.shape.vocabulary, columns) if self.outline.answer == "sampled" else None
-        inputs = {"outer": self._outer(), "hidden": _floats(self.shape.hidden, of), "noise": noise}
+        inputs = {"outer": self._outer(), "hidden": _floats(self.shape.hidden, columns), "noise": noise}
 
         def run(outer: OuterWeights, hidden: Array, noise: Array | None) -> Tree:
-            last = hidden[:, of - columns :]
-            return {"answer": self.decoder.answer(self.outline.answer, outer, last, noise)}
+            return {"answer": self.decoder.answer(self.outline.answer, outer, hidden, noise)}
 
-        return self._program(f"head_{columns}", of, run, inputs)
+        return self._program("head", columns, run, inputs)
 
     def _run_prompt(self, weights: LayerWeights, eviction: Eviction | None, shuffles: Shuffles, **given: Tree) -> Tree:
         hidden, prompt = self.decoder.prompt_layer(self.method.window, weights=weights, **given)
@@ -242,7 +249,7 @@ class Programs:
         inputs: Mapping[str, Tree],
         public: Collection[str] = (),
     ) -> Program:
-        key = (name, columns, self.outline.answer if name.startswith("head") else "any")
+        key = (name, columns, self.outline.answer if name == "head" else "any")
         with _compiling:
             if key not in self._compiled:
                 self._compiled[key] = _compiled(f"{name}_{columns}", run, dict(inputs), public)

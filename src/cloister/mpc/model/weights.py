@@ -4,22 +4,23 @@ Folded in: norms' gains into the next matrix; 1/sqrt(d) into the queries; q, k a
 another; biases as a last column (their input gets a row that is 1 where there is a token); the residual stream's scale
 into what writes to it; the order of an MLP's neurons (see shape) into its two matrices. LayerNorm is RMSNorm on a
 centred stream: for GPT-2 all that writes to the stream is centred here, and no mean is subtracted later. Knows tensors'
-names in files; knows nothing of shares.
+names in files; knows nothing of shares. A party's engine imports this and never torch, which only reading takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from cloister.models.source import ModelFolder
-from cloister.models.weights import open_weights
 from cloister.mpc.functions.activations import GATES_ARE_DIVIDED_BY, RESULTS_ARE_MULTIPLIED_BY
 from cloister.mpc.model.shape import ModelShape
+
+if TYPE_CHECKING:
+    import torch
 
 Matrix = NDArray[np.float32]
 Weight = Any
@@ -66,6 +67,8 @@ def read_weights(
 
     `order`: (layers, F), each layer's neurons, the calm ones first; else as they are. Used only where some are calm.
     """
+    from cloister.models.weights import open_weights
+
     parts = _llama if shape.positions == 0 else _gpt2
     if offsets is None:
         offsets = np.zeros((shape.layers, shape.heads), dtype=np.float32)
@@ -94,7 +97,7 @@ class _Reader:
         self._tensors = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
 
     def __call__(self, name: str) -> Matrix:
-        matrix: Matrix = self._tensors[name].to(torch.float32).numpy()
+        matrix: Matrix = self._tensors[name].float().numpy()
         return matrix
 
     def __contains__(self, name: str) -> bool:
