@@ -35,17 +35,17 @@ def short_model() -> ModelFolder:
 
 
 def _write(whole: ModelFolder, folder: Path) -> None:
-    from safetensors import safe_open
     from safetensors.torch import save_file
 
+    from cloister.models.weights import open_weights
+
     kept = {}
-    with safe_open(whole.path / "model.safetensors", framework="pt") as tensors:
-        for name in tensors.keys():
-            layer, place = _layer_of(name)
-            if layer is None:
-                kept[name] = tensors.get_tensor(name)
-            elif layer in KEPT:
-                kept[f"model.layers.{KEPT.index(layer)}.{place}"] = tensors.get_tensor(name)
+    for name, tensor in open_weights(whole).items():
+        layer, place = _layer_of(name)
+        if layer is None:
+            kept[name] = tensor
+        elif layer in KEPT:
+            kept[f"model.layers.{KEPT.index(layer)}.{place}"] = tensor
     save_file(kept, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps({**whole.config, "num_hidden_layers": len(KEPT)}))
     for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):

@@ -238,7 +238,7 @@ def after(seconds: float) -> Callable[[], bool]:
     return lambda: time.monotonic() > end
 
 
-@pytest.mark.parametrize("deeds", [16, pytest.param(130, marks=pytest.mark.release)])
+@pytest.mark.parametrize("deeds", [10, pytest.param(130, marks=pytest.mark.release)])
 async def test_random_kills_under_load(deeds: int, tmp_path: Path, short_folder: ModelFolder) -> None:
     shared_before = set(os.listdir("/dev/shm"))
     with running_server(tmp_path / "log", *ARGUMENTS, "--model", str(short_folder.path)) as server:

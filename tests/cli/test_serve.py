@@ -17,12 +17,14 @@ from tests.served import Server, running_server
 
 SMALL = ("--kv-cache-mib", "64", "--vault-kv-mib", "64", "--spare-vaults", "1")
 SOFTWARE = ("--allow-software-tee",)
+LEVELS = ("open", "partitioned", "isolated")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, smollm_folder: ModelFolder) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory, short_folder: ModelFolder) -> Iterator[Server]:
     """One server for the tests that leave it as they found it."""
-    with running_server(tmp_path_factory.mktemp("served") / "log", *SMALL) as server:
+    model = ("--model", str(short_folder.path))
+    with running_server(tmp_path_factory.mktemp("served") / "log", *SMALL, *model) as server:
         yield server
 
 
@@ -75,9 +77,9 @@ def test_serve_answers_chat_at_every_level(server: Server, run: Run) -> None:
     answer = run(
         "chat", "What is the capital of France?", "--url", url, *SOFTWARE, "--temperature", "0", "--max-tokens", "12"
     )
-    assert answer.exit_code == 0 and "Paris" in answer.stdout
-    said = {ask(url, level=level).json()["choices"][0]["message"]["content"] for level in ("open", "isolated")}
-    assert said == {ask(url).json()["choices"][0]["message"]["content"]}
+    assert answer.exit_code == 0
+    [said] = {ask(url, level=level).json()["choices"][0]["message"]["content"] for level in LEVELS}
+    assert said.strip() and said.strip() in answer.stdout
     assert run("chat", "Hi", "--url", url).exit_code == 1  # no hardware speaks for this node
     assert run("chat", "Hi", "--url", url, *SOFTWARE, "--api-key", "wrong").exit_code == 1
     assert run("chat", "Hi", "--url", url, *SOFTWARE, "--protection", "obfuscated").exit_code == 2
@@ -87,7 +89,7 @@ def test_serve_answers_chat_at_every_level(server: Server, run: Run) -> None:
 
 @pytest.mark.slow
 def test_its_processes_show_what_they_are_and_nothing_of_who_uses_them(server: Server) -> None:
-    assert "Paris" in ask(server.url(), session="a-session").text
+    assert ask(server.url(), session="a-session").status_code == 200
     processes = [psutil.Process(server.process.pid), *running(server.children())]
     names = {Path(f"/proc/{one.pid}/comm").read_text().strip() for one in processes}
     fronts = {"cl-controller", "cl-gateway", "cl-sealed-api"}
@@ -103,7 +105,7 @@ def test_a_killed_gateway_comes_back_at_the_same_address(server: Server) -> None
     gateway.kill()
     eventually(lambda: not gateway.is_running() or gateway.status() == psutil.STATUS_ZOMBIE)
     eventually(lambda: healthy(url))
-    assert "Paris" in ask(url).text
+    assert ask(url).status_code == 200
     assert server.url() == url
 
 

@@ -82,7 +82,7 @@ def test_logprobs_rank_the_chosen_token_first_when_greedy(client: openai.OpenAI,
 def test_two_choices_differ_and_a_seed_repeats_them(client: openai.OpenAI, model: str) -> None:
     def choices(seed: int) -> list[str]:
         answer = client.chat.completions.create(
-            model=model, messages=[{"role": "user", "content": "Tell me a story."}], n=2, seed=seed, max_tokens=24
+            model=model, messages=[{"role": "user", "content": "Tell me a story."}], n=2, seed=seed, max_tokens=12
         )
         return [choice.message.content for choice in answer.choices]
 
@@ -115,8 +115,8 @@ def test_neighbours_leave_no_trace_over_http(client: openai.OpenAI, model: str, 
     def ask(start: int) -> object:
         answer = client.completions.create(
             model=model,
-            prompt=list(range(start, start + 40)),
-            max_tokens=12,
+            prompt=list(range(start, start + 24)),
+            max_tokens=8,
             temperature=0,
             logprobs=2,
             echo=level == "open",

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
-
-    Config = PretrainedConfig | "PlainConfig"
-    """What a fused decoder is built from."""
 
 
 class PlainConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +27,10 @@ class PlainConfig(msgspec.Struct, frozen=True, kw_only=True):
     tie_word_embeddings: bool
     rope_parameters: dict[str, Any]
     sliding_window: None = None
+
+
+Config: TypeAlias = "PretrainedConfig | PlainConfig"
+"""What a fused decoder is built from."""
 
 
 def read_plainly(config: dict[str, Any]) -> PlainConfig | None:

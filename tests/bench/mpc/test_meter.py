@@ -27,6 +27,7 @@ def meter() -> Iterator[Meter]:
         yield Meter(parties, TINY, repeats=1, new_tokens=16)
 
 
+@pytest.mark.release
 def test_composed_kinds_of_layers_make_the_whole_step(meter: Meter) -> None:
     step = meter.steps([VARIANTS["mpcache_paper"]], 512)[0]
     assert {part.name.rsplit("_", 1)[0]: part.times for part in step.parts} == {
