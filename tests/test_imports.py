@@ -20,6 +20,7 @@ ALLOWED = {
     "levels": {"errors"},
     "checks": {"errors"},
     "files": {"errors"},
+    "fairness": set(),
     "messages": {"errors", "levels"},
     "process": EVERYBODY,
     "transparency": {"errors", "checks", "files"},

@@ -80,6 +80,8 @@ class GatewaySettings(_Frozen):
     port: int = Field(default=8000, ge=0, le=65535)
     keys_file: Path | None = None
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
+    max_connections: int = Field(default=2048, ge=1, description="HTTP connections at once")
+    max_connections_of_one: int = Field(default=256, ge=1, description="of one address, unless it is this machine's")
     request_timeout_s: float = Field(default=600.0, gt=0)
 
 

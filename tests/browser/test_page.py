@@ -294,8 +294,18 @@ def test_a_change_of_level_sends_nothing_of_before_along(page: Page, stub: Stub)
     assert stub.ended_sessions == [stub.bodies[0]["session"]] and "session" not in stub.bodies[1]
 
 
+def test_only_what_the_user_marks_is_public(page: Page, stub: Stub) -> None:
+    ask(page, "<confidential></confidential> pasted")
+    finished(page)
+    page.get_by_text("Marking what is public").click()
+    page.get_by_label("My messages are public").check()
+    ask(page, "Dear <confidential>Ann</confidential>")
+    finished(page, 2)
+    assert [message.get("public") for message in stub.bodies[1]["messages"]] == [None, None, True]
+
+
 def test_the_tags_are_explained_where_they_matter(page: Page) -> None:
-    page.get_by_text("Marking what is private").click()
+    page.get_by_text("Marking what is public").click()
     expect(page.locator(".tags")).to_contain_text("<confidential>")
     choose(page, "open")
     expect(page.locator(".tags")).to_be_hidden()

@@ -21,6 +21,11 @@ pytestmark = pytest.mark.slow
 QUESTION = "Explain in two sentences why the sky is blue."
 
 
+def mark_public(page: Page) -> None:
+    page.get_by_text("Marking what is public").click()
+    page.get_by_label("My messages are public").check()
+
+
 def greedy(page: Page, longest: int = 512) -> None:
     """What the model answers is then known, and long enough."""
     page.get_by_role("button", name="Settings").click()
@@ -76,6 +81,7 @@ def test_a_newcomer_chats_looks_at_the_panel_and_stops(browser: Browser, real_se
 def test_marked_text_is_public_up_to_the_mark(browser: Browser, short_server: str) -> None:
     with opened_page(browser, short_server) as page:
         greedy(page, 60)
+        mark_public(page)
         ask(page, "Write a long letter to my friend <confidential>Theodora</confidential> about the sea.")
         public = panel_of(page).locator(".public")
         expect(public).to_contain_text("a long letter to my friend", timeout=60_000)

@@ -91,7 +91,7 @@ class Crowd:
         chosen = random.Random(number)
         text = " ".join(chosen.choice(WORDS) for _ in range(chosen.choice((5, 40, 200))))
         content = f"Public. <confidential>{text}</confidential>" if number % 3 == 0 else f"Continue: {text}"
-        messages = [{"role": "user", "content": content}]
+        messages = [{"role": "user", "content": content, "public": number % 3 == 0}]
         tokens = chosen.choice((1, 8, 32, 64))
         return {"model": self._model, "messages": messages, "temperature": 0, "max_tokens": tokens}
 

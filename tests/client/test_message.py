@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from cloister.channel.envelope import Envelope, InnerRequest
 from cloister.channel.sealing import ChannelKey, open_prompt, open_request
 from cloister.channel.stream import StreamSealer
-from cloister.client.message import kept_headers, seal_message, split_prompts
+from cloister.client.message import PARAMETERS, REFUSED, kept_headers, seal_message, split_prompts
 from cloister.errors import InvalidRequest
 
 CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"
@@ -78,10 +78,63 @@ def test_of_a_field_named_twice_neither_value_stays() -> None:
     assert b"secret" not in inner and prompts == (b'["secret two"]',)
 
 
-def test_other_requests_are_left_as_they_are() -> None:
+def test_requests_without_a_body_are_left_as_they_are() -> None:
     assert split_prompts("GET", CHAT, (), b"") == (b"", ())
-    assert split_prompts("POST", "/v1/embeddings", (), b"anything") == (b"anything", ())
+    assert split_prompts("DELETE", "/v1/sessions/mine", (), b"") == (b"", ())
     assert split(CHAT, {"model": "m"}) == ({"model": "m"}, [])
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/responses"),
+        ("POST", "/v1/embeddings"),
+        ("POST", "/v1/chat%2Fcompletions"),
+        ("POST", "/v1/%63hat/completions"),
+        ("POST", "/v1//chat/completions"),
+        ("POST", "/V1/chat/completions"),
+        ("PUT", CHAT),
+        ("GET", CHAT),
+    ],
+)
+def test_a_body_that_is_not_known_how_to_seal_is_not_sent(method: str, path: str) -> None:
+    """Sent on, it would be read by the process behind the channel, as a prompt never is."""
+    with pytest.raises(InvalidRequest, match="cannot be sealed") as refused:
+        split_prompts(method, path, (), json.dumps({"messages": ["secret"], "input": "secret"}).encode())
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("field", ["metadata", "prediction", "user"])
+def test_fields_no_node_uses_stay_with_the_client(field: str) -> None:
+    given = {"messages": ["m"], "model": "m", field: {"content": "secret"}}
+    assert split(CHAT, given) == ({"model": "m", "messages": {"sealed": 1}}, [["m"]])
+    assert split(CHAT, {field: "secret"}) == ({}, [])  # also where the prompt is missing
+
+
+@pytest.mark.parametrize(
+    ("field", "empty", "told"),
+    [
+        ("tools", [], [{"type": "function", "function": {"description": "secret"}}]),
+        ("functions", None, [{"name": "secret"}]),
+        ("suffix", "", "secret"),
+        ("response_format", {"type": "text"}, {"type": "json_schema", "json_schema": {"name": "secret"}}),
+        ("input", ..., "secret"),
+        ("protecton", ..., "isolated"),
+    ],
+)
+def test_what_may_be_neither_sent_nor_left_out_is_refused(field: str, empty: object, told: object) -> None:
+    if empty is not ...:
+        assert split(CHAT, {"messages": [], field: empty}) == ({"messages": {"sealed": 1}}, [[]])
+    with pytest.raises(InvalidRequest) as refused:
+        split(CHAT, {"messages": [], field: told})
+    assert refused.value.param == field and "secret" not in str(refused.value)
+
+
+def test_all_parameters_of_the_api_are_known_and_none_holds_words() -> None:
+    from cloister.gateway.schema import ChatRequest, CompletionRequest
+
+    fields = set(ChatRequest.model_fields) | set(CompletionRequest.model_fields)
+    assert fields - {"messages", "prompt"} == PARAMETERS | set(REFUSED)
 
 
 @pytest.mark.parametrize("body", [b"", b"not json", b'["messages"]', b'{"messages": NaN}', b"\xff", b"[" * 100_000])
@@ -169,7 +222,7 @@ json_values = st.recursive(
 )
 
 
-@given(st.dictionaries(st.text(), json_values), json_values)
+@given(st.dictionaries(st.sampled_from(sorted(PARAMETERS)), json_values), json_values)
 def test_splitting_loses_and_adds_nothing(rest: dict[str, Any], value: Any) -> None:
     rest.pop("protection", None)
     body, prompts = split(CHAT, {**rest, "messages": value})

@@ -9,13 +9,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from cloister.config import ControllerSettings
 from cloister.controller.relay import Relay
-from cloister.controller.requests import Asked, Requests
+from cloister.controller.requests import Requests
 from cloister.controller.routes import base
 from cloister.controller.routes.mpc import MpcRoute
 from cloister.controller.service import Service
+from cloister.controller.vault_queue import Asked
 from cloister.errors import ProtocolError
 from cloister.link.memory import LinkShape
 from cloister.messages.frontend import Ask, Serving
@@ -49,6 +51,7 @@ from cloister.process.endpoint import Endpoint
 
 Kind = TypeVar("Kind")
 VOCABULARY = 100
+PARAMS = SamplingParams(max_tokens=8)
 SERVING = Serving(VERSION, VOCABULARY, 512, 64, 16, "fake", levels=("open", "partitioned", "isolated"))
 
 
@@ -95,6 +98,7 @@ class FakeService(Peer):
     def __init__(self, end: socket.socket) -> None:
         super().__init__(end, ToSealedService)
         self.links: list[int] = []
+        self.stats = Stats(running=1, prompt_tokens=10, output_tokens=20)
         self.descriptors: list[int] = []
         self.say(Ready(VERSION, VOCABULARY, 512, 64, 16, "fake"))
 
@@ -111,7 +115,7 @@ class FakeService(Peer):
             case Resume():
                 pass
             case AskStats():
-                self.say(Stats(running=1, prompt_tokens=10, output_tokens=20))
+                self.say(self.stats)
             case _:
                 super().put(message)
 
@@ -155,7 +159,7 @@ class MpcOnly:
     """The route of `mpc` by itself: what it tells goes to `tell`."""
 
     def __init__(self, tell: Callable[[msgspec.Struct], None], vocabulary: int) -> None:
-        requests = Requests(tell, lambda: vocabulary, lambda request: None)
+        requests = Requests(tell, lambda: replace(SERVING, vocabulary=vocabulary), lambda request: None)
         nobody: Any = None
         self.route = MpcRoute(base.Node(requests, nobody, lambda: SERVING))
 
@@ -163,14 +167,14 @@ class MpcOnly:
         self.route.ask(Asked(Ask(request_id, "ann", "mpc", "s", False, b"", params), prompt))
 
 
-def nothing_is_sealed(prompt: SealedPrompt) -> LockedPrompt:
+def nothing_is_sealed(prompt: SealedPrompt, owner: str) -> LockedPrompt:
     raise ProtocolError("There is no sealed prompt.")
 
 
 class Node:
     """A relay with a service, vaults and one gateway, all played."""
 
-    def __init__(self, lock: Callable[[SealedPrompt], LockedPrompt] | None = None, **settings: Any) -> None:
+    def __init__(self, lock: Callable[[SealedPrompt, str], LockedPrompt] | None = None, **settings: Any) -> None:
         self.forkserver = FakeForkServer()
         self.relay = Relay(ControllerSettings(**settings), lambda: SERVING, 1, lock or nothing_is_sealed)
         self.relay.vaults.open(self.forkserver, LinkShape(3, 16, 2))  # type: ignore[arg-type]
@@ -179,7 +183,7 @@ class Node:
         self.real_service: Service | None = None
 
     @classmethod
-    async def build(cls, lock: Callable[[SealedPrompt], LockedPrompt] | None = None, **settings: Any) -> Node:
+    async def build(cls, lock: Callable[[SealedPrompt, str], LockedPrompt] | None = None, **settings: Any) -> Node:
         node = cls(lock, **settings)
         await node.start_service()
         return node
@@ -214,8 +218,8 @@ class Node:
         self.relay.from_frontend(self.gateway, message)
 
     def ask(self, request_id: int, session: str = "s", *, tenant: str = "ann", level: Any = "partitioned",
-            keep: bool = False, group: str = "") -> None:  # fmt: skip
-        self.send(Ask(request_id, tenant, level, session, keep, b"prompt", SamplingParams(max_tokens=8), group))
+            keep: bool = False, group: str = "", params: SamplingParams = PARAMS) -> None:  # fmt: skip
+        self.send(Ask(request_id, tenant, level, session, keep, b"prompt", params, group))
 
     async def failure(self, *skip: type) -> Failed:
         return await self.frontend.next(Failed, skip=(Accepted, Tokens, *skip))

@@ -179,3 +179,32 @@ def test_the_service_waits_for_the_last_holder_and_nobody_joins_a_round_that_is_
     assert lease.paused() == [Grant(1, 1), Grant(2, 1)]
     assert lease.done(1) == []
     assert lease.done(2) == [Resume(), Pause()]
+
+
+def test_a_tenant_does_not_wait_behind_all_that_another_wants() -> None:
+    """Thirty-two vaults of one tenant want a long prefill each; the next turn is the other's all the same."""
+    lease = CoreLease(1)
+    assert lease.want(0, 512, "floods") == [Grant(0, 1)]
+    for vault in range(1, 32):
+        assert lease.want(vault, 512, "floods") == []
+    assert lease.want(100, 8, "modest") == []
+    assert lease.done(0) == [Grant(100, 1)]
+    assert lease.done(100) == [Grant(1, 1)]
+    assert lease.want(100, 8, "modest") == []  # it has had less: its next piece comes before the other's
+    assert lease.done(1) == [Grant(100, 1)]
+
+
+def test_who_comes_and_goes_saves_nothing_up() -> None:
+    lease = CoreLease(1)
+    lease.want(0, 512, "works")
+    for vault in range(1, 5):
+        lease.want(vault, 512, "works")
+    for vault in range(4):
+        assert lease.done(vault) == [Grant(vault + 1, 1)]
+    for vault in (10, 11):
+        lease.want(vault, 512, "late")
+    lease.want(5, 512, "works")
+    turns = [lease.done(4)]
+    for _ in range(2):
+        turns.append(lease.done(turns[-1][0].vault))  # type: ignore[union-attr]
+    assert [grant.vault for [grant] in turns] == [10, 5, 11]  # type: ignore[union-attr]

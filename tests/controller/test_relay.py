@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cloister.errors import ProtocolError
 from cloister.messages.frontend import EndSession
@@ -55,7 +57,7 @@ async def test_open_goes_to_the_service_and_back(node: Node) -> None:
 
 
 async def test_partitioned_goes_through_a_vault_and_the_service_gets_only_what_is_public(node: Node) -> None:
-    node.ask(5)
+    node.ask(5, params=SamplingParams(max_tokens=8, logprobs=0))
     vault = await node.vault(0)
     asked = await vault.serve_first(7, public=(1, 2), logprob=TokenLogprob(-1.0))
     assert asked.prompt == b"prompt" and asked.level == "partitioned"
@@ -199,7 +201,7 @@ async def test_two_gateways_may_use_the_same_numbers(node: Node) -> None:
     assert not node.frontend.messages
 
 
-async def test_stats_add_what_only_vaults_counted(node: Node) -> None:
+async def test_stats_count_by_the_controllers_own_books(node: Node) -> None:
     node.ask(1, keep=True)
     vault = await node.vault(0)
     await vault.serve_first(public=(1, 2))
@@ -207,16 +209,55 @@ async def test_stats_add_what_only_vaults_counted(node: Node) -> None:
     node.ask(2, "other")
     node.send(AskStats())
     stats = await node.frontend.next(Stats, skip=(Accepted, Tokens))
-    # 40 of the prompt, of which the service counts the two public ones; one token the vault chose itself
-    assert (stats.prompt_tokens, stats.output_tokens) == (10 + 38, 20 + 1)
-    assert stats.vaults == 2 and stats.running == 1 + 1 and stats.up
+    assert (stats.prompt_tokens, stats.output_tokens) == (40, 1), "what the service says of them is not asked for"
+    assert stats.vaults == 2 and stats.running == 2 and stats.up
 
 
-async def test_views_find_their_way(node: Node) -> None:
-    node.send(AskView(9))
-    asked = await node.service.next(AskView)
-    node.service.say(View(asked.request_id, True, asked_rows=3))
-    assert await node.frontend.next(View) == View(9, True, asked_rows=3)
+async def test_no_number_of_the_services_crosses_that_means_nothing(node: Node) -> None:
+    node.service.stats = Stats(
+        running=-5, waiting=1 << 60, blocks_total=1 << 60, blocks_free=-1, steps=1 << 62, prompt_tokens=1 << 60,
+        preemptions=1 << 62, seconds={"step": 1.23456789, "merge": float("nan"), "rest": -1e300},
+    )  # fmt: skip
+    node.send(AskStats())
+    stats = await node.frontend.next(Stats)
+    assert (stats.running, stats.waiting, stats.prompt_tokens) == (0, 0, 0)
+    assert stats.blocks_free == 0 and max(stats.blocks_total, stats.steps, stats.preemptions) <= 1 << 40
+    assert stats.seconds == {"step": 1.2, "merge": 0.0, "rest": 0.0}
+
+
+async def test_a_view_is_of_what_passed_through_our_own_hands(node: Node) -> None:
+    node.send(AskView(5))
+    assert await node.frontend.next(View) == View(5, known=False)
+    node.ask(5)
+    vault = await node.vault(0)
+    await vault.serve_first(7, public=(1, 2))
+    submit = await node.service.next(Submit)
+    node.service.say(Accepted(submit.request_id), Tokens(submit.request_id, (8, 9)))
+    await node.frontend.next(Tokens, skip=(Accepted,))
+    await node.frontend.next(Tokens)
+    node.send(AskView(5))
+    rows, heads, dim = 2 * 2, 3, 16  # two tokens of the service's, two layers
+    assert await node.frontend.next(View) == View(
+        5, True, (1, 2), (7, 8, 9), rows, rows * heads * dim * 4, rows, rows * heads * (dim + 2) * 4, 2
+    )
+    node.send(Submit(6, "ann", (1, 2, 3), PARAMS))
+    node.send(AskView(6))
+    assert await node.frontend.next(View) == View(6, True, (1, 2, 3), layers=2)
+
+
+async def test_logprobs_are_rounded_to_what_the_api_shows(node: Node) -> None:
+    node.send(Submit(1, "ann", (1, 2), SamplingParams(max_tokens=8, logprobs=2, prompt_logprobs=0)))
+    submit = await node.service.next(Submit)
+    given = TokenLogprob(-1.23456789, ((3, -1.23456789), (4, -float("inf"))))
+    node.service.say(
+        Accepted(submit.request_id),
+        Tokens(submit.request_id, prompt_logprobs=(TokenLogprob(1e-7),)),
+        Tokens(submit.request_id, (3,), (given,)),
+    )
+    scored = await node.frontend.next(Tokens, skip=(Accepted,))
+    assert scored.prompt_logprobs == (TokenLogprob(0.0),)
+    shown = TokenLogprob(-1.2346, ((3, -1.2346), (4, -9999.0)))
+    assert (await node.frontend.next(Tokens)).logprobs == (shown,)
 
 
 async def test_ending_a_session_ends_its_vault(node: Node) -> None:
@@ -231,7 +272,20 @@ async def test_ending_a_session_ends_its_vault(node: Node) -> None:
     await asyncio.wait_for(vault.gone.wait(), 5)
 
 
-@pytest.mark.parametrize("lie", ["foreign", "first twice", "tokens", "token", "cores twice", "link", "garbage"])
+PREFILLED: dict[str, dict[str, Any]] = {
+    "more tokens than asked for": {"max_tokens": 9},
+    "more public than there is": {"public": (1, 2, 3)},
+    "public tokens of no model": {"public": (1, VOCABULARY)},
+    "an origin outside": {"first": {"origin": 4}},
+    "a rotation outside": {"first": {"rotation": 1 << 40}},
+    "unwanted logprobs": {"first": {"logprob": TokenLogprob(-1.0)}},
+}
+"""What a vault might say of a prompt of three tokens, for an answer of eight."""
+
+
+@pytest.mark.parametrize(
+    "lie", ["foreign", "first twice", "tokens", "token", "cores twice", "link", "garbage", *PREFILLED]
+)
 async def test_a_lying_vault_is_ended_and_touches_nobody_else(node: Node, lie: str) -> None:
     node.ask(1, "a")
     node.ask(2, "b", keep=True)
@@ -255,11 +309,41 @@ async def test_a_lying_vault_is_ended_and_touches_nobody_else(node: Node, lie: s
             liar.say(LinkBroken("bad_question"))
         case "garbage":
             liar.say(Cancel(1))
+        case _:
+            told = dict(PREFILLED[lie])
+            first = replace(FirstToken(1, 0), **told.pop("first", {}))
+            liar.say(Prefilled(mine.request_id, (first,), **{"max_tokens": 8, **told}))
     assert (await node.failure()).request_id == 1
     await asyncio.wait_for(liar.gone.wait(), 5)
     honest.say(Understood(other.request_id, 3), WantCores(3))
     await honest.next(LeaseCores)
     assert (await node.frontend.next(Accepted)).request_id == 2
+
+
+NOT_ASKED_FOR: dict[str, dict[str, Any]] = {
+    "too many tokens": {"tokens": (1,) * 9},
+    "unwanted logprobs": {"tokens": (1,), "logprobs": (TokenLogprob(-1.0),)},
+    "unwanted scores": {"prompt_logprobs": (TokenLogprob(-1.0),)},
+}
+WITH_LOGPROBS: dict[str, dict[str, Any]] = {
+    "more alternatives": {"tokens": (1,), "logprobs": (TokenLogprob(-1.0, ((1, -1.0), (2, -2.0))),)},
+    "alternatives of no model": {"tokens": (1,), "logprobs": (TokenLogprob(-1.0, ((VOCABULARY, -1.0),)),)},
+    "more logprobs": {"tokens": (1,), "logprobs": (TokenLogprob(-1.0), TokenLogprob(-1.0))},
+    "a positive logprob": {"tokens": (1,), "logprobs": (TokenLogprob(0.5),)},
+    "no number": {"tokens": (1,), "logprobs": (TokenLogprob(float("nan")),)},
+    "more scores than the prompt has": {"prompt_logprobs": (TokenLogprob(-1.0),) * 3},
+}
+
+
+@pytest.mark.parametrize("lie", [*NOT_ASKED_FOR, *WITH_LOGPROBS])
+async def test_a_service_that_says_more_than_was_asked_is_ended(node: Node, lie: str) -> None:
+    wants = SamplingParams(max_tokens=8, logprobs=1, prompt_logprobs=1) if lie in WITH_LOGPROBS else PARAMS
+    node.send(Submit(2, "ann", (1, 2, 3), wants))
+    submit = await node.service.next(Submit)
+    node.service.say(Accepted(submit.request_id), Tokens(submit.request_id, **{**NOT_ASKED_FOR, **WITH_LOGPROBS}[lie]))
+    await asyncio.wait_for(node.service.gone.wait(), 5)
+    assert (await node.failure()).code == "service_unavailable"
+    assert not [message for message in node.frontend.messages if isinstance(message, Tokens)]
 
 
 @pytest.mark.parametrize("lie", ["stage", "token", "paused", "stats"])

@@ -22,7 +22,7 @@ from cloister.channel.sealing import (
 from cloister.controller import sealed_requests as secure
 from cloister.controller.requests import wide
 from cloister.controller.sealed_requests import ChannelKeys, SealedRequests
-from cloister.errors import ProtocolError, ServiceUnavailable
+from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.frontend import Ask, AskSealed, FromGateway, Leave, Sealed, SealedPart, Serve, Taken, ToSealedApi
 from cloister.messages.generation import Accepted, Cancel, Failed, SamplingParams, Tokens
@@ -98,7 +98,7 @@ def test_each_key_goes_to_the_process_that_is_to_have_it(room: Room) -> None:
     assert open_request(serve.request_key, enc, serve.request) == b"inner"
     assert bytes(keys.prompt) not in msgspec.msgpack.encode(serve)
     for index, prompt in enumerate((SECRET, b"[1]")):
-        locked = room.desk.lock(named(serve, index))
+        locked = room.desk.lock(named(serve, index), "ann")
         assert (locked.key, locked.index, locked.field) == (keys.prompt, index, "prompt")
         assert open_prompt(locked.key, locked.enc, locked.index, locked.data) == prompt
         for other in (keys.request, keys.response):
@@ -111,7 +111,7 @@ def test_prompts_and_their_key_are_forgotten_when_the_answer_begins(room: Room) 
     room.desk.from_sealed_api(SealedPart(serve.request_id, b"head"))
     assert kept.prompts == () and kept.prompt_key == bytes(32)
     with pytest.raises(ServiceUnavailable):
-        room.desk.lock(named(serve))
+        room.desk.lock(named(serve), "ann")
 
 
 @pytest.mark.parametrize("how", ["end", "fail", "leave", "gateway", "sealed_api"])
@@ -129,7 +129,7 @@ def test_nothing_is_kept_of_a_request_that_ended(room: Room, how: str) -> None:
             room.desk.gateway_gone(GATEWAY)
         case "sealed_api":
             room.desk.sealed_api_gone()
-    assert not room.desk._requests and room.desk._held_bytes == 0
+    assert not room.desk._requests and not +room.desk._bytes and not +room.desk._count
     assert kept.prompts == () and kept.prompt_key == bytes(32)
 
 
@@ -218,11 +218,40 @@ def test_a_user_who_leaves_is_told_to_the_sealed_api(room: Room) -> None:
     assert not room.gateway.messages
 
 
-def test_only_so_much_is_held_back(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    envelope, _, _ = sealed_to(room.keys.public)
-    monkeypatch.setattr(secure, "MAX_HELD_BYTES", 2 * len(envelope))
-    serve, _, _ = room.serve(1)
-    room.serve(2)
+def test_what_a_tenant_parks_keeps_no_other_out(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it is known whose a request is, it counts as theirs alone."""
+    sealed = len(room.desk._requests[room.serve(0, SECRET)[0].request_id].prompts[0])
+    monkeypatch.setattr(secure, "MAX_UNKNOWN_BYTES", 2 * sealed)
+    monkeypatch.setattr(secure, "MAX_BYTES_OF_ONE", 3 * sealed)
+    parked = [room.serve(number, SECRET)[0] for number in (1,)]
+    for number in range(2, 5):
+        room.desk.lock(named(parked[-1]), "floods")
+        parked.append(room.serve(number, SECRET)[0])
+    with pytest.raises(QueueFull, match="your"):
+        room.desk.lock(named(parked[-1]), "floods")
+    room.desk.lock(named(parked[-1]), "modest")
+    with pytest.raises(ProtocolError):
+        room.desk.lock(named(parked[-1]), "floods")
+    room.desk.from_sealed_api(SealedPart(parked[0].request_id, b"begins"))
+    room.desk.lock(named(room.serve(9, SECRET)[0]), "floods")
+
+
+def test_a_tenant_has_only_so_many(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secure, "MAX_REQUESTS_OF_ONE", 2)
+    served = [room.serve(number, SECRET)[0] for number in range(3)]
+    for serve in served[:2]:
+        room.desk.lock(named(serve), "floods")
+    with pytest.raises(QueueFull):
+        room.desk.lock(named(served[2]), "floods")
+    room.desk.leave(GATEWAY, Leave(0))
+    room.desk.lock(named(served[2]), "floods")
+
+
+def test_only_so_much_of_who_knows_whom_is_held_back(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    envelope, _, _ = sealed_to(room.keys.public, SECRET)
+    serve, _, _ = room.serve(1, SECRET)
+    monkeypatch.setattr(secure, "MAX_UNKNOWN_BYTES", 2 * room.desk._requests[serve.request_id].bytes)
+    room.serve(2, SECRET)
     room.hand_in(3, envelope)
     failed = room.refusal()
     assert failed.code == "queue_full" and failed.retry_after > 0
@@ -235,13 +264,14 @@ def test_only_so_much_is_held_back(room: Room, monkeypatch: pytest.MonkeyPatch) 
 def test_a_sealed_api_that_names_what_did_not_come_has_broken_the_rules(room: Room) -> None:
     serve, _, _ = room.serve(1, SECRET)
     with pytest.raises(ProtocolError):
-        room.desk.lock(named(serve, 1))
+        room.desk.lock(named(serve, 1), "ann")
 
 
 def test_keys_and_prompts_are_in_no_repr_and_no_log(room: Room, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     serve, _, keys = room.serve(1, SECRET)
-    shown = f"{serve} {room.desk.lock(named(serve))} {room.desk._requests} {Sealed(1, SECRET)} {SealedPart(1, SECRET)}"
+    locked = room.desk.lock(named(serve), "ann")
+    shown = f"{serve} {locked} {room.desk._requests} {Sealed(1, SECRET)} {SealedPart(1, SECRET)}"
     for secret in (SECRET, keys.request, keys.response, keys.prompt):
         assert repr(bytes(secret))[2:-1] not in shown + caplog.text
 

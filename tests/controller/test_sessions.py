@@ -82,3 +82,29 @@ async def test_beyond_the_limit_the_longest_idle_session_makes_way_and_a_busy_on
     confided = await (await node.vault(3)).next(Confide)
     assert confided.request_id & 0xFF == 5
     node.close()
+
+
+async def test_no_tenant_has_all_vaults_and_the_next_to_come_need_not_wait() -> None:
+    node = await Node.build(spare_vaults=0, max_vaults=4)
+    for number in range(1, 6):
+        node.ask(number, f"{number}", tenant="floods", level="isolated")
+    await node.vault(2)
+    await asyncio.sleep(0.1)
+    assert len(node.forkserver.vaults) == 3, "a quarter is left"
+    node.ask(6, "6", tenant="modest", level="isolated")
+    assert (await (await node.vault(3)).next(Confide)).request_id & 0xFF == 6
+    node.close()
+
+
+async def test_a_tenant_gives_up_its_own_idle_sessions_first() -> None:
+    node = await Node.build(spare_vaults=0, max_vaults=4)
+    for number, tenant in ((1, "modest"), (2, "floods"), (3, "floods"), (4, "floods")):
+        node.ask(number, f"{number}", tenant=tenant, level="isolated", keep=True)
+        await finish(node, await node.vault(number - 1))
+    node.ask(5, "5", tenant="floods", level="isolated", keep=True)
+    await asyncio.wait_for((await node.vault(1)).gone.wait(), 5)
+    assert not (await node.vault(0)).gone.is_set(), "another tenant's session had to make way"
+    node.ask(6, "6", tenant="third", level="isolated", keep=True)  # has none: takes one of who has most
+    await node.vault(5)
+    assert not (await node.vault(0)).gone.is_set()
+    node.close()

@@ -9,7 +9,6 @@ import pytest
 
 from cloister.errors import ProtocolError, VaultLost, error_from_code
 from cloister.messages.generation import Accepted, Failed, Span, Submit, Tokens, label_spans
-from cloister.messages.service import View
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.node import Answer, alone, answers_to, drain, make_engine, request, split, without_first
 from tests.engine.shared_blocks import SharedBlocks
@@ -242,32 +241,6 @@ def test_an_empty_prompt_needs_a_vault_and_a_public_span_a_prompt():
     for submit in (request(1, []), msgspec.structs.replace(request(2, [1, 2]), spans=(Span("public", 3),))):
         refused = engine.submit(submit)
         assert isinstance(refused, Failed) and refused.code == "invalid_request"
-
-
-def test_the_view_counts_what_was_really_asked():
-    runner = FakeRunner()
-    engine = engine_with_links(runner)
-    engine.submit(split(request(1, PROMPT, max_tokens=20), runner, public=4))
-    engine.submit(request(2, PROMPT, max_tokens=20))
-    said = {1: list(alone(request(1, PROMPT)).tokens[:1]), 2: []}
-    for _ in range(5):
-        for message in engine.step():
-            said[message.request_id] += message.tokens
-    rows = 5 * runner.layers
-    assert engine.view(1) == View(
-        1,
-        known=True,
-        prompt=tuple(PROMPT[:4]),
-        output=tuple(said[1]),
-        asked_rows=rows,
-        asked_bytes=rows * runner.heads * runner.dim * 4,
-        answered_rows=rows,
-        answered_bytes=rows * runner.heads * (runner.dim * 4 + 8),
-        layers=runner.layers,
-    )
-    assert engine.view(2) == View(2, known=True, prompt=tuple(PROMPT), output=tuple(said[2]), layers=runner.layers)
-    drain(engine)
-    assert engine.view(1) == View(1, known=False)
 
 
 def test_only_whole_blocks_of_the_first_segment_are_reused():

@@ -39,6 +39,7 @@ from tests.forkserver.talk import Child, Controller
 from tests.models.architectures import load_from_files
 
 TEXT = "What is said here stays here, and is longer than one chunk of the prefill."
+TAG = "<confidential>"
 TAGGED = "You are a helpful assistant, and patient. <confidential>What is said here</confidential> stays here."
 
 
@@ -51,7 +52,7 @@ def unprotected(tiny: ModelFolder) -> Iterator[Engine]:
 
 
 def expected(engine: Engine, tiny: ModelFolder, text: str, params: SamplingParams) -> list[int]:
-    prompt = PromptReading(Tokenizer(tiny), 301, 512).read(TextPrompt(text))
+    prompt = PromptReading(Tokenizer(tiny), 301, 512).read(TextPrompt(text, TAG in text))
     assert not isinstance(
         engine.submit(Submit(1, "t", prompt.tokens, params, label_spans(len(prompt.tokens), public=prompt.public))),
         Failed,
@@ -71,7 +72,7 @@ def ready_vault(controller: Controller) -> Child:
 
 
 def first_of(vault: Child, text: str, params: SamplingParams, number: int = 1) -> Prefilled:
-    vault.line.send(Confide(number, "partitioned", write_prompt(TextPrompt(text)), params))
+    vault.line.send(Confide(number, "partitioned", write_prompt(TextPrompt(text, TAG in text)), params))
     assert isinstance(vault.line.hear(), Understood)
     while not isinstance(message := vault.line.hear(), Prefilled):
         if isinstance(message, WantCores):
@@ -112,7 +113,7 @@ def test_vaults_choose_the_first_token_an_unprotected_engine_would(controller, u
 
 def test_an_isolated_answer_is_the_unprotected_one(controller, unprotected, tiny):
     vault = ready_vault(controller)
-    vault.line.send(Confide(3, "isolated", write_prompt(TextPrompt(TAGGED)), SAMPLED))
+    vault.line.send(Confide(3, "isolated", write_prompt(TextPrompt(TAGGED, True)), SAMPLED))
     assert isinstance(vault.line.hear(), Understood)
     assert answer_of(vault.line, 3) == expected(unprotected, tiny, TAGGED, SAMPLED)
 

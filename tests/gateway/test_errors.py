@@ -88,7 +88,8 @@ BAD_CHAT: list[tuple[dict[str, Any], str | None]] = [
     ({"session": "é"}, "session"),
     ({"session": 5}, "session"),
     ({"prompt_logprobs": 1}, "prompt_logprobs"),
-    ({"messages": [{"role": "user", "content": "<confidential>x"}]}, "messages"),
+    ({"messages": [{"role": "user", "content": "<confidential>x", "public": True}]}, "messages"),
+    ({"messages": [{"role": "user", "content": "x", "public": "yes"}]}, "messages"),
 ]
 
 

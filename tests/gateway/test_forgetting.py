@@ -68,11 +68,11 @@ class Gateway:
         return count
 
     def until_running(self, client: httpx.Client) -> None:
-        while "cloister_running 1.0" not in client.get("/metrics").text:
+        while "cloister_running 1.0" not in client.get("/metrics", headers=KEY).raise_for_status().text:
             threading.Event().wait(0.02)
 
     def until_idle(self, client: httpx.Client) -> None:
-        while "cloister_running 0.0" not in client.get("/metrics").text:
+        while "cloister_running 0.0" not in client.get("/metrics", headers=KEY).raise_for_status().text:
             threading.Event().wait(0.02)
 
 
@@ -172,16 +172,16 @@ def test_the_search_would_find_one() -> None:
 def test_nothing_is_left_of_what_was_refused(forgetful: Gateway, level: str) -> None:
     """By the schema, by us for the level's sake, and by the vault: every way a body is turned away."""
     secret = f"canary-{secrets.token_hex(8)}"
-    tagged = f"<confidential>{secret}"
+    tagged = [{"role": "user", "content": f"<confidential>{secret}", "public": True}]
     bodies = [
         (CHAT, saying(CHAT, secret, temperature=9)),
         (CHAT, {**saying(CHAT, secret), "messages": [{"role": secret, "content": secret}]}),
         (CHAT, {**saying(CHAT, secret), secret: secret, "model": secret}),
         (CHAT, saying(CHAT, secret, max_tokens=10**6)),
         (COMPLETIONS, saying(COMPLETIONS, secret, echo=True)),
-        (CHAT, saying(CHAT, tagged)),
-        (CHAT, saying(CHAT, tagged, stream=True, n=3)),
-        (COMPLETIONS, saying(COMPLETIONS, tagged)),
+        (CHAT, {**saying(CHAT, secret), "messages": tagged}),
+        (CHAT, {**saying(CHAT, secret, stream=True, n=3), "messages": tagged}),
+        (COMPLETIONS, {**saying(COMPLETIONS, secret), "prompt": {"text": f"<confidential>{secret}", "public": True}}),
         (CHAT, saying(CHAT, secret * 100)),
     ]
     with httpx.Client(base_url=forgetful.url, headers=KEY) as client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import msgspec
@@ -12,7 +13,10 @@ from cloister.messages.generation import Stats
 
 
 def told(stats: Stats | None) -> dict[str, str]:
-    lines = Metrics().exposition(stats).decode().splitlines()
+    async def ask() -> Stats | None:
+        return stats
+
+    lines = asyncio.run(Metrics().exposition(ask)).decode().splitlines()
     return dict(line.rsplit(" ", 1) for line in lines if re.match(r"cloister_(service|vault_)", line))
 
 

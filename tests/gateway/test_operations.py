@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx
 import pytest
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
+from cloister.config import GatewaySettings
 from cloister.errors import ServiceUnavailable
-from tests.gateway.fakes import KEY, MODEL, FakeBackend, chat_body, completion_body
+from cloister.gateway.app import create_app
+from cloister.gateway.keys import key_line
+from tests.gateway.fakes import KEY, MODEL, ByteTokenizer, FakeBackend, chat_body, completion_body
 
 
 async def values(http: httpx.AsyncClient) -> dict[tuple[str, ...], float]:
@@ -70,18 +75,41 @@ async def test_metrics_name_no_tenant_and_no_cache_hits(http: httpx.AsyncClient)
     assert "hit" not in text and "cache_" not in text
 
 
-async def test_from_another_machine_metrics_need_a_key(app: FastAPI) -> None:
+async def test_metrics_need_a_key_wherever_one_asks_from(app: FastAPI) -> None:
     for peer, headers, status in (
-        ("127.0.0.1", {}, 200),
-        ("::1", {}, 200),
+        ("127.0.0.1", {}, 401),
+        ("127.0.0.1", {"Authorization": "Bearer no"}, 401),
+        ("127.0.0.1", KEY, 200),
         ("10.0.0.9", {}, 401),
-        ("10.0.0.9", {"Authorization": "Bearer no"}, 401),
         ("10.0.0.9", KEY, 200),
     ):
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(app, client=(peer, 1)), base_url="http://localhost"
         ) as http:
             assert (await http.get("/metrics", headers=headers)).status_code == status
+
+
+async def test_metrics_are_for_operators_and_coarse_where_there_are_tenants(
+    backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant that watched the totals would see how long each request of another is, and when it came."""
+    lines = [key_line("ann", "ann"), key_line("ops", "ops", operator=True)]
+    (tmp_path / "keys").write_text("[keys]\n" + "\n".join(lines))
+    app = create_app(backend, ByteTokenizer(), MODEL, GatewaySettings(keys_file=tmp_path / "keys"), created=1)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
+        http.headers["Authorization"] = "Bearer ann"
+        refused = await http.get("/metrics")
+        assert refused.status_code == 401 and refused.json()["error"]["code"] == "invalid_api_key"
+        await http.post("/v1/chat/completions", json=chat_body())
+        http.headers["Authorization"] = "Bearer ops"
+        seen = await values(http)
+        assert seen["cloister_output_tokens_total",] == seen["cloister_prompt_tokens_total",] == 0
+        assert seen["cloister_kv_blocks_used",] == 32, "28 of 128, to the next sixteenth"
+        text = (await http.get("/metrics")).text
+        await http.post("/v1/chat/completions", json=chat_body())
+        assert (await http.get("/metrics")).text == text, "it changed within seconds"
+        monkeypatch.setattr(app.state.api.metrics, "_told_for_s", 0.0)
+        assert (await http.get("/metrics")).text != text
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ def requests() -> list[bytes]:
         chat_body(messages=[{"role": "user", "content": CANARY}], stream=True),
         chat_body(messages=[{"role": "user", "content": CANARY}], protection="open"),
         chat_body(messages=[{"role": "user", "content": CANARY}], protection="isolated"),
-        chat_body(messages=[{"role": "user", "content": f"<confidential>{CANARY}"}]),
-        chat_body(messages=[{"role": "user", "content": f"<confidential>{CANARY}"}], protection="open"),
+        chat_body(messages=[{"role": "user", "content": f"<confidential>{CANARY}", "public": True}]),
+        chat_body(messages=[{"role": "user", "content": f"<confidential>{CANARY}", "public": True}], protection="open"),
         chat_body(session=f"{CANARY} with spaces"),
         chat_body(messages=[{"role": CANARY, "content": CANARY}]),
         chat_body(messages=CANARY),
@@ -74,7 +74,7 @@ def test_logs_errors_and_metrics_never_quote_the_user(
                     response = client.post("/v1/completions", json=body, headers=headers)
                     statuses.add(response.status_code)
                     assert f"digest {CANARY}" not in response.text
-        metrics = client.get("/metrics").text
+        metrics = client.get("/metrics", headers=KEY).raise_for_status().text
     assert {200, 400, 404, 500, 503} <= statuses
     assert CANARY not in metrics
     assert CANARY not in caplog.text

@@ -99,13 +99,13 @@ async def test_a_vaults_prompt_goes_unread(
 ) -> None:
     """What arrives is the body's own words, tags and all; the gateway's tokenizer is not asked."""
     messages = [
-        {"role": "developer", "content": "Be <confidential>kind</confidential>."},
+        {"role": "developer", "content": "Be <confidential>kind</confidential>.", "public": True},
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
     ]
     whole = await post(http, {"messages": messages})
     job = backend.submitted[-1].job
     assert isinstance(job, VaultJob)
-    turns = (PromptMessage("developer", "Be <confidential>kind</confidential>."), PromptMessage("user", "ab"))
+    turns = (PromptMessage("developer", "Be <confidential>kind</confidential>.", True), PromptMessage("user", "ab"))
     assert read_prompt(job.prompt) == ChatPrompt(turns)
     assert whole.json()["usage"]["prompt_tokens"] == len("<system>Be kind.<user>ab<assistant>"), "by the vault's count"
     for prompt, sent in (("Once", TextPrompt("Once")), ([1, 2], TokenPrompt((1, 2)))):
@@ -128,7 +128,9 @@ async def test_the_gateway_does_not_tokenise_for_a_vault(
 
 
 async def test_tags_are_read_at_open_too(http: httpx.AsyncClient, backend: FakeBackend) -> None:
-    body = completion_body(prompt="Dear <confidential>Ann</confidential>, hello", protection="open")
+    body = completion_body(
+        prompt={"text": "Dear <confidential>Ann</confidential>, hello", "public": True}, protection="open"
+    )
     assert (await http.post(COMPLETIONS, json=body)).is_success
     job = backend.submitted[0].job
     assert isinstance(job, OpenJob)
@@ -143,8 +145,8 @@ async def test_tags_are_read_at_open_too(http: httpx.AsyncClient, backend: FakeB
 )
 async def test_unbalanced_tags_are_refused_at_every_level(http: httpx.AsyncClient, level: str, text: str) -> None:
     for path, body in (
-        (CHAT, chat_body(messages=[{"role": "user", "content": text}])),
-        (COMPLETIONS, completion_body(prompt=text)),
+        (CHAT, chat_body(messages=[{"role": "user", "content": text, "public": True}])),
+        (COMPLETIONS, completion_body(prompt={"text": text, "public": True})),
     ):
         response = await http.post(path, json=body)
         assert response.status_code == 400

@@ -212,7 +212,8 @@ async def test_in_the_clear_a_sealed_count_is_just_a_wrong_type(http: httpx.Asyn
     assert response.status_code == 400
     message = response.json()["error"]["message"]
     assert message in ("messages: Input should be a valid array.",
-                       "prompt: A prompt must be a string or a list of token ids.")  # fmt: skip
+                       'prompt: A prompt that is an object must have "text", a string, and "public", true or false.',
+                       )  # fmt: skip
 
 
 # ---- the client behind it

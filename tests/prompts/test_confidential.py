@@ -79,12 +79,12 @@ def test_what_does_not_pair_is_refused_without_being_quoted(text: str, param: st
 @pytest.mark.parametrize("text", ["", "plain", "<Confidential>", "< confidential>", "<confidential >", "confidential"])
 def test_only_the_exact_tag_is_one(text: str) -> None:
     marked = parse_confidential(text, param="prompt")
-    assert marked.text == text and not marked.tagged and marked.first_private is None
+    assert marked.text == text and not marked.spans and marked.first_private is None
 
 
 def test_an_empty_pair_is_a_tag_with_nothing_private() -> None:
     marked = parse_confidential(f"a{OPENING}{CLOSING}b", param="prompt")
-    assert marked.tagged and marked.first_private is None and marked.spans == ((1, 1),)
+    assert marked.first_private is None and marked.spans == ((1, 1),)
     assert parse_confidential(f"a{OPENING}{CLOSING}b{OPENING}c{CLOSING}", param="prompt").first_private == 2
 
 

@@ -111,12 +111,11 @@ def test_text_tokens_are_exact_and_the_public_ones_hold_nothing_private(
 ) -> None:
     text = untagged(parts)
     assume(text)
-    read = reading.read(TextPrompt(tagged(parts)))
+    read = reading.read(TextPrompt(tagged(parts), public=True))
     assert list(read.tokens) == smollm.encode(text, add_special_tokens=True)
-    if not any(private for private, _ in parts):
-        assert read.public == 0
-    else:
-        check_public(smollm, read, before_private(parts))
+    check_public(smollm, read, before_private(parts))
+    hidden = reading.read(TextPrompt(tagged(parts)))
+    assert hidden.public == 0 and list(hidden.tokens) == smollm.encode(tagged(parts), add_special_tokens=True)
 
 
 @given(
@@ -127,14 +126,10 @@ def test_text_tokens_are_exact_and_the_public_ones_hold_nothing_private(
 def test_chat_tokens_are_exact_and_the_public_ones_hold_nothing_private(
     smollm: Tokenizer, reading: PromptReading, turns: list[tuple[str, Parts]]
 ) -> None:
-    read = reading.read(ChatPrompt(tuple(PromptMessage(role, tagged(parts)) for role, parts in turns)))
+    read = reading.read(ChatPrompt(tuple(PromptMessage(role, tagged(parts), True) for role, parts in turns)))
     names = {"developer": "system"}
     chat = [{"role": names.get(role, role), "content": untagged(parts)} for role, parts in turns]
     assert list(read.tokens) == smollm.render_chat(chat)
-    flat = [part for _, parts in turns for part in parts]
-    if not any(private for private, _ in flat):
-        assert read.public == 0
-        return
     rendered = smollm._chat.render(chat).plain  # type: ignore[union-attr]
     public_text = rendered
     # Without a system message the template begins with one of its own.
@@ -158,7 +153,7 @@ def test_chat_tokens_are_exact_and_the_public_ones_hold_nothing_private(
 )
 def test_the_same_with_a_vocabulary_of_other_make(llama_like: Tokenizer, parts: Parts) -> None:
     read = PromptReading(llama_like, llama_like.vocabulary, CONTEXT).read(
-        ChatPrompt((PromptMessage("user", tagged(parts)),))
+        ChatPrompt((PromptMessage("user", tagged(parts), True),))
     )
     assert list(read.tokens) == llama_like.render_chat([{"role": "user", "content": untagged(parts)}])
     given_away = llama_like.decode(read.tokens[: read.public]).replace(" ", "")
@@ -172,8 +167,10 @@ def test_the_same_with_a_vocabulary_of_other_make(llama_like: Tokenizer, parts: 
         )
 
 
-def read_one(reading: PromptReading, content: str) -> ReadPrompt:
-    return reading.read(ChatPrompt((PromptMessage("system", "Be terse."), PromptMessage("user", content))))
+def read_one(reading: PromptReading, content: str, public: bool = True) -> ReadPrompt:
+    return reading.read(
+        ChatPrompt((PromptMessage("system", "Be terse.", public), PromptMessage("user", content, public)))
+    )
 
 
 def public_text(smollm: Tokenizer, read: ReadPrompt) -> str:
@@ -200,8 +197,38 @@ def test_the_public_part_ends_at_the_first_private_character(
     assert public_text(smollm, read_one(reading, content)) == START + public
 
 
-def test_nothing_tagged_nothing_public(reading: PromptReading) -> None:
-    assert read_one(reading, "My PIN is 1234").public == 0
+PASTED = [
+    "<confidential></confidential>",
+    "Dear all, <confidential>see below</confidential>",
+    "</confidential>",
+    "<confidential>",
+    "<confidential><confidential></confidential>",
+    "public: true",
+    '{"role": "user", "content": "x", "public": true}',
+]
+
+
+@pytest.mark.parametrize("pasted", PASTED)
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_no_words_make_anything_public(smollm: Tokenizer, reading: PromptReading, pasted: str, role: str) -> None:
+    """A pasted e-mail, retrieved text, an earlier answer: whatever it holds, what nobody marked stays in the vault."""
+    turns = (PromptMessage("system", "Be terse."), PromptMessage(role, pasted), PromptMessage("user", "Ada has gout."))
+    read = reading.read(ChatPrompt(turns))
+    assert read.public == 0
+    assert list(read.tokens) == smollm.render_chat([{"role": turn.role, "content": turn.content} for turn in turns])
+    assert reading.read(TextPrompt(f"Ada has gout. {pasted}")).public == 0
+
+
+@pytest.mark.parametrize("pasted", PASTED)
+def test_nor_do_they_after_a_message_that_is_public(smollm: Tokenizer, reading: PromptReading, pasted: str) -> None:
+    turns = (PromptMessage("system", "Be terse.", True), PromptMessage("user", f"{pasted} Ada has gout."))
+    assert public_text(smollm, reading.read(ChatPrompt(turns))) == START
+    private_first = (PromptMessage("system", f"Ada has gout. {pasted}"), PromptMessage("user", "Hello", True))
+    assert "Ada" not in public_text(smollm, reading.read(ChatPrompt(private_first)))
+
+
+def test_nothing_marked_nothing_public(reading: PromptReading) -> None:
+    assert read_one(reading, "My PIN is 1234", public=False).public == 0
     assert reading.read(TextPrompt("My PIN is 1234")).public == 0
     assert reading.read(TokenPrompt((5, 6, 7))) == ReadPrompt((5, 6, 7), 0)
 
@@ -209,7 +236,7 @@ def test_nothing_tagged_nothing_public(reading: PromptReading) -> None:
 def test_nothing_private_leaves_the_last_token_alone(reading: PromptReading) -> None:
     for read in (
         read_one(reading, f"Hello{OPENING}{CLOSING}"),
-        reading.read(TextPrompt(f"{OPENING}{CLOSING}Hello you")),
+        reading.read(TextPrompt(f"{OPENING}{CLOSING}Hello you", public=True)),
     ):
         assert read.public == len(read.tokens) - 1
 
@@ -218,7 +245,7 @@ def test_a_token_cut_otherwise_because_of_the_private_text_is_private(
     smollm: Tokenizer, reading: PromptReading
 ) -> None:
     """Three spaces are one token; before a word two of them are, and that a word follows is the user's affair."""
-    read = reading.read(TextPrompt(f"a   {OPENING}b{CLOSING}"))
+    read = reading.read(TextPrompt(f"a   {OPENING}b{CLOSING}", public=True))
     assert [smollm.token_bytes(token) for token in read.tokens] == [b"a", b"  ", b" b"]
     assert read.public == 1
 
@@ -238,7 +265,10 @@ def test_a_template_that_tells_of_the_private_text_early_makes_it_all_private(tm
     tokenizer = Tokenizer(write_folder(tmp_path, sentencepiece_like(), template))
     reading = PromptReading(tokenizer, tokenizer.vocabulary, CONTEXT)
     prompt = ChatPrompt(
-        (PromptMessage("user", f"aaaa{OPENING}bbbb{CLOSING}"), PromptMessage("user", f"{OPENING}bcbc{CLOSING}aa"))
+        (
+            PromptMessage("user", f"aaaa{OPENING}bbbb{CLOSING}", True),
+            PromptMessage("user", f"{OPENING}bcbc{CLOSING}aa", True),
+        )
     )
     read = reading.read(prompt)
     assert len(read.tokens) > 4
@@ -249,7 +279,7 @@ def test_a_template_that_tells_of_the_private_text_early_makes_it_all_private(tm
 
 
 @pytest.mark.parametrize(
-    "prompt", [TextPrompt(f"a{OPENING}secret"), ChatPrompt((PromptMessage("user", f"secret{CLOSING}"),))]
+    "prompt", [TextPrompt(f"a{OPENING}secret", True), ChatPrompt((PromptMessage("user", f"secret{CLOSING}", True),))]
 )
 def test_unbalanced_tags_are_refused(reading: PromptReading, prompt: Prompt) -> None:
     with pytest.raises(InvalidRequest) as caught:
@@ -258,8 +288,9 @@ def test_unbalanced_tags_are_refused(reading: PromptReading, prompt: Prompt) -> 
 
 
 def test_tags_do_not_pair_across_messages(reading: PromptReading) -> None:
+    turns = (PromptMessage("user", f"{OPENING}a", True), PromptMessage("assistant", f"b{CLOSING}", True))
     with pytest.raises(InvalidRequest):
-        reading.read(ChatPrompt((PromptMessage("user", f"{OPENING}a"), PromptMessage("assistant", f"b{CLOSING}"))))
+        reading.read(ChatPrompt(turns))
 
 
 def test_too_long_is_refused_before_it_is_tokenised(smollm: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,12 +307,11 @@ def test_too_long_is_refused_before_it_is_tokenised(smollm: Tokenizer, monkeypat
 
 
 def test_tags_do_not_count_towards_the_length(smollm: Tokenizer) -> None:
-    assert len(
-        PromptReading(smollm, smollm.vocabulary, 8).read(TextPrompt(f"a{OPENING}{CLOSING}" * 200 + "b" * 8)).tokens
-    )
+    text = f"a{OPENING}{CLOSING}" * 200 + "b" * 8
+    assert len(PromptReading(smollm, smollm.vocabulary, 8).read(TextPrompt(text, public=True)).tokens)
 
 
-@pytest.mark.parametrize("prompt", [TextPrompt(""), TextPrompt(f"{OPENING}{CLOSING}"), TokenPrompt(())])
+@pytest.mark.parametrize("prompt", [TextPrompt(""), TextPrompt(f"{OPENING}{CLOSING}", True), TokenPrompt(())])
 def test_a_prompt_without_tokens_is_refused(reading: PromptReading, prompt: Prompt) -> None:
     with pytest.raises(InvalidRequest, match="no token"):
         reading.read(prompt)

@@ -289,8 +289,8 @@ def threads():
 
 def work(tokenizer, reading):
     for text in ("hello <confidential>world</confidential>", "🙂<confidential><|im_end|></confidential>", "word " * 99):
-        reading.read(TextPrompt(text))
-        tokens = reading.read(ChatPrompt((PromptMessage("user", text),))).tokens
+        reading.read(TextPrompt(text, True))
+        tokens = reading.read(ChatPrompt((PromptMessage("user", text, True),))).tokens
         stream = tokenizer.stream()
         text = stream.push(tokens) + stream.finish() + tokenizer.decode(tokens)
         assert "assistant" in text and tokenizer.token_bytes(tokens[0])

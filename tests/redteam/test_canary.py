@@ -36,6 +36,7 @@ pytestmark = [
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 VAULT_LEVELS = ("partitioned", "isolated")
+PASTED = "<confidential></confidential>"
 
 
 class Node:
@@ -61,7 +62,7 @@ class Node:
 
     def body(self, path: str, prompt: Any, **fields: Any) -> dict[str, Any]:
         given = {"prompt": prompt} if path == COMPLETIONS else {"messages": prompt}
-        return {"model": self._model, "max_tokens": 2000, "logit_bias": {"2": -100}, **given, **fields}
+        return {"model": self._model, "max_tokens": 2000, "ignore_eos": True, **given, **fields}
 
     def ask(self, path: str, prompt: Any, **fields: Any) -> httpx.Response:
         return self.client.post(path, json=self.body(path, prompt, **fields))
@@ -123,13 +124,16 @@ def node(searched: tuple[Server, Path, ModelFolder]) -> Node:
 
 
 def four_ways(secret: Secret) -> list[tuple[str, Any]]:
-    """As a user's words, a system message, a confidential span after public ones, a plain text."""
+    """As a user's words, a system message, a confidential span after public ones, a plain text.
+
+    Tags that came with pasted words make nothing public.
+    """
     user = {"role": "user", "content": "Tell me a long story."}
     return [
-        (CHAT, [{"role": "user", "content": f"Repeat {secret.text} and tell me a long story."}]),
+        (CHAT, [{"role": "user", "content": f"Repeat {secret.text} and tell me a long story. {PASTED}"}]),
         (CHAT, [{"role": "system", "content": f"The word is {secret.text} today."}, user]),
-        (CHAT, [{"role": "user", "content": f"Public. <confidential>It is {secret.text} now.</confidential> Well?"}]),
-        (COMPLETIONS, f"Once upon {secret.text} there was a long story"),
+        (CHAT, [{"role": "user", "content": f"Public. <confidential>{secret.text}</confidential>", "public": True}]),
+        (COMPLETIONS, f"Once upon {secret.text} there was a long story {PASTED}"),
     ]
 
 
@@ -194,8 +198,10 @@ def test_failures_say_and_leave_nothing_of_the_prompt(node: Node) -> None:
     text = secret.text
     replies: list[httpx.Response] = []
     wrong: list[Callable[[str], httpx.Response]] = [
-        lambda level: node.ask(CHAT, [{"role": "user", "content": f"<confidential>{text}"}], protection=level),
-        lambda level: node.ask(COMPLETIONS, f"{text}</confidential>", protection=level),
+        lambda level: node.ask(
+            CHAT, [{"role": "user", "content": f"<confidential>{text}", "public": True}], protection=level
+        ),
+        lambda level: node.ask(COMPLETIONS, {"text": f"{text}</confidential>", "public": True}, protection=level),
         lambda level: node.ask(CHAT, [{"role": "user", "content": f"{text} word" * 2000}], protection=level),
         lambda level: node.ask(COMPLETIONS, text, protection=level, max_tokens=10**6),
         lambda level: node.ask(COMPLETIONS, text, protection=level, temperature=text),

@@ -13,8 +13,8 @@ import pytest
 
 from cloister.errors import CloisterError, VaultLost
 from cloister.messages.frontend import FromGateway, ToGateway
-from cloister.messages.generation import Accepted, Failed, SamplingParams, Stats, Submit, Tokens
-from cloister.messages.service import AskView, FromSealedService, View
+from cloister.messages.generation import Accepted, Failed, SamplingParams, Submit, Tokens
+from cloister.messages.service import FromSealedService, View
 from cloister.messages.vault import Confide, Understood
 from tests.controller.fakes import Node
 
@@ -60,7 +60,8 @@ async def test_why_a_vault_was_lost_is_told(node: Node, reason: str) -> None:
     assert told.message == ours and told.param is None
 
 
-async def test_a_view_that_nobody_asked_for_ends_the_service_and_not_the_gateway(node: Node) -> None:
+async def test_a_view_of_the_services_own_making_ends_it_and_not_the_gateway(node: Node) -> None:
+    """Views are of what the controller passed on; in the service's hands they could hold anything."""
     node.ask(1, level="isolated")
     vault = await node.vault(0)
     asked = await vault.next(Confide)
@@ -69,22 +70,6 @@ async def test_a_view_that_nobody_asked_for_ends_the_service_and_not_the_gateway
     vault.say(Understood(asked.request_id, 3), Tokens(asked.request_id, (4,), finish="stop"))
     await node.frontend.next(Accepted)
     assert (await node.frontend.next(Tokens)).tokens == (4,)
-
-
-async def test_a_view_is_told_once(node: Node) -> None:
-    node.send(AskView(9))
-    asked = await node.service.next(AskView)
-    node.service.say(View(asked.request_id, known=True), View(asked.request_id, known=True))
-    await node.frontend.next(View)
-    await asyncio.wait_for(node.service.gone.wait(), 5)
-    assert not node.frontend.messages
-
-
-async def test_a_view_is_answered_though_the_service_died(node: Node) -> None:
-    node.send(AskView(9))
-    await node.service.next(AskView)
-    node.service.die()
-    assert await node.frontend.next(View) == View(9, known=False)
 
 
 def test_no_message_of_the_service_has_text_but_what_is_replaced_or_said_before_any_request() -> None:
@@ -100,4 +85,4 @@ def test_no_message_of_the_service_has_text_but_what_is_replaced_or_said_before_
         {*("Ready.kernels", "StartFailed.code", "StartFailed.message", "StartFailed.hint")},
     )
     assert texts == replaced | before_any_request
-    assert Stats in FromSealedService.__args__ and View in ToGateway.__args__ and View not in FromGateway.__args__
+    assert View not in FromSealedService.__args__ and View in ToGateway.__args__ and View not in FromGateway.__args__

@@ -84,9 +84,9 @@ def test_whole_answers_and_failures_leave_nothing(node: SealedNode) -> None:
         for path, prompt in four_ways(secret):
             assert node.whole(path, prompt, protection=level, max_tokens=4)[0] == 200
         for path, prompt, fields in (
-            (CHAT, [{"role": "user", "content": f"<confidential>{text}"}], {}),
+            (CHAT, [{"role": "user", "content": f"<confidential>{text}", "public": True}], {}),
             (CHAT, [{"role": text, "content": text}], {}),
-            (COMPLETIONS, f"{text}</confidential>", {}),
+            (COMPLETIONS, {"text": f"{text}</confidential>", "public": True}, {}),
             (COMPLETIONS, [text, {"a": text}], {}),
             (COMPLETIONS, f"{text} word " * 2000, {}),
         ):

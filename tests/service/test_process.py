@@ -17,14 +17,12 @@ from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION, Accepted, AskStats, Cancel, Failed, Ready, Stats, Tokens
 from cloister.messages.lifecycle import StartFailed
 from cloister.messages.service import (
-    AskView,
     AttachLink,
     DetachLink,
     FromSealedService,
     Pause,
     Paused,
     Resume,
-    View,
 )
 from cloister.service.process import Service
 from tests.engine.fake_runner import FakeRunner
@@ -148,9 +146,8 @@ def test_paused_it_hears_and_computes_nothing(controller: Controller) -> None:
     controller.say(Pause())
     controller.hear_until(lambda message: isinstance(message, Paused))
     before = controller.steps()
-    controller.say(request(2, PROMPT), AskView(2), Cancel(1))
+    controller.say(request(2, PROMPT), Cancel(1))
     assert controller.hear() == Accepted(2)
-    assert controller.hear() == View(2, known=True, prompt=tuple(PROMPT), layers=3)
     assert controller.steps() == before
     controller.say(Resume())
     assert said(controller.hear_until(is_last), 2) == alone(request(2, PROMPT)).tokens
@@ -179,7 +176,7 @@ def test_a_link_comes_with_two_descriptors_that_are_closed_once_mapped(controlle
     assert set(controller.runner.attached) == {3} and len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_partition_is_served_viewed_and_lost_with_its_link(controller: Controller) -> None:
+def test_a_partition_is_served_and_lost_with_its_link(controller: Controller) -> None:
     whole = request(1, PROMPT, max_tokens=20)
     parted = split(whole, controller.runner, public=2, link=3)
     controller.say(parted)
@@ -193,19 +190,10 @@ def test_a_partition_is_served_viewed_and_lost_with_its_link(controller: Control
     lasting = msgspec.structs.replace(parted, params=msgspec.structs.replace(parted.params, max_tokens=200))
     controller.say(lasting, endless(2), Resume(), Pause())
     controller.hear_until(lambda message: isinstance(message, Paused))
-    controller.say(AskView(1))
-    view = controller.hear()
-    assert isinstance(view, View) and view.prompt == tuple(PROMPT[:2])
-    assert view.output == tuple(alone(whole).tokens[:2])  # the vault's and the service's own first
-    runner = controller.runner
-    assert view.asked_rows == view.answered_rows == runner.layers == view.layers
-    assert view.asked_bytes == runner.layers * runner.heads * runner.dim * 4
-    assert view.answered_bytes == view.asked_bytes + runner.layers * runner.heads * 2 * 4
     controller.say(DetachLink(3))
     lost = controller.hear()
     assert isinstance(lost, Failed) and lost.request_id == 1 and lost.code == "vault_lost"
-    controller.say(AskView(1))
-    assert controller.hear() == View(1, known=False) and not runner.attached
+    assert not controller.runner.attached
     controller.say(Resume())
     assert all(isinstance(m, Tokens) and m.request_id == 2 for m in controller.hear_until(is_last))
 

@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 GREEDY = {"temperature": 0}
 SEEDED = {"temperature": 0.9, "top_p": 0.95, "seed": 7, "presence_penalty": 0.4}
+Chat = list[dict[str, Any]]
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 
 
@@ -53,22 +54,22 @@ class Node:
             return await asyncio.gather(*(ask(body) for body in bodies))
 
 
-def chats(prompts: list[str]) -> list[list[dict[str, str]]]:
+def chats(prompts: list[str]) -> list[Chat]:
     return [[{"role": "user", "content": prompt}] for prompt in prompts]
 
 
-def with_public_spans(prompts: list[str]) -> list[list[dict[str, str]]]:
+def with_public_spans(prompts: list[str]) -> list[Chat]:
     """Public instructions of several lengths, then something private inside and after public words."""
     return [
         [
-            {"role": "system", "content": " ".join(PADDING[: number % 4 + 1])},
-            {"role": "user", "content": f"Public words. <confidential>{prompt}</confidential> Please answer."},
+            {"role": "system", "content": " ".join(PADDING[: number % 4 + 1]), "public": True},
+            {"role": "user", "content": f"Public. <confidential>{prompt}</confidential> Answer.", "public": True},
         ]
         for number, prompt in enumerate(prompts)
     ]
 
 
-async def compare(node: Node, messages: list[list[dict[str, str]]], how: dict[str, Any]) -> list[Any]:
+async def compare(node: Node, messages: list[Chat], how: dict[str, Any]) -> list[Any]:
     """The answers, after seeing that they are the same at every level."""
     bodies = [{"messages": each, **how} for each in messages]
     opened = await node.answers(bodies, "open")
@@ -78,7 +79,7 @@ async def compare(node: Node, messages: list[list[dict[str, str]]], how: dict[st
     return opened
 
 
-async def second_turns(node: Node, messages: list[list[dict[str, str]]], how: dict[str, Any]) -> None:
+async def second_turns(node: Node, messages: list[Chat], how: dict[str, Any]) -> None:
     """The same conversations a turn further, in sessions that keep their vaults between the turns."""
     sessions = [{"messages": each, "session": f"chat-{number}", **how} for number, each in enumerate(messages)]
     first = await node.answers(sessions, "partitioned")

@@ -57,7 +57,7 @@ def test_a_public_span_changes_nothing_of_the_engines_answer(decoder: Decoder, a
     room = Room(decoder, answerer=answerer)
     text = TAGGED.replace("<confidential>", "").replace("</confidential>", "").encode()
     public = TAGGED.index("<")
-    room.confide(1, TAGGED, level, temperature=0.8, seed=2, logprobs=2)
+    room.confide(1, TextPrompt(TAGGED, True), level, temperature=0.8, seed=2, logprobs=2)
     room.serve()
     tokens, logprobs = engine_answer(decoder, tuple(text), public, temperature=0.8, seed=2, logprobs=2)
     if level == "partitioned":
@@ -93,7 +93,7 @@ def test_a_repetition_penalty_works_where_the_prompt_is(llama: Decoder, room: Ro
 
 
 def test_only_the_private_span_is_exposed(room: Room, answerer: FakeAnswerer):
-    room.confide(1, TAGGED)
+    room.confide(1, TextPrompt(TAGGED, True))
     room.serve()
     first, public = room.first(1), TAGGED.index("<")
     length = len(TAGGED) - len("<confidential></confidential>")
@@ -137,7 +137,7 @@ def test_turns_with_the_same_public_span_share_it(decoder: Decoder, answerer: Fa
     public = "You are a helpful assistant, and patient."
     for number, text in enumerate(("first question", "second question")):
         before = room.decoder.rows
-        room.confide(number, f"{public}<confidential>{text}</confidential>")
+        room.confide(number, TextPrompt(f"{public}<confidential>{text}</confidential>", True))
         room.serve()
         assert room.decoder.rows - before == len(text) + (0 if number else len(public))
         assert room.first(number).token == engine_answer(decoder, tuple((public + text).encode()), len(public))[0][0]
@@ -247,7 +247,7 @@ BAD = {
     "an empty text": (write_prompt(TextPrompt("")), {}, "invalid_request"),
     "no token": (write_prompt(TokenPrompt(())), {}, "invalid_request"),
     "an unknown token": (write_prompt(TokenPrompt((5, 301))), {}, "invalid_request"),
-    "an open tag": (write_prompt(TextPrompt("a<confidential>secret")), {}, "invalid_request"),
+    "an open tag": (write_prompt(TextPrompt("a<confidential>secret", True)), {}, "invalid_request"),
     "too long": (write_prompt(TextPrompt("secret" * 400)), {}, "context_length_exceeded"),
     "no room for a token": (write_prompt(TokenPrompt((1,) * 512)), {}, "context_length_exceeded"),
     "an unknown bias": (write_prompt(TextPrompt("secret")), {"logit_bias": {301: 1.0}}, "invalid_request"),

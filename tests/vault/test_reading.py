@@ -36,6 +36,12 @@ SAME = [
         ChatPrompt((PromptMessage("developer", "ab"),)),
     ),
     ("prompt", TAGGED, TextPrompt(TAGGED)),
+    ("prompt", {"text": TAGGED, "public": True}, TextPrompt(TAGGED, True)),
+    (
+        "messages",
+        [{"role": "system", "content": "Be kind.", "public": True}, {"role": "user", "content": SECRET}],
+        ChatPrompt((PromptMessage("system", "Be kind.", True), PromptMessage("user", SECRET))),
+    ),
     ("prompt", [7, 8, 9], TokenPrompt((7, 8, 9))),
 ]  # fmt: skip
 
@@ -96,7 +102,8 @@ def test_what_does_not_open_is_refused_without_a_word_of_it(room: Room, what: st
         ("prompt", 7, "prompt: A prompt must be a string or a list of token ids."),
         ("prompt", [1, -1], "prompt: Token ids must be integers from 0 to 2147483647."),
         ("prompt", [SECRET], "prompt: Token ids must be integers from 0 to 2147483647."),
-        ("prompt", {"sealed": 1}, "prompt: A prompt must be a string or a list of token ids."),
+        ("prompt", {"sealed": 1},
+         'prompt: A prompt that is an object must have "text", a string, and "public", true or false.'),
     ],
 )  # fmt: skip
 def test_refusals_are_the_gateways_own(room: Room, field: PromptField, given: Any, message: str) -> None:

@@ -245,6 +245,7 @@ def new(
             metavar="NAME", help="Tenants of one group share vaults: they trust each other.", show_default="none"
         ),
     ] = "",
+    operator: Annotated[bool, typer.Option("--operator", help="It also opens /metrics.")] = False,
 ) -> None:
     """Make a key: prints it once, and the line that admits it.
 
@@ -254,12 +255,14 @@ def new(
 
       cloister key new bob --trust-group research
 
+      cloister key new prometheus --operator
+
       cloister serve --host 0.0.0.0 --keys keys.toml    # with that line in its keys table
     """
     from cloister.gateway.keys import key_line, new_key
 
     secret = new_key()
-    line = key_line(secret, tenant, trust_group)
+    line = key_line(secret, tenant, trust_group, operator=operator)
     typer.secho("The key, shown this once; give it to its owner:", dim=True, err=True)
     typer.echo(secret)
     typer.secho("For the keys file, under [keys]:", dim=True, err=True)

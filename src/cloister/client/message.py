@@ -28,6 +28,31 @@ OUTER_HEADERS = (("Content-Type", CONTENT_TYPE), ("Accept", CONTENT_TYPE))
 PROMPT_FIELDS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
 LEVEL_HEADER = "x-cloister-protection"
 
+PARAMETERS = frozenset(
+    (
+        *("model", "stream", "stream_options", "n", "best_of", "max_tokens", "max_completion_tokens", "seed", "stop"),
+        *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+        *("logit_bias", "logprobs", "top_logprobs", "prompt_logprobs", "echo", "ignore_eos"),
+        *("protection", "session", "mpc_reveal"),
+    )
+)
+"""What the process that speaks OpenAI's API needs beside the prompts. It reads them, as it reads the answer."""
+UNUSED = frozenset(
+    (
+        *("user", "metadata", "store", "prediction", "service_tier", "safety_identifier", "prompt_cache_key"),
+        *("prompt_cache_retention", "reasoning_effort", "verbosity", "modalities", "audio", "web_search_options"),
+        *("tool_choice", "parallel_tool_calls", "function_call"),
+    )
+)
+"""Fields of OpenAI's that no node uses: they stay here, whatever they hold."""
+REFUSED: dict[str, tuple[bytes, ...]] = {
+    "tools": (b"null", b"[]"),
+    "functions": (b"null", b"[]"),
+    "suffix": (b"null", b'""'),
+    "response_format": (b"null", b'{"type":"text"}'),
+}
+"""Fields no node serves but for these values, with which they say nothing and stay here."""
+
 # RFC 9110 §7.6.1, and what describes the user's machine rather than the request.
 HOP_BY_HOP = frozenset(
     (
@@ -81,25 +106,47 @@ def kept_headers(headers: Headers) -> tuple[tuple[str, str], ...]:
 
 
 def split_prompts(method: str, path: str, headers: Headers, body: bytes) -> tuple[bytes, tuple[bytes, ...]]:
-    """The body without its prompts, and the prompts, each as the JSON it was.
+    """The body's parameters, and its prompts, each as the JSON it was.
 
-    At the level `open`, where the provider may see all of it, the body stays whole.
+    What else a body says is refused: who is behind the channel would read it, and must not. At the level `open`, where
+    the provider may see all of it, the body stays whole.
     """
     field = PROMPT_FIELDS.get(path.partition("?")[0].rstrip("/")) if method == "POST" else None
     if field is None:
+        if body:
+            raise InvalidRequest(
+                "This path's body cannot be sealed.", hint=f"Sealed are POST {' and '.join(PROMPT_FIELDS)}."
+            )
         return body, ()
     try:
         fields = msgspec.json.decode(body, type=_Fields)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         # Sent on, it would be refused as well, and read by a process that must not read it.
         raise InvalidRequest("The body is not a JSON object.") from None
-    if field not in fields or _is_open(fields, headers):
+    if _is_open(fields, headers):
         return body, ()
-    prompts = _prompts(bytes(fields[field])) if field == "prompt" else (bytes(fields[field]),)
+    given = fields.pop(field, None)
+    kept = {name: value for name, value in fields.items() if _is_parameter(name, value)}
+    if given is None:  # the node says what is missing
+        return msgspec.json.encode(kept), ()
+    prompts = _prompts(bytes(given)) if field == "prompt" else (bytes(given),)
     if len(prompts) > MAX_PROMPTS:
         raise InvalidRequest(f"At most {MAX_PROMPTS} prompts are supported in one request.", param=field)
-    fields[field] = msgspec.Raw(b'{"sealed":%d}' % len(prompts))
-    return msgspec.json.encode(fields), prompts
+    kept[field] = msgspec.Raw(b'{"sealed":%d}' % len(prompts))
+    return msgspec.json.encode(kept), prompts
+
+
+def _is_parameter(name: str, value: msgspec.Raw) -> bool:
+    """Whether the field goes with the request; InvalidRequest for one that may be neither sent nor left out."""
+    if name in PARAMETERS:
+        return True
+    if name in UNUSED or bytes(value).translate(None, b" \t\r\n") in REFUSED.get(name, ()):
+        return False
+    if name in REFUSED:
+        raise InvalidRequest(f"{name} is not supported, and would not be sealed.", param=name)
+    raise InvalidRequest(
+        f"The field {name[:64]!r} is not known and cannot be sealed.", param=name[:64], hint="Check how it is spelt."
+    )
 
 
 def _is_open(fields: _Fields, headers: Headers) -> bool:

@@ -1,9 +1,10 @@
 """Who may compute now, on how many cores: the service, or vaults. `CoreLease` is a pure state machine (events in,
 commands out; no sockets, no clocks). `LeaseKeeper` carries its commands out and ends a process that is late.
 
-Two teams of kernel threads on the same cores slow each other down, so heavy work takes turns. Vaults wait in line, the
-service pauses, vaults have the cores for about ROUND_TOKENS of work, then the service computes one step at least
-(messages.service.Resume). Vaults that wait together divide the cores: a thread does most where it waits for no other.
+Two teams of kernel threads on the same cores slow each other down, so heavy work takes turns. Vaults wait, the service
+pauses, vaults have the cores for about ROUND_TOKENS of work, then the service computes one step at least
+(messages.service.Resume). A turn goes to a vault of the tenant that has had least, so that nobody waits behind all that
+another has asked for. Vaults that wait together divide the cores: a thread does most where it waits for no other.
 Answering links is light and needs no lease.
 """
 
@@ -17,10 +18,19 @@ from typing import Literal, Protocol
 import msgspec
 
 from cloister.errors import ProtocolError
+from cloister.fairness import ServiceMeter
 from cloister.messages.service import Pause, Resume
 from cloister.messages.vault import LeaseCores
 
 ROUND_TOKENS = 512
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Work for about so many tokens, for this tenant."""
+
+    tokens: int
+    tenant: str
 
 
 @dataclass(frozen=True)
@@ -35,31 +45,40 @@ Command = Pause | Resume | Grant
 
 
 class CoreLease:
-    """Never more cores given than there are, never any while the service computes; first come, first served."""
+    """Never more cores given than there are, never any while the service computes. Within a tenant the first to come is
+    the first served."""
 
     def __init__(self, cores: int) -> None:
         self.holders: dict[int, int] = {}
         """Vaults that compute, and on how many cores."""
         self._cores = cores
         self.service: Literal["absent", "computing", "pausing", "paused"] = "absent"
-        self._waiting: dict[int, int] = {}
+        self._waiting: dict[int, Wish] = {}
+        self._tenants: dict[int, str] = {}
+        """Of vaults that wait or compute."""
+        self._meter = ServiceMeter()
+        self._last = ""
         self._spent = 0
 
-    def want(self, vault: int, tokens: int) -> list[Command]:
-        if vault in self._waiting or vault in self.holders:
+    def want(self, vault: int, tokens: int, tenant: str = "") -> list[Command]:
+        if vault in self._tenants:
             raise ProtocolError("A vault asked for cores twice.")
-        self._waiting[vault] = tokens
+        self._waiting[vault] = Wish(tokens, tenant)
+        self._tenants[vault] = tenant
+        self._meter.arrive(tenant)
         return self._go_on()
 
     def done(self, vault: int) -> list[Command]:
-        if self.holders.pop(vault, None) is None:
+        if vault not in self.holders:
             raise ProtocolError("A vault gave back cores it did not have.")
-        return self._go_on()
+        return self.gone(vault)
 
     def gone(self, vault: int) -> list[Command]:
-        """A vault died, or was given up because it was late."""
+        """A vault died, or was given up because it was late, or its work is done."""
         self._waiting.pop(vault, None)
         self.holders.pop(vault, None)
+        if (tenant := self._tenants.pop(vault, None)) is not None:
+            self._meter.leave(tenant)
         return self._go_on()
 
     def paused(self) -> list[Command]:
@@ -99,12 +118,20 @@ class CoreLease:
         free = self._cores - sum(self.holders.values())
         while free and self._waiting and (self.service == "absent" or self._spent < ROUND_TOKENS):
             cores = max(1, free // len(self._waiting))
-            vault = next(iter(self._waiting))
-            self._spent += self._waiting.pop(vault)
+            vault = min(self._waiting, key=self._turn)
+            wish = self._waiting.pop(vault)
+            self._meter.charge(wish.tenant, inputs=wish.tokens)
+            self._last = wish.tenant
+            self._spent += wish.tokens
             self.holders[vault] = cores
             free -= cores
             granted.append(Grant(vault, cores))
         return granted
+
+    def _turn(self, vault: int) -> tuple[int, bool]:
+        """The least served tenant comes first; of two that had as much, not the one whose turn it was last."""
+        tenant = self._waiting[vault].tenant
+        return self._meter.served(tenant), tenant == self._last
 
 
 class Computes(Protocol):
@@ -126,9 +153,9 @@ class LeaseKeeper:
         self._vault_timers: dict[int, asyncio.TimerHandle] = {}
         self._service_timer: asyncio.TimerHandle | None = None
 
-    def want(self, number: int, vault: Computes, tokens: int) -> None:
+    def want(self, number: int, vault: Computes, tokens: int, tenant: str) -> None:
         self._vaults[number] = vault
-        self._obey(self._lease.want(number, tokens))
+        self._obey(self._lease.want(number, tokens, tenant))
 
     def done(self, number: int) -> None:
         commands = self._lease.done(number)

@@ -7,7 +7,6 @@ say of it: a vault or service that lies is ended (its endpoint raises).
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
@@ -16,7 +15,7 @@ from msgspec.structs import replace
 
 from cloister.config import ControllerSettings
 from cloister.controller.core_lease import LeaseKeeper
-from cloister.controller.requests import Asked, Request, Requests, VaultQueue, frontend_of, in_own_words, local, wide
+from cloister.controller.requests import Request, Requests, frontend_of, in_own_words, local, wide
 from cloister.controller.routes.base import Node, Route
 from cloister.controller.routes.isolated import IsolatedRoute
 from cloister.controller.routes.mpc import MpcRoute
@@ -25,6 +24,7 @@ from cloister.controller.routes.partitioned import PartitionedRoute
 from cloister.controller.routes.vault import VaultRoute
 from cloister.controller.service import Service
 from cloister.controller.sessions import Session, SessionKey, Sessions
+from cloister.controller.vault_queue import Asked, VaultQueue
 from cloister.controller.vaults import Vault, Vaults
 from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable, VaultLost
 from cloister.levels import Decodes
@@ -42,6 +42,15 @@ class Frontend(Protocol):
     def send_soon(self, message: msgspec.Struct) -> None: ...
 
 
+MOST_BLOCKS = 1 << 24
+MOST_STEPS = 1 << 40
+
+
+def _plausible(seconds: float) -> float:
+    """Rounded to a tenth; 0 for what no clock says."""
+    return round(seconds, 1) if 0 <= seconds < MOST_STEPS else 0.0
+
+
 class Relay:
     """All requests of all frontends. `lock` adds the key to a sealed prompt when a vault is to have it."""
 
@@ -50,14 +59,15 @@ class Relay:
         settings: ControllerSettings,
         serving: Callable[[], Serving],
         cores: int,
-        lock: Callable[[SealedPrompt], LockedPrompt],
+        lock: Callable[[SealedPrompt, str], LockedPrompt],
     ) -> None:
         self._lock = lock
         self._frontends: dict[int, Frontend] = {}
         self._frontend_numbers = itertools.count(1)
-        self._queue = VaultQueue(settings.max_waiting_for_vaults, self._confide)
-        self._views: Counter[int] = Counter()
-        self.requests = Requests(self._tell, lambda: serving().vocabulary, self._ended)
+        self._queue = VaultQueue(
+            settings.max_waiting_for_vaults, self._confide, lambda owner: self.sessions.held_by(owner)
+        )
+        self.requests = Requests(self._tell, serving, self._ended)
         self.core_lease = LeaseKeeper(cores, settings.vault_deadline_s, settings.service_deadline_s)
         self.vaults = Vaults(settings.spare_vaults, settings.vault_ready_s, self._from_vault, self._vault_ended)
         self.sessions = Sessions(
@@ -105,12 +115,7 @@ class Relay:
                 else:
                     self._tell_stats(number, Stats(up=False))
             case AskView():
-                request_id = wide(number, message.request_id)
-                if (service := self._node.service) is not None:
-                    self._views[request_id] += 1
-                    service.send(AskView(request_id))
-                else:
-                    self._tell(View(request_id, known=False))
+                self._tell(self._view(wide(number, message.request_id)))
             case EndSession():
                 self.sessions.end_named(SessionKey.of(message.tenant, message.group, message.session, keep=True))
             case _:
@@ -124,7 +129,9 @@ class Relay:
 
     def _ask(self, message: Ask, sealed: SealedPrompt | None = None) -> None:
         try:
-            asked = Asked(message, message.prompt if sealed is None else self._lock(sealed))
+            asked = Asked(
+                message, message.prompt if sealed is None else self._lock(sealed, message.group or message.tenant)
+            )
             if message.level == self.mpc.level.name:
                 self.mpc.ask(asked)
             else:
@@ -157,16 +164,47 @@ class Relay:
             # A step brings tokens for everybody: the frontend is woken once for all of them.
             frontend.send_soon(replace(message, request_id=local(message.request_id)))
 
+    def _view(self, request_id: int) -> View:
+        """What the service has received and made of a request: by our own books, not by its word.
+
+        A row is one query of one layer, all its heads in fp32; its answer has m and γ of each head too. The first token
+        of the answer is the vault's, and cost no query.
+        """
+        request, shape = self.requests.get(request_id), self.vaults.shape
+        if request is None or request.holder != "service" or shape is None:
+            return View(request_id, known=False)
+        rows = max(0, len(request.made) - 1) * shape.layers if request.exposed else 0
+        return View(
+            request_id,
+            known=True,
+            prompt=request.shown,
+            output=tuple(request.made),
+            asked_rows=rows,
+            asked_bytes=rows * shape.heads * shape.dim * 4,
+            answered_rows=rows,
+            answered_bytes=rows * shape.heads * (shape.dim + 2) * 4,
+            layers=shape.layers,
+        )
+
     def _tell_stats(self, number: int, stats: Stats) -> None:
+        """Requests and tokens by our own count; of what only the service knows, no more than is plausible."""
         if frontend := self._frontends.get(number):
+            held = len(self.requests.held_by("service"))
+            waiting = min(max(stats.waiting, 0), held)
+            total = min(max(stats.blocks_total, 0), MOST_BLOCKS)
             frontend.send(
-                replace(
-                    stats,
-                    running=stats.running + len(self.requests.held_by("vault")) + len(self.requests.held_by("mpc")),
-                    prompt_tokens=stats.prompt_tokens + self.requests.prompt_tokens,
-                    output_tokens=stats.output_tokens + self.requests.output_tokens,
-                    waiting=stats.waiting + len(self._queue),
+                Stats(
+                    running=len(self.requests) - waiting,
+                    waiting=waiting + len(self._queue),
+                    blocks_total=total,
+                    blocks_free=min(max(stats.blocks_free, 0), total),
+                    steps=min(max(stats.steps, 0), MOST_STEPS),
+                    prompt_tokens=self.requests.prompt_tokens,
+                    output_tokens=self.requests.output_tokens,
+                    preemptions=min(max(stats.preemptions, 0), MOST_STEPS),
                     vaults=len(self.sessions),
+                    up=stats.up,
+                    seconds={phase: _plausible(spent) for phase, spent in stats.seconds.items()},
                     vault_ready_ms=self.vaults.ready_ms,
                     vault_wait_ms=self.vaults.wait_ms,
                 )
@@ -190,22 +228,12 @@ class Relay:
                     self._route_of(request).cancel(request)
                 reason = ServiceUnavailable("The service process ended.", hint="Try again in a few seconds.")
                 self.requests.fail(request, reason)
-        for request_id in list(self._views.elements()):
-            self._viewed(View(request_id, known=False))
         self.core_lease.service_gone()
-
-    def _viewed(self, view: View) -> None:
-        self._views -= Counter((view.request_id,))
-        self._tell(view)
 
     def from_service(self, message: msgspec.Struct) -> None:
         match message:
             case Paused():
                 self.core_lease.paused()
-            case View():
-                if not self._views[message.request_id]:
-                    raise ProtocolError("The service sent a view that nobody asked for.")
-                self._viewed(message)
             case Accepted() | Tokens() | Failed():
                 if (request := self.requests.get(message.request_id)) is not None:
                     said = in_own_words(message) if isinstance(message, Failed) else message
@@ -238,7 +266,8 @@ class Relay:
     def _from_vault(self, vault: Vault, message: msgspec.Struct) -> None:
         match message:
             case WantCores():
-                self.core_lease.want(vault.number, vault, message.tokens)
+                session = self.sessions.of_vault(vault)
+                self.core_lease.want(vault.number, vault, message.tokens, session.key.owner if session else "")
             case CoresDone():
                 self.core_lease.done(vault.number)
             case LinkBroken():

@@ -1,14 +1,16 @@
-"""The requests that wait for a vault, those under way, and the one gate through which what is said of them gets out.
+"""The requests under way, and the one gate through which what is said of them gets out.
 
-Requests wait unread; answers pass as token ids and are not kept. A process that says what a request's level does not
-allow is ended: its endpoint raises ProtocolError.
+Answers pass as token ids and are not kept. A process that says what a request's level or its parameters do not allow is
+ended: its endpoint raises ProtocolError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec.structs import replace
 
 from cloister.controller.sessions import Session
 from cloister.errors import (
@@ -20,11 +22,10 @@ from cloister.errors import (
     ServiceUnavailable,
     VaultLost,
 )
-from cloister.levels import Level
-from cloister.messages.frontend import Ask
-from cloister.messages.generation import Accepted, Failed, SamplingParams, Tokens
+from cloister.levels import Decodes, Level
+from cloister.messages.frontend import Serving
+from cloister.messages.generation import Accepted, Failed, SamplingParams, TokenLogprob, Tokens
 from cloister.messages.lifecycle import failed
-from cloister.messages.prompts import LockedPrompt
 
 Holder = Literal["vault", "service", "mpc"]
 
@@ -50,74 +51,12 @@ def frontend_of(request_id: int) -> int:
     return request_id >> FRONTEND_BITS
 
 
-@dataclass(frozen=True, repr=False)
-class Asked:
-    """What a frontend asks for, and the prompt as its reader will get it."""
-
-    ask: Ask
-    prompt: bytes | LockedPrompt
-
-    @property
-    def request_id(self) -> int:
-        return self.ask.request_id
-
-
-class VaultQueue:
-    """First come, first served, and no more than may wait. `serve` takes a request, or raises QueueFull while there is
-    no vault for it."""
-
-    def __init__(self, most: int, serve: Callable[[Asked], None]) -> None:
-        self._most = most
-        self._serve = serve
-        self._waiting: dict[int, Asked] = {}
-        self._moving = False
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def __contains__(self, request_id: int) -> bool:
-        return request_id in self._waiting
-
-    def enter(self, asked: Asked) -> None:
-        """Serve the request now, or let it wait behind those who came before."""
-        if not self._waiting:
-            try:
-                self._serve(asked)
-                return
-            except QueueFull:
-                pass
-        if len(self._waiting) >= self._most:
-            raise QueueFull("All vaults are in use and too many requests wait for one.", retry_after=2)
-        self._waiting[asked.request_id] = asked
-
-    def leave(self, request_id: int) -> bool:
-        """Whether the request waited; it does no more."""
-        return self._waiting.pop(request_id, None) is not None
-
-    def leave_all_of(self, frontend: int) -> None:
-        for request_id in [one for one in self._waiting if frontend_of(one) == frontend]:
-            self.leave(request_id)
-
-    def move(self) -> None:
-        """A vault may be free: serve as many as there are vaults for."""
-        if self._moving:  # serving one may end a session, which calls again
-            return
-        self._moving = True
-        try:
-            while self._waiting:
-                asked = next(iter(self._waiting.values()))
-                try:
-                    self._serve(asked)
-                except QueueFull:
-                    return
-                self._waiting.pop(asked.request_id, None)
-        finally:
-            self._moving = False
-
-
 @dataclass
 class Request:
-    """One request. `holder` is whoever generates for it now; `exposed`: its vault answers the service's queries."""
+    """One request. `holder` is whoever generates for it now; `exposed`: its vault answers the service's queries.
+
+    For the user's view: of what the service is given and makes, `shown` are the prompt's tokens, `made` the answer's.
+    """
 
     request_id: int
     tenant: str
@@ -127,6 +66,11 @@ class Request:
     session: Session | None = None
     accepted: bool = False
     exposed: bool = False
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    scored: int = 0
+    shown: tuple[int, ...] = ()
+    made: list[int] = field(default_factory=list)
 
 
 class Requests:
@@ -135,20 +79,23 @@ class Requests:
     def __init__(
         self,
         tell: Callable[[Accepted | Tokens | Failed], None],
-        vocabulary: Callable[[], int],
+        serving: Callable[[], Serving],
         ended: Callable[[Request], None],
     ) -> None:
         self._tell = tell
-        self._vocabulary = vocabulary
+        self._serving = serving
         self._ended = ended
         self._under_way: dict[int, Request] = {}
         self.prompt_tokens = 0
         self.output_tokens = 0
-        """Counted here where the service does not count: in vaults and at `mpc`."""
+        """Of all requests there ever were."""
 
     def __iter__(self) -> Iterator[Request]:
         """All that are under way now; they may end during the iteration."""
         return iter(list(self._under_way.values()))
+
+    def __len__(self) -> int:
+        return len(self._under_way)
 
     def __contains__(self, request_id: int) -> bool:
         return request_id in self._under_way
@@ -169,10 +116,17 @@ class Requests:
         del self._under_way[request.request_id]
 
     def understood(self, request: Request, prompt_tokens: int) -> None:
+        """Whoever reads the prompt says how long it is."""
         if request.accepted:
             raise ProtocolError("A prompt was understood twice.")
-        self.prompt_tokens += prompt_tokens
+        if prompt_tokens > self._serving().max_context:
+            raise ProtocolError("A prompt is longer than the model's context.")
+        self.read(request, prompt_tokens)
         self.advance(request, Accepted(request.request_id, prompt_tokens))
+
+    def read(self, request: Request, prompt_tokens: int) -> None:
+        request.prompt_tokens = prompt_tokens
+        self.prompt_tokens += prompt_tokens
 
     def advance(self, request: Request, message: Accepted | Tokens | Failed) -> None:
         """Pass on what its holder says, as far as that may leave."""
@@ -183,10 +137,7 @@ class Requests:
                 request.accepted = True
                 self._tell(message)
             case Tokens():
-                self._check(request, message)
-                if request.holder != "service":
-                    self.output_tokens += len(message.tokens)
-                self._tell(message)
+                self._tell(self._checked(request, message))
                 if message.finish is not None:
                     self.end(request)
             case Failed():
@@ -204,8 +155,9 @@ class Requests:
         self.drop(request)
         self._ended(request)
 
-    def _check(self, request: Request, message: Tokens) -> None:
-        """The stage between whoever decodes and whoever asked: nothing leaves that is not a token of this model.
+    def _checked(self, request: Request, message: Tokens) -> Tokens:
+        """The stage between whoever decodes and whoever asked: what leaves is tokens of this model, no more than were
+        asked for, and the numbers that were, rounded to what the API shows.
 
         Verified decoding holds tokens back here until the vault has replayed them.
         """
@@ -215,9 +167,57 @@ class Requests:
             raise ProtocolError("Only one sequence of this request is for its user.")
         if message.progress is not None and not request.level.slow:
             raise ProtocolError("More is said than tokens.")
-        vocabulary = self._vocabulary()
+        vocabulary, params = self._serving().vocabulary, request.params
         if any(token >= vocabulary for token in message.tokens):
             raise ProtocolError("A token is not of this model.")
+        request.output_tokens += len(message.tokens)
+        if request.output_tokens > params.max_tokens:
+            raise ProtocolError("There are more tokens than were asked for.")
+        self.output_tokens += len(message.tokens)
+        if request.level.decodes is Decodes.SERVICE:
+            request.made += message.tokens
+        request.scored += len(message.prompt_logprobs or ())
+        if request.scored >= max(request.prompt_tokens, 1):
+            raise ProtocolError("More tokens are scored than the prompt has.")
+        if message.logprobs is not None and len(message.logprobs) != len(message.tokens):
+            raise ProtocolError("There is not one logprob for each token.")
+        return replace(
+            message,
+            logprobs=rounded(message.logprobs, params.logprobs, vocabulary),
+            prompt_logprobs=rounded(message.prompt_logprobs, params.prompt_logprobs, vocabulary),
+        )
+
+
+DECIMALS = 4
+LEAST_LOGPROB = -9999.0
+"""What OpenAI's API shows for a token that cannot come."""
+
+
+def rounded(
+    told: tuple[TokenLogprob, ...] | None, wanted: int | None, vocabulary: int
+) -> tuple[TokenLogprob, ...] | None:
+    """The same numbers to a few decimals. ProtocolError for more alternatives than were wanted, and for what is no
+    logprob: a process could hide in either what it holds of others."""
+    if told is None:
+        return None
+    if wanted is None:
+        raise ProtocolError("Nobody asked for logprobs.")
+    if any(len(each.top) > wanted or any(token >= vocabulary for token, _ in each.top) for each in told):
+        raise ProtocolError("An alternative is not of this model, or nobody asked for it.")
+    return tuple(
+        TokenLogprob(_rounded(each.logprob), tuple((token, _rounded(value)) for token, value in each.top))
+        for each in told
+    )
+
+
+def _rounded(logprob: float) -> float:
+    if not logprob <= TOLERANCE:  # NaN included
+        raise ProtocolError("A logprob is not one.")
+    return max(min(round(logprob, DECIMALS), 0.0), LEAST_LOGPROB)
+
+
+TOLERANCE = 1e-3
+"""By so much a sum of probabilities in float32 may exceed 1."""
 
 
 MAX_RETRY_AFTER_S = 60

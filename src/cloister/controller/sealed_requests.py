@@ -8,6 +8,7 @@ has a prompt's bytes, its key and the right to open them (Petridish §4.1: the c
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -31,9 +32,18 @@ from cloister.messages.prompts import MAX_SEALED_PROMPT_BYTES, LockedPrompt, Sea
 
 log = logging.getLogger(__name__)
 
-MAX_REQUESTS = 4096
-MAX_HELD_BYTES = 48 * 1024 * 1024
-"""Of requests that have no answer yet, together: as much as a socket to a busy sealed API may hold back."""
+MAX_REQUESTS = 8192
+MAX_REQUESTS_OF_ONE = 1024
+MAX_BYTES_OF_ONE = 32 * 1024 * 1024
+"""Prompts of one tenant that wait for a vault."""
+
+MAX_UNKNOWN = 1024
+MAX_UNKNOWN_BYTES = 48 * 1024 * 1024
+"""Of requests whose key nobody has looked at yet, together: as much as a socket to a busy sealed API may hold back.
+They do not wait for vaults, so nobody can park any here."""
+
+UNKNOWN = ""
+"""In the place of a tenant."""
 
 _SMALL_BYTES = 4096
 
@@ -80,8 +90,12 @@ class SealedRequest:
     enc: bytes
     prompts: tuple[bytes, ...]
     prompt_key: bytearray
-    bytes: int
+    owner: str = UNKNOWN
     begun: bool = False
+
+    @property
+    def bytes(self) -> int:
+        return sum(len(prompt) for prompt in self.prompts)
 
 
 class SealedRequests:
@@ -91,7 +105,9 @@ class SealedRequests:
         self._keys = keys
         self._sealed_api: Frontend | None = None
         self._requests: dict[int, SealedRequest] = {}
-        self._held_bytes = 0
+        self._count: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
+        """By tenant."""
 
     # ---- gateways
 
@@ -148,13 +164,15 @@ class SealedRequests:
         if part.end:
             self._forget(number)
 
-    def lock(self, prompt: SealedPrompt) -> LockedPrompt:
-        """A prompt with the key to it, for the vault that is to serve it."""
+    def lock(self, prompt: SealedPrompt, owner: str) -> LockedPrompt:
+        """A prompt with the key to it, for the vault that is to serve it. The sealed API knows now whose it is: from
+        here on it counts as theirs, and QueueFull is raised where they have too much here already."""
         request = self._requests.get(prompt.request_id)
         if request is None or request.begun:
             raise ServiceUnavailable("The sealed request has ended.", hint="Send it again.")
         if prompt.index >= len(request.prompts):
             raise ProtocolError("The sealed API names a prompt that did not come.")
+        self._belongs(request, owner)
         data, key = request.prompts[prompt.index], bytearray(request.prompt_key)
         return LockedPrompt(data, key, request.enc, prompt.index, prompt.field)
 
@@ -163,30 +181,46 @@ class SealedRequests:
     def _serve(self, number: int, frontend: Frontend, data: bytes) -> None:
         if self._sealed_api is None:
             raise _away()
-        if len(self._requests) >= MAX_REQUESTS or self._held_bytes + len(data) > MAX_HELD_BYTES:
-            raise QueueFull("Too many sealed requests wait already.", retry_after=1)
         envelope = Envelope.decode(data)
+        size = sum(len(prompt) for prompt in envelope.prompts)
+        full = len(self._requests) >= MAX_REQUESTS or self._count[UNKNOWN] >= MAX_UNKNOWN
+        if full or self._bytes[UNKNOWN] + size > MAX_UNKNOWN_BYTES:
+            raise QueueFull("Too many sealed requests wait already.", retry_after=1)
         if any(len(prompt) > MAX_SEALED_PROMPT_BYTES for prompt in envelope.prompts):
             raise PromptTooLong("A sealed prompt is too long.", hint="Shorten the prompt.")
         keys = self._keys.accept(envelope)
         count = len(envelope.prompts)
         self._sealed_api.send(Serve(number, envelope.enc, envelope.request, count, keys.request, keys.response))
-        self._requests[number] = SealedRequest(
-            frontend, envelope.enc, envelope.prompts, bytearray(keys.prompt), len(data)
-        )
-        self._held_bytes += len(data)
+        self._requests[number] = SealedRequest(frontend, envelope.enc, envelope.prompts, bytearray(keys.prompt))
+        self._count[UNKNOWN] += 1
+        self._bytes[UNKNOWN] += size
         keys.erase()
+
+    def _belongs(self, request: SealedRequest, owner: str) -> None:
+        if request.owner == owner:
+            return
+        if request.owner != UNKNOWN:
+            raise ProtocolError("The sealed API names another tenant for a request.")
+        size = request.bytes
+        if self._count[owner] >= MAX_REQUESTS_OF_ONE or self._bytes[owner] + size > MAX_BYTES_OF_ONE:
+            raise QueueFull("Too many of your sealed requests wait already.", retry_after=1)
+        request.owner = owner
+        for whose, sign in ((UNKNOWN, -1), (owner, 1)):
+            self._count[whose] += sign
+            self._bytes[whose] += sign * size
 
     def _begin(self, request: SealedRequest) -> None:
         """All vaults that are to have a prompt of it have it: forget prompts and key."""
         if not request.begun:
             request.begun = True
             request.prompt_key[:] = bytes(len(request.prompt_key))
+            self._bytes -= Counter({request.owner: request.bytes})
             request.prompts = ()
-            self._held_bytes -= request.bytes
 
     def _forget(self, number: int) -> None:
-        self._begin(self._requests.pop(number))
+        request = self._requests.pop(number)
+        self._begin(request)
+        self._count -= Counter((request.owner,))
 
     def _abandon(self, number: int) -> None:
         if number in self._requests:

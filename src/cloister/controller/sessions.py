@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -25,6 +26,11 @@ class SessionKey:
             return cls(group, "", name if keep else "")
         return cls("", tenant, name)
 
+    @property
+    def owner(self) -> str:
+        """Whose share of the vaults it takes: a trust group's is one."""
+        return self.group or self.tenant
+
 
 @dataclass(eq=False)
 class Session:
@@ -38,7 +44,11 @@ class Session:
 
 
 class Sessions:
-    """`on_open` and `on_close` are told of every vault that begins or ceases to serve a session."""
+    """At most so many, and of these no tenant may have all: a quarter is left for whoever comes next.
+
+    Where all are taken, who needs one gives up an idle session of its own, or takes one from a tenant that has more.
+    `on_open` and `on_close` are told of every vault that begins or ceases to serve a session.
+    """
 
     def __init__(
         self,
@@ -50,13 +60,18 @@ class Sessions:
     ) -> None:
         self._vaults = vaults
         self._most = most
+        self._most_of_one = most - most // 4
         self._idle_s = idle_s
         self._on_open = on_open
         self._on_close = on_close
         self._by_key: dict[SessionKey, Session] = {}
+        self._held: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self._by_key)
+
+    def held_by(self, owner: str) -> int:
+        return self._held[owner]
 
     def vaults(self) -> list[Vault]:
         return [session.vault for session in self._by_key.values()]
@@ -95,6 +110,7 @@ class Sessions:
         if self._by_key.get(session.key) is not session:
             return
         del self._by_key[session.key]
+        self._held -= Counter((session.key.owner,))
         if session.idle is not None:
             session.idle.cancel()
         session.vault.close(wait_s)
@@ -105,11 +121,15 @@ class Sessions:
             self.end(session, wait_s)
 
     def _begin(self, key: SessionKey) -> Session:
-        if len(self._by_key) >= self._most:
-            idle = next((session for session in self._by_key.values() if not session.requests), None)
-            if idle is None:
+        mine = self._held[key.owner]
+        if mine >= self._most_of_one or len(self._by_key) >= self._most:
+            idle = [session for session in self._by_key.values() if not session.requests]
+            own = [session for session in idle if session.key.owner == key.owner]
+            others = [session for session in idle if self._held[session.key.owner] > mine + 1]
+            if not own and (mine >= self._most_of_one or not others):
                 raise QueueFull("All vaults are in use.", retry_after=2)
-            self.end(idle)
+            self.end(own[0] if own else max(others, key=lambda session: self._held[session.key.owner]))
         session = self._by_key[key] = Session(key, self._vaults.take())
+        self._held[key.owner] += 1
         self._on_open(session.vault)
         return session

@@ -120,6 +120,11 @@ class Vaults:
         return vault
 
     @property
+    def shape(self) -> LinkShape | None:
+        """Of every vault's link; None before there is a fork server."""
+        return self._shape
+
+    @property
     def ready_ms(self) -> float | None:
         """How long the last vault ordered took until it was sealed; None if it is not yet."""
         vault = self._last_ordered

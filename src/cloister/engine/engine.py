@@ -31,7 +31,6 @@ from cloister.errors import (
 )
 from cloister.messages.generation import Accepted, Failed, Phase, Stats, Submit, TokenLogprob, Tokens
 from cloister.messages.lifecycle import failed
-from cloister.messages.service import View
 
 log = logging.getLogger(__name__)
 
@@ -139,28 +138,6 @@ class Engine:
         if self._asker is not None:
             self._asker.detach(link)
         return failed
-
-    def view(self, request_id: int) -> View:
-        """What this process has received and made of a running request.
-
-        A row is one query of one layer, all its heads in fp32; its answer has m and γ of each head too.
-        """
-        sequence = self._sequences.get(request_id)
-        if sequence is None:
-            return View(request_id, known=False)
-        runner, length = self._runner, sequence.prompt_length
-        rows = sequence.asked_rows * runner.layers
-        return View(
-            request_id,
-            known=True,
-            prompt=tuple(sequence.tokens[:length]),
-            output=tuple(sequence.tokens[length:]),
-            asked_rows=rows,
-            asked_bytes=rows * runner.heads * runner.dim * 4,
-            answered_rows=rows,
-            answered_bytes=rows * runner.heads * (runner.dim + 2) * 4,
-            layers=runner.layers,
-        )
 
     def stats(self) -> Stats:
         """Totals over all tenants. Prompt tokens count as served whether or not they were found cached."""

@@ -24,7 +24,8 @@ from cloister.compute.layout import Chunk, Wanted
 from cloister.config import EngineSettings
 from cloister.engine.blocks import BlockPool, PrefixCache
 from cloister.engine.sequence import Sequence
-from cloister.engine.tenants import ServiceMeter, WaitingRoom
+from cloister.engine.tenants import WaitingRoom
+from cloister.fairness import ServiceMeter
 
 MAX_FORCED_ROWS = 64
 """Rows of logits that forced passes may have in one step: keeps the buffer of logits small."""
@@ -137,7 +138,6 @@ class Scheduler:
         """The work's keys and values are in the cache."""
         sequence = work.sequence
         sequence.computed = work.end
-        sequence.asked_rows += work.asked_rows
         if work.chunk.start < _first_segment(sequence) <= work.end:
             self._offer(sequence)
 

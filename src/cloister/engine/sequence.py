@@ -29,7 +29,6 @@ class Sequence:
     layout: Layout
     computed: int = 0
     charged: int = 0
-    asked_rows: int = 0
     last_step: int = 0
     blocks: list[int] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)

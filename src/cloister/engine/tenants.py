@@ -1,23 +1,16 @@
-"""The tenants: whose requests wait for a place, and how much service each tenant has had.
-
-Tenants are opaque strings and service is a number. The scheduler decides whose turn it is.
-"""
+"""Whose requests wait for a place, tenant by tenant. The scheduler decides whose turn it is."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable, KeysView
+from collections.abc import KeysView
 
 from cloister.engine.sequence import Sequence
 from cloister.errors import QueueFull
 
-INPUT_WEIGHT = 1
-OUTPUT_WEIGHT = 2
-
 _MAX_RETRY_S = 60
-_IDLE_REMEMBERED = 64
 
 
 class WaitingRoom:
@@ -78,50 +71,3 @@ class WaitingRoom:
             return 1
         pace = len(self._departures) / max(time.monotonic() - self._departures[0], 1e-3)
         return max(1, min(_MAX_RETRY_S, math.ceil(ahead / 2 / pace)))
-
-
-class ServiceMeter:
-    """Weighted tokens served per tenant, comparable among the tenants that have requests here.
-
-    The virtual token counter of "Fairness in Serving Large Language Models" (Sheng et al., OSDI 2024, section 4).
-    """
-
-    def __init__(self) -> None:
-        self._served: dict[str, int] = {}
-        self._live: dict[str, int] = {}
-
-    @property
-    def active(self) -> int:
-        """Tenants with at least one request waiting or running."""
-        return len(self._live)
-
-    def served(self, tenant: str) -> int:
-        return self._served.get(tenant, 0)
-
-    def arrive(self, tenant: str) -> None:
-        """A request came. A tenant that had none is lifted to the least served one: idling saves up nothing."""
-        if tenant not in self._live:
-            floor = min((self._served[other] for other in self._live), default=0)
-            self._served[tenant] = max(self.served(tenant), floor)
-        self._live[tenant] = self._live.get(tenant, 0) + 1
-
-    def leave(self, tenant: str) -> None:
-        self._live[tenant] -= 1
-        if self._live[tenant] == 0:
-            del self._live[tenant]
-            self._forget()
-
-    def charge(self, tenant: str, *, inputs: int = 0, outputs: int = 0) -> None:
-        self._served[tenant] += INPUT_WEIGHT * inputs + OUTPUT_WEIGHT * outputs
-
-    def most_served(self, tenants: Iterable[str]) -> str:
-        """The tenant that has had most; among equals the last by name, so that the choice is repeatable."""
-        return max(tenants, key=lambda tenant: (self._served[tenant], tenant))
-
-    def _forget(self) -> None:
-        """Drop counters that a re-arrival would lift anyway: tenants who never return cost no memory."""
-        if not self._live:
-            self._served.clear()
-        elif len(self._served) > 2 * len(self._live) + _IDLE_REMEMBERED:
-            floor = min(self._served[tenant] for tenant in self._live)
-            self._served = {t: n for t, n in self._served.items() if t in self._live or n > floor}

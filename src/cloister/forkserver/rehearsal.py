@@ -29,10 +29,10 @@ from cloister.vault.process import Unasked, Vault
 
 PROMPTS: tuple[Prompt, ...] = (
     TokenPrompt((0,)),
-    TextPrompt("a <confidential>b</confidential>"),
+    TextPrompt("a <confidential>b</confidential>", public=True),
     ChatPrompt((PromptMessage("user", "a"),)),
-    ChatPrompt((PromptMessage("system", "a"), PromptMessage("user", "a <confidential>b</confidential>"))),
-    TextPrompt("<confidential>"),
+    ChatPrompt((PromptMessage("system", "a", True), PromptMessage("user", "a <confidential>b</confidential>", True))),
+    TextPrompt("<confidential>", public=True),
 )
 SEALED: tuple[tuple[PromptField, bytes], ...] = (
     ("messages", b'[{"role": "user", "content": [{"type": "text", "text": "a"}]}]'),

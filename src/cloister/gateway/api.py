@@ -44,7 +44,7 @@ from cloister.messages.frontend import Serving
 from cloister.messages.generation import SamplingParams
 from cloister.messages.prompts import ChatPrompt, Prompt, SealedPrompt, TextPrompt, write_prompt
 from cloister.prompts.json_prompt import check_size, invalid_from
-from cloister.prompts.reading import PromptReading, ReadPrompt, parse_confidential
+from cloister.prompts.reading import Marked, PromptReading, ReadPrompt
 from cloister.prompts.tokenizer import Tokenizer
 
 bearer = HTTPBearer(auto_error=False, description="An API key of this server.")
@@ -232,7 +232,7 @@ def choice_seed(seed: int | None, choice: int) -> int:
 def echo_of(prompt: Prompt | SealedPrompt, job: OpenJob, tokenizer: Tokenizer) -> Echo:
     """The prompt as it was read: without its tags, or as the text of its tokens."""
     if isinstance(prompt, TextPrompt):
-        return Echo(parse_confidential(prompt.text, param="prompt").text, job.prompt)
+        return Echo(Marked.of(prompt.text, public=prompt.public, param="prompt").text, job.prompt)
     return Echo(tokenizer.decode(job.prompt), job.prompt)
 
 

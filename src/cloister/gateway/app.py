@@ -30,7 +30,7 @@ def create_api(
     backend: Backend, tokenizer: Tokenizer, model: str, settings: GatewaySettings, created: int, keys: KeyRing
 ) -> FastAPI:
     """The OpenAI-compatible API over one model, and nothing else. The backend must be ready; its owner closes it."""
-    metrics = Metrics()
+    metrics = Metrics(coarse=settings.keys_file is not None)
     prompts = PromptReader(tokenizer, backend.ready)
 
     @asynccontextmanager

@@ -1,7 +1,8 @@
 """API keys and the tenants they belong to. Only SHA-256 digests of keys are kept, in memory and on disk.
 
 A line of the keys file is `"sha256:…" = "tenant"` or `"sha256:…" = { tenant = "…", trust_group = "…" }`: tenants of
-one trust group may share a vault (Petridish §7.2).
+one trust group may share a vault (Petridish §7.2). With `operator = true` the key also opens /metrics, which tells of
+all tenants together.
 
 This module knows nothing of HTTP. Whatever is doubtful (no key, an unreadable file, a malformed line) means no.
 """
@@ -28,10 +29,11 @@ DEVELOPMENT_TENANT = "development"
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who a key belongs to. Without a trust group a tenant trusts nobody."""
+    """Who a key belongs to. Without a trust group a tenant trusts nobody. An operator may look at totals."""
 
     tenant: str
     trust_group: str = ""
+    operator: bool = False
 
 
 class KeyRing:
@@ -63,7 +65,7 @@ def load_keys(settings: GatewaySettings) -> KeyRing:
             f"The development key is refused on {settings.host}, which other machines may reach.",
             hint="Give a keys file (`cloister key new TENANT` makes an entry), or serve on 127.0.0.1.",
         )
-    return KeyRing({_digest(DEVELOPMENT_KEY): Caller(DEVELOPMENT_TENANT)})
+    return KeyRing({_digest(DEVELOPMENT_KEY): Caller(DEVELOPMENT_TENANT, operator=True)})
 
 
 def new_key() -> str:
@@ -71,11 +73,12 @@ def new_key() -> str:
     return f"sk-cloister-{secrets.token_urlsafe(32)}"
 
 
-def key_line(key: str, tenant: str, trust_group: str = "") -> str:
+def key_line(key: str, tenant: str, trust_group: str = "", *, operator: bool = False) -> str:
     """The line that admits this key, to be put under `[keys]` in the keys file."""
     owner = f'"{_checked(tenant, "tenant")}"'
-    if trust_group:
-        owner = f'{{ tenant = {owner}, trust_group = "{_checked(trust_group, "trust group")}" }}'
+    if trust_group or operator:
+        group = f', trust_group = "{_checked(trust_group, "trust group")}"' if trust_group else ""
+        owner = f"{{ tenant = {owner}{group}{', operator = true' * operator} }}"
     return f'"sha256:{_digest(key).hex()}" = {owner}'
 
 
@@ -94,10 +97,12 @@ def _checked(name: object, kind: str) -> str:
 def _caller(owner: object) -> Caller:
     if not isinstance(owner, dict):
         return Caller(_checked(owner, "tenant"))
-    if not owner.keys() <= {"tenant", "trust_group"}:
-        raise SetupError("An entry of the keys file says more than tenant and trust_group.", hint="Look for a typo.")
+    if not owner.keys() <= {"tenant", "trust_group", "operator"} or type(owner.get("operator", False)) is not bool:
+        raise SetupError(
+            "An entry of the keys file says other than tenant, trust_group and operator.", hint="Look for a typo."
+        )
     group = _checked(owner["trust_group"], "trust group") if "trust_group" in owner else ""
-    return Caller(_checked(owner.get("tenant"), "tenant"), group)
+    return Caller(_checked(owner.get("tenant"), "tenant"), group, owner.get("operator", False))
 
 
 def _read(path: Path) -> dict[bytes, Caller]:
@@ -122,7 +127,8 @@ def _read(path: Path) -> dict[bytes, Caller]:
                 hint="Plain keys are not accepted; use the line `cloister key new TENANT` prints.",
             )
         callers[bytes.fromhex(digest[1])] = _caller(owner)
-    if len(set(callers.values())) != len({caller.tenant for caller in callers.values()}):
+    groups = {(caller.tenant, caller.trust_group) for caller in callers.values()}
+    if len(groups) != len({tenant for tenant, _ in groups}):
         raise SetupError(
             "A tenant has keys of more than one trust group.", hint="Give all keys of a tenant the same trust_group."
         )

@@ -1,12 +1,13 @@
 """What /metrics tells: totals over all tenants, in a registry of its own.
 
-No tenant, no user content and no sign of cache hits is ever a label or a value here.
+No tenant, no user content and no sign of cache hits is ever a label or a value here. Where there are several tenants
+the totals are coarse: they change once in a while, in large steps, so that no request's length can be read from them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -16,6 +17,10 @@ from cloister.messages.generation import Stats
 _FIRST_TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _BETWEEN_TOKENS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
+COARSE_S = 10.0
+COARSE_TOKENS = 1000
+_COARSE_SHARE = 16
+"""Blocks in use are told in so many steps."""
 
 _GAUGES: dict[str, tuple[str, Callable[[Stats], float | None]]] = {
     "running": ("Sequences being computed", lambda stats: stats.running),
@@ -28,16 +33,24 @@ _GAUGES: dict[str, tuple[str, Callable[[Stats], float | None]]] = {
 }
 
 
-class ServiceTotals:
-    """What the service counts itself, from 0 again after each start. The gauges say NaN while it is away."""
+class Totals:
+    """What the service counts, from 0 again after each start (the gauges say NaN while it is away), and all tokens."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, coarse: bool) -> None:
         self.stats: Stats | None = None
+        self.tokens_in = self.tokens_out = 0
+        self._coarse = coarse
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry."""
+        step = COARSE_TOKENS if self._coarse else 1
+        yield CounterMetricFamily("cloister_prompt_tokens", "Tokens read from prompts", self.tokens_in // step * step)
+        yield CounterMetricFamily("cloister_output_tokens", "Tokens generated", self.tokens_out // step * step)
         for name, (text, value) in _GAUGES.items():
             told = value(self.stats) if self.stats else None
+            if self._coarse and self.stats and name == "kv_blocks_used" and told:
+                share = max(1, self.stats.blocks_total // _COARSE_SHARE)
+                told = -(-told // share) * share
             yield GaugeMetricFamily(f"cloister_{name}", text, float("nan") if told is None else told)
         text = "Time the service spent in steps, and in the phases of their layers"
         seconds = CounterMetricFamily("cloister_service_seconds", text, labels=("phase",))
@@ -53,16 +66,16 @@ class ServiceTotals:
 class Metrics:
     """Counts requests and tokens, and times generations."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, coarse: bool = False) -> None:
         self._registry = registry = CollectorRegistry()
+        self._told_for_s = COARSE_S if coarse else 0.0
+        self._told: tuple[float, bytes] | None = None
         self._requests = Counter(
             "cloister_requests", "HTTP requests by route and status class", ("route", "status"), registry=registry
         )
         self._generations = Counter(
             "cloister_generations", "Requests for an answer by level of protection", ("level",), registry=registry
         )
-        self._tokens_in = Counter("cloister_prompt_tokens", "Tokens read from prompts", registry=registry)
-        self._tokens_out = Counter("cloister_output_tokens", "Tokens generated", registry=registry)
         self._first = Histogram(
             "cloister_time_to_first_token_seconds",
             "From the request's arrival at the queue to its first token",
@@ -75,8 +88,8 @@ class Metrics:
             buckets=_BETWEEN_TOKENS_S,
             registry=registry,
         )
-        self._service = ServiceTotals()
-        registry.register(self._service)
+        self._totals = Totals(coarse=coarse)
+        registry.register(self._totals)
         # When each live generation began or last progressed, and how many tokens it had then.
         self._last: dict[int, tuple[float, int]] = {}
 
@@ -97,10 +110,13 @@ class Metrics:
 
     def ended(self, generation: object, prompt_tokens: int, output_tokens: int) -> None:
         self._last.pop(id(generation), None)
-        self._tokens_in.inc(prompt_tokens)
-        self._tokens_out.inc(output_tokens)
+        self._totals.tokens_in += prompt_tokens
+        self._totals.tokens_out += output_tokens
 
-    def exposition(self, stats: Stats | None) -> bytes:
-        """Prometheus's text format; without stats the service is away."""
-        self._service.stats = stats
-        return generate_latest(self._registry)
+    async def exposition(self, ask: Callable[[], Awaitable[Stats | None]]) -> bytes:
+        """Prometheus's text format; without stats the service is away. The same for a while, where it is coarse."""
+        now = time.monotonic()
+        if self._told is None or now - self._told[0] >= self._told_for_s:
+            self._totals.stats = await ask()
+            self._told = (now, generate_latest(self._registry))
+        return self._told[1]

@@ -11,8 +11,7 @@ from fastapi.security import HTTPAuthorizationCredentials
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from cloister.addresses import is_loopback
-from cloister.errors import CloisterError, ModelNotFound, ServiceUnavailable
+from cloister.errors import CloisterError, ModelNotFound, ServiceUnavailable, Unauthorized
 from cloister.gateway.api import Api, AskedBy, api_of, bearer, caller_of, json_response
 from cloister.gateway.openapi import errors, replies
 from cloister.gateway.terms import LevelInfo, check_session
@@ -150,11 +149,13 @@ async def health(request: Request) -> Response:
 async def metrics(
     request: Request, credentials: Annotated[HTTPAuthorizationCredentials | None, Security(bearer)]
 ) -> Response:
-    """Totals for Prometheus; from another machine only with a key."""
-    if request.client is None or not is_loopback(request.client.host):
-        caller_of(request, credentials)
+    """Totals for Prometheus, with an operator's key: together with the time they change, they tell of others."""
+    if not caller_of(request, credentials).operator:
+        raise Unauthorized(
+            "Totals are for operators.", hint="Use a key with `operator = true` in the keys file (`cloister key new`)."
+        )
     api = api_of(request)
-    return Response(api.metrics.exposition(await _stats(api)), media_type=_TEXT)
+    return Response(await api.metrics.exposition(lambda: _stats(api)), media_type=_TEXT)
 
 
 async def _stats(api: Api) -> Stats | None:

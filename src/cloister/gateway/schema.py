@@ -23,7 +23,7 @@ from cloister.errors import InvalidRequest
 from cloister.gateway.terms import SESSION_PATTERN
 from cloister.levels import LEVELS, OPEN, PARTITIONED, Level
 from cloister.messages.prompts import Prompt, PromptField, SealedPrompt
-from cloister.prompts.json_prompt import EMPTY, Given, Messages, OnePrompt, chat_prompt, one_prompt, plain_prompt
+from cloister.prompts.json_prompt import EMPTY, Given, Messages, OnePrompt, chat_prompt, one_prompt
 
 MAX_CHOICES = 128
 
@@ -33,7 +33,13 @@ TokenKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}$")]
 _TOKENS = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}, "minItems": 1}
 _STRINGS = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "maxItems": MAX_CHOICES}
 _LISTS = {"type": "array", "items": _TOKENS, "minItems": 1, "maxItems": MAX_CHOICES}
-_SCHEMA = {"anyOf": [{"type": "string", "minLength": 1}, _STRINGS, _TOKENS, _LISTS]}
+_MARKED = {
+    "type": "object",
+    "properties": {"text": {"type": "string", "minLength": 1}, "public": {"type": "boolean"}},
+    "required": ["text", "public"],
+    "additionalProperties": False,
+}
+_SCHEMA = {"anyOf": [{"type": "string", "minLength": 1}, _MARKED, _STRINGS, _TOKENS, _LISTS]}
 
 
 def _prompts(value: Any) -> tuple[OnePrompt, ...]:
@@ -264,7 +270,7 @@ class CompletionRequest(CompletionOptions):
 
     @property
     def prompts(self) -> Sequence[Prompt]:
-        return tuple(plain_prompt(each) for each in self.prompt)
+        return tuple(self.prompt)
 
 
 class SealedCompletionRequest(CompletionOptions):
@@ -306,12 +312,12 @@ class SealedRequest:
     prompts: int
 
     def counts_prompts(self, raw: bytes, field: PromptField) -> bool:
-        """Whether the body has an object where prompts would be: no prompt is one, but a SealedCount is."""
+        """Whether the body has a SealedCount where prompts would be."""
         try:
             given = msgspec.json.decode(raw, type=_Fields).get(field)
+            return given is not None and "sealed" in msgspec.json.decode(given, type=_Fields)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return False  # read as a plain body, it is told what is wrong with it
-        return given is not None and bytes(given).startswith(b"{")
 
 
 def sealed_request_of(request: Request) -> SealedRequest | None:

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 
 from cloister.config import GatewaySettings
 from cloister.errors import SetupError
+from cloister.gateway.connection import bounded
 
 _GRACE_S = 10
 _BACKLOG = 2048
@@ -22,7 +23,7 @@ async def serve(app: ASGIApp, settings: GatewaySettings, on_ready: Callable[[str
     # No access log: paths and addresses are users' own. uvicorn's own lines hold no content.
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=bounded(settings.max_connections, settings.max_connections_of_one),
         ws="none",
         lifespan="on",
         log_config=None,

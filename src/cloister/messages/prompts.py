@@ -31,10 +31,11 @@ class _Silent:
 
 
 class PromptMessage(_Silent, Struct, frozen=True, array_like=True):
-    """One message of a chat."""
+    """One message of a chat. `public`: the service may have it, but for what is tagged in it as confidential."""
 
     role: Annotated[str, Meta(max_length=64)]
     content: str
+    public: bool = False
 
 
 class ChatPrompt(_Silent, Struct, frozen=True, tag="chat", forbid_unknown_fields=True):
@@ -44,9 +45,10 @@ class ChatPrompt(_Silent, Struct, frozen=True, tag="chat", forbid_unknown_fields
 
 
 class TextPrompt(_Silent, Struct, frozen=True, tag="text", forbid_unknown_fields=True):
-    """A raw text to continue."""
+    """A raw text to continue; `public` as in a message."""
 
     text: str
+    public: bool = False
 
 
 class TokenPrompt(_Silent, Struct, frozen=True, tag="tokens", forbid_unknown_fields=True):

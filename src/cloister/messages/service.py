@@ -37,15 +37,15 @@ class Paused(Struct, frozen=True, tag="paused", forbid_unknown_fields=True):
 
 
 class AskView(OfRequest, frozen=True, tag="ask_view"):
-    """Controller → service: say what you have received of this request (for the page's "What the provider sees")."""
+    """Frontend → controller: what has the service received of this request (the page's "What the provider sees")?"""
 
 
 class View(OfRequest, frozen=True, tag="view"):
-    """Service → controller: what this process has received and made of one request.
+    """Controller → frontend: what the service has received and made of one request.
 
-    Numbers and tokens it really holds: the prompt's tokens it was given (at `partitioned`: the public ones), how many
-    queries went to the vault and how many contributions came back, in rows and bytes. The contributions themselves
-    stay here: whoever carries them out of the node can solve for the prompt.
+    By the controller's own books: the prompt's tokens it gave it (at `partitioned`: the public ones), the answer's, how
+    many queries went to the vault and how many contributions came back, in rows and bytes. The contributions themselves
+    stay in the service: whoever carries them out of the node can solve for the prompt.
     """
 
     known: bool
@@ -58,5 +58,5 @@ class View(OfRequest, frozen=True, tag="view"):
     layers: int = 0
 
 
-ToSealedService = Submit | Cancel | AskStats | AttachLink | DetachLink | Pause | Resume | AskView
-FromSealedService = Ready | StartFailed | Accepted | Tokens | Failed | Stats | Paused | View
+ToSealedService = Submit | Cancel | AskStats | AttachLink | DetachLink | Pause | Resume
+FromSealedService = Ready | StartFailed | Accepted | Tokens | Failed | Stats | Paused

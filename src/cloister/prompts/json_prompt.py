@@ -32,7 +32,7 @@ STRICT = ConfigDict(
 # What is only there to be refused is described as what is accepted of it.
 EMPTY: JsonDict = {"maxItems": 0}
 
-OnePrompt: TypeAlias = str | tuple[int, ...]
+OnePrompt: TypeAlias = TextPrompt | TokenPrompt
 
 
 class Given(BaseModel):
@@ -62,6 +62,11 @@ class ChatMessage(Given):
     content: str | Annotated[list[ContentPart], Field(fail_fast=True)] | None = Field(
         default=None, json_schema_extra={"not": {"type": "null"}}
     )
+    public: bool | None = Field(
+        default=None,
+        description="the service may have this message, but for what is tagged <confidential>…</confidential> in it; "
+        "it counts up to the first message without this mark",
+    )
     tool_calls: list[Any] | None = Field(default=None, json_schema_extra=EMPTY)
     function_call: Any = Field(default=None, json_schema_extra={"type": "null"})
 
@@ -86,27 +91,32 @@ Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=65536, fa
 
 
 def one_prompt(value: Any) -> OnePrompt:
-    """One prompt of a plain completion, if it is one; ValueError otherwise."""
+    """One prompt of a plain completion, if it is one; ValueError otherwise.
+
+    A text that is public but for its tagged parts is an object, {"text": …, "public": true}: the mark goes with it to
+    the vault, sealed where the text is.
+    """
+    public = False
+    if isinstance(value, dict):
+        if set(value) != {"text", "public"} or type(value["text"]) is not str or type(value["public"]) is not bool:
+            raise ValueError('A prompt that is an object must have "text", a string, and "public", true or false')
+        value, public = value["text"], value["public"]
     if not isinstance(value, str | list):
         raise ValueError("A prompt must be a string or a list of token ids")
     if not value:
         raise ValueError("A prompt must not be empty")
     if isinstance(value, str):
-        return value
+        return TextPrompt(value, public)
     if len(value) > MAX_PROMPT_TOKENS:
         raise ValueError(f"A prompt may have at most {MAX_PROMPT_TOKENS} tokens")
     if not all(type(token) is int and 0 <= token < 2**31 for token in value):
         raise ValueError("Token ids must be integers from 0 to 2147483647")
-    return tuple(value)
+    return TokenPrompt(tuple(value))
 
 
 def chat_prompt(messages: Sequence[ChatMessage]) -> ChatPrompt:
     """The conversation, still without a template."""
-    return ChatPrompt(tuple(PromptMessage(message.role, message.text) for message in messages))
-
-
-def plain_prompt(given: OnePrompt) -> TextPrompt | TokenPrompt:
-    return TextPrompt(given) if isinstance(given, str) else TokenPrompt(given)
+    return ChatPrompt(tuple(PromptMessage(each.role, each.text, bool(each.public)) for each in messages))
 
 
 _messages: TypeAdapter[list[ChatMessage]] = TypeAdapter(Messages, config=STRICT)
@@ -119,7 +129,7 @@ def read_given(field: PromptField, data: bytes) -> Prompt:
     try:
         if field == "messages":
             return chat_prompt(_messages.validate_json(data))
-        return plain_prompt(_one_prompt.validate_json(data))
+        return _one_prompt.validate_json(data)
     except ValidationError as wrong:
         raise invalid_from(wrong, field) from None
 

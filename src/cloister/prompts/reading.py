@@ -1,9 +1,12 @@
-"""A prompt becomes tokens here, and the part of them that is public: what stands before the first
-`<confidential>…</confidential>`.
+"""A prompt becomes tokens here, and the part of them that is public: messages whose author marked them so, up to the
+first `<confidential>…</confidential>` within them.
+
+Words never make anything public: the mark stands beside a text, not in it, and without one a tag is text like any other
+(an e-mail or a page that somebody pasted may hold it). Within a marked text tags are exact, come in pairs and do not
+nest; anything else is refused, not guessed at: a forgotten closing tag must never make a secret public.
 
 The gateway uses this code at the level `open`, a vault at the others: all levels agree on every token and on where the
-private part begins. Tags are exact, come in pairs and do not nest; anything else is refused, not guessed at: a
-forgotten closing tag must never make a secret public. Knows nothing of processes, sessions or caches; keeps no prompt.
+private part begins. Knows nothing of processes, sessions or caches; keeps no prompt.
 """
 
 from __future__ import annotations
@@ -25,22 +28,20 @@ _ROLES = {"developer": "system"}
 OPENING, CLOSING = "<confidential>", "</confidential>"
 
 _TAG = re.compile(f"{re.escape(OPENING)}|{re.escape(CLOSING)}")
-_HINT = f"Write {OPENING} before and {CLOSING} after each private part, within one text and without nesting."
+_HINT = f"In a public text, write {OPENING} before and {CLOSING} after each private part, without nesting."
 
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """A text without its tags. `spans` are the places of its pairs of tags, in order, as (start, end) characters.
-
-    A pair with nothing inside is a span too: it says that the rest is not private.
-    """
+    """A text, without its tags if it had any. `spans` are its private parts, in order, as (start, end) characters."""
 
     text: str
     spans: tuple[tuple[int, int], ...]
 
-    @property
-    def tagged(self) -> bool:
-        return bool(self.spans)
+    @classmethod
+    def of(cls, text: str, *, public: bool, param: str) -> Marked:
+        """All of it private, or private between its tags."""
+        return parse_confidential(text, param=param) if public else cls(text, ((0, len(text)),))
 
     @property
     def first_private(self) -> int | None:
@@ -115,9 +116,8 @@ class PromptTokenizer(Protocol):
 class ReadPrompt:
     """A prompt's tokens. The first `public` of them may be held by the service; at least one never is.
 
-    Where something is tagged as confidential, everything untagged is public. But a token's keys and values depend on
-    all tokens before it (Petridish §4: attention is causal), so what follows a private token would reveal something
-    of it: only the tokens before the first private character count. Where nothing is tagged, nothing is public.
+    A token's keys and values depend on all tokens before it (Petridish §4: attention is causal), so what follows a
+    private token would reveal something of it: only the tokens before the first private character count.
 
     They are the tokens that the text before the first private character gives on its own. How a word is cut can depend
     on what follows it; a token that the public text alone would not give stays private.
@@ -144,18 +144,20 @@ class PromptReading:
         if isinstance(prompt, ChatPrompt):
             return self._chat(prompt.messages)
         if isinstance(prompt, TextPrompt):
-            return self._text(prompt.text)
+            return self._text(prompt)
         return self._checked(prompt.tokens, (), "prompt")
 
     def _chat(self, turns: Sequence[PromptMessage]) -> ReadPrompt:
-        contents = [parse_confidential(turn.content, param="messages") for turn in turns]
+        contents = [Marked.of(turn.content, public=turn.public, param="messages") for turn in turns]
         self._check_length(sum(len(content.text) for content in contents), "messages")
         roles = [_ROLES.get(turn.role, turn.role) for turn in turns]
         messages = _messages(roles, [content.text for content in contents])
         try:
+            if not any(turn.public for turn in turns):
+                return self._checked(self._tokenizer.render_chat(messages), (), "messages")
             if all(content.first_private is None for content in contents):
                 tokens = self._tokenizer.render_chat(messages)
-                return self._checked(tokens, tokens if any(content.tagged for content in contents) else (), "messages")
+                return self._checked(tokens, tokens, "messages")
             tokens, public = self._tokenizer.render_chat_beside(messages, _messages(roles, _twins(contents)))
         except TemplateError:
             # This is how a template refuses an order of roles; what it says may quote the messages.
@@ -166,12 +168,12 @@ class PromptReading:
             ) from None
         return self._checked(tokens, public, "messages")
 
-    def _text(self, text: str) -> ReadPrompt:
+    def _text(self, prompt: TextPrompt) -> ReadPrompt:
         """A raw text begins with the model's begin-of-text token, if it has one, as its training texts did."""
-        content = parse_confidential(text, param="prompt")
+        content = Marked.of(prompt.text, public=prompt.public, param="prompt")
         self._check_length(len(content.text), "prompt")
         tokens = self._tokenizer.encode(content.text, add_special_tokens=True)
-        if not content.tagged:
+        if not prompt.public:
             return self._checked(tokens, (), "prompt")
         if content.first_private is None:
             return self._checked(tokens, tokens, "prompt")

@@ -109,7 +109,8 @@ class Connection:
                 with control:
                     self._channel.send(UseVault(), (*self._link.service_descriptors, control.fileno()))
             case WantCores() if self._vault is not None:
-                self._core_lease.want(self.number, self, message.tokens)
+                # Whose vault it is, is not told here: each is a tenant of its own.
+                self._core_lease.want(self.number, self, message.tokens, str(self.number))
             case CoresDone() if self._vault is not None:
                 self._core_lease.done(self.number)
             case _:

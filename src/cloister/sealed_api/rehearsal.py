@@ -28,7 +28,7 @@ from cloister.sealed_api.exchange import Exchange
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 SEALED: dict[str, Any] = {"sealed": 1}
-SPOKEN: list[dict[str, Any]] = [{"role": "user", "content": "a <confidential>b</confidential>"}]
+SPOKEN: list[dict[str, Any]] = [{"role": "user", "content": "a <confidential>b</confidential>", "public": True}]
 
 
 async def rehearse(tokenizer: Tokenizer, model: str, settings: GatewaySettings) -> None:

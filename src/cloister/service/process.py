@@ -18,7 +18,7 @@ from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.errors import ProtocolError
 from cloister.messages.frames import encode_frame
 from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Submit
-from cloister.messages.service import AskView, AttachLink, DetachLink, Pause, Paused, Resume, ToSealedService
+from cloister.messages.service import AttachLink, DetachLink, Pause, Paused, Resume, ToSealedService
 from cloister.models.decoder import Decoder
 from cloister.process.blocking import BlockingEndpoint
 
@@ -82,8 +82,6 @@ class Service:
                 self._engine.cancel(request_id)
             case AskStats():
                 self._replies.append(self._engine.stats())
-            case AskView(request_id=request_id):
-                self._replies.append(self._engine.view(request_id))
             case AttachLink(link=link):
                 self._attach(link, *inbox.take_descriptors(2))
             case DetachLink(link=link):

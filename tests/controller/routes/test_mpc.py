@@ -74,12 +74,12 @@ async def test_a_request_goes_to_the_mpc_client_and_to_nobody_else(node: Node, c
     assert not node.relay.requests.held_by("mpc")
     node.send(AskStats())
     stats = await node.frontend.next(Stats)
-    assert stats.prompt_tokens == 13 and stats.output_tokens == 21
+    assert stats.prompt_tokens == 3 and stats.output_tokens == 1
 
 
 async def test_a_sealed_prompt_reaches_the_mpc_client_with_its_key() -> None:
     locked = LockedPrompt(b"sealed", bytearray(32), bytes(32), 0, "messages")
-    node = await Node.build(lambda prompt: locked, spare_vaults=0)
+    node = await Node.build(lambda prompt, owner: locked, spare_vaults=0)
     client = FakeMpcClient()
     node.relay.mpc.open(client)
     ask = Ask(5, "ann", "mpc", "s", False, b"", PARAMS)

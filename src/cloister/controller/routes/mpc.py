@@ -6,8 +6,9 @@ from typing import Protocol
 
 import msgspec
 
-from cloister.controller.requests import Asked, Request
+from cloister.controller.requests import Request
 from cloister.controller.routes.base import Node, Route
+from cloister.controller.vault_queue import Asked
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, VaultLost
 from cloister.levels import LEVELS
 from cloister.messages.generation import Cancel, Failed, Tokens

@@ -24,7 +24,10 @@ class OpenRoute(Route):
         except ServiceUnavailable as reason:
             self.node.requests.refuse(message.request_id, reason)
             return
-        self.node.requests.add(Request(message.request_id, message.tenant, self.level, message.params, "service"))
+        request = Request(message.request_id, message.tenant, self.level, message.params, "service")
+        request.shown = message.prompt
+        self.node.requests.add(request)
+        self.node.requests.read(request, len(message.prompt))
         service.send(message)
 
     def cancel(self, request: Request) -> None:

@@ -47,12 +47,24 @@ class PartitionedRoute(VaultRoute):
         assert isinstance(message, Accepted | Tokens | Failed)
         self.advance(request, message)
 
+    def _check(self, request: Request, message: Prefilled) -> None:
+        """What a vault says goes to the service, which serves everybody: nothing in it may exceed the request."""
+        context, [sequence] = self.node.serving().max_context, message.sequences
+        if message.max_tokens > min(request.params.max_tokens, context - request.prompt_tokens):
+            raise ProtocolError("A vault would have more tokens generated than were asked for.")
+        if len(message.public) >= request.prompt_tokens or request.prompt_tokens > context:
+            raise ProtocolError("A vault shows more of a prompt than there is.")
+        if any(token >= self.node.serving().vocabulary for token in message.public):
+            raise ProtocolError("A token is not of this model.")
+        if max(sequence.origin, sequence.rotation) > request.prompt_tokens:
+            raise ProtocolError("A vault places the answer outside of its prompt.")
+
     def _prefilled(self, request: Request, message: Prefilled) -> None:
         if request.session is None or len(message.sequences) != 1:
             raise ProtocolError("At this level a vault prefills one sequence, for a session.")
         [sequence] = message.sequences
+        self._check(request, message)
         request.exposed = True
-        self.node.requests.prompt_tokens -= len(message.public)  # the service counts those
         logprobs = None if sequence.logprob is None else (sequence.logprob,)
         first = Tokens(message.request_id, (sequence.token,), logprobs, finish=sequence.finish)
         self.node.requests.advance(request, first)
@@ -64,6 +76,7 @@ class PartitionedRoute(VaultRoute):
             self.node.requests.fail(request, reason)
             return
         request.holder = "service"
+        request.shown = message.public
         service.send(
             Submit(
                 request.request_id,

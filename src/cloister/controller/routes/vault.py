@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from cloister.controller.requests import Asked, Request
+from cloister.controller.requests import Request
 from cloister.controller.routes.base import Route
 from cloister.controller.sessions import SessionKey
+from cloister.controller.vault_queue import Asked
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, QueueFull, VaultLost
 from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
 from cloister.messages.vault import Confide, Understood

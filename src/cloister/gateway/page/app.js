@@ -35,7 +35,7 @@ function send(text) {
 
 async function ask(question, node) {
   const stopper = (running = new AbortController());
-  const messages = [...history, { role: "user", content: question }];
+  const messages = [...history, { role: "user", content: question, ...(byId("public").checked && { public: true }) }];
   const body = {
     model, messages, protection: level, ...(traits(level).confides && { session: (session ??= randomName()) }),
     stream: true, stream_options: { include_usage: true },

@@ -1,4 +1,4 @@
-from cloister.engine.tenants import ServiceMeter
+from cloister.fairness import ServiceMeter
 
 
 def test_outputs_weigh_twice_inputs():
