@@ -41,8 +41,8 @@ class Answer:
         self.tokens += message.tokens
         self.logprobs += message.logprobs or ()
         if message.prompt_logprobs is not None:
-            assert self.prompt_logprobs is None and len(self.tokens) <= 1, "prompt logprobs come once, and first"
-            self.prompt_logprobs = message.prompt_logprobs
+            assert len(self.tokens) <= 1, "prompt logprobs come first"
+            self.prompt_logprobs = (*(self.prompt_logprobs or ()), *message.prompt_logprobs)
         self.finish = message.finish
 
 

@@ -90,6 +90,18 @@ def test_a_forced_pass_wants_few_rows_at_a_time():
     assert runner.most_rows <= 64 + 4
 
 
+def test_a_long_prompts_scores_come_in_pieces(monkeypatch):
+    whole = alone(request(1, [7] * 60, prompt_logprobs=2, max_tokens=2))
+    monkeypatch.setattr("cloister.engine.engine.SCORES_AT_ONCE", 25)
+    engine = make_engine()
+    engine.submit(request(1, [7] * 60, prompt_logprobs=2, max_tokens=2))
+    messages = []
+    while engine.has_work:
+        messages += engine.step()
+    assert [(len(m.prompt_logprobs or ()), len(m.tokens)) for m in messages] == [(25, 0), (25, 0), (9, 1), (0, 1)]
+    assert alone(request(1, [7] * 60, prompt_logprobs=2, max_tokens=2)) == whole
+
+
 def test_prompt_logprobs_of_a_single_token_are_empty():
     answer = alone(request(1, [5], prompt_logprobs=4, max_tokens=0))
     assert answer.prompt_logprobs == () and answer.finish == "length"

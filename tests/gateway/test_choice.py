@@ -65,6 +65,16 @@ def test_scores_end_where_the_text_does(text: str, sizes: list[int], stops: list
     assert not any(stop in whole.text for stop in stops)
 
 
+def test_scores_of_an_echo_may_come_in_pieces() -> None:
+    params = SamplingParams(logprobs=0, max_tokens=1)
+    choice = Choice(0, params, ByteTokenizer(), StopStrings([]), echo=Echo("abc", (97, 98, 99)))
+    choice.push(Tokens(1, prompt_logprobs=(TokenLogprob(-1.0),)))
+    assert choice.take().text == ""
+    choice.push(Tokens(1, (100,), (TokenLogprob(-3.0),), (TokenLogprob(-2.0),), "length"))
+    whole = choice.take()
+    assert whole.text == "abcd" and [scored.logprob for scored in whole.scores or ()] == [None, -1.0, -2.0, -3.0]
+
+
 def test_an_echo_comes_first_with_its_own_scores() -> None:
     whole = read(b"cd", [1, 1], ["b"], echo="ab")
     assert whole.text == "abcd"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import ProtocolError
-from cloister.messages.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
+from cloister.messages.frames import MAX_FRAME_BYTES, FrameReader, encode_frame, encode_frames
 from cloister.messages.generation import Cancel, SamplingParams, Submit
 from cloister.messages.service import ToSealedService
 
@@ -68,3 +68,13 @@ def test_values_out_of_bounds_do_not_decode(message: dict[str, object]) -> None:
 def test_a_printed_message_says_nothing_of_its_content() -> None:
     shown = repr(Submit(7, "some-tenant", (123456, 234567), SamplingParams()))
     assert "7" in shown and not any(secret in shown for secret in ("123456", "234567", "some-tenant"))
+
+
+def test_what_does_not_fit_into_one_frame_goes_in_several() -> None:
+    large = tuple(Submit(number, "t", (2**31 - 1,) * (MAX_FRAME_BYTES // 16), SamplingParams()) for number in range(7))
+    wire = encode_frames((Cancel(9), *large, Cancel(10)))
+    assert len(wire) > MAX_FRAME_BYTES
+    assert FrameReader[msgspec.Struct](ToSealedService).feed(wire) == [Cancel(9), *large, Cancel(10)]
+    assert encode_frames((Cancel(1), Cancel(2))) == encode_frame((Cancel(1), Cancel(2)))
+    with pytest.raises(ProtocolError):
+        encode_frames((Cancel(1), Submit(1, "t", (2**31 - 1,) * (MAX_FRAME_BYTES // 4), SamplingParams())))

@@ -241,3 +241,20 @@ def test_nothing_is_printed_whatever_happens(capfd: pytest.CaptureFixture[str]) 
     controller.join()
     captured = capfd.readouterr()
     assert (captured.out, captured.err) == ("", "")
+
+
+def test_many_long_scores_at_once_do_not_end_it(controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together they are longer than a frame may be (here: than a small one)."""
+    monkeypatch.setattr("cloister.messages.frames.MAX_FRAME_BYTES", 4096)
+    controller.say(Pause())
+    assert controller.hear() == Paused()
+    for number in range(1, 9):
+        controller.say(request(number, PROMPT * 8, max_tokens=0, prompt_logprobs=4))
+    controller.say(Resume())
+    ended = set()
+    while len(ended) < 8:
+        message = controller.hear()
+        if isinstance(message, Tokens) and message.finish:
+            assert message.prompt_logprobs is not None and len(message.prompt_logprobs) == 47
+            ended.add(message.request_id)
+    assert controller.error is None

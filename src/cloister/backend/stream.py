@@ -65,11 +65,12 @@ def _is_last(event: Event) -> bool:
 
 def _joined(parts: list[Tokens]) -> Tokens:
     scores = [part.logprobs for part in parts if part.logprobs is not None]
+    scored = [part.prompt_logprobs for part in parts if part.prompt_logprobs is not None]
     return Tokens(
         request_id=parts[0].request_id,
         tokens=tuple(token for part in parts for token in part.tokens),
         logprobs=tuple(score for part in scores for score in part) if scores else None,
-        prompt_logprobs=next((part.prompt_logprobs for part in parts if part.prompt_logprobs), None),
+        prompt_logprobs=tuple(score for part in scored for score in part) if scored else None,
         finish=parts[-1].finish,
         progress=next((part.progress for part in reversed(parts) if part.progress), None),
     )

@@ -34,6 +34,9 @@ from cloister.messages.lifecycle import failed
 
 log = logging.getLogger(__name__)
 
+SCORES_AT_ONCE = 2048
+"""Of a prompt's tokens, in one message: with twenty alternatives each it is far from filling a frame."""
+
 
 class Engine:
     """Serves many sequences over one runner. Every answer is a message for the frontend."""
@@ -75,7 +78,7 @@ class Engine:
         if sequence.finish is None:
             self._sequences[request.request_id] = sequence
         else:  # the vault's first token was the last
-            self._over[request.request_id] = self._message(sequence)
+            self._over[request.request_id] = self._messages(sequence)[-1]
         return Accepted(request.request_id)
 
     def cancel(self, request_id: int) -> Tokens | None:
@@ -197,28 +200,34 @@ class Engine:
                 token, logprob = next(chosen)
                 sequence.append(token)
                 self._output_tokens += 1
-                messages.append(self._message(sequence, token, logprob))
+                messages += self._messages(sequence, token, logprob)
             elif work.end == sequence.limit:
                 sequence.finish = "length"
-                messages.append(self._message(sequence))
+                messages += self._messages(sequence)
             if sequence.finish is not None:
                 self._close(sequence)
         return messages
 
-    def _message(self, sequence: Sequence, token: int | None = None, logprob: TokenLogprob | None = None) -> Tokens:
-        prompt_logprobs = None
+    def _messages(
+        self, sequence: Sequence, token: int | None = None, logprob: TokenLogprob | None = None
+    ) -> list[Tokens]:
+        """What a step brought for a sequence; the first time also how its prompt scores, if that was asked for."""
+        scores: list[tuple[TokenLogprob, ...] | None] = [None]
         if not sequence.prompt_reported:
             sequence.prompt_reported = True
             self._prompt_tokens += sequence.prompt_length
             if sequence.params.prompt_logprobs is not None:
-                prompt_logprobs = tuple(sequence.prompt_logprobs)
-        return Tokens(
+                scored = tuple(sequence.prompt_logprobs)
+                starts = range(0, max(len(scored), 1), SCORES_AT_ONCE)
+                scores = [scored[start : start + SCORES_AT_ONCE] for start in starts]
+        last = Tokens(
             request_id=sequence.request_id,
             tokens=() if token is None else (token,),
             logprobs=None if logprob is None else (logprob,),
-            prompt_logprobs=prompt_logprobs,
+            prompt_logprobs=scores[-1],
             finish=sequence.finish,
         )
+        return [*(Tokens(sequence.request_id, prompt_logprobs=piece) for piece in scores[:-1]), last]
 
     def _close(self, sequence: Sequence) -> None:
         del self._sequences[sequence.request_id]

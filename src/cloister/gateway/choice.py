@@ -143,6 +143,7 @@ class Choice:
         self._stream = tokenizer.stream()
         self._watch = stops.watch()
         self._echo_due = echo
+        self._echo_scores: list[TokenLogprob] = []
         self._progress: Progress | None = None
         self._text = ""
         # Offsets count characters of the whole choice: decoded so far, and let through the stop watch so far.
@@ -156,7 +157,9 @@ class Choice:
         if self.finish is not None:
             return
         if self._echo_due is not None:
-            self._echo(self._echo_due, message.prompt_logprobs)
+            self._echo_scores += message.prompt_logprobs or ()
+            if message.tokens or message.finish is not None:
+                self._echo(self._echo_due, self._echo_scores or None)
         self._progress = message.progress or self._progress
         tokens = message.tokens
         self.output_tokens += len(tokens)
@@ -211,8 +214,8 @@ class Choice:
             self._unreleased.clear()
         self.finish = "stop" if finish == "stop" else "length"
 
-    def _echo(self, echo: Echo, scores: tuple[TokenLogprob, ...] | None) -> None:
-        self._echo_due = None
+    def _echo(self, echo: Echo, scores: list[TokenLogprob] | None) -> None:
+        self._echo_due, self._echo_scores = None, []
         self._text = echo.text
         self._decoded = self._released = len(echo.text)
         if self._scores is None or scores is None:

@@ -26,6 +26,18 @@ def encode_frame(messages: tuple[msgspec.Struct, ...]) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
+def encode_frames(messages: tuple[msgspec.Struct, ...]) -> bytes:
+    """As few frames as hold all the messages. ProtocolError for one that fits into none: whoever makes messages that
+    grow with a request splits them."""
+    try:
+        return encode_frame(messages)
+    except ProtocolError:
+        if len(messages) == 1:
+            raise
+    middle = len(messages) // 2
+    return encode_frames(messages[:middle]) + encode_frames(messages[middle:])
+
+
 class FrameReader(Generic[Message]):
     """Turns received bytes into messages, whatever the pieces they arrive in."""
 

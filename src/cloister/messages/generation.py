@@ -187,8 +187,9 @@ class Progress(Struct, frozen=True, forbid_unknown_fields=True):
 class Tokens(OfRequest, frozen=True, tag="tokens"):
     """Service → frontend: new tokens of one request, in order. `finish` is set on the last message, which may be empty.
 
-    A stop token is part of `tokens` (the frontend hides it). `prompt_logprobs` comes once, before or with the first
-    token: one entry for each prompt token after the first (which nothing predicts). `progress` comes at slow levels.
+    A stop token is part of `tokens` (the frontend hides it). `prompt_logprobs` has one entry for each prompt token
+    after the first (which nothing predicts); those of a long prompt come in pieces, the last of them with the first
+    token or the finish. `progress` comes at slow levels.
     `sequence` says which of the request's sequences they belong to, where it has several; 0 is the user's own.
     """
 

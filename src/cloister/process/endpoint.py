@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from cloister.errors import CloisterError, ProtocolError, where_raised
-from cloister.messages.frames import FrameReader, encode_frame
+from cloister.messages.frames import FrameReader, encode_frames
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +52,7 @@ class Endpoint:
         self._send((message,), descriptors)
 
     def send_soon(self, message: msgspec.Struct) -> None:
-        """Send with all else that is said before the loop turns: one frame, and the peer is woken once.
-
-        For small messages: together they must fit a frame.
-        """
+        """Send with all else that is said before the loop turns, in one frame if it fits: the peer is woken once."""
         self._gathered.append(message)
         if len(self._gathered) == 1:
             self._loop.call_soon(self._send_gathered)
@@ -68,7 +65,7 @@ class Endpoint:
     def _send(self, messages: tuple[msgspec.Struct, ...], descriptors: tuple[int, ...] = ()) -> None:
         if not self.open:
             return
-        frame = memoryview(encode_frame(messages))
+        frame = memoryview(encode_frames(messages))
         self._unsent.append((frame, tuple(os.dup(one) for one in descriptors)))
         self._unsent_bytes += len(frame)
         if len(self._unsent) == 1:

@@ -16,7 +16,7 @@ from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.errors import ProtocolError
-from cloister.messages.frames import encode_frame
+from cloister.messages.frames import encode_frames
 from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Submit
 from cloister.messages.service import AttachLink, DetachLink, Pause, Paused, Resume, ToSealedService
 from cloister.models.decoder import Decoder
@@ -71,7 +71,7 @@ class Service:
 
     def _send(self, control: socket.socket) -> None:
         if self._replies:
-            control.sendall(encode_frame(tuple(self._replies)))
+            control.sendall(encode_frames(tuple(self._replies)))
             self._replies.clear()
 
     def _hear(self, message: ToSealedService, inbox: BlockingEndpoint[ToSealedService]) -> None:

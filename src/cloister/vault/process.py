@@ -19,7 +19,7 @@ from cloister.config import EngineSettings
 from cloister.engine.runner import ModelRunner, Runner, reserve_cache
 from cloister.errors import ProtocolError
 from cloister.levels import ISOLATED, LEVELS, PARTITIONED, Decodes, VaultLevel
-from cloister.messages.frames import FrameReader, encode_frame
+from cloister.messages.frames import FrameReader, encode_frame, encode_frames
 from cloister.messages.generation import VERSION, Cancel, Failed
 from cloister.messages.lifecycle import failed
 from cloister.messages.vault import (
@@ -128,7 +128,7 @@ class Vault:
             if not data:
                 return
             if replies := self.hear(frames.feed(data)):
-                control.sendall(encode_frame(tuple(replies)))
+                control.sendall(encode_frames(tuple(replies)))
 
     def hear(self, messages: Iterable[ToVault]) -> list[msgspec.Struct]:
         """Do what the messages ask; what to say in reply, and that cores are wanted if they are."""

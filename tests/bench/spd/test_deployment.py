@@ -1,3 +1,4 @@
+import asyncio
 import mmap
 import os
 import subprocess
@@ -23,14 +24,21 @@ from cloister.messages.generation import Stats
 from cloister.models.source import ModelFolder
 
 
+def told(stats: Stats) -> str:
+    async def ask() -> Stats:
+        return stats
+
+    return asyncio.run(Metrics().exposition(ask)).decode()
+
+
 def test_counters_are_read_from_what_the_gateway_tells() -> None:
     stats = Stats(steps=12, seconds={"waiting": 0.5, "step": 2.25}, vault_ready_ms=20.5, vault_wait_ms=0.0)
-    counters = Counters.read(Metrics().exposition(stats).decode())
+    counters = Counters.read(told(stats))
     assert counters == Counters({"waiting": 0.5, "step": 2.25}, 12.0, 20.5, 0.0)
 
 
 def test_what_is_not_told_is_not_zero() -> None:
-    counters = Counters.read(Metrics().exposition(Stats()).decode())
+    counters = Counters.read(told(Stats()))
     assert counters.vault_ready_ms is None and counters.vault_wait_ms is None
 
 
