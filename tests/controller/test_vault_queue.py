@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from cloister.controller.vault_queue import MAX_BYTES_PER_TENANT, Asked, VaultQueue
 from cloister.errors import QueueFull
 from cloister.messages.frontend import Ask
-from cloister.messages.generation import SamplingParams
+from cloister.messages.generation import Also, SamplingParams
 
 
 def ask(number: int, tenant: str = "tenant", prompt: bytes = b"", group: str = "") -> Asked:
@@ -27,7 +28,7 @@ class Vaults:
         if not self.free:
             raise QueueFull("none")
         self.free -= 1
-        self.served.append(message.request_id)
+        self.served.append(next(iter(message.seeds)))
         self.of.append(message.owner)
 
     def queue(self, most: int) -> VaultQueue:
@@ -159,3 +160,26 @@ def test_serving_one_may_free_another_place() -> None:
     line.move()
     assert vaults.served == [1, 2]
     assert 3 in line
+
+
+def answers(number: int, count: int, prompt: bytes = b"prompt") -> Asked:
+    also = tuple(Also(number + more, seed=more) for more in range(1, count))
+    return Asked(replace(ask(number, prompt=prompt).ask, also=also), prompt)
+
+
+def test_a_prompt_for_many_answers_is_held_once() -> None:
+    vaults = Vaults(0)
+    line = vaults.queue(1000)
+    asked = answers(1, 100, b"x" * (MAX_BYTES_PER_TENANT // 2))
+    line.enter(asked)
+    line.enter(answers(200, 2, b"x" * (MAX_BYTES_PER_TENANT // 4)))
+    assert len(line) == 102
+    assert line.leave(1) and line.leave(50) and not line.leave(50) and 50 not in line
+    confided = asked.confided
+    assert confided.request_id == 2 and confided.params.seed == 1 and len(confided.also) == 97
+    assert confided.prompt is asked.prompt
+    vaults.free = 1
+    line.move()
+    assert vaults.served == [2] and len(line) == 2
+    line.leave_all_of(0)
+    assert not len(line)

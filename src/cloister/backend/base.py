@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from cloister.levels import ConfidedLevel
@@ -61,6 +62,19 @@ class Backend(ABC):
 
         Raises QueueFull, PromptTooLong, InvalidRequest, ServiceUnavailable, VaultLost… (from here or from the stream).
         """
+
+    async def generate_all(
+        self, tenant: str, job: OpenJob | VaultJob, params: Sequence[SamplingParams]
+    ) -> list[AnswerStream]:
+        """Several answers to one prompt, which differ in their seeds alone; all of them, or none if one is refused."""
+        begun = await asyncio.gather(*(self.generate(tenant, job, each) for each in params), return_exceptions=True)
+        streams = [stream for stream in begun if isinstance(stream, AnswerStream)]
+        for refused in begun:
+            if isinstance(refused, BaseException):
+                for stream in streams:
+                    await stream.aclose()
+                raise refused
+        return streams
 
     @abstractmethod
     async def stats(self) -> Stats:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain, count
 from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 
-from cloister.backend.base import Backend, OpenJob, VaultJob
+from cloister.backend.base import AnswerStream, Backend, OpenJob, VaultJob
 from cloister.backend.stream import Event, Mailbox, TokenStream
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable
 from cloister.messages.frames import FrameReader, encode_frame
@@ -23,6 +23,7 @@ from cloister.messages.frontend import Ask, AskSealed, EndSession, Serving, Star
 from cloister.messages.generation import (
     VERSION,
     Accepted,
+    Also,
     AskStats,
     Cancel,
     Failed,
@@ -77,18 +78,34 @@ class ControllerClient(Backend):
             raise ServiceUnavailable("The server is shutting down.")
         self._writer.write(encode_frame(messages))
 
-    async def generate(self, tenant: str, job: OpenJob | VaultJob, params: SamplingParams) -> TokenStream:
-        request_id = next(self._ids)
+    async def generate(self, tenant: str, job: OpenJob | VaultJob, params: SamplingParams) -> AnswerStream:
+        [stream] = await self.generate_all(tenant, job, [params])
+        return stream
+
+    async def generate_all(
+        self, tenant: str, job: OpenJob | VaultJob, params: Sequence[SamplingParams]
+    ) -> list[AnswerStream]:
+        """A vault's prompt is sent once, however many answers to it are wanted."""
+        wanted = [(next(self._ids), each) for each in params]
         if isinstance(job, OpenJob):
-            self.send(Submit(request_id, tenant, job.prompt, params, label_spans(len(job.prompt), public=job.public)))
+            spans = label_spans(len(job.prompt), public=job.public)
+            for one, each in wanted:
+                self.send(Submit(one, tenant, job.prompt, each, spans))
         else:
-            self.send(_asking(request_id, tenant, job, params))
-        events = self._open[request_id] = Mailbox(self.beat_s)
+            self.send(_asking(tenant, job, wanted))
+        events = {one: Mailbox(self.beat_s) for one, _ in wanted}
+        self._open |= events
+        answers = [self._answer(Accepted, one) for one in events]
         try:
-            accepted = await self._answer(Accepted, request_id)
+            accepted = [await answer for answer in answers]
         except BaseException:
-            self._abandon(request_id)
+            for one, answer in zip(events, answers, strict=True):
+                self._abandon(one)
+                answer.cancel()
             raise
+        return [self._stream(one, job, answer, events[one]) for one, answer in zip(events, accepted, strict=True)]
+
+    def _stream(self, request_id: int, job: OpenJob | VaultJob, accepted: Accepted, events: Mailbox) -> TokenStream:
         prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else accepted.prompt_tokens
         return TokenStream(request_id, prompt_tokens, events, lambda: self._abandon(request_id))
 
@@ -193,7 +210,9 @@ class ControllerClient(Backend):
         self._open.clear()
 
 
-def _asking(request_id: int, tenant: str, job: VaultJob, params: SamplingParams) -> Ask | AskSealed:
+def _asking(tenant: str, job: VaultJob, wanted: list[tuple[int, SamplingParams]]) -> Ask | AskSealed:
     prompt = b"" if isinstance(job.prompt, SealedPrompt) else job.prompt
-    ask = Ask(request_id, tenant, job.level, job.session, job.keep, prompt, params, job.group)
+    (request_id, params), *others = wanted
+    also = tuple(Also(one, each.seed) for one, each in others)
+    ask = Ask(request_id, tenant, job.level, job.session, job.keep, prompt, params, job.group, also)
     return AskSealed(ask, job.prompt) if isinstance(job.prompt, SealedPrompt) else ask

@@ -29,7 +29,7 @@ from cloister.controller.vaults import Vault, Vaults
 from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable, VaultLost
 from cloister.levels import Decodes
 from cloister.messages.frontend import Ask, AskSealed, EndSession, Serving
-from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, Stats, Submit, Tokens
+from cloister.messages.generation import Accepted, Also, AskStats, Cancel, Failed, Stats, Submit, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.service import AskView, Paused, View
 from cloister.messages.vault import CoresDone, LinkBroken, Prefilled, Release, Understood, WantCores
@@ -102,9 +102,9 @@ class Relay:
             case Submit():
                 self._open.submit(replace(message, request_id=self._new_id(number, message.request_id)))
             case Ask():
-                self._ask(replace(message, request_id=self._new_id(number, message.request_id)))
+                self._ask(self._renumbered(number, message))
             case AskSealed(ask=ask):
-                self._ask(replace(ask, request_id=self._new_id(number, ask.request_id)), message.prompt)
+                self._ask(self._renumbered(number, ask), message.prompt)
             case Cancel():
                 request_id = wide(number, message.request_id)
                 if not self._queue.leave(request_id) and (request := self.requests.get(request_id)):
@@ -127,6 +127,12 @@ class Relay:
             raise ProtocolError("A frontend sent a message out of turn.")
         return request_id
 
+    def _renumbered(self, number: int, ask: Ask) -> Ask:
+        also = tuple(Also(self._new_id(number, each.request_id), each.seed) for each in ask.also)
+        if len({ask.request_id, *(each.request_id for each in ask.also)}) <= len(also):
+            raise ProtocolError("A frontend sent a message out of turn.")
+        return replace(ask, request_id=self._new_id(number, ask.request_id), also=also)
+
     def _ask(self, message: Ask, sealed: SealedPrompt | None = None) -> None:
         try:
             asked = Asked(
@@ -137,7 +143,8 @@ class Relay:
             else:
                 self._queue.enter(asked)
         except (QueueFull, ServiceUnavailable) as reason:
-            self.requests.refuse(message.request_id, reason)
+            for request_id in (message.request_id, *(each.request_id for each in message.also)):
+                self.requests.refuse(request_id, reason)
 
     def _confide(self, asked: Asked) -> None:
         route = self.routes[asked.ask.level]

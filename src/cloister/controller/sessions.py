@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from cloister.controller.vaults import Vault, Vaults
@@ -79,11 +79,11 @@ class Sessions:
     def of_vault(self, vault: Vault) -> Session | None:
         return next((session for session in self._by_key.values() if session.vault is vault), None)
 
-    def join(self, key: SessionKey, request_id: int, *, keep: bool) -> Session:
-        """The session for one more request; begun if there is none."""
+    def join(self, key: SessionKey, request_ids: Iterable[int], *, keep: bool) -> Session:
+        """The session for these requests too; begun if there is none."""
         session = self._by_key.get(key) or self._begin(key)
         session.keep = session.keep or keep
-        session.requests.add(request_id)
+        session.requests.update(request_ids)
         if session.idle is not None:
             session.idle.cancel()
             session.idle = None

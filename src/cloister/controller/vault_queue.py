@@ -6,27 +6,35 @@ What a tenant may leave waiting is bounded in number and in bytes, before it is 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from cloister.controller.requests import frontend_of
 from cloister.errors import QueueFull
 from cloister.messages.frontend import Ask
+from cloister.messages.generation import Also, SamplingParams
 from cloister.messages.prompts import LockedPrompt
+from cloister.messages.vault import Confide
 
 MAX_BYTES_PER_TENANT = 32 * 1024 * 1024
 """Of prompts that wait for a vault."""
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(eq=False, repr=False)
 class Asked:
-    """What a frontend asks for, and the prompt as its reader will get it."""
+    """What a frontend asks for, and the prompt as its reader will get it: once, however many answers are wanted.
+
+    `seeds` has the seed of each answer by its request; who leaves before a vault is there is taken out of it.
+    """
 
     ask: Ask
     prompt: bytes | LockedPrompt
+    seeds: dict[int, int] = field(init=False)
 
-    @property
-    def request_id(self) -> int:
-        return self.ask.request_id
+    def __post_init__(self) -> None:
+        ask = self.ask
+        self.seeds = {ask.request_id: ask.params.seed} | {each.request_id: each.seed for each in ask.also}
 
     @property
     def owner(self) -> str:
@@ -36,6 +44,18 @@ class Asked:
     @property
     def bytes(self) -> int:
         return len(self.prompt.data if isinstance(self.prompt, LockedPrompt) else self.prompt)
+
+    @property
+    def params(self) -> dict[int, SamplingParams]:
+        """Of each answer that is still wanted."""
+        return {one: replace(self.ask.params, seed=seed) for one, seed in self.seeds.items()}
+
+    @property
+    def confided(self) -> Confide:
+        """The same for the process that is to have the prompt."""
+        (first, params), *others = self.params.items()
+        also = tuple(Also(one, each.seed) for one, each in others)
+        return Confide(first, self.ask.level, self.prompt, params, also)
 
 
 class VaultQueue:
@@ -48,7 +68,7 @@ class VaultQueue:
         self._serve = serve
         self._held = held
         self._waiting: dict[int, Asked] = {}
-        self._lines: dict[str, dict[int, Asked]] = {}
+        self._lines: dict[str, list[Asked]] = {}
         self._moving = False
 
     def __len__(self) -> int:
@@ -59,27 +79,27 @@ class VaultQueue:
 
     def enter(self, asked: Asked) -> None:
         """Serve the request now, or let it wait for its turn; QueueFull where too much waits already."""
-        line = self._lines.setdefault(asked.owner, {})
-        waiting = sum(other.bytes for other in line.values())
-        line[asked.request_id] = self._waiting[asked.request_id] = asked
+        line = self._lines.setdefault(asked.owner, [])
+        line.append(asked)
+        self._waiting.update(dict.fromkeys(asked.seeds, asked))
         self.move()
-        if asked.request_id not in self._waiting:
+        if asked not in line:
             return
-        if len(self._waiting) > self._most:
-            self.leave(asked.request_id)
-            raise QueueFull("All vaults are in use and too many requests wait for one.", retry_after=2)
-        if len(line) > self._most_of_one or waiting + asked.bytes > MAX_BYTES_PER_TENANT:
-            self.leave(asked.request_id)
-            raise QueueFull("Too many of your requests wait for a vault already.", retry_after=2)
+        full = "All vaults are in use and too many requests wait for one." if self._is_full(asked) else None
+        count, size = sum(len(one.seeds) for one in line), sum(one.bytes for one in line)
+        if len(line) > 1 and (count > self._most_of_one or size > MAX_BYTES_PER_TENANT):
+            full = "Too many of your requests wait for a vault already."
+        if full:
+            self._forget(asked)
+            raise QueueFull(full, retry_after=2)
 
     def leave(self, request_id: int) -> bool:
         """Whether the request waited; it does no more."""
         if (asked := self._waiting.pop(request_id, None)) is None:
             return False
-        line = self._lines[asked.owner]
-        del line[request_id]
-        if not line:
-            del self._lines[asked.owner]
+        del asked.seeds[request_id]
+        if not asked.seeds:
+            self._forget(asked)
         return True
 
     def leave_all_of(self, frontend: int) -> None:
@@ -97,13 +117,26 @@ class VaultQueue:
         finally:
             self._moving = False
 
+    def _is_full(self, asked: Asked) -> bool:
+        """Answers to one prompt are one request here: there is room for all of them, or for none."""
+        return len(self._waiting) - len(asked.seeds) >= self._most
+
     def _serve_one(self) -> bool:
         for owner in sorted(self._lines, key=self._held):
-            asked = next(iter(self._lines[owner].values()))
+            asked = self._lines[owner][0]
             try:
                 self._serve(asked)
             except QueueFull:
                 continue  # this tenant has its share; another may have less
-            self.leave(asked.request_id)
+            self._forget(asked)
             return True
         return False
+
+    def _forget(self, asked: Asked) -> None:
+        for request_id in asked.seeds:
+            self._waiting.pop(request_id, None)
+        line = self._lines.get(asked.owner, [])
+        if asked in line:
+            line.remove(asked)
+        if not line:
+            self._lines.pop(asked.owner, None)

@@ -13,13 +13,13 @@ import asyncio
 import time
 import traceback
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
 from starlette.types import Receive
 
-from cloister.backend.base import Backend, OpenJob, VaultJob
+from cloister.backend.base import AnswerStream, Backend, OpenJob, VaultJob
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.choice import Choice
 from cloister.gateway.metrics import Metrics
@@ -95,7 +95,7 @@ class Generation:
         self._answer = answer
         self._watched = watched
         self._metrics = metrics
-        self._jobs = dict(enumerate(jobs))
+        self._jobs = {choice.prompt: job for choice, job in zip(choices, jobs, strict=True)}
         self._prompt_tokens = {
             choice.prompt: len(job.prompt)
             for choice, job in zip(choices, jobs, strict=True)
@@ -104,6 +104,7 @@ class Generation:
         self._mail: list[tuple[Choice | None, Tokens | Exception]] = []
         self._reader: asyncio.Future[None] | None = None
         self._carriers: dict[int, asyncio.Task[None]] = {}
+        self._streams: list[AnswerStream] = []
         self._unfinished = len(choices)
 
     @property
@@ -124,14 +125,15 @@ class Generation:
         """Generate, and watch for the client's leaving. Whatever ends this cancels the choices that still run."""
         self._metrics.began(self, self._answer.level)
         self._watched.begin(self._answer)
-        self._carriers = {choice.index: asyncio.create_task(self._carry(choice)) for choice in self.choices}
-        tasks = (*self._carriers.values(), asyncio.create_task(self._watch(receive)))
+        first = [asyncio.create_task(self._begin(prompt)) for prompt in self._jobs]
+        first.append(asyncio.create_task(self._watch(receive)))
         try:
             yield
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await _end(first)
+            await _end(self._carriers.values())
+            for stream in self._streams:  # a task that ends before it begins closes nothing
+                await stream.aclose()
             self._jobs.clear()
             self._watched.end(self._answer)
             self._metrics.ended(self, self.prompt_tokens, self.output_tokens)
@@ -163,23 +165,41 @@ class Generation:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
-    async def _carry(self, choice: Choice) -> None:
+    async def _begin(self, prompt: int) -> None:
+        """All choices of one prompt, which is given away once."""
+        choices = [choice for choice in self.choices if choice.prompt == prompt]
         try:
-            async with aclosing(
-                await self._backend.generate(self._answer.tenant, self._jobs.pop(choice.index), choice.params)
-            ) as stream:
-                self._answer.requests[choice.index] = stream.request_id
-                self._prompt_tokens.setdefault(choice.prompt, stream.prompt_tokens)
+            params = [choice.params for choice in choices]
+            streams = await self._backend.generate_all(self._answer.tenant, self._jobs.pop(prompt), params)
+        except Exception as error:
+            traceback.clear_frames(error.__traceback__)  # of calls that were given the prompt
+            self._put(choices[0], error)
+            return
+        self._streams += streams
+        self._prompt_tokens.setdefault(prompt, streams[0].prompt_tokens)
+        for choice, stream in zip(choices, streams, strict=True):
+            self._answer.requests[choice.index] = stream.request_id
+            self._carriers[choice.index] = asyncio.create_task(self._carry(choice, stream))
+
+    async def _carry(self, choice: Choice, stream: AnswerStream) -> None:
+        try:
+            async with aclosing(stream):
                 async for message in stream:
                     self._put(choice, message)
                     if message.finish is not None:
                         return
             raise ServiceUnavailable("The service ended the answer early.", hint="Try again.")
         except Exception as error:
-            traceback.clear_frames(error.__traceback__)  # of calls that were given the prompt
             self._put(choice, error)
 
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         self._put(None, ClientGone())
+
+
+async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    if ending := [task for task in tasks if not task.done()]:
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)

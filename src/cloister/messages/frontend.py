@@ -12,7 +12,9 @@ from msgspec import Meta, Struct
 
 from cloister.levels import ConfidedLevel, ServedLevel
 from cloister.messages.generation import (
+    MAX_ALSO,
     Accepted,
+    Also,
     AskStats,
     Cancel,
     Failed,
@@ -37,7 +39,8 @@ class Ask(OfRequest, frozen=True, tag="ask"):
 
     Requests of one tenant with one `session` share a vault. With `keep` it outlives its requests until it is idle for
     too long or EndSession comes; without, it ends with the last of them. `group` puts tenants that trust each other
-    into one vault (Petridish §7.2): it comes from the keys file, never from a request.
+    into one vault (Petridish §7.2): it comes from the keys file, never from a request. `also` are more answers to the
+    same prompt, which is sent and held once.
     """
 
     tenant: Name
@@ -47,6 +50,7 @@ class Ask(OfRequest, frozen=True, tag="ask"):
     prompt: PromptBytes
     params: SamplingParams
     group: Annotated[str, Meta(max_length=256)] = ""
+    also: Annotated[tuple[Also, ...], Meta(max_length=MAX_ALSO)] = ()
 
 
 class EndSession(Struct, frozen=True, tag="end_session", forbid_unknown_fields=True):

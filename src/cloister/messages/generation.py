@@ -147,6 +147,17 @@ class AskStats(Struct, frozen=True, tag="ask_stats", forbid_unknown_fields=True)
     """Frontend → service: answer with Stats."""
 
 
+class Also(Struct, frozen=True, array_like=True):
+    """One more answer to the same prompt: a request of its own that differs in its seed alone."""
+
+    request_id: RequestId
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+MAX_ALSO = 127
+"""So many more answers there may be to one prompt."""
+
+
 class TokenLogprob(Struct, frozen=True, array_like=True):
     """One token's log-probability and its best alternatives (token, logprob), best first."""
 

@@ -12,7 +12,9 @@ from msgspec import Meta, Struct
 
 from cloister.levels import ConfidedLevel
 from cloister.messages.generation import (
+    MAX_ALSO,
     MAX_SEQUENCES,
+    Also,
     Cancel,
     Failed,
     FinishReason,
@@ -29,11 +31,13 @@ from cloister.messages.prompts import LockedPrompt, PromptBytes, _Silent
 
 
 class Confide(OfRequest, frozen=True, tag="confide"):
-    """Controller → vault: serve this prompt, as far as its level has a vault do it (levels.Decodes)."""
+    """Controller → vault: serve this prompt, as far as its level has a vault do it (levels.Decodes), and `also` so many
+    times more."""
 
     level: ConfidedLevel
     prompt: PromptBytes | LockedPrompt
     params: SamplingParams
+    also: Annotated[tuple[Also, ...], Meta(max_length=MAX_ALSO)] = ()
 
 
 class Release(OfRequest, frozen=True, tag="release"):

@@ -20,7 +20,7 @@ from cloister.engine.runner import ModelRunner, Runner, reserve_cache
 from cloister.errors import ProtocolError
 from cloister.levels import ISOLATED, LEVELS, PARTITIONED, Decodes, VaultLevel
 from cloister.messages.frames import FrameReader, encode_frame, encode_frames
-from cloister.messages.generation import VERSION, Cancel, Failed
+from cloister.messages.generation import VERSION, Cancel, Failed, Submit
 from cloister.messages.lifecycle import failed
 from cloister.messages.vault import (
     Confide,
@@ -138,7 +138,7 @@ class Vault:
     def _do(self, message: ToVault) -> list[msgspec.Struct]:
         match message:
             case Confide():
-                return [self._take(message)]
+                return self._take(message)
             case Cancel(request_id=request_id) | Release(request_id=request_id):
                 self._partitioned.drop(request_id)
                 self._isolated.drop(request_id)
@@ -152,19 +152,28 @@ class Vault:
             case Verify():
                 raise ProtocolError("This vault verifies no tokens.")
 
-    def _take(self, confided: Confide) -> Understood | Failed:
-        request_id = confided.request_id
-        if request_id in self._partitioned or request_id in self._isolated:
+    def _take(self, confided: Confide) -> list[msgspec.Struct]:
+        """Read the prompt once, and queue it for each answer that is wanted."""
+        request_ids = (confided.request_id, *(each.request_id for each in confided.also))
+        if any(one in self._partitioned or one in self._isolated for one in request_ids):
             raise ProtocolError("A request of this id is under way.")
         try:
-            request = self._reader.read(confided)
-            alone = LEVELS[confided.level].decodes is Decodes.VAULT
-            (self._isolated if alone else self._partitioned).add(request)
+            requests = self._reader.read(confided)
         except MemoryError:
             raise
         except Exception as error:
-            return failed(request_id, error)
-        return Understood(request_id, len(request.prompt))
+            return [failed(request_id, error) for request_id in request_ids]
+        alone = LEVELS[confided.level].decodes is Decodes.VAULT
+        return [self._queue(self._isolated if alone else self._partitioned, request) for request in requests]
+
+    def _queue(self, generator: Isolated | Partitioned, request: Submit) -> Understood | Failed:
+        try:
+            generator.add(request)
+        except MemoryError:
+            raise
+        except Exception as error:
+            return failed(request.request_id, error)
+        return Understood(request.request_id, len(request.prompt))
 
     def _ask_for_cores(self) -> list[msgspec.Struct]:
         tokens = self._partitioned.next_tokens or self._isolated.next_tokens

@@ -46,8 +46,8 @@ class Reader:
         self._max_context = decoder.max_context
         self._levels = levels
 
-    def read(self, confided: Confide) -> Submit:
-        """The request in tokens, with no more to generate than the context has room for."""
+    def read(self, confided: Confide) -> list[Submit]:
+        """The requests in tokens, with no more to generate than the context has room for."""
         params = confided.params
         self._check(params, confided.level)
         prompt = self._reading.read(opened(confided.prompt))
@@ -60,7 +60,16 @@ class Reader:
                 hint="Shorten the prompt.",
             )
         params = msgspec.structs.replace(params, max_tokens=left)
-        return Submit(confided.request_id, TENANT, prompt.tokens, params, label_spans(length, public=prompt.public))
+        spans = label_spans(length, public=prompt.public)
+        first = Submit(confided.request_id, TENANT, prompt.tokens, params, spans)
+        replace = msgspec.structs.replace
+        return [
+            first,
+            *(
+                replace(first, request_id=each.request_id, params=replace(params, seed=each.seed))
+                for each in confided.also
+            ),
+        ]
 
     def _check(self, params: SamplingParams, level: str) -> None:
         """Refuse what needs the whole prompt where it must not be, and what names no token."""

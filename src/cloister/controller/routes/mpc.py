@@ -42,11 +42,13 @@ class MpcRoute(Route):
         try:
             if self._client is None:
                 raise LevelUnavailable("This server does not offer the level mpc.", param="protection")
-            self._client.confide(Confide(ask.request_id, ask.level, asked.prompt, ask.params))
+            self._client.confide(asked.confided)
         except CloisterError as reason:
-            self.node.requests.refuse(ask.request_id, reason)
+            for request_id in asked.seeds:
+                self.node.requests.refuse(request_id, reason)
         else:
-            self.node.requests.add(Request(ask.request_id, ask.tenant, self.level, ask.params, "mpc"))
+            for request_id, params in asked.params.items():
+                self.node.requests.add(Request(request_id, ask.tenant, self.level, params, "mpc"))
 
     def cancel(self, request: Request) -> None:
         assert self._client is not None

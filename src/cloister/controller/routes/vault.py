@@ -10,7 +10,7 @@ from cloister.controller.sessions import SessionKey
 from cloister.controller.vault_queue import Asked
 from cloister.errors import CloisterError, LevelUnavailable, ProtocolError, QueueFull, VaultLost
 from cloister.messages.generation import Accepted, Cancel, Failed, Tokens
-from cloister.messages.vault import Confide, Understood
+from cloister.messages.vault import Understood
 
 
 class VaultRoute(Route):
@@ -22,14 +22,16 @@ class VaultRoute(Route):
         try:
             self.check()
             key = SessionKey.of(ask.tenant, ask.group, ask.session, keep=ask.keep)
-            session = self.node.sessions.join(key, ask.request_id, keep=ask.keep)
+            session = self.node.sessions.join(key, asked.seeds, keep=ask.keep)
         except QueueFull:
             raise
         except CloisterError as reason:
-            self.node.requests.refuse(ask.request_id, reason)
+            for request_id in asked.seeds:
+                self.node.requests.refuse(request_id, reason)
             return
-        self.node.requests.add(Request(ask.request_id, ask.tenant, self.level, ask.params, "vault", session))
-        session.vault.send(Confide(ask.request_id, ask.level, asked.prompt, ask.params))
+        for request_id, params in asked.params.items():
+            self.node.requests.add(Request(request_id, ask.tenant, self.level, params, "vault", session))
+        session.vault.send(asked.confided)
 
     def check(self) -> None:
         """Whether this way is open now; the reason why not is raised."""

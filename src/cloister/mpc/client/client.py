@@ -72,12 +72,14 @@ class Client:
                 task.cancel()
             return
         try:
-            request = self._read(message)
+            requests = self._read(message)
         except Exception as error:
-            self._say(_failed(message.request_id, error))
+            for request_id in (message.request_id, *(each.request_id for each in message.also)):
+                self._say(_failed(request_id, error))
             return
-        self._say(Understood(message.request_id, len(request.prompt)))
-        self._tasks[message.request_id] = asyncio.create_task(self._serve(request))
+        for request in requests:
+            self._say(Understood(request.id, len(request.prompt)))
+            self._tasks[request.id] = asyncio.create_task(self._serve(request))
 
     async def close(self) -> None:
         """Give up what is under way; the parties are told."""
@@ -86,7 +88,7 @@ class Client:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _read(self, message: Confide) -> Request:
+    def _read(self, message: Confide) -> list[Request]:
         params = message.params
         if message.level != MPC:
             raise LevelUnavailable(f"The level '{message.level}' is not served by the parties.", param="protection")
@@ -103,7 +105,10 @@ class Client:
                 hint="Shorten the prompt, or choose another level.",
             )
         params = msgspec.structs.replace(params, max_tokens=min(params.max_tokens, left))
-        return Request(message.request_id, prompt, params, chooser_for(prompt, params, self._parties.shape.vocabulary))
+        seeds = ((message.request_id, params.seed), *((each.request_id, each.seed) for each in message.also))
+        wanted = [(one, msgspec.structs.replace(params, seed=seed)) for one, seed in seeds]
+        vocabulary = self._parties.shape.vocabulary
+        return [Request(one, prompt, each, chooser_for(prompt, each, vocabulary)) for one, each in wanted]
 
     async def _serve(self, request: Request) -> None:
         try:
