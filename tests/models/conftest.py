@@ -8,16 +8,22 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from tokenizers import pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from tests.models.vocabularies import ALPHABET, CHATML, CONTROL, NORMAL, Vocabulary
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = ["Ġ t", "h e", "Ġt he"]
-TEMPLATE = (
-    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+VOCABULARY = [*SPECIAL, *ALPHABET, *(merge.replace(" ", "") for merge in MERGES)]
+SMOLLM = Vocabulary(
+    "gpt2",
+    "smollm",
+    VOCABULARY,
+    [CONTROL] * len(SPECIAL) + [NORMAL] * (len(VOCABULARY) - len(SPECIAL)),
+    {"bos_token_id": 1, "eos_token_id": 2},
+    CHATML,
+    merges=MERGES,
 )
-VOCABULARY = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet()), *(merge.replace(" ", "") for merge in MERGES)]
 
 
 @pytest.fixture
@@ -52,10 +58,18 @@ def small_gguf(tmp_path: Path, small_llama: LlamaForCausalLM) -> Path:
     return path
 
 
-def write_gguf(path: Path, model: PreTrainedModel, *, drop: str | None = None, rope_scaling: bool = False) -> None:
-    """As llama.cpp's converter writes it: its own names, and q and k permuted for Llama alone."""
+def write_gguf(
+    path: Path,
+    model: PreTrainedModel,
+    *,
+    vocabulary: Vocabulary = SMOLLM,
+    drop: str | None = None,
+    rope_scaling: bool = False,
+) -> None:
+    """As llama.cpp's converter writes it: its own names, q and k permuted for Llama alone, Gemma's norms one larger."""
     config = model.config
-    architecture = config.model_type
+    # llama.cpp has no architecture of Mistral's own.
+    architecture = {"gemma3_text": "gemma3", "mistral": "llama"}.get(config.model_type, config.model_type)
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name(f"tiny {architecture}")
     writer.add_context_length(config.max_position_embeddings)
@@ -64,7 +78,7 @@ def write_gguf(path: Path, model: PreTrainedModel, *, drop: str | None = None, r
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
-    if architecture == "qwen3":
+    if architecture in ("qwen3", "gemma3"):
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
@@ -73,22 +87,17 @@ def write_gguf(path: Path, model: PreTrainedModel, *, drop: str | None = None, r
     writer.add_vocab_size(config.vocab_size)
     if rope_scaling:
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list(VOCABULARY)
-    writer.add_token_types([3] * len(SPECIAL) + [1] * (len(VOCABULARY) - len(SPECIAL)))
-    writer.add_token_merges(MERGES)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_chat_template(TEMPLATE)
+    vocabulary.write(writer)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], config.num_hidden_layers)
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     if architecture != "llama":
         heads = {}
     for name, tensor in model.state_dict().items():
-        if name == drop:
+        if name == drop or (name == "lm_head.weight" and config.tie_word_embeddings):
             continue
         values = tensor.float().numpy()
+        if architecture == "gemma3" and name.endswith("norm.weight"):
+            values = values + 1
         for projection, count in heads.items():
             if projection in name:
                 values = _permuted(values, count)

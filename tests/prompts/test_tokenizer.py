@@ -354,3 +354,8 @@ def test_a_beginning_of_rendered_text_keeps_its_marks() -> None:
     assert [rendered.until(length).plain for length in range(7)] == ["", "a", "ab", "abc", "abcd", "abcde", "abcdef"]
     assert rendered.until(3).text == "ab|c" and rendered.until(5).text == "ab|cd||e"
     assert rendered.until(99) == rendered
+
+
+def test_a_template_that_drops_the_assistants_words_names_no_end_of_turn(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, sentencepiece_like(), "{{ bos_token }}", bos_token="<s>", eos_token="</s>")
+    assert Tokenizer(folder).stop_tokens == (0,)

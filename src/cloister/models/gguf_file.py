@@ -1,4 +1,4 @@
-"""A GGUF file seen as a Hugging Face model: its config, its tokenizer, its tensors under transformers' names.
+"""A GGUF file seen as a Hugging Face model: its config and its tensors under transformers' names.
 
 transformers maps each architecture's names and layouts, `gguf` reads the quantised formats; this module joins the two.
 Knows nothing of folders or caches.
@@ -19,17 +19,13 @@ import gguf
 import numpy as np
 import torch
 import transformers.modeling_gguf_pytorch_utils as maps
-from tokenizers import pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
-from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer, get_gguf_tokenizer
 
 from cloister.errors import ModelCorrupt, ModelUnsupported
+from cloister.models.gguf_tokenizer import GgufTokenizer
 from cloister.models.weights import ShardWriter
 
 _HINT = "Give the model as a Hugging Face folder with safetensors instead."
-
-# Vocabularies learned on single digits; transformers' GGUF reader leaves that out and would split "a  1" wrongly.
-_DIGIT_BY_DIGIT = {"smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"}
 
 
 class GgufFile:
@@ -65,11 +61,14 @@ class GgufFile:
         """config.json, generation_config.json and the tokenizer's files."""
         self.config.architectures = [type(self._model).__name__]
         self.config.save_pretrained(folder)
-        generation = {"bos_token_id": self.config.bos_token_id, "eos_token_id": self._end_tokens()}
+        with self._unsupported_if_it_fails("its tokenizer cannot be read"):
+            tokenizer = GgufTokenizer(self.path, self.architecture, self._field)
+            tokenizer.write(folder, getattr(self.config, "max_position_embeddings", None))
+            ends = self._end_tokens(tokenizer.ends)
+        generation = {"bos_token_id": self.config.bos_token_id, "eos_token_id": ends}
         generation["pad_token_id"] = self.config.pad_token_id
         present = {key: value for key, value in generation.items() if value is not None}
         (folder / "generation_config.json").write_text(json.dumps(present, indent=2) + "\n")
-        self._write_tokenizer(folder)
 
     def write_weights(self, path: Path, progress: Callable[[float], None]) -> None:
         """Dequantise tensor by tensor into one bf16 safetensors file; `progress` gets the part done."""
@@ -108,25 +107,8 @@ class GgufFile:
             progress(done / total)
         yield from merged.items()
 
-    def _write_tokenizer(self, folder: Path) -> None:
-        with self._unsupported_if_it_fails("its tokenizer cannot be read"):
-            architecture, described, extras = get_gguf_tokenizer(str(self.path))
-            tokenizer, _ = convert_gguf_tokenizer(architecture, described)
-        if self._field("tokenizer.ggml.pre") in _DIGIT_BY_DIGIT:
-            tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-                [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-            )
-        tokenizer.save(str(folder / "tokenizer.json"))
-        settings = {key: value for key, value in extras.items() if value is not None}
-        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-        settings["clean_up_tokenization_spaces"] = False
-        settings["model_max_length"] = getattr(self.config, "max_position_embeddings", None)
-        (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
-
-    def _end_tokens(self) -> int | list[int] | None:
-        """The ids that end an answer: end of text, and end of turn where the file names one."""
-        named = [self._field(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot")]
-        known = list(dict.fromkeys(token for token in named if isinstance(token, int)))
+    def _end_tokens(self, known: list[int]) -> int | list[int] | None:
+        """The ids that end an answer, one alone as a number."""
         configured = self.config.eos_token_id
         if isinstance(configured, list):
             known = list(dict.fromkeys([*configured, *known]))

@@ -115,6 +115,8 @@ class Tokenizer:
         self._reserved = {
             known.content: token for token, known in added.items() if known.special or known.content in template
         }
+        self._swallows_before = {known.content for known in added.values() if known.lstrip}
+        self._swallows_after = {known.content for known in added.values() if known.rstrip}
         self._reserved_ids = frozenset(self._reserved.values())
         self._reserved_pattern = any_of(self._reserved)
         self._plain = _without_added(described, self._reserved)
@@ -145,7 +147,11 @@ class Tokenizer:
         return self._all_bytes[token] if 0 <= token < len(self._all_bytes) else b""
 
     def render_chat(self, messages: list[dict[str, Any]]) -> list[int]:
-        """The ids of a chat up to where the assistant's answer begins. No message's text can become a special token."""
+        """The ids of a chat up to where the assistant's answer begins. No message's text can become a special token.
+
+        What the template writes and nothing else, as transformers has it: the begin token is there, once, if the
+        template writes it. Only raw texts get it from the tokenizer.
+        """
         return self._encode_rendered(self._render(messages))[0]
 
     def render_chat_beside(
@@ -191,12 +197,19 @@ class Tokenizer:
     def _encode_in_pieces(self, rendered: Rendered) -> list[int]:
         """Encode the template's token names as tokens and everything between as words, whatever it spells."""
         ids: list[int] = []
-        start = 0
+        start, before = 0, ""
         for found in self._reserved_pattern.finditer(rendered.text):
-            ids += self._encode_words(rendered.text[start : found.start()].replace(rendered.mark, ""))
+            words = self._without_swallowed(rendered.text[start : found.start()], before, found[0])
+            ids += self._encode_words(words.replace(rendered.mark, ""))
             ids.append(self._reserved[found[0]])
-            start = found.end()
-        return ids + self._encode_words(rendered.text[start:].replace(rendered.mark, ""))
+            start, before = found.end(), found[0]
+        words = self._without_swallowed(rendered.text[start:], before, "")
+        return ids + self._encode_words(words.replace(rendered.mark, ""))
+
+    def _without_swallowed(self, words: str, before: str, after: str) -> str:
+        """Some tokens take the white space beside them: Phi-3's, the newline which the template writes behind them."""
+        words = words.lstrip() if before in self._swallows_after else words
+        return words.rstrip() if after in self._swallows_before else words
 
     def _encode_words(self, text: str) -> list[int]:
         ids = self._ids(self._plain, text, False)
@@ -274,6 +287,8 @@ class Tokenizer:
         try:
             rendered = self._chat.render(chat, add_generation_prompt=False)
         except CloisterError:
+            return None
+        if rendered.mark not in rendered.text:
             return None
         _, _, after = rendered.text.rpartition(rendered.mark)
         found = self._reserved_pattern.match(after.lstrip())
