@@ -76,6 +76,34 @@ async def test_jobs_become_the_messages_of_their_level(played: Played) -> None:
     assert [part.tokens async for part in stream] == [(4,)]
 
 
+async def test_a_prompt_for_many_answers_is_sent_once(played: Played) -> None:
+    """Three MiB times a hundred and twenty-eight would be copied four times on their way to a vault."""
+    job = VaultJob("partitioned", "session", False, b"x" * (3 << 20))
+    wanted = [SamplingParams(max_tokens=4, seed=seed) for seed in range(128)]
+    begun = asyncio.create_task(played.client.generate_all("ann", job, wanted))
+    ask = await played.controller.next(Ask)
+    ids = [ask.request_id, *(each.request_id for each in ask.also)]
+    assert ask.prompt == job.prompt and len(set(ids)) == 128
+    assert [ask.params.seed, *(each.seed for each in ask.also)] == list(range(128))
+    played.controller.say(*(Accepted(one, 9) for one in ids))
+    streams = await begun
+    assert [stream.request_id for stream in streams] == ids and not played.controller.messages
+    for stream in streams:
+        await stream.aclose()
+    assert {(await played.controller.next(Cancel)).request_id for _ in ids} == set(ids)
+
+
+async def test_if_one_answer_is_refused_none_is_begun(played: Played) -> None:
+    begun = asyncio.create_task(played.client.generate_all("ann", PRIVATE, [PARAMS, PARAMS, PARAMS]))
+    ask = await played.controller.next(Ask)
+    first, second = ask.also
+    played.controller.say(Accepted(ask.request_id, 9), Failed(first.request_id, "queue_full", "full"))
+    with pytest.raises(QueueFull):
+        await begun
+    cancelled = {(await played.controller.next(Cancel)).request_id for _ in range(2)}
+    assert cancelled == {ask.request_id, second.request_id}
+
+
 async def test_waiting_messages_are_read_as_one(played: Played) -> None:
     going = asyncio.create_task(played.client.generate("ann", OpenJob((1,)), PARAMS))
     number = (await played.controller.next(Submit)).request_id
