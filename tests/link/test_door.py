@@ -73,6 +73,22 @@ async def test_the_oldest_stranger_makes_room_for_the_newest() -> None:
         assert await strangers[-1][0].readexactly(2) == b"in", "the newest were not dropped"
 
 
+async def test_who_came_amid_a_queue_of_strangers_has_its_turn() -> None:
+    """All wait in the kernel before the door opens, and have said what they will."""
+    here = Place(most=4, patience_s=FOR_EVER)
+    queue = [socket.create_connection((str(here.address.host), here.address.port), 60) for _ in range(64)]
+    queue[20].sendall(b"yes")
+    running = asyncio.create_task(here.door.run())
+    try:
+        assert await asyncio.wait_for(asyncio.to_thread(queue[20].recv, 2), 60) == b"in"
+    finally:
+        running.cancel()
+        await asyncio.wait((running,))
+        here.close()
+        for one in queue:
+            one.close()
+
+
 async def test_who_was_let_in_takes_no_strangers_place() -> None:
     async with place(most=1) as here:
         for _ in range(8):

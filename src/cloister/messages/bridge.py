@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from cloister.messages.prompts import _Silent
-from cloister.messages.vault import CoresDone, LeaseCores, WantCores
+from cloister.messages.vault import CoresDone, WantCores
 
 Role = Literal["server", "vault_host"]
 """The server connects, the vault host listens."""

@@ -69,6 +69,7 @@ class Door(Generic[Peer]):
                 task = loop.create_task(self._prove_in_time(connection))
                 self._strangers[task] = None
                 task.add_done_callback(partial(self._done, connection))
+                await asyncio.sleep(0)  # accepting does not wait while more are queued: each has its turn first
         finally:
             while self._strangers:
                 self._drop_oldest()
