@@ -53,7 +53,7 @@ class End:
 def start(module: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
     ours, theirs = socket.socketpair()
     with theirs:
-        command = [sys.executable, "-m", f"cloister.link.network.{module}", str(theirs.fileno())]
+        command = [sys.executable, "-m", module, str(theirs.fileno())]
         process = subprocess.Popen(
             command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, env={**os.environ, **WIPE_FREED_MEMORY}
         )
@@ -76,8 +76,8 @@ class Bridges:
         address = address_of(listener)
         if between is not None:
             address = between(address)
-        self.server_bridge, controller = start("server_bridge")
-        self.vault_bridge, host = start("vault_bridge")
+        self.server_bridge, controller = start("cloister.link.network.server_bridge")
+        self.vault_bridge, host = start("tests.link.lone_vault_bridge")
         self.controller = End(controller, object)
         self.host = End(host, FromVaultBridge)
         order = Connect(str(address), credentials_from(server_secret, "server"), request_for(server_model, shape))

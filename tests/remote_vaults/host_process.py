@@ -28,7 +28,7 @@ class HostProcess(Command):
         return self.wait_for(r"listens on (\S+);", patience_s)
 
     def bridges(self) -> list[psutil.Process]:
-        return [one for one in self.children() if runs(one, "cloister.link.network.vault_bridge")]
+        return [one for one in self.children() if named(one) == "cl-bridge-far"]
 
 
 @contextmanager
@@ -46,6 +46,14 @@ def runs(process: psutil.Process, module: str) -> bool:
         return module in process.cmdline()
     except psutil.Error:
         return False
+
+
+def named(process: psutil.Process) -> str:
+    """What `ps` calls it; empty once it has ended."""
+    try:
+        return process.name()
+    except psutil.Error:
+        return ""
 
 
 class Wiretap:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,12 +16,14 @@ import pytest_asyncio
 from cloister.backend.base import OpenJob, VaultJob
 from cloister.errors import ServiceUnavailable, VaultLost
 from cloister.link.network.address import Address
-from cloister.link.network.credentials import write_secret
+from cloister.link.network.credentials import credentials_from, read_secret, write_secret
+from cloister.link.network.tls import establish
 from cloister.messages.generation import SamplingParams
 from cloister.models.source import ModelFolder
 from cloister.prompts.tokenizer import Tokenizer
 from tests.controller.node import RealNode, private
 from tests.link.bridges import wait_until
+from tests.link.strangers import closes, strangers
 from tests.remote_vaults.conftest import ENGINE
 from tests.remote_vaults.host_process import HostProcess, Wiretap, running_host, runs
 
@@ -167,28 +168,26 @@ async def test_a_server_in_another_precision_is_refused(
     assert "serves another model, or the same in another precision" in capfd.readouterr().err
 
 
-async def test_strangers_get_no_vault_and_do_not_keep_others_out(node: RealNode, vault_host: HostProcess) -> None:
-    strangers = [Address.parse(vault_host.address()).connect(5) for _ in range(20)]
-    for one in strangers[:3]:
-        one.sendall(b"GET / HTTP/1.1\r\n\r\n" + bytes(100))
-    for one in strangers[3:6]:
-        one.sendall(b"\x16\x03\x01\x02\x00\x01")  # the beginning of a TLS handshake, and no more
-    # Who speaks another language, and who came when too many strangers were there.
-    wait_until(lambda: sum(map(_closed, strangers)) >= 3 + 4)
-    for one in strangers:
-        one.close()
+async def test_strangers_get_no_process_and_do_not_keep_others_out(node: RealNode, vault_host: HostProcess) -> None:
+    first = await answer(node, private(TEXT, "before"))
     wait_until(lambda: len(vault_host.bridges()) <= 2)
-    assert len(await answer(node, private(TEXT, "after"))) == 12
+    with strangers(Address.parse(vault_host.address())):
+        for number in range(3):  # one may be served by the spare vault; the others connect anew
+            assert await answer(node, private(TEXT, f"meanwhile {number}")) == first
+        assert len(vault_host.bridges()) <= 3, "a stranger got a process"
 
 
-def _closed(one: socket.socket) -> bool:
-    one.settimeout(0.05)
-    try:
-        return one.recv(200) == b""
-    except TimeoutError:
-        return False
-    except OSError:
-        return True
+async def test_who_does_not_prove_itself_in_time_is_dropped(vault_host: HostProcess) -> None:
+    with strangers(Address.parse(vault_host.address()), 4) as came:
+        for one in came:
+            assert await asyncio.to_thread(closes, one)
+
+
+async def test_who_knows_the_key_and_asks_for_nothing_is_dropped(key: Path, vault_host: HostProcess) -> None:
+    connection = Address.parse(vault_host.address()).connect(10)
+    await asyncio.to_thread(establish, connection, credentials_from(read_secret(key), "server"), 1000)
+    with connection:
+        assert await asyncio.to_thread(closes, connection)
 
 
 async def test_a_vault_host_that_dies_is_a_typed_error_and_leaves_nothing(
@@ -212,15 +211,15 @@ async def test_a_vault_host_that_dies_is_a_typed_error_and_leaves_nothing(
             await node.close()
 
 
-async def test_a_forkserver_that_dies_over_there_comes_back(node: RealNode, vault_host: HostProcess) -> None:
+@pytest.mark.parametrize("who", ["cloister.forkserver", "cloister.link.network.doorkeeper"])
+async def test_what_dies_over_there_comes_back(node: RealNode, vault_host: HostProcess, who: str) -> None:
     before = await answer(node, private(TEXT, "a"))
-    forkserver = next(one for one in vault_host.children() if runs(one, "cloister.forkserver"))
-    forkserver.kill()
+    next(one for one in vault_host.children() if runs(one, who)).kill()
     end = time.monotonic() + 240
     while True:
         try:
             assert await answer(node, private(TEXT, "b")) == before
             return
-        except ServiceUnavailable:
+        except (ServiceUnavailable, VaultLost):
             assert time.monotonic() < end
             await asyncio.sleep(0.2)

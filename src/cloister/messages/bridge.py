@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from cloister.messages.prompts import _Silent
-from cloister.messages.vault import CoresDone, LeaseCores, WantCores
+from cloister.messages.vault import CoresDone, WantCores
 
 Role = Literal["server", "vault_host"]
 """The server connects, the vault host listens."""
@@ -60,15 +60,19 @@ class Connect(Struct, frozen=True, tag="connect", forbid_unknown_fields=True):
 
 
 class Accept(Struct, frozen=True, tag="accept", forbid_unknown_fields=True):
-    """Vault host → vault bridge, with a connection: find out who it is. `request` is what the peer must ask for."""
+    """Vault host → doorkeeper, with a listening socket: find out who comes. `request` is what a peer must ask for."""
 
     credentials: Credentials
     request: VaultRequest
     allow_degraded: bool = False
 
 
+class Arrived(Struct, frozen=True, tag="arrived", forbid_unknown_fields=True):
+    """Doorkeeper → vault host, with a bridge's pidfd and our end of the socket to it: its peer knows the key."""
+
+
 class Admitted(Struct, frozen=True, tag="admitted", forbid_unknown_fields=True):
-    """Vault bridge → vault host: the peer knows the key and asks for what we have. Fork a vault."""
+    """Vault bridge → vault host: the peer asks for what we have. Fork a vault."""
 
 
 class UseVault(Struct, frozen=True, tag="use_vault", forbid_unknown_fields=True):
@@ -76,5 +80,4 @@ class UseVault(Struct, frozen=True, tag="use_vault", forbid_unknown_fields=True)
 
 
 ToServerBridge = Connect
-ToVaultBridge = Accept | UseVault | LeaseCores
 FromVaultBridge = Admitted | WantCores | CoresDone

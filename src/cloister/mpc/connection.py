@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from contextlib import suppress
 
@@ -31,6 +32,15 @@ class Connection:
         opening = asyncio.open_connection(str(address.host), address.port, ssl=tls)
         return cls(*await asyncio.wait_for(opening, patience_s), union)
 
+    @classmethod
+    async def accept(cls, accepted: socket.socket, tls: ssl.SSLContext, union: object) -> Connection:
+        """Raises OSError (ssl.SSLError among them)."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport, _ = await loop.connect_accepted_socket(lambda: protocol, accepted, ssl=tls)
+        return cls(reader, asyncio.StreamWriter(transport, protocol, reader, loop), union)
+
     @property
     def tls(self) -> ssl.SSLObject:
         """What is known of the other end's certificate."""
@@ -38,15 +48,16 @@ class Connection:
         return found
 
     async def receive(self, patience_s: float | None = None) -> msgspec.Struct | None:
-        """Raises ProtocolError for garbage, TimeoutError past the deadline."""
-        while not self._waiting:
-            try:
-                data = await asyncio.wait_for(self._reader.read(1 << 18), patience_s)
-            except (OSError, asyncio.IncompleteReadError):
-                return None
-            if not data:
-                return None
-            self._waiting = self._frames.feed(data)
+        """Raises ProtocolError for garbage, TimeoutError when no whole message has come by the deadline."""
+        async with asyncio.timeout(patience_s):
+            while not self._waiting:
+                try:
+                    data = await self._reader.read(1 << 18)
+                except (OSError, asyncio.IncompleteReadError):
+                    return None
+                if not data:
+                    return None
+                self._waiting = self._frames.feed(data)
         return self._waiting.pop(0)
 
     def post(self, message: msgspec.Struct) -> None:

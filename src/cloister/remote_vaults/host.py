@@ -1,4 +1,4 @@
-"""The vault host: sealed weights, a fork server, and a listening socket.
+"""The vault host: sealed weights, a fork server, and a doorkeeper at a listening socket.
 
 One vault computes at a time; the service that asks them computes elsewhere, on cores of its own. A fork server that
 ends takes all vaults with it and is started again; the servers see their connections end.
@@ -13,6 +13,7 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
@@ -22,10 +23,10 @@ from cloister.controller.forkserver import ForkServer
 from cloister.controller.weights import seal_weights
 from cloister.errors import CloisterError, ProtocolError, SetupError
 from cloister.link.memory import LinkMemory, LinkShape
-from cloister.link.network.address import Address, address_of, without_delay
+from cloister.link.network.address import Address, address_of
 from cloister.link.network.credentials import credentials_from, read_secret
 from cloister.link.network.handshake import digest_of, request_for, shape_of
-from cloister.messages.bridge import Accept, Admitted, FromVaultBridge, UseVault
+from cloister.messages.bridge import Accept, Admitted, Arrived, FromVaultBridge, UseVault
 from cloister.messages.lifecycle import Preloaded
 from cloister.messages.vault import CoresDone, WantCores
 from cloister.models.source import ModelFolder
@@ -34,17 +35,16 @@ from cloister.process.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
 
-VAULT_BRIDGE = "cloister.link.network.vault_bridge"
-HANDSHAKE_S = 15.0
-MOST_STRANGERS = 16
-"""Connections that have not yet proved who they are; more are closed at once."""
+DOORKEEPER = "cloister.link.network.doorkeeper"
+FIRST_MESSAGE_S = 10.0
+"""How long a peer that knows the key may take to ask for a vault."""
 
 SECONDS_BETWEEN_RESTARTS = 1.0
 WAIT_FOR_THE_KILLED_S = 2.0
 
 
 class Connection:
-    """One connection: its bridge and, once that has checked who it is, a vault of its own.
+    """One connection of a peer that knows the key: its bridge and, once it has asked for one, a vault of its own.
 
     Bridge and vault end together, and with the connection; `on_end` is then called once.
     """
@@ -52,37 +52,32 @@ class Connection:
     def __init__(
         self,
         number: int,
-        accepted: socket.socket,
-        order: Accept,
+        bridge: Child,
+        line: socket.socket,
+        shape: LinkShape,
         forkserver: ForkServer,
         core_lease: LeaseKeeper,
         on_end: Callable[[Connection], None],
     ) -> None:
         self.number = number
         self._forkserver = forkserver
-        self._shape = shape_of(order.request)
+        self._shape = shape
         self._core_lease = core_lease
         self._on_end = on_end
         self._open = True
         self._link: LinkMemory | None = None
         self._vault: Child | None = None
-        self._bridge, ours = start_module(VAULT_BRIDGE)
-        self._channel = Endpoint(ours, FromVaultBridge, self._receive, self.close)
-        self._channel.send(order, (accepted.fileno(),))
-        self._patience = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.give_up)
-
-    @property
-    def admitted(self) -> bool:
-        """Whether the peer has proved who it is."""
-        return self._vault is not None
+        self._bridge = bridge
+        self._channel = Endpoint(line, FromVaultBridge, self._receive, self.close)
+        self._patience = asyncio.get_running_loop().call_later(FIRST_MESSAGE_S, self.give_up)
 
     def send(self, message: msgspec.Struct) -> None:
         """The core lease gives the cores."""
         self._channel.send(message)
 
     def give_up(self) -> None:
-        """It takes too long: over its handshake, or with the cores."""
-        log.warning("A vault kept the cores too long." if self.admitted else "A stranger did not introduce itself.")
+        """It takes too long: over its first message, or with the cores."""
+        log.warning("A vault kept the cores too long." if self._vault else "A peer knew the key and asked for nothing.")
         self.close()
 
     def close(self, wait_s: float = 0.0) -> None:
@@ -131,7 +126,10 @@ class VaultHost:
         self._forkserver: ForkServer | None = None
         self._listener: socket.socket | None = None
         self._broken = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._doorkeeper: Child | None = None
+        self._door: Endpoint | None = None
+        self._reopening: asyncio.TimerHandle | None = None
+        self._keeping: asyncio.Task[None] | None = None
 
     async def start(self) -> Address:
         address = Address.parse(self._settings.listen)
@@ -148,16 +146,17 @@ class VaultHost:
         digest = await asyncio.to_thread(digest_of, self._weights)
         request = request_for(digest, LinkShape(facts.heads, facts.dim, facts.layers))
         order = Accept(self._credentials, request, self._settings.allow_degraded_sandbox)
-        self._listener.setblocking(False)
-        self._tasks = [asyncio.create_task(self._keep()), asyncio.create_task(self._accept(self._listener, order))]
+        self._open_door(order)
+        self._keeping = asyncio.create_task(self._keep())
         return address_of(self._listener)
 
     async def close(self) -> None:
         """End everything, and wait until it has ended."""
-        for task in self._tasks:
-            task.cancel()
+        if self._keeping:
+            self._keeping.cancel()
             with suppress(asyncio.CancelledError):
-                await task
+                await self._keeping
+        self._close_door(WAIT_FOR_THE_KILLED_S)
         if self._listener:
             self._listener.close()
         self._close_connections(WAIT_FOR_THE_KILLED_S)
@@ -199,29 +198,41 @@ class VaultHost:
                     log.error("The fork server does not start: %s.", type(reason).__name__)
                     await asyncio.sleep(SECONDS_BETWEEN_RESTARTS)
 
-    async def _accept(self, listener: socket.socket, order: Accept) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                accepted, _ = await loop.sock_accept(listener)
-            except OSError as reason:  # out of descriptors, say: those who are here stay
-                log.error("A connection cannot be accepted: %s.", type(reason).__name__)
-                await asyncio.sleep(SECONDS_BETWEEN_RESTARTS)
-                continue
-            with accepted:
-                self._take(accepted, order)
+    def _open_door(self, order: Accept) -> None:
+        """Start the doorkeeper; again after a while, should it end. Whoever comes meanwhile waits in the kernel."""
+        assert self._listener is not None
+        self._doorkeeper, ours = start_module(DOORKEEPER)
+        self._door = Endpoint(
+            ours, Arrived, partial(self._arrived, shape_of(order.request)), partial(self._shut, order)
+        )
+        self._door.send(order, (self._listener.fileno(),))
 
-    def _take(self, accepted: socket.socket, order: Accept) -> None:
+    def _shut(self, order: Accept) -> None:
+        log.error("The doorkeeper ended, and all connections with it; starting again.")
+        self._close_door()
+        self._reopening = asyncio.get_running_loop().call_later(SECONDS_BETWEEN_RESTARTS, self._open_door, order)
+
+    def _close_door(self, wait_s: float = 0.0) -> None:
+        if self._reopening:
+            self._reopening.cancel()
+        if self._door and self._doorkeeper:
+            self._door.close()
+            self._doorkeeper.kill(wait_s)
+
+    def _arrived(self, shape: LinkShape, _: Arrived) -> None:
         """Begin a connection, if there is room; else it is just closed."""
-        strangers = sum(not connection.admitted for connection in self._connections.values())
-        full = len(self._connections) >= self._settings.max_vaults or strangers >= MOST_STRANGERS
+        assert self._door is not None
+        bridge = Child()
+        bridge.born(self._door.take_descriptor())
+        line = socket.socket(fileno=self._door.take_descriptor())
+        full = len(self._connections) >= self._settings.max_vaults
         if full or self._forkserver is None:
             log.warning("A connection was turned away: %s.", "no room" if full else "no fork server")
+            line.close()
+            bridge.kill()
             return
-        accepted.setblocking(True)
-        without_delay(accepted)
-        number = next(self._numbers)
-        self._connections[number] = Connection(number, accepted, order, self._forkserver, self._core_lease, self._ended)
+        number, lease = next(self._numbers), self._core_lease
+        self._connections[number] = Connection(number, bridge, line, shape, self._forkserver, lease, self._ended)
 
     def _ended(self, connection: Connection) -> None:
         self._connections.pop(connection.number, None)

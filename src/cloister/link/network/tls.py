@@ -45,17 +45,21 @@ def establish(
         channel.shake_hands(monotonic() + patience_s)
     except TimeoutError:
         raise ProtocolError("The other side of a link did not introduce itself in time.") from None
-    except ssl.SSLError as reason:
-        raise ProtocolError(_in_our_words(reason)) from None
     except OSError:
         raise ProtocolError("The connection broke before both sides had introduced themselves.") from None
     return channel
 
 
 class SecureChannel:
-    """Made by `establish`. Any thread may send; one receives."""
+    """Made by `establish`, or by `advance` where nobody may wait. Any thread may send; one receives.
 
-    def __init__(self, connection: socket.socket, credentials: Credentials, limit: int) -> None:
+    It has no room for records before the other side has proved itself: strangers are many.
+    """
+
+    def __init__(
+        self, connection: socket.socket, credentials: Credentials, limit: int, context: ssl.SSLContext | None = None
+    ) -> None:
+        """`context`: what `context_for` made of the credentials, where many channels share it."""
         if not 0 < limit <= MAX_RECORD_BYTES:
             raise ProtocolError("A link's records would be longer than is allowed.")
         self._connection = connection
@@ -63,36 +67,71 @@ class SecureChannel:
         self._dead = self._ended = False
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         listens = credentials.role == "vault_host"
-        self._tls = _context(credentials).wrap_bio(self._incoming, self._outgoing, server_side=listens)
+        context = context or context_for(credentials)
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=listens)
         self._tls_lock = threading.Lock()  # one thread at a time may use an SSL object
         self._sending = threading.Lock()
         self._sent = 0
-        self._out = memoryview(bytearray(_HEAD.size + limit))
-        self._sealed = memoryview(bytearray(_READ_BYTES))
-        self._record = memoryview(bytearray(_HEAD.size + limit))
+        self._limit = limit
         self._filled = 0
-        self._zeros = bytes(_HEAD.size + limit)
+
+    def _make_room(self) -> None:
+        self._out = memoryview(bytearray(_HEAD.size + self._limit))
+        self._sealed = memoryview(bytearray(_READ_BYTES))
+        self._record = memoryview(bytearray(_HEAD.size + self._limit))
+        self._zeros = bytes(_HEAD.size + self._limit)
+
+    @property
+    def connection(self) -> socket.socket:
+        return self._connection
 
     def shake_hands(self, end: float) -> None:
-        done = False
+        done, received = False, b""
         while not done:
             try:
-                self._tls.do_handshake()
-                self._check_peer()
-                done = True
-            except ssl.SSLWantReadError:
-                pass
-            except ssl.SSLError:
+                done = self.advance(received)
+            except ProtocolError:
                 with suppress(OSError):
-                    self._connection.sendall(self._outgoing.read())  # the alert that says why
+                    self._connection.sendall(self.unsent())  # the alert that says why
                 raise
             if (left := end - monotonic()) <= 0:
                 raise TimeoutError
             self._connection.settimeout(left)
-            self._connection.sendall(self._outgoing.read())
+            self._connection.sendall(self.unsent())
             if not done:
-                self._read_connection()
+                received = self._hear()
         self._connection.settimeout(None)
+
+    def _hear(self) -> bytes:
+        with suppress(ConnectionError):
+            if received := self._connection.recv(_READ_BYTES):
+                return received
+        raise self._die("The connection was cut off.", CutOff)
+
+    def advance(self, received: bytes = b"") -> bool:
+        """One step of the handshake; whether the other side has now proved itself. What is to be said is `unsent`."""
+        self._incoming.write(received)
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLError as reason:
+            raise ProtocolError(_in_our_words(reason)) from None
+        try:
+            self._check_peer()
+        except ProtocolError:
+            self._outgoing.read()  # who is not the one we want learns nothing more
+            raise
+        self._make_room()
+        return True
+
+    def unsent(self) -> bytes:
+        """What the handshake has to say now."""
+        return self._outgoing.read()
+
+    def abandon(self) -> None:
+        """Forget the keys: in a forked process, those of another's channel."""
+        del self._tls, self._incoming, self._outgoing
 
     def send(self, *parts: bytes | bytearray | memoryview) -> None:
         """One record made of these parts."""
@@ -206,7 +245,8 @@ class SecureChannel:
         return kind(why)
 
 
-def _context(credentials: Credentials) -> ssl.SSLContext:
+def context_for(credentials: Credentials) -> ssl.SSLContext:
+    """TLS that proves us by these credentials and accepts the other role's certificate alone."""
     if ssl.OPENSSL_VERSION_INFO < (3, 0):
         raise ProtocolError("The network link needs OpenSSL 3.")
     listens = credentials.role == "vault_host"

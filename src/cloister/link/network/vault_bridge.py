@@ -1,6 +1,6 @@
-"""The vault bridge: `python -m cloister.link.network.vault_bridge FD`, started by a vault host for each connection.
+"""The vault bridge: forked by the doorkeeper for each peer that has proved to know the key.
 
-It checks who connects before anything else happens. Then it acts as the service on the link of a new vault, and as the
+It checks that the peer wants what is here. Then it acts as the service on the link of a new vault, and as the
 controller on its control socket: it passes the conversation on, except for the cores, which the vault host gives.
 """
 
@@ -14,11 +14,11 @@ from queue import SimpleQueue
 import msgspec
 
 from cloister.errors import ProtocolError
-from cloister.link.network.confine import confine, run_bridge
+from cloister.link.network.confine import confine
 from cloister.link.network.handshake import check_request, grant_vault, shape_of
-from cloister.link.network.records import CONTROL, CONTROL_BYTES, KIND, QUESTION, ServiceEnd, kind_of, longest_record
-from cloister.link.network.tls import CutOff, SecureChannel, establish
-from cloister.messages.bridge import Accept, Admitted, ToVaultBridge, UseVault
+from cloister.link.network.records import CONTROL, CONTROL_BYTES, KIND, QUESTION, ServiceEnd, kind_of
+from cloister.link.network.tls import CutOff, SecureChannel
+from cloister.messages.bridge import Accept, Admitted, UseVault
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.vault import CoresDone, FromVault, LeaseCores, ToVault, WantCores
 from cloister.process.blocking import BlockingEndpoint
@@ -27,25 +27,19 @@ RECEIVE_BYTES = 1 << 18
 MAX_UNSENT_FRAMES = 4096
 
 
-def _serve(host: socket.socket) -> None:
-    line: BlockingEndpoint[ToVaultBridge] = BlockingEndpoint(host, ToVaultBridge)
-    order = line.next()
-    if not isinstance(order, Accept):
-        return
-    [descriptor] = line.take_descriptors(1)
-    connection = socket.socket(fileno=descriptor)
-    shape = shape_of(order.request)
-    channel = establish(connection, order.credentials, longest_record(shape))
+def carry(host: socket.socket, channel: SecureChannel, order: Accept) -> None:
+    """The whole life of a bridge whose peer has proved itself; it has as long as the vault host lets it."""
     check_request(channel, order.request)
+    line: BlockingEndpoint[UseVault] = BlockingEndpoint(host, UseVault)
     line.send(Admitted())
-    if not isinstance(line.next(), UseVault):
+    if line.next() is None:
         return
     question, answer, control = line.take_descriptors(3)
     vault = socket.socket(fileno=control)
-    bridge = VaultBridge(host, vault, ServiceEnd(shape, question, answer), channel)
+    bridge = VaultBridge(host, vault, ServiceEnd(shape_of(order.request), question, answer), channel)
     grant_vault(channel)
     loops = (bridge.from_server, bridge.from_vault, bridge.to_vault)
-    keep = (host.fileno(), connection.fileno(), vault.fileno())
+    keep = (host.fileno(), channel.connection.fileno(), vault.fileno())
     confine(loops, keep, allow_degraded=order.allow_degraded)
 
 
@@ -126,7 +120,3 @@ class VaultBridge:
         mark = KIND.pack(CONTROL)
         for at in range(0, len(frame), CONTROL_BYTES):
             self._channel.send(mark, memoryview(frame)[at : at + CONTROL_BYTES])
-
-
-if __name__ == "__main__":
-    run_bridge("bridge-far", _serve)

@@ -11,12 +11,14 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import NoReturn
 
 from cloister.errors import CloisterError, PartyLost, ProtocolError, SetupError, Unauthorized
 from cloister.link.network.address import Address
+from cloister.link.network.door import Door
 from cloister.messages.mpc import (
     VERSION,
     AskStatus,
@@ -73,19 +75,18 @@ class Party:
         """Opens the port and serves epochs until told to stop; then ends all that this party started."""
         address = Address.parse(self._config.party[self._rank].control)
         try:
-            server = await asyncio.start_server(
-                self._welcome, str(address.host), address.port, ssl=self._server_tls, ssl_handshake_timeout=HELLO_S
-            )
+            listener = address.listen()
         except OSError as reason:
             raise SetupError(
                 f"Cannot listen on {address}: {reason.strerror}.", hint="Is another party there?"
             ) from None
         log.info("Party %d listens on %s.", self._rank, address)
-        tasks = [asyncio.create_task(self._epochs.run()), asyncio.create_task(self._watch())]
+        door = Door(listener, self._prove, self._admit)
+        tasks = [asyncio.create_task(work) for work in (door.run(), self._epochs.run(), self._watch())]
         try:
             await stop.wait()
         finally:
-            server.close()
+            listener.close()
             tasks += self._visits
             for task in tasks:
                 task.cancel()
@@ -138,17 +139,26 @@ class Party:
 
     # Who connects to us.
 
-    async def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connection = Connection(reader, writer, FromVisitor)
-        task = asyncio.current_task()
-        assert task is not None
+    async def _prove(self, accepted: socket.socket) -> tuple[Connection, Role]:
+        connection = await Connection.accept(accepted, self._server_tls, FromVisitor)
+        try:
+            return connection, role_of(connection.tls)
+        except CloisterError:
+            connection.abort()
+            raise
+
+    def _admit(self, visitor: tuple[Connection, Role]) -> None:
+        connection, role = visitor
         if len(self._visits) >= self._config.limits.connections:
             log.warning("A connection was turned away: too many.")
             connection.abort()
             return
+        task = asyncio.create_task(self._serve_visitor(connection, role))
         self._visits.add(task)
+        task.add_done_callback(self._visits.discard)
+
+    async def _serve_visitor(self, connection: Connection, role: Role) -> None:
         try:
-            role = role_of(connection.tls)
             log.info("Connected: %s.", role.uri)
             if role.kind != "party":
                 await self._serve_dealer(connection, role)
@@ -162,7 +172,6 @@ class Party:
         except (TimeoutError, OSError) as reason:
             log.warning("A connection was ended: %s.", type(reason).__name__)
         finally:
-            self._visits.discard(task)
             connection.close()
 
     async def _serve_dealer(self, connection: Connection, role: Role) -> None:

@@ -15,7 +15,7 @@ import hmac
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,14 +23,14 @@ from typing import Any, cast
 
 from cloister.errors import CloisterError, ProtocolError
 from cloister.link.network.address import Address, without_delay
+from cloister.link.network.door import Door
 from cloister.messages.mpc import Established, Listening, StartTunnel, ToTunnel
 from cloister.mpc.certificates import Credentials, Role, check_pin, client_tls, require, role_of, server_tls
 from cloister.mpc.config import PartiesConfig, decode_settings
 from cloister.mpc.connection import Connection
 from cloister.process.hardening import begin_child
 
-MOST_HANDSHAKES = 16
-HANDSHAKE_S = 10.0
+DIAL_S = 10.0
 _ENOUGH = 1 << 22
 
 
@@ -48,7 +48,6 @@ class Tunnel:
         self._server_tls = server_tls(authority, own)
         self._client_tls = client_tls(authority, own)
         self._loop = asyncio.get_running_loop()
-        self._handshakes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self.established = False
 
@@ -56,38 +55,20 @@ class Tunnel:
         """Listen on the network, and on one socket per peer for the engine."""
         for rank, place in enumerate(self._config.party):
             if rank == self._rank:
-                self._begin(self._welcome(Address.parse(place.link).listen(), self._admit))
+                self._begin(Door(Address.parse(place.link).listen(), self._prove, self._admit).run())
                 continue
             inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             inner.bind(str(self._folder / f"to-{rank}.sock"))
             inner.listen()
-            self._begin(self._welcome(inner, partial(self._dial, rank)))
+            # The engine is no stranger, but it too tries in vain while its peer is not up.
+            self._begin(Door(inner, partial(self._dial, rank), _carry, patience_s=DIAL_S, report=False).run())
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _welcome(self, listener: socket.socket, receive: Callable[[socket.socket], Awaitable[None]]) -> None:
-        listener.setblocking(False)
-        while True:
-            connection, _ = await self._loop.sock_accept(listener)
-            if self._handshakes == MOST_HANDSHAKES:
-                connection.close()
-            else:
-                self._handshakes += 1
-                self._begin(self._handle(connection, receive))
-
-    async def _handle(self, connection: socket.socket, receive: Callable[[socket.socket], Awaitable[None]]) -> None:
-        try:
-            async with asyncio.timeout(HANDSHAKE_S):
-                await receive(connection)
-        except (OSError, CloisterError):  # a stranger, or a peer that is not up yet: it loses this connection only
-            connection.close()
-        finally:
-            self._handshakes -= 1
-
-    async def _admit(self, connection: socket.socket) -> None:
+    async def _prove(self, connection: socket.socket) -> End:
         """Another party's tunnel connects: checks who it is, and that it is of this epoch."""
         without_delay(connection)
         _, secure = await self._loop.connect_accepted_socket(self._end, connection, ssl=self._server_tls)
@@ -100,13 +81,23 @@ class Tunnel:
             check_pin(tls, self._config.party[int(role.name)].fingerprint)
             if not hmac.compare_digest(await secure.receive(len(self._key)), self._key):
                 raise ProtocolError("A connection of another epoch.")
-            _, engine = await self._loop.create_unix_connection(self._end, str(self._folder / "engine.sock"))
         except BaseException:
             secure.transport.abort()
             raise
-        secure.carry_to(engine)
+        return secure
 
-    async def _dial(self, rank: int, connection: socket.socket) -> None:
+    def _admit(self, secure: End) -> None:
+        self._begin(self._carry_to_engine(secure))
+
+    async def _carry_to_engine(self, secure: End) -> None:
+        try:
+            _, engine = await self._loop.create_unix_connection(self._end, str(self._folder / "engine.sock"))
+        except OSError:  # the engine is not up yet: the peer's tries again
+            secure.transport.abort()
+        else:
+            secure.carry_to(engine)
+
+    async def _dial(self, rank: int, connection: socket.socket) -> tuple[End, End]:
         """Our engine connects to another party's."""
         place = self._config.party[rank]
         address = Address.parse(place.link)
@@ -121,7 +112,7 @@ class Tunnel:
         except BaseException:
             secure.transport.abort()
             raise
-        secure.carry_to(engine)
+        return secure, engine
 
     def _end(self) -> End:
         return End(self._pair_ended)
@@ -192,6 +183,11 @@ class End(asyncio.Protocol):
         if self._other is not None:
             self._other.transport.close()
             self._pair_ended()
+
+
+def _carry(ends: tuple[End, End]) -> None:
+    one, other = ends
+    one.carry_to(other)
 
 
 async def serve(party: socket.socket) -> None:

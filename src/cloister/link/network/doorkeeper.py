@@ -1,0 +1,106 @@
+"""The doorkeeper of a vault host: `python -m cloister.link.network.doorkeeper FD`, one for all who connect.
+
+It shakes hands with everybody at once and starts nothing for a stranger. For each peer that proves to know the key it
+forks a vault bridge, which takes over the connection with its TLS keys, and forgets both itself. So it never sees a
+record, and a bridge has no other connection's keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from contextlib import suppress
+from typing import NoReturn
+from weakref import WeakSet
+
+from cloister.errors import ProtocolError
+from cloister.link.network.address import without_delay
+from cloister.link.network.confine import run_bridge, say
+from cloister.link.network.door import Door
+from cloister.link.network.handshake import shape_of
+from cloister.link.network.records import longest_record
+from cloister.link.network.tls import SecureChannel, context_for
+from cloister.link.network.vault_bridge import carry
+from cloister.messages.bridge import Accept, Arrived
+from cloister.process.blocking import BlockingEndpoint
+from cloister.process.hardening import die_with_parent, name_process
+from cloister.process.sandbox.resources import close_all_but
+
+READ_BYTES = 1 << 14
+
+
+def _serve(host: socket.socket) -> None:
+    line: BlockingEndpoint[Accept] = BlockingEndpoint(host, Accept)
+    if (order := line.next()) is None:
+        return
+    listener = socket.socket(fileno=line.take_descriptors(1)[0])
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the vault host waits for bridges, and the kernel buries them
+    keeper = Doorkeeper(line, order)
+    asyncio.run(keeper.keep(listener))
+
+
+class Doorkeeper:
+    """Ends with the vault host, and all bridges with it."""
+
+    def __init__(self, host: BlockingEndpoint[Accept], order: Accept) -> None:
+        self._host = host
+        self._order = order
+        self._context = context_for(order.credentials)
+        self._limit = longest_record(shape_of(order.request))
+        self._channels: WeakSet[SecureChannel] = WeakSet()
+
+    async def keep(self, listener: socket.socket) -> None:
+        await Door(listener, self._prove, self._admit).run()
+
+    async def _prove(self, connection: socket.socket) -> SecureChannel:
+        without_delay(connection)
+        channel = SecureChannel(connection, self._order.credentials, self._limit, self._context)
+        self._channels.add(channel)
+        loop = asyncio.get_running_loop()
+        proved, received = False, b""
+        while not proved:
+            try:
+                proved = channel.advance(received)
+            except ProtocolError:
+                with suppress(OSError):
+                    connection.send(channel.unsent())  # the alert that says why
+                raise
+            await loop.sock_sendall(connection, channel.unsent())
+            if not proved and not (received := await loop.sock_recv(connection, READ_BYTES)):
+                raise ProtocolError("A stranger hung up.")
+        return channel
+
+    def _admit(self, channel: SecureChannel) -> None:
+        ours, theirs = socket.socketpair()
+        with channel.connection, ours, theirs:
+            try:
+                pid = os.fork()
+                if not pid:
+                    self._become_bridge(theirs, channel)
+                pidfd = os.pidfd_open(pid)
+            except OSError as reason:  # too many processes, or it has ended already
+                say(reason)
+                return
+            self._host.send(Arrived(), pidfd, ours.fileno())
+            os.close(pidfd)
+
+    def _become_bridge(self, host: socket.socket, channel: SecureChannel) -> NoReturn:
+        """In the forked process. The event loop is the parent's: nothing here may touch it, or return to it."""
+        try:
+            die_with_parent()
+            close_all_but({0, 1, 2, host.fileno(), channel.connection.fileno()})
+            for other in set(self._channels) - {channel}:
+                other.abandon()
+            name_process("bridge-far", forked=True)
+            channel.connection.setblocking(True)
+            carry(host, channel, self._order)
+        except BaseException as reason:
+            say(reason if isinstance(reason, Exception) else ProtocolError("A bridge was interrupted."))
+        finally:
+            os._exit(1)
+
+
+if __name__ == "__main__":
+    run_bridge("doorkeeper", _serve)
