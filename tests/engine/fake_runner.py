@@ -86,6 +86,10 @@ class FakeRunner(Runner, LinkAsker):
         self.most_tokens = 0
         self.fail_next: Exception | None = None
 
+    def wipe(self, blocks: Sequence[int]) -> None:
+        for cells in (self.tokens, self.rotations):
+            cells.reshape(self.num_blocks, -1)[list(blocks)] = -1
+
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         if self.fail_next is not None:
             error, self.fail_next = self.fail_next, None

@@ -23,6 +23,17 @@ def test_a_block_is_free_when_its_last_holder_lets_go():
     assert pool.free == 1
 
 
+def test_blocks_are_wiped_when_their_last_holder_lets_go_and_before_they_are_free():
+    wiped: list[tuple[list[int], int]] = []
+    pool = BlockPool(3, lambda blocks: wiped.append((blocks, pool.free)))
+    blocks = pool.allocate(2)
+    pool.retain(blocks[:1])
+    pool.release(blocks)
+    assert wiped == [(blocks[1:], 1)]
+    pool.release(blocks[:1])
+    assert wiped[1:] == [(blocks[:1], 2)] and pool.free == 3
+
+
 def test_freeing_twice_raises_and_changes_nothing():
     pool = BlockPool(2)
     blocks = pool.allocate(1)

@@ -106,8 +106,8 @@ class Controller:
         number = next(self._numbers)
         ours, theirs = socket.socketpair()
         link = LinkMemory(self.shape) if role == "vault" else None
-        with theirs:
-            descriptors = (theirs.fileno(), *(link.vault_descriptors if link else ()))
+        with theirs, open(os.devnull, "r+b", buffering=0) as null:
+            descriptors = (theirs.fileno(), null.fileno(), *(link.vault_descriptors if link else ()))
             self.line.send(Spawn(number, role), descriptors=descriptors)
         born = self.line.hear()
         assert isinstance(born, Spawned) and born.child == number

@@ -8,6 +8,7 @@ layers of the sandbox to leave out.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import functools
 import importlib
 import json
@@ -26,6 +27,7 @@ from tests.process.sandbox import attempts
 
 NOT_IMPORTED = "wave"
 LINK_DESCRIPTORS = 2
+FIONBIO = 0x5421
 _PROBED_DESCRIPTORS = range(3, 1200)
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -87,6 +89,17 @@ def speak_to_standard_output(here: Here) -> None:
     for standard in (1, 2):
         os.write(standard, b"a secret\n")
     print("a secret", file=sys.__stderr__, flush=True)
+
+
+def signal_by_file_flags(here: Here) -> None:
+    """A flag of an open file is seen by all who share it."""
+    for standard in (0, 1, 2):
+        fcntl.ioctl(standard, FIONBIO, b"\1\0\0\0")
+
+
+def see_file_flags(here: Here) -> None:
+    if not any(fcntl.fcntl(standard, fcntl.F_GETFL) & os.O_NONBLOCK for standard in (0, 1, 2)):
+        raise OSError("nobody has signalled")
 
 
 # ---- other processes
@@ -226,6 +239,7 @@ ATTEMPTS: dict[str, Callable[[Here], None]] = {
     one.__name__: one
     for one in (
         *(open_netlink, open_vsock, connect_control, send_descriptor, speak_to_standard_output),
+        *(signal_by_file_flags, see_file_flags),
         *(signal_others, trace_others, read_memory_of_others, read_environment_of_others),
         *(map_by_guessed_descriptor, open_descriptors_of_others, write_weights, make_weights_writable),
         *(write_by_guessed_descriptor, write_question_from_vault, make_question_writable_in_vault),

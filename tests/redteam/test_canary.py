@@ -188,6 +188,17 @@ def test_the_search_finds_what_the_service_is_given(node: Node) -> None:
     assert not any(name.startswith("vault ") for name in holders)
 
 
+def test_at_open_nothing_is_left_either(node: Node) -> None:
+    """The service and who speaks HTTP were given the tokens: whole answers, and ones cut short by the client."""
+    secret = node.secret()
+    for path, prompt in four_ways(secret):
+        assert node.ask(path, prompt, protection="open", max_tokens=4).status_code == 200
+        with node.answering(path, prompt, protection="open"):
+            pass
+    assert node.ask(path, prompt, protection="open", max_tokens=1).status_code == 200  # read in its last step
+    assert node.holders(secret) == {}
+
+
 def kill_the_vault_at_work(family: Family) -> None:
     """The one that has computed: the others are spare."""
     os.kill(max(family.vaults, key=lambda pid: sum(psutil.Process(pid).cpu_times()[:2])), signal.SIGKILL)

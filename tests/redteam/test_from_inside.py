@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 SETTINGS = EngineSettings(dtype="fp32", threads=2, kv_cache_mib=4, vault_kv_mib=4, chunk_tokens=32)
 OF_VAULT = {"write_question_from_vault", "make_question_writable_in_vault"}
 OF_SERVICE = {name for name in ATTEMPTS if name.endswith("_service")}
-HARMLESS = {"speak_to_standard_output", "write_question_from_service"}
+HARMLESS = {"speak_to_standard_output", "write_question_from_service", "signal_by_file_flags"}
 """These succeed, to no effect or rightly so; they have tests of their own."""
 
 WITHOUT: dict[str, frozenset[Layer]] = {
@@ -137,6 +137,12 @@ def test_it_is_refused_or_ends_whoever_tries(node: Node, name: str, role: Role) 
 def test_what_it_prints_reaches_nobody(node: Node, role: Role) -> None:
     node.attempt("speak_to_standard_output", role)
     assert b"secret" not in node.output.read_bytes()
+
+
+@pytest.mark.parametrize("role", ["vault", "service"])
+def test_flags_of_its_files_are_seen_by_no_sibling(node: Node, role: Role) -> None:
+    assert node.attempt("signal_by_file_flags", "vault").succeeded
+    assert not node.attempt("see_file_flags", role).succeeded
 
 
 def test_the_service_writes_its_own_piece_of_a_link(node: Node) -> None:

@@ -95,6 +95,17 @@ def test_whole_answers_and_failures_leave_nothing(node: SealedNode) -> None:
     assert node.holders(secret) == {}
 
 
+def test_at_open_nothing_is_left_either(node: SealedNode) -> None:
+    """The sealed API reads the prompt and the service computes it; both forget."""
+    secret = node.secret()
+    for path, prompt in four_ways(secret):
+        assert node.whole(path, prompt, protection="open", max_tokens=4)[0] == 200
+        with node.sealed(path, prompt, protection="open"):
+            pass
+    assert node.whole(path, prompt, protection="open", max_tokens=1)[0] == 200
+    assert node.holders(secret) == {}
+
+
 def test_the_gateway_never_has_the_answers_text(node: SealedNode) -> None:
     prompt = [{"role": "user", "content": f"Tell a story of {node.secret().text[:8]} the dragon."}]
     said = json.loads(node.whole(CHAT, prompt, temperature=0, max_tokens=80)[1])["choices"][0]["message"]["content"]

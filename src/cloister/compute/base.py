@@ -39,6 +39,10 @@ class KVCache(ABC):
     blocks: int
     dtype: torch.dtype
 
+    @abstractmethod
+    def wipe(self, blocks: Sequence[int]) -> None:
+        """Overwrite the keys and values of these blocks."""
+
 
 class AttentionShape:
     """What a link's two ends must know of a model. Every decoder has it."""
@@ -147,6 +151,10 @@ class Kernels(ABC):
 
     def take_short_turns(self) -> None:
         """The calling thread will wake vaults at every layer: those it wakes wait until it has woken all."""
+        return None
+
+    def forget(self) -> None:
+        """Overwrite what is left of the steps so far outside the cache, where anything is kept between them."""
         return None
 
     @property

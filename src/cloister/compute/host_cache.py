@@ -6,6 +6,7 @@ Keys of a block lie as [kv head][dim][16], values as [kv head][16][dim]: the ord
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -24,6 +25,11 @@ class HostCache(KVCache):
         size = (blocks, shape.layers, shape.kv_heads)
         self._keys = _zeros(*size, shape.dim, BLOCK_TOKENS, dtype=dtype)
         self._values = _zeros(*size, BLOCK_TOKENS, shape.dim, dtype=dtype)
+
+    def wipe(self, blocks: Sequence[int]) -> None:
+        for block in blocks:
+            self._keys[block].zero_()
+            self._values[block].zero_()
 
     @property
     def bytes_per_layer(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import socket
 from collections.abc import Callable
 from typing import Literal
@@ -47,7 +48,6 @@ class ForkServer:
             Preloaded,
             hear=self._receive,
             on_end=self._ended,
-            wiping=False,  # no user data is there, and its children seal themselves
         )
 
     async def preload(
@@ -59,12 +59,15 @@ class ForkServer:
         return await self._handle.ready
 
     def spawn(self, role: Literal["service", "vault"], *descriptors: int) -> tuple[Child, socket.socket]:
-        """Have a child forked with these descriptors beside its control socket; our end of that socket."""
+        """Have a child forked with these descriptors beside its control socket; our end of that socket.
+
+        It gets a /dev/null of its own: there is none where it lives.
+        """
         number, child = next(self._numbers), Child()
         self._unborn[number] = child
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._handle.send(Spawn(number, role), (theirs.fileno(), *descriptors))
+        with theirs, open(os.devnull, "r+b", buffering=0) as null:
+            self._handle.send(Spawn(number, role), (theirs.fileno(), null.fileno(), *descriptors))
         return child, ours
 
     async def close(self) -> None:

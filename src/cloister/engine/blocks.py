@@ -7,14 +7,18 @@ another's prompts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 
 class BlockPool:
-    """`total` blocks with reference counts; a block is free again when its last holder releases it."""
+    """`total` blocks with reference counts; a block is free again when its last holder releases it.
 
-    def __init__(self, total: int) -> None:
+    `wipe` gets the blocks that are about to be free: what they held is a function of somebody's prompt.
+    """
+
+    def __init__(self, total: int, wipe: Callable[[list[int]], None] = lambda _: None) -> None:
         self.total = total
+        self._wipe = wipe
         self._free = list(range(total - 1, -1, -1))
         self._references = [0] * total
 
@@ -42,12 +46,16 @@ class BlockPool:
             self._references[block] += 1
 
     def release(self, blocks: Iterable[int]) -> None:
+        ended: list[int] = []
         for block in blocks:
             if self._references[block] == 0:
                 raise RuntimeError(f"Block {block} is already free.")
             self._references[block] -= 1
             if self._references[block] == 0:
-                self._free.append(block)
+                ended.append(block)
+        if ended:
+            self._wipe(ended)
+            self._free += ended
 
 
 class PrefixCache:

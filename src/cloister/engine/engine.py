@@ -43,7 +43,7 @@ class Engine:
 
     def __init__(self, runner: Runner, settings: EngineSettings, prefix: PrefixCache | None = None) -> None:
         self._runner = runner
-        self._pool = BlockPool(runner.num_blocks)
+        self._pool = BlockPool(runner.num_blocks, runner.wipe)
         self._asker = runner.asker
         prefix = PrefixCache() if prefix is None else prefix
         prefix.attach(self._pool, runner.block_tokens)

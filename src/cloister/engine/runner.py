@@ -40,6 +40,10 @@ class Runner(ABC):
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         """Write the chunks' keys and values into the cache; return fp32 logits of the wanted rows, in order."""
 
+    @abstractmethod
+    def wipe(self, blocks: Sequence[int]) -> None:
+        """Nobody needs these blocks any more: leave nothing of what was computed into them."""
+
     @property
     def seconds(self) -> dict[str, float]:
         """Time spent so far in each phase of the layers (compute.base.PHASES), where it is measured."""
@@ -74,6 +78,11 @@ class ModelRunner(Runner):
         batch = lay_out(chunks, self._decoder.queries_per_kv_head)
         hidden = self._decoder.hidden(batch, self._cache, self.asker)
         return self._decoder.logits(hidden[_wanted_rows(chunks)])
+
+    def wipe(self, blocks: Sequence[int]) -> None:
+        """With the blocks goes the scratch: rows of a long chunk stay there under those of shorter ones."""
+        self._cache.wipe(blocks)
+        self._decoder.kernels.forget()
 
     @property
     def seconds(self) -> dict[str, float]:

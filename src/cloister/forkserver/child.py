@@ -30,14 +30,15 @@ from cloister.models.source import open_folder
 from cloister.process.hardening import name_process
 from cloister.process.sandbox.layers import Profile
 from cloister.process.sandbox.namespaces import enter_own
+from cloister.process.sandbox.resources import use_null
 from cloister.process.sandbox.seal import seal
 from cloister.prompts.reading import PromptReading
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.service import process as service
 from cloister.vault import process as vault
 
-DESCRIPTORS = {"service": 1, "vault": 3}
-"""How many come with the order for a child: its control socket, and a vault's link."""
+DESCRIPTORS = {"service": 2, "vault": 4}
+"""How many come with the order for a child: its control socket, a /dev/null of its own, and a vault's link."""
 
 MIB = 1 << 20
 VAULT_BEYOND_KV = 64 * MIB
@@ -95,6 +96,7 @@ def live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], *, allow_d
 def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_degraded: bool) -> None:
     control = socket.socket(fileno=descriptors[0])
     try:
+        use_null(descriptors[1])
         name_process(spawn.role, forked=True)
         enter_own()
         model.decoder.kernels.start_team(model.settings.threads)
@@ -109,7 +111,7 @@ def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_deg
 
 
 def _vault(model: PreloadedModel, descriptors: list[int]) -> tuple[Role, set[int], int]:
-    _, question, answer = descriptors
+    _, _, question, answer = descriptors
     made = vault.prepare(model.decoder, model.reading, model.settings, question, answer)
     return made.run, made.descriptors, VAULT_BEYOND_KV + model.scratch_bytes
 

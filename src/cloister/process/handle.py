@@ -101,9 +101,8 @@ class ModuleHandle(Handle[Ready]):
         hear: Callable[[msgspec.Struct], None] | None = None,
         on_end: Callable[[], None] | None = None,
         lost: CloisterError | None = None,
-        wiping: bool = True,
     ) -> None:
-        self._module, ours = start_module(module, wiping=wiping)
+        self._module, ours = start_module(module)
         super().__init__(name, self._module, ours, says, ready, hear=hear, on_end=on_end, lost=lost)
 
     async def ends(self) -> None:

@@ -312,7 +312,7 @@ def _describe(folder: Path) -> dict[str, Any]:
 
 def _build(described: Mapping[str, Any], folder: Path) -> tokenizers.Tokenizer:
     try:
-        return tokenizers.Tokenizer.from_str(json.dumps(described))
+        return _forgetful(tokenizers.Tokenizer.from_str(json.dumps(described)))
     except Exception as wrong:  # the package raises bare Exception
         raise ModelCorrupt(
             f"{folder / 'tokenizer.json'} is not a tokenizer.", hint="Fetch or convert the model again."
@@ -322,7 +322,19 @@ def _build(described: Mapping[str, Any], folder: Path) -> tokenizers.Tokenizer:
 def _without_added(described: Mapping[str, Any], names: Mapping[str, int]) -> tokenizers.Tokenizer:
     kept = [token for token in described.get("added_tokens", []) if token["content"] not in names]
     # The post-processor may name tokens that are gone; nothing here adds any.
-    return tokenizers.Tokenizer.from_str(json.dumps({**described, "added_tokens": kept, "post_processor": None}))
+    plain = {**described, "added_tokens": kept, "post_processor": None}
+    return _forgetful(tokenizers.Tokenizer.from_str(json.dumps(plain)))
+
+
+def _forgetful(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """One that keeps no word. The package's models remember those they have split, for as long as the process lives.
+
+    Clearing that memory leaves words behind (tokenizers 0.23), so there is none from the start. Models without one
+    cannot be asked.
+    """
+    if (resize := getattr(backend.model, "_resize_cache", None)) is not None:
+        resize(0)
+    return backend
 
 
 def _read_json(path: Path) -> dict[str, Any]:

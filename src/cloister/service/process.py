@@ -58,16 +58,20 @@ class Service:
         try:
             while True:
                 self._send(control)
-                messages = inbox.receive(wait=self._paused or not self._engine.has_work)
-                if messages is None:
+                if not self._take(inbox):
                     return
-                for message in messages:
-                    self._hear(message, inbox)
                 self._compute()
         except ConnectionError:
             return  # hung up while we were speaking
         finally:
             inbox.close()
+
+    def _take(self, inbox: BlockingEndpoint[ToSealedService]) -> bool:
+        """Whether the controller is there. A frame of its own: no message is held while the next is awaited."""
+        messages = inbox.receive(wait=self._paused or not self._engine.has_work)
+        for message in messages or ():
+            self._hear(message, inbox)
+        return messages is not None
 
     def _send(self, control: socket.socket) -> None:
         if self._replies:

@@ -132,6 +132,12 @@ class NativeKernels(Kernels):
     def take_short_turns(self) -> None:
         self.library.cloister_take_short_turns()
 
+    def forget(self) -> None:
+        """The scratch, and the last batch, which holds its tokens."""
+        for buffer in self._buffers.values():
+            buffer.zero_()
+        self._prepared = self._asked = None
+
     @property
     def seconds(self) -> dict[str, float]:
         return {name: ns / 1e9 for name, ns in zip(PHASES, self._phases, strict=True)}

@@ -25,6 +25,13 @@ def hold_null() -> None:
         _null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
 
 
+def use_null(descriptor: int) -> None:
+    """Take this /dev/null for `silence_standard` instead: one that is inherited is shared with every sibling, and the
+    flags of an open file are a channel between all who share it."""
+    global _null
+    _null = descriptor
+
+
 def silence_standard(keep: Collection[int]) -> None:
     """Standard input, output and error become /dev/null, but for those to keep."""
     if _null is None:
