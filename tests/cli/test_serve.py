@@ -96,6 +96,9 @@ def test_its_processes_show_what_they_are_and_nothing_of_who_uses_them(server: S
     assert names == fronts | {"cl-keeper", "cl-forkserver", "cl-service", "cl-vault"}
     told = " ".join(word for one in processes for word in one.cmdline())
     assert "cloister vault" in told and "cloister service" in told and "a-session" not in told
+    [gateway] = [one for one in processes if is_gateway(one)]
+    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{gateway.pid}/status").read_text().splitlines())
+    assert (status["Seccomp"], status["NoNewPrivs"], int(status["CapEff"], 16)) == ("2", "1", 0)
 
 
 @pytest.mark.slow

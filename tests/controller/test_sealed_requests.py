@@ -24,7 +24,18 @@ from cloister.controller.requests import wide
 from cloister.controller.sealed_requests import ChannelKeys, SealedRequests
 from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.frontend import Ask, AskSealed, FromGateway, Leave, Sealed, SealedPart, Serve, Taken, ToSealedApi
+from cloister.messages.frontend import (
+    Ask,
+    AskSealed,
+    FromGateway,
+    Leave,
+    Mishap,
+    Sealed,
+    SealedPart,
+    Serve,
+    Taken,
+    ToSealedApi,
+)
 from cloister.messages.generation import Accepted, Cancel, Failed, SamplingParams, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.vault import Confide, Understood
@@ -112,6 +123,20 @@ def test_prompts_and_their_key_are_forgotten_when_the_answer_begins(room: Room) 
     assert kept.prompts == () and kept.prompt_key == bytes(32)
     with pytest.raises(ServiceUnavailable):
         room.desk.lock(named(serve), "ann")
+
+
+@pytest.mark.parametrize("code", ["channel_broken", "internal_error", "secret", "invalid_request"])
+def test_nothing_that_the_sealed_api_wrote_leaves_in_the_clear(room: Room, code: str) -> None:
+    serve, _, _ = room.serve(1, SECRET)
+    room.desk.from_sealed_api(Failed(serve.request_id, code, "secret", retry_after=7, param="secret"))
+    told = room.refusal()
+    assert told.request_id == 1 and told.code in ("channel_broken", "internal_error")
+    assert "secret" not in (told.code, told.param) and "secret" not in told.message and told.retry_after == 0
+
+
+def test_what_it_logs_is_a_kind_and_no_text() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.msgpack.decode(msgspec.msgpack.encode({"type": "mishap", "kind": "0xsecret"}), type=Mishap)
 
 
 @pytest.mark.parametrize("how", ["end", "fail", "leave", "gateway", "sealed_api"])

@@ -166,7 +166,7 @@ class SealedApi(FrontendProcess):
             case SealedPart() | Failed():
                 self.controller.sealed_requests.from_sealed_api(message)
             case Mishap():
-                log.error("The sealed API: %s", message.line)
+                log.error("The sealed API met an unexpected error (%s).", message.kind)
             case _:
                 self.controller.relay.from_frontend(self.number, message)
 

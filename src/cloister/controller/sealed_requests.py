@@ -18,6 +18,7 @@ from cloister.channel.sealing import DEFAULT_LIMIT, ChannelKey, RequestKeys, See
 from cloister.controller.relay import Frontend
 from cloister.controller.requests import frontend_of, local, wide
 from cloister.errors import (
+    ChannelBroken,
     ChannelKeyUnknown,
     CloisterError,
     PromptTooLong,
@@ -153,7 +154,7 @@ class SealedRequests:
             return
         self._begin(request)
         if isinstance(message, Failed):
-            request.frontend.send(replace(message, request_id=local(number)))
+            request.frontend.send(failed(local(number), _why(message)))
             self._forget(number)
             return
         part = SealedPart(local(number), message.data, message.end)
@@ -227,6 +228,13 @@ class SealedRequests:
             self._forget(number)
             if self._sealed_api is not None:
                 self._sealed_api.send(Leave(number))
+
+
+def _why(told: Failed) -> CloisterError:
+    """The failure in our own words: the sealed API has keys and answers, and what it wrote would leave in the clear."""
+    if told.code == ChannelBroken.code:
+        return ChannelBroken("The sealed request cannot be opened.", hint="Verify the node anew and send it again.")
+    return CloisterError("The sealed request failed.", hint="Try again.")
 
 
 def _away() -> ServiceUnavailable:

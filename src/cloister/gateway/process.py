@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 from pathlib import Path
 
 from cloister.config import GatewaySettings
-from cloister.errors import ServiceUnavailable
+from cloister.errors import SandboxIncomplete, ServiceUnavailable
 from cloister.gateway.app import create_app
 from cloister.gateway.client import GatewayClient
 from cloister.gateway.sealed import SealedFirst
@@ -16,6 +15,7 @@ from cloister.gateway.server import serve as serve_http
 from cloister.messages.frontend import Listening
 from cloister.messages.lifecycle import start_failed
 from cloister.models.source import open_folder
+from cloister.process.sandbox.confinement import confine
 from cloister.prompts.tokenizer import Tokenizer
 
 
@@ -28,8 +28,18 @@ async def serve(controller: socket.socket) -> None:
         tokenizer = Tokenizer(open_folder(Path(start.path), start.name))
         await client.serving
         app = create_app(client, tokenizer, start.name, settings, start.created, client)
-        client.when_gone(lambda: os.kill(os.getpid(), signal.SIGTERM))
-        await serve_http(SealedFirst(app), settings, lambda url: client.send(Listening(url)))
+        client.when_gone(lambda: signal.raise_signal(signal.SIGTERM))
+
+        def listens(url: str) -> None:
+            """Nothing of a user has come yet."""
+            if (missing := confine()) and not start.allow_degraded:
+                raise SandboxIncomplete(
+                    f"The gateway cannot be confined here: {', '.join(missing)}.",
+                    hint="Enable these, or accept a weaker sandbox with --allow-degraded-sandbox.",
+                )
+            client.send(Listening(url))
+
+        await serve_http(SealedFirst(app), settings, listens)
     except ServiceUnavailable:
         pass  # the controller went away while we started
     except Exception as reason:

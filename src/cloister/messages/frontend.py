@@ -6,7 +6,7 @@ of the inner request and of the answer. It names prompts; it is never given one.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -149,10 +149,25 @@ class Settled(Struct, frozen=True, tag="settled", forbid_unknown_fields=True):
     """Sealed API → controller, once: sealed off, and ready for requests."""
 
 
-class Mishap(Struct, frozen=True, tag="mishap", forbid_unknown_fields=True):
-    """Sealed API → controller: a line for the log. The type and place of an error, never what it says."""
+MishapKind = Literal[
+    "AssertionError",
+    "AttributeError",
+    "IndexError",
+    "KeyError",
+    "MemoryError",
+    "OSError",
+    "RuntimeError",
+    "TypeError",
+    "UnicodeError",
+    "ValueError",
+    "other",
+]
 
-    line: Annotated[str, Meta(pattern="^[ -~]{1,200}$")]
+
+class Mishap(Struct, frozen=True, tag="mishap", forbid_unknown_fields=True):
+    """Sealed API → controller: something for the log, by its kind. No text: it could hold a key."""
+
+    kind: MishapKind
 
 
 ToSealedApi = StartFrontend | Serving | AboutGenerating | Serve | Taken | Leave

@@ -14,6 +14,7 @@ import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 
@@ -23,7 +24,7 @@ from cloister.errors import ProtocolError
 from cloister.gateway.app import create_api
 from cloister.gateway.keys import KeyRing, load_keys
 from cloister.messages.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
-from cloister.messages.frontend import Leave, Mishap, Serve, Settled, StartFrontend, Taken, ToSealedApi
+from cloister.messages.frontend import Leave, Mishap, MishapKind, Serve, Settled, StartFrontend, Taken, ToSealedApi
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import start_failed
 from cloister.models.source import open_folder
@@ -130,7 +131,7 @@ def _needed_descriptors() -> set[int]:
 
 
 class _Reporter(logging.Handler):
-    """What would be logged is told to the controller: this process has no output of its own any more."""
+    """What would be logged is told to the controller, by its kind alone: this process has no output of its own."""
 
     def __init__(self, client: SealedApiClient) -> None:
         super().__init__(logging.WARNING)
@@ -139,5 +140,5 @@ class _Reporter(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if not record.name.startswith("cloister"):
             return  # others put what they were given into their messages
-        line = "".join(letter if " " <= letter <= "~" else "?" for letter in record.getMessage())
-        self._client.send(Mishap(line[:200] or "?"))
+        named = record.getMessage().removeprefix("Unexpected ").split(" ", 1)[0].rstrip(".")
+        self._client.send(Mishap(next((kind for kind in get_args(MishapKind) if kind == named), "other")))

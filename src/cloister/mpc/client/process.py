@@ -8,7 +8,6 @@ vault is confined more (docs/mpc.md says how).
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import socket
 import tempfile
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 READY_S = 120.0
 """How long parties may take to be ready; they may just be loading the weights."""
 
-_WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE = 1 << 1, 1 << 2, 1 << 3, 1 << 14
-_RULE_PATH_BENEATH = 1
 """Of landlock(7)."""
 
 
@@ -47,29 +44,7 @@ def forbid_writing_and_executing() -> bool:
     """Holds for this thread and those it starts, so call it before others start. Whether the kernel could do it."""
     tempfile.tempdir = os.devnull  # libraries ask for the folder's name when imported, and would look for one to write
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    if not (version := landlock.abi()):
-        return False
-    handled = ctypes.c_uint64(landlock.file_rights(version) & ~(_READ_FILE | _READ_DIR))
-    ruleset = kernel.syscall("landlock_create_ruleset", ctypes.byref(handled), ctypes.sizeof(handled), 0)
-    null = os.open(os.devnull, os.O_PATH | os.O_CLOEXEC)
-    try:
-        # Libraries open /dev/null for writing when they are imported; it keeps nothing.
-        rule = _PathBeneath(handled.value & (_WRITE_FILE | _TRUNCATE), null)
-        kernel.syscall("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0)
-        kernel.syscall("landlock_restrict_self", ruleset, 0)
-    except OSError:
-        return False
-    finally:
-        os.close(null)
-        os.close(ruleset)
-    return True
-
-
-class _PathBeneath(ctypes.Structure):
-    """landlock_path_beneath_attr."""
-
-    _pack_ = 1
-    _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
+    return landlock.only_read(network=True)
 
 
 async def serve(controller: socket.socket) -> None:

@@ -46,19 +46,23 @@ def give_up_powers(without: Collection[Layer]) -> None:
     if Layer.LANDLOCK not in without and forbid_files_and_network():
         layers.record(Layer.LANDLOCK)
     if Layer.CAPABILITIES not in without:
-        _drop_capabilities()
+        drop_capabilities()
         if not any_capability():
             layers.record(Layer.CAPABILITIES)
 
 
 def any_capability() -> bool:
     """Whether this thread holds, or could regain, any capability at all."""
+    return holds_capability() or any(_in_bounding_set(number) for number in range(_HIGHEST_CAPABILITY + 1))
+
+
+def holds_capability() -> bool:
     sets = (ctypes.c_uint32 * 6)()
     syscall("capget", ctypes.byref(_header()), ctypes.byref(sets))
-    return any(sets) or any(_in_bounding_set(number) for number in range(_HIGHEST_CAPABILITY + 1))
+    return any(sets)
 
 
-def _drop_capabilities() -> None:
+def drop_capabilities() -> None:
     for number in range(_HIGHEST_CAPABILITY + 1):
         if _in_bounding_set(number):
             try:

@@ -1,4 +1,5 @@
-"""Landlock: a ruleset that handles every right the kernel knows and grants none (landlock(7))."""
+"""Landlock (landlock(7)): a ruleset that handles every right the kernel knows and grants none, and one that leaves
+reading."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
 """ABI → how many file rights it knows: the first thirteen, then refer, truncate, ioctl of devices."""
 _TCP_SINCE, _BIND_AND_CONNECT = 4, 0b11
 _SCOPES_SINCE, _ABSTRACT_SOCKETS_AND_SIGNALS = 6, 0b11
+_WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE = 1 << 1, 1 << 2, 1 << 3, 1 << 14
+_RULE_PATH_BENEATH = 1
 
 
 def abi() -> int:
@@ -35,13 +38,7 @@ def forbid_files_and_network() -> bool:
     version = abi()
     if not version:
         return False
-    handled = (ctypes.c_uint64 * 3)(
-        file_rights(version),
-        _BIND_AND_CONNECT if version >= _TCP_SINCE else 0,
-        _ABSTRACT_SOCKETS_AND_SIGNALS if version >= _SCOPES_SINCE else 0,
-    )
-    size = 8 * (3 if version >= _SCOPES_SINCE else 2 if version >= _TCP_SINCE else 1)
-    ruleset = syscall("landlock_create_ruleset", ctypes.byref(handled), size, 0)
+    ruleset = _ruleset(version, file_rights(version), network=False)
     try:
         syscall("landlock_restrict_self", ruleset, 0)
     except OSError:
@@ -49,6 +46,47 @@ def forbid_files_and_network() -> bool:
     finally:
         os.close(ruleset)
     return _root_cannot_be_opened()
+
+
+def only_read(*, network: bool) -> bool:
+    """For the calling thread and those it starts: files can be read, and neither written, made, removed nor executed.
+
+    /dev/null can be written: libraries open it so when they are imported, and it keeps nothing. Without `network` no
+    TCP port can be used and nobody outside signalled; what is open already stays usable. Needs no_new_privs.
+    """
+    version = abi()
+    if not version:
+        return False
+    handled = file_rights(version) & ~(_READ_FILE | _READ_DIR)
+    ruleset = _ruleset(version, handled, network=network)
+    null = os.open(os.devnull, os.O_PATH | os.O_CLOEXEC)
+    try:
+        rule = _PathBeneath(handled & (_WRITE_FILE | _TRUNCATE), null)
+        syscall("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0)
+        syscall("landlock_restrict_self", ruleset, 0)
+    except OSError:
+        return False
+    finally:
+        os.close(null)
+        os.close(ruleset)
+    return True
+
+
+class _PathBeneath(ctypes.Structure):
+    """landlock_path_beneath_attr."""
+
+    _pack_ = 1
+    _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
+
+
+def _ruleset(version: int, files: int, *, network: bool) -> int:
+    handled = (ctypes.c_uint64 * 3)(
+        files,
+        _BIND_AND_CONNECT if version >= _TCP_SINCE and not network else 0,
+        _ABSTRACT_SOCKETS_AND_SIGNALS if version >= _SCOPES_SINCE and not network else 0,
+    )
+    size = 8 * (3 if version >= _SCOPES_SINCE else 2 if version >= _TCP_SINCE else 1)
+    return syscall("landlock_create_ruleset", ctypes.byref(handled), size, 0)
 
 
 def _root_cannot_be_opened() -> bool:

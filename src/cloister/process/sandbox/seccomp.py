@@ -93,13 +93,35 @@ class _Program(ctypes.Structure):
 
 def install(*, receives_descriptors: bool) -> bool:
     """Puts the filter on every thread of this process. Needs no_new_privs."""
-    code = filter_program(receives_descriptors=receives_descriptors, own_pid=os.getpid())
+    return _install(filter_program(receives_descriptors=receives_descriptors, own_pid=os.getpid()))
+
+
+def _install(code: bytes) -> bool:
     program = _Program(len(code) // 8, code)
     try:
         refusing_thread = syscall("seccomp", _SET_MODE_FILTER, _ALL_THREADS, ctypes.byref(program))
     except OSError:
         return False
     return refusing_thread == 0
+
+
+_SERVES = ("accept", "accept4")
+
+
+@cache
+def serving_program(architecture: str) -> bytes:
+    """For a process that accepts connections: all but plain attacks, each of which ends it."""
+    attacks = set(_ATTACKS.split()) - set(_SERVES)
+    rules = {name: Rule((), KILL_PROCESS) for name in attacks}
+    rules["clone"] = Rule(((has_any(0, _CLONE_THREAD),),), KILL_PROCESS)
+    rules["clone3"] = Rule((), ERRNO | errno.ENOSYS)
+    known = {number_of(name): rule for name, rule in rules.items() if has(name)}
+    return assemble(AUDIT_ARCH[architecture], known, default=ALLOW)
+
+
+def install_serving() -> bool:
+    """Puts that filter on every thread of this process. Needs no_new_privs."""
+    return _install(serving_program(machine()))
 
 
 def installed() -> bool:

@@ -1,0 +1,34 @@
+"""What a process that must speak to the network gives up: the gateway, once it listens and has read what it needs.
+
+It cannot have an empty root or a network of its own. But it keeps no capability, whoever started it; it writes, makes
+and executes no file; it starts no process, opens no connection and signals nobody. Acting as it, one can answer users
+wrongly, and change neither the code nor the keys of another process.
+"""
+
+from __future__ import annotations
+
+import os
+
+from cloister.process.hardening import die_with_parent, forbid_core_dumps
+from cloister.process.sandbox import kernel, landlock, seccomp
+from cloister.process.sandbox.credentials import drop_capabilities, holds_capability
+from cloister.process.sandbox.kernel import prctl
+from cloister.process.sandbox.layers import Layer
+
+
+def confine() -> tuple[str, ...]:
+    """Give all this up, for good; what this kernel cannot take away. Call it while there is one thread."""
+    if len(os.listdir("/proc/self/task")) != 1:
+        return (Layer.LANDLOCK.value, Layer.CAPABILITIES.value)  # other threads would keep theirs
+    missing: list[str] = []
+    prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    if not landlock.only_read(network=False):
+        missing.append(Layer.LANDLOCK.value)
+    drop_capabilities()
+    if holds_capability():
+        missing.append(Layer.CAPABILITIES.value)
+    forbid_core_dumps()
+    die_with_parent()
+    if not seccomp.install_serving():
+        missing.append(Layer.SECCOMP.value)
+    return tuple(missing)
