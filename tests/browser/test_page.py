@@ -295,8 +295,10 @@ def test_a_change_of_level_sends_nothing_of_before_along(page: Page, stub: Stub)
 
 
 def test_only_what_the_user_marks_is_public(page: Page, stub: Stub) -> None:
+    stub.will_answer("One")
     ask(page, "<confidential></confidential> pasted")
     finished(page)
+    stub.will_answer("Two")
     page.get_by_text("Marking what is public").click()
     page.get_by_label("My messages are public").check()
     ask(page, "Dear <confidential>Ann</confidential>")

@@ -72,7 +72,7 @@ async def test_the_async_client_is_as_it_was(node: FakeNode) -> None:
 def test_the_prompt_is_for_the_vault_and_the_key_travels_inside(client: Client, node: FakeNode) -> None:
     client.chat.completions.create(model=MODEL, messages=MESSAGES, user="me", extra_headers={"X-Mine": "1"})
     opened = node.opened[-1]
-    assert opened.prompts == [MESSAGES] and opened.body == {"model": MODEL, "messages": {"sealed": 1}, "user": "me"}
+    assert opened.prompts == [MESSAGES] and opened.body == {"model": MODEL, "messages": {"sealed": 1}}
     assert opened.headers["authorization"] == f"Bearer {KEY}" and opened.headers["x-mine"] == "1"
     assert not any(name.startswith("x-stainless") or name == "user-agent" for name in opened.headers)
     outside = node.server.received[-1]
@@ -124,6 +124,8 @@ def test_errors_of_the_node_are_the_sdks_own(client: Client, node: FakeNode) -> 
     with pytest.raises(openai.AuthenticationError, match="No such key"):
         client.with_options(api_key="wrong").chat.completions.create(model=MODEL, messages=MESSAGES)
     with pytest.raises(openai.NotFoundError, match="Nothing here"):
+        client.models.retrieve("none")
+    with pytest.raises(openai.BadRequestError, match="cannot be sealed"):
         client.embeddings.create(model=MODEL, input="x")
     with pytest.raises(openai.BadRequestError, match="128"):
         client.completions.create(model=MODEL, prompt=["x"] * 129)

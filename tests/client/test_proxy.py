@@ -79,6 +79,8 @@ def test_errors_of_the_node_pass_through(proxy: str) -> None:
         with pytest.raises(openai.AuthenticationError, match="No such key"):
             client.with_options(api_key="wrong").chat.completions.create(model=MODEL, messages=MESSAGES)
         with pytest.raises(openai.NotFoundError, match="Nothing here"):
+            client.models.retrieve("none")
+        with pytest.raises(openai.BadRequestError, match="cannot be sealed"):
             client.embeddings.create(model=MODEL, input="x")
 
 
