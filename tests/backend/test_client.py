@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import AsyncIterator
 
@@ -102,6 +103,22 @@ async def test_if_one_answer_is_refused_none_is_begun(played: Played) -> None:
         await begun
     cancelled = {(await played.controller.next(Cancel)).request_id for _ in range(2)}
     assert cancelled == {ask.request_id, second.request_id}
+
+
+async def test_refusals_that_come_together_leave_nothing_for_the_log(
+    played: Played, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = asyncio.create_task(played.client.generate_all("ann", PRIVATE, [PARAMS, PARAMS, PARAMS]))
+    ask = await played.controller.next(Ask)
+    played.controller.say(
+        *(Failed(one, "queue_full", "full") for one in (ask.request_id, *(a.request_id for a in ask.also)))
+    )
+    with pytest.raises(QueueFull):
+        await begun
+    del begun
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not caplog.records
 
 
 async def test_waiting_messages_are_read_as_one(played: Played) -> None:

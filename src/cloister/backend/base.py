@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -67,13 +66,14 @@ class Backend(ABC):
         self, tenant: str, job: OpenJob | VaultJob, params: Sequence[SamplingParams]
     ) -> list[AnswerStream]:
         """Several answers to one prompt, which differ in their seeds alone; all of them, or none if one is refused."""
-        begun = await asyncio.gather(*(self.generate(tenant, job, each) for each in params), return_exceptions=True)
-        streams = [stream for stream in begun if isinstance(stream, AnswerStream)]
-        for refused in begun:
-            if isinstance(refused, BaseException):
-                for stream in streams:
-                    await stream.aclose()
-                raise refused
+        streams: list[AnswerStream] = []
+        try:
+            for each in params:
+                streams.append(await self.generate(tenant, job, each))
+        except BaseException:
+            for stream in streams:
+                await stream.aclose()
+            raise
         return streams
 
     @abstractmethod

@@ -101,7 +101,8 @@ class ControllerClient(Backend):
         except BaseException:
             for one, answer in zip(events, answers, strict=True):
                 self._abandon(one)
-                answer.cancel()
+                if not answer.cancel() and not answer.cancelled():
+                    answer.exception()  # a refusal nobody looks at would be logged, with a traceback
             raise
         return [self._stream(one, job, answer, events[one]) for one, answer in zip(events, accepted, strict=True)]
 

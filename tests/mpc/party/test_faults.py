@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import ssl
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from cloister.mpc.certificates import Role, client_tls
 
 pytest.importorskip("spu", reason="SPU is not installed: pip install '.[mpc]'")
 
+from tests.link.strangers import closes
 from tests.mpc.local import PROMPT, stopped, tokens
 
 if TYPE_CHECKING:
@@ -188,16 +188,3 @@ def _more(line: ssl.SSLSocket) -> bytes:
     with suppress(TimeoutError, OSError):
         return line.recv(4096)
     return b""
-
-
-def closes(line: socket.socket) -> bool:
-    """Whether the other end hangs up, after whatever it says."""
-    line.settimeout(20)
-    try:
-        while line.recv(4096):
-            pass
-    except TimeoutError:
-        return False
-    except OSError:
-        pass
-    return True

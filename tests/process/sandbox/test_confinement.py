@@ -80,6 +80,14 @@ def test_root_is_nobody_special_any_more(tmp_path: Path, attempt: str) -> None:
     assert ran(tmp_path, AS_ROOT[attempt]) != 0
 
 
+def test_with_another_thread_it_says_what_is_missing(tmp_path: Path) -> None:
+    """A thread that was there before keeps its rights: whoever confines itself must not think otherwise."""
+    begin = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    says = "from cloister.process.sandbox.confinement import confine\nmissing = confine()\n"
+    check = "import os\nos._exit(not {'landlock', 'capabilities'} <= set(missing))"
+    assert subprocess.run([sys.executable, "-c", begin + says + check], timeout=60, check=False).returncode == 0
+
+
 @pytest.mark.parametrize("attempt", ["changes a file", "removes a file", "forks", "starts a program", "connects"])
 def test_without_confinement_attempts_succeed(tmp_path: Path, attempt: str) -> None:
     assert ran(tmp_path, NO_MORE[attempt], "--free") == 0

@@ -17,15 +17,14 @@ from cloister.process.sandbox.layers import Layer
 
 
 def confine() -> tuple[str, ...]:
-    """Give all this up, for good; what this kernel cannot take away. Call it while there is one thread."""
-    if len(os.listdir("/proc/self/task")) != 1:
-        return (Layer.LANDLOCK.value, Layer.CAPABILITIES.value)  # other threads would keep theirs
+    """Give all this up, for good; what could not be given up. Call it while there is one thread: others keep theirs."""
     missing: list[str] = []
+    lone = len(os.listdir("/proc/self/task")) == 1
     prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    if not landlock.only_read(network=False):
+    if not landlock.only_read(network=False) or not lone:
         missing.append(Layer.LANDLOCK.value)
     drop_capabilities()
-    if holds_capability():
+    if holds_capability() or not lone:
         missing.append(Layer.CAPABILITIES.value)
     forbid_core_dumps()
     die_with_parent()
