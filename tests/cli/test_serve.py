@@ -11,6 +11,7 @@ import pytest
 
 from cloister.config import DEVELOPMENT_KEY
 from cloister.models.source import ModelFolder
+from cloister.process.sandbox.credentials import NOBODY
 from tests.cli.conftest import Run
 from tests.forkserver.model import save_model
 from tests.served import Server, running_server
@@ -64,13 +65,6 @@ def running(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
-def is_gateway(process: psutil.Process) -> bool:
-    try:
-        return "cloister.gateway" in process.cmdline()
-    except psutil.NoSuchProcess:  # a vault that ended meanwhile
-        return False
-
-
 @pytest.mark.slow
 def test_serve_answers_chat_at_every_level(server: Server, run: Run) -> None:
     url = server.url()
@@ -93,10 +87,11 @@ def test_its_processes_show_what_they_are_and_nothing_of_who_uses_them(server: S
     processes = [psutil.Process(server.process.pid), *running(server.children())]
     names = {Path(f"/proc/{one.pid}/comm").read_text().strip() for one in processes}
     fronts = {"cl-controller", "cl-gateway", "cl-sealed-api"}
-    assert names == fronts | {"cl-keeper", "cl-forkserver", "cl-service", "cl-vault"}
+    assert names == fronts | {"cl-template", "cl-keeper", "cl-forkserver", "cl-service", "cl-vault"}
     told = " ".join(word for one in processes for word in one.cmdline())
     assert "cloister vault" in told and "cloister service" in told and "a-session" not in told
-    [gateway] = [one for one in processes if is_gateway(one)]
+    gateway = server.child("gateway")
+    assert os.geteuid() != 0 or gateway.uids().real == NOBODY
     status = dict(line.split(":\t", 1) for line in Path(f"/proc/{gateway.pid}/status").read_text().splitlines())
     assert (status["Seccomp"], status["NoNewPrivs"], int(status["CapEff"], 16)) == ("2", "1", 0)
 
@@ -104,7 +99,7 @@ def test_its_processes_show_what_they_are_and_nothing_of_who_uses_them(server: S
 @pytest.mark.slow
 def test_a_killed_gateway_comes_back_at_the_same_address(server: Server) -> None:
     url = server.url()
-    [gateway] = [one for one in running(server.children()) if is_gateway(one)]
+    gateway = server.child("gateway")
     gateway.kill()
     eventually(lambda: not gateway.is_running() or gateway.status() == psutil.STATUS_ZOMBIE)
     eventually(lambda: healthy(url))

@@ -211,10 +211,10 @@ async def test_a_vault_host_that_dies_is_a_typed_error_and_leaves_nothing(
             await node.close()
 
 
-@pytest.mark.parametrize("who", ["cloister.forkserver", "cloister.link.network.doorkeeper"])
+@pytest.mark.parametrize("who", ["forkserver", "doorkeeper"])
 async def test_what_dies_over_there_comes_back(node: RealNode, vault_host: HostProcess, who: str) -> None:
     before = await answer(node, private(TEXT, "a"))
-    next(one for one in vault_host.children() if runs(one, who)).kill()
+    vault_host.child(who).kill()
     end = time.monotonic() + 240
     while True:
         try:

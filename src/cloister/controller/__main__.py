@@ -16,20 +16,40 @@ from cloister.attest.attester import Tee
 from cloister.config import DEVELOPMENT_KEY, Settings
 from cloister.controller.frontend import Gateway, SealedApi
 from cloister.controller.process import Controller
-from cloister.controller.provision import Unsealing, provide
+from cloister.controller.provision import Provided, Unsealing, provide
 from cloister.errors import where_raised
 from cloister.levels import MPC
 from cloister.messages.frontend import Serving
 from cloister.messages.lifecycle import StartController
+from cloister.process.code import COMPUTING, Code
 from cloister.process.entry import run_server, unless_stopped
+
+EDGE = (
+    "cloister.gateway",
+    "cloister.gateway.key_waiting",
+    "cloister.sealed_api",
+    "cloister.controller.unsealer",
+    "cloister.link.network.server_bridge",
+)
+"""What the node runs beside what computes; none of it needs torch."""
 
 
 async def _serve(start: StartController, console: Console, stopped: asyncio.Task[Any]) -> None:
     asyncio.get_running_loop().set_exception_handler(_report)
-    # The model; its provider may let us wait for it.
-    providing = provide(start, Settings.model_validate_json(start.settings), console)
-    if (given := await unless_stopped(stopped, providing)) is None:
-        return
+    settings = Settings.model_validate_json(start.settings)
+    code = Code(EDGE, COMPUTING)
+    try:
+        # The model; its provider may let us wait for it.
+        given = await unless_stopped(stopped, provide(start, settings, console))
+        if given is not None:
+            await _serve_model(start, given, code, console, stopped)
+    finally:
+        await code.close()
+
+
+async def _serve_model(
+    start: StartController, given: Provided, code: Code, console: Console, stopped: asyncio.Task[Any]
+) -> None:
     folder, settings, unsealing = given
     controller = Controller(folder, settings)
     gateway = Gateway(controller, folder, settings)
@@ -40,7 +60,7 @@ async def _serve(start: StartController, console: Console, stopped: asyncio.Task
         if url is not None:
             seconds = monotonic() - start.begun
             _say_ready(console, url, start.name, controller.serving, settings, controller.evidence_maker.tee, seconds)
-            await stopped
+            await unless_stopped(stopped, code.lost())
     finally:
         await gateway.close()
         await sealed_api.close()

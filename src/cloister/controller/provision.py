@@ -42,10 +42,10 @@ from cloister.sealed_weights.header import read_provider_key
 
 GRACE_S = 10.0
 
+Provided = tuple[ModelFolder, Settings, "Unsealing | None"]
 
-async def provide(
-    start: StartController, settings: Settings, console: Console
-) -> tuple[ModelFolder, Settings, Unsealing | None]:
+
+async def provide(start: StartController, settings: Settings, console: Console) -> Provided:
     """The model, the settings with the address promised while the server waited for it, and the unsealing to be told
     when the weights are packed, and in the end."""
     provider = settings.controller.provider_key

@@ -134,9 +134,12 @@ async def serve(controller: socket.socket) -> None:
         client.send(start_failed(reason, "The server cannot wait for its key"))
 
 
-def main() -> None:
-    asyncio.run(serve(begin_child("key-waiting")))
+ROLE = "key-waiting"
+
+
+def main(control: socket.socket) -> None:
+    asyncio.run(serve(control))
 
 
 if __name__ == "__main__":
-    main()
+    main(begin_child(ROLE))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import resource
 import signal
 import socket
@@ -35,12 +36,24 @@ def begin_child(role: str) -> socket.socket:
 
     Its end of the socket to who started it.
     """
+    _begin(role, forked=False)
+    return socket.socket(fileno=int(sys.argv[1]))
+
+
+def begin_forked(role: str, control: int, parent: int) -> socket.socket:
+    """The same for a child that a template forked: what a process is told by arguments it knows already."""
+    _begin(role, forked=True)
+    if os.getppid() != parent:
+        os._exit(1)  # it ended before we were tied to it
+    return socket.socket(fileno=control)
+
+
+def _begin(role: str, *, forked: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; who started us decides
-    name_process(role)
+    name_process(role, forked=forked)
     hide_tracebacks()
     forbid_core_dumps()
     die_with_parent()
-    return socket.socket(fileno=int(sys.argv[1]))
 
 
 def forbid_core_dumps() -> None:

@@ -14,15 +14,14 @@ from collections.abc import Callable, Collection
 from typing import NoReturn
 
 from cloister.errors import CloisterError, SandboxIncomplete, where_raised
-from cloister.process.hardening import begin_child, die_with_parent
+from cloister.process.hardening import die_with_parent
 from cloister.process.sandbox import seccomp
 from cloister.process.sandbox.credentials import give_up_powers
 from cloister.process.sandbox.resources import close_all_but
 
 
-def run_bridge(role: str, serve: Callable[[socket.socket], None]) -> None:
-    """All a bridge does: `python -m … FD`."""
-    control = begin_child(role)
+def run_bridge(control: socket.socket, serve: Callable[[socket.socket], None]) -> None:
+    """All a bridge does."""
     try:
         serve(control)
     except Exception as reason:

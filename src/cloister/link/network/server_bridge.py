@@ -16,6 +16,7 @@ from cloister.link.network.records import ANSWER, CONTROL, CONTROL_BYTES, KIND, 
 from cloister.link.network.tls import SecureChannel, establish
 from cloister.messages.bridge import Connect, ToServerBridge
 from cloister.process.blocking import BlockingEndpoint
+from cloister.process.hardening import begin_child
 
 CONNECT_S = 10.0
 _ZEROS = bytes(CONTROL_BYTES)
@@ -75,5 +76,12 @@ class ServerBridge:
                 raise ProtocolError("A record came that is not for this side.")
 
 
+ROLE = "bridge-near"
+
+
+def main(control: socket.socket) -> None:
+    run_bridge(control, _serve)
+
+
 if __name__ == "__main__":
-    run_bridge("bridge-near", _serve)
+    main(begin_child(ROLE))
