@@ -13,6 +13,7 @@ from cloister.config import EngineSettings
 from cloister.errors import ProtocolError, SetupError, where_raised
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import Start, StartFailed, WeightsPacked, start_failed
+from cloister.models.memory_file import gather_into_large_pages
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import begin_child
 
@@ -47,7 +48,9 @@ def pack_weights(start: Start, fd: int) -> int:
     folder = open_folder(Path(start.path), start.name)
     writer = PartsWriter(RawParts(open_weights(folder), device.kernels), device.kernels, fd)
     load_decoder(folder, writer, device, settings.max_context)
-    return writer.finish()
+    length = writer.finish()
+    gather_into_large_pages(fd, length)
+    return length
 
 
 def serve(control: BlockingEndpoint[Start]) -> None:
