@@ -12,6 +12,7 @@ import resource
 import signal
 import socket
 import sys
+from contextlib import suppress
 from functools import cache
 from types import TracebackType
 
@@ -27,7 +28,7 @@ log = logging.getLogger("cloister")
 # waits in a thread's cache, and free() fills what it takes back.
 WIPE_FREED_MEMORY = {
     "PYTHONMALLOC": "malloc",
-    "GLIBC_TUNABLES": "glibc.malloc.perturb=165:glibc.malloc.tcache_count=0",
+    "GLIBC_TUNABLES": "glibc.malloc.perturb=165:glibc.malloc.tcache_count=0:glibc.malloc.hugetlb=1",
 }
 
 
@@ -60,6 +61,12 @@ def forbid_core_dumps() -> None:
     """No core file, and no other process of this user may read our memory."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def give_back_freed_memory() -> None:
+    """What the allocator keeps for later goes back to the kernel."""
+    with suppress(AttributeError):  # another C library than GNU's
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def die_with_parent() -> bool:

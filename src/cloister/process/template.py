@@ -23,7 +23,7 @@ from typing import NoReturn, cast
 from cloister.errors import ProtocolError, SetupError
 from cloister.messages.lifecycle import Fork, Forked
 from cloister.process.blocking import BlockingEndpoint
-from cloister.process.hardening import begin_child, begin_forked
+from cloister.process.hardening import begin_child, begin_forked, give_back_freed_memory
 from cloister.process.sandbox.resources import close_all_but
 
 ONE_THREAD = {
@@ -42,6 +42,7 @@ def main(control: socket.socket, entries: list[str]) -> None:
     os.environ.update(ONE_THREAD)
     loaded = {entry: load(entry) for entry in entries}
     gc.collect()
+    give_back_freed_memory()
     gc.freeze()  # so that no collection in a child writes to, and thereby copies, what it shares with all others
     if len(os.listdir("/proc/self/task")) != 1:
         raise SetupError("A library started a thread in a template, which could not fork safely.")
