@@ -12,6 +12,7 @@ import socket
 from cloister.errors import ProtocolError, SetupError
 from cloister.forkserver import child
 from cloister.forkserver.rehearsal import rehearse
+from cloister.link.region import links
 from cloister.messages.lifecycle import Preload, Preloaded, Spawn, Spawned, ToForkServer, start_failed
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.sandbox.namespaces import empty_root, fresh_pid_namespace, leave_host
@@ -48,7 +49,7 @@ class ForkServer:
         os.close(weights)
         rehearse(self._model)
         for receives in (False, True):  # assembled once here, not once in every child, which is pid 1 of its namespace
-            filter_program(receives_descriptors=receives, own_pid=1)
+            filter_program(receives_descriptors=receives, own_pid=1, futexes=links().upper_word)
         gc.collect()
         gc.freeze()  # so that no collection in a child writes to, and thereby copies, what it shares with all others
         if len(os.listdir("/proc/self/task")) != 1:

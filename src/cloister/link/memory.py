@@ -12,10 +12,11 @@ import mmap
 import os
 import platform
 import struct
-from ctypes import byref, c_int, c_long, c_size_t, c_uint32, c_void_p
+from ctypes import byref, c_int, c_long, c_uint32, c_void_p
 from dataclasses import dataclass
 
 from cloister.errors import ProtocolError
+from cloister.link.region import Region, links, map_shared, unmap
 
 MAGIC, VERSION = 0x4B4E4C43, 1
 CLOSED = 0xFFFFFFFF
@@ -23,15 +24,10 @@ NUMBER_AT, WAITING_AT, ROWS_AT = 64, 128, 192
 ASK_BYTES = 8
 _HEAD = struct.Struct("<6I")
 _FIXED_SIZE = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
-_MAP_FAILED = c_void_p(-1).value
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 _WAIT, _WAKE, _EVERYONE = 0, 1, 2**31 - 1
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = c_void_p
-_libc.mmap.argtypes = [c_void_p, c_size_t, c_int, c_int, c_int, c_long]
-_libc.munmap.argtypes = [c_void_p, c_size_t]
-_futex = _libc.syscall
+_futex = ctypes.CDLL(None, use_errno=True).syscall
 _futex.argtypes = [c_long, c_void_p, c_int, c_uint32, c_void_p, c_void_p, c_uint32]
 _futex.restype = c_long
 
@@ -68,10 +64,12 @@ class LinkShape:
         return _HEAD.pack(MAGIC, VERSION, self.heads, self.dim, self.layers, self.capacity)
 
     def map(self, question: int, answer: int, *, asks: bool) -> tuple[Mapping, Mapping]:
-        """Both pieces. Who asks may write to the question, who answers to the answer. ProtocolError if one is unfit."""
+        """Both pieces. Who asks may write to the question, who answers to the answer. ProtocolError if one is unfit.
+
+        Among the process's links: a sealed process can sleep on no word elsewhere."""
         pieces = (
-            Mapping(question, self.question_bytes, writable=asks),
-            Mapping(answer, self.answer_bytes, writable=not asks),
+            Mapping(question, self.question_bytes, writable=asks, region=links()),
+            Mapping(answer, self.answer_bytes, writable=not asks, region=links()),
         )
         if any(piece.read(0, _HEAD.size) != self.head() for piece in pieces):
             for piece in pieces:
@@ -81,19 +79,15 @@ class LinkShape:
 
 
 class Mapping:
-    """`size` bytes of a descriptor's memory, checked for that size. The descriptor may be closed afterwards.
+    """`size` bytes of a descriptor's memory, checked for that size. The descriptor may be closed afterwards."""
 
-    Made by C's mmap: Python's own keeps a second descriptor, which a sealed process may not make.
-    """
-
-    def __init__(self, descriptor: int, size: int, *, writable: bool) -> None:
+    def __init__(self, descriptor: int, size: int, *, writable: bool, region: Region | None = None) -> None:
         if os.fstat(descriptor).st_size != size:
             raise ProtocolError("A piece of shared memory has another size than it should.")
         protection = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
-        address = _libc.mmap(None, size, protection, mmap.MAP_SHARED, descriptor, 0)
-        if address == _MAP_FAILED or address is None:
-            raise OSError(ctypes.get_errno(), "shared memory cannot be mapped")
-        self.address: int = address
+        place = map_shared if region is None else region.map
+        self._region = region
+        self.address = place(descriptor, size, protection)
         self.size = size
 
     def read(self, offset: int, size: int) -> bytes:
@@ -114,7 +108,8 @@ class Mapping:
 
     def close(self) -> None:
         if self.address:
-            _libc.munmap(self.address, self.size)
+            release = unmap if self._region is None else self._region.release
+            release(self.address, self.size)
             self.address = 0
 
 
