@@ -12,6 +12,7 @@ import mmap
 import os
 import platform
 import struct
+import threading
 from ctypes import byref, c_int, c_long, c_uint32, c_void_p
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ from cloister.link.region import Region, links, map_shared, unmap
 
 MAGIC, VERSION = 0x4B4E4C43, 1
 CLOSED = 0xFFFFFFFF
-NUMBER_AT, WAITING_AT, ROWS_AT = 64, 128, 192
+NUMBER_AT, WAITING_AT, CLOSED_AT, ROWS_AT = 64, 128, 132, 192
 ASK_BYTES = 8
 _HEAD = struct.Struct("<6I")
 _FIXED_SIZE = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
@@ -129,6 +130,18 @@ def wake(piece: Mapping) -> None:
     _futex(_SYS_FUTEX, piece.address + NUMBER_AT, _WAKE, _EVERYONE, None, None, 0)
 
 
+_lock = threading.Lock()
+
+
+def fence() -> None:
+    """What was read and written before is read and written before what follows, as the other side sees it: x86 keeps
+    this order anyway, ARM where it is told to. A lock given back and taken again tells it (C11: release, acquire)."""
+    with _lock:
+        pass
+    with _lock:
+        pass
+
+
 class _Direction:
     """One piece: `writable` and `readonly` are its two descriptors."""
 
@@ -162,6 +175,7 @@ class LinkMemory:
     def close_down(self) -> None:
         """End the link for both sides: a service that waits returns at once, a vault's loop ends."""
         if self._open:
+            self._question.mapping.word(CLOSED_AT).value = 1  # a vault that has not ended yet cannot undo this
             for each in (self._question, self._answer):
                 each.mapping.word(NUMBER_AT).value = CLOSED  # where the next number would be
                 wake(each.mapping)
