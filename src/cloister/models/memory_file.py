@@ -14,18 +14,14 @@ from functools import cache
 from pathlib import Path
 
 from cloister.errors import SetupError
+from cloister.link.region import NOTHING, UNUSED, map_shared, mapped, unmap
 
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 _NOEXEC_SEAL = 0x0008  # MFD_NOEXEC_SEAL, Linux 6.3
 _MADV_COLLAPSE = 25  # Linux 6.1
-_MAP_FIXED = 0x10
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_FAILED = ctypes.c_void_p(-1).value
+_madvise = ctypes.CDLL(None).madvise
+_madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def create_memory_file(name: str) -> int:
@@ -88,17 +84,17 @@ class ReadOnlyMapping:
 
     def __init__(self, fd: int, size: int) -> None:
         room = size + large_page()
-        reserved = _mapped(None, room, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+        reserved = mapped(None, room, NOTHING, UNUSED)
         self.address = -(-reserved // large_page()) * large_page()
         self._whole = (reserved, room)
         try:
-            _mapped(self.address, size, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, fd)
+            map_shared(fd, size, mmap.PROT_READ, self.address)
         except OSError:
             self.close()
             raise
 
     def close(self) -> None:
-        _libc.munmap(*self._whole)
+        unmap(*self._whole)
 
 
 def gather_into_large_pages(fd: int, size: int) -> bool:
@@ -107,13 +103,6 @@ def gather_into_large_pages(fd: int, size: int) -> bool:
     mapping = ReadOnlyMapping(fd, size)
     try:
         whole = size // large_page() * large_page()
-        return whole > 0 and _libc.madvise(mapping.address, whole, _MADV_COLLAPSE) == 0
+        return whole > 0 and _madvise(mapping.address, whole, _MADV_COLLAPSE) == 0
     finally:
         mapping.close()
-
-
-def _mapped(address: int | None, size: int, protection: int, flags: int, fd: int) -> int:
-    found = _libc.mmap(address, size, protection, flags, fd, 0)
-    if found is None or found == _FAILED:
-        raise OSError(ctypes.get_errno(), "it cannot be mapped")
-    return int(found)

@@ -67,7 +67,9 @@ class Child:
         self._doomed = True
         if self._pidfd is not None:
             self._signal(signal.SIGKILL)
-            select.select([self._pidfd], [], [], wait_s)
+            ended = select.poll()  # unlike select, it takes descriptors beyond 1023
+            ended.register(self._pidfd, select.POLLIN)
+            ended.poll(1000 * wait_s)
             os.close(self._pidfd)
             self._pidfd = None
 

@@ -74,7 +74,7 @@ def serve(control: socket.socket) -> None:
         tokenizer.warm()
         keys = load_keys(settings)
         asyncio.run(rehearse(tokenizer, start.name, settings))
-        filter_program(receives_descriptors=False, own_pid=1)
+        filter_program(receives_descriptors=False, own_pid=1, futexes=None)
         leave_host()
         empty_root()
         give_up_powers(())

@@ -84,7 +84,7 @@ class AskedStruct(Structure):
 
 
 class AskingStruct(Structure):
-    _fields_: ClassVar = [("links", POINTER(POINTER(AskedStruct))), ("count", c_int), ("asked_ns", c_uint64)]
+    _fields_: ClassVar = [("links", POINTER(POINTER(AskedStruct))), ("count", c_int), ("waited_ns", c_uint64)]
 
 
 class SlotStruct(Structure):
