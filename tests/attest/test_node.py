@@ -12,6 +12,7 @@ from cloister.attest import node as node_module
 from cloister.attest.attester import SoftwareAttester, Tee
 from cloister.attest.evidence import GpuEvidence, NodeEvidence, bind
 from cloister.attest.node import verify_node
+from cloister.attest.nvidia import References
 from cloister.attest.policy import Policy
 from cloister.attest.snp import SnpPolicy, verify_snp
 from cloister.attest.tdx import TdxPolicy
@@ -183,14 +184,14 @@ def test_gpu_reports_answer_the_clients_own_nonce(node: Node, monkeypatch: pytes
     asked: list[Any] = []
 
     def verify_gpu_reports(data: bytes, nonce: bytes, **more: Any) -> Verdict:
-        asked.append((data, nonce, more["policy"], more["at"]))
+        asked.append((data, nonce, more["policy"], more["at"], more["references"]))
         return Verdict(checks=())
 
     monkeypatch.setattr(node_module, "verify_gpu_reports", verify_gpu_reports)
-    node.gpu = GpuEvidence("report", b"[1]")
-    verdict = check(node.evidence(), replace(SNP, require_gpu=True))
+    node.gpu = GpuEvidence("report", b"[1]", (b"theirs",))
+    verdict = check(node.evidence(), replace(SNP, require_gpu=True, gpu_manifests=(b"<a/>",), gpu_ocsp=(b"ours",)))
     assert verdict.passed and outcome(verdict, "gpu evidence") is Outcome.PASS
-    assert asked == [(b"[1]", NONCE, SNP.gpu, AT)]
+    assert asked == [(b"[1]", NONCE, SNP.gpu, AT, References((b"<a/>",), (b"ours", b"theirs")))]
 
 
 def test_a_gpu_token_without_keys_is_not_believed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from cloister.errors import SetupError
 from tests.attest import snp_maker as maker
 from tests.attest.snp_maker import AT, Chip, table
 from tests.cli.conftest import Run
+from tests.fuzz.nvidia_made import MadeGpu, MadeManifests, ocsp_answer, swid_tag
 
 NONCE = bytes(range(64)).hex()
 WHEN = AT.isoformat()
@@ -267,9 +268,12 @@ def test_a_tdx_quote_without_collateral_is_incomplete(run: Run, vectors: Path) -
     assert run(*base, "--nonce", "00").exit_code == 1
 
 
-def test_the_real_gpu_reports(run: Run, vectors: Path) -> None:
+def test_the_real_gpu_reports(run: Run, vectors: Path, tmp_path: Path) -> None:
     folder = vectors / "nvidia"
     base = ["attest", "check", "--kind", "nvidia", "--at", "2026-01-01", "--json", "--evidence"]
+    assert run(*base, str(folder / "hopper_evidence.json")).exit_code == 3
+    (tmp_path / "policy.toml").write_text("[gpu]\nallow_unmeasured = true\n")
+    base = [*base[:-1], "--policy", str(tmp_path / "policy.toml"), "--evidence"]
     bundle = run(*base, str(folder / "hopper_evidence.json"))
     assert bundle.exit_code == 0, bundle.stdout
     nonce = document(bundle)["claims"]["gpus"][0]["nonce"]
@@ -280,6 +284,20 @@ def test_the_real_gpu_reports(run: Run, vectors: Path) -> None:
     assert run(*base, bare).exit_code == 3
     altered = str(folder / "hopperAttestationReportInvalidSignature.txt")
     assert run(*base, altered, "--certs", str(folder / "hopperCertChain.txt")).exit_code == 1
+
+
+def test_gpu_reports_take_manifests_and_ocsp_responses(run: Run, vectors: Path, tmp_path: Path) -> None:
+    signer, gpu = MadeManifests(), MadeGpu()
+    (tmp_path / "driver.xml").write_bytes(signer.sign(swid_tag("590.12", {1: (bytes(48),)})))
+    (tmp_path / "good.der").write_bytes(ocsp_answer(gpu.certificates[1], gpu.certificates[2], gpu.root))
+    base = ["attest", "check", "--kind", "nvidia", "--at", "2026-01-01", "--json"]
+    base += ["--evidence", str(vectors / "nvidia" / "hopper_evidence.json")]
+    result = run(*base, "--collateral", str(tmp_path / "driver.xml"), "--collateral", str(tmp_path / "good.der"))
+    assert result.exit_code == 1
+    assert outcomes(result)["manifest 0: certificate chain"] == "FAIL"  # not NVIDIA's root
+    assert outcomes(result)["gpu 0: revocation"] == "SKIP"
+    (tmp_path / "bad.der").write_bytes(b"\0not an answer")
+    assert run(*base, "--collateral", str(tmp_path / "bad.der")).exit_code == 2
 
 
 def test_a_gpu_token_needs_its_keys(run: Run, vectors: Path, tmp_path: Path) -> None:

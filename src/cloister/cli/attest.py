@@ -128,7 +128,12 @@ def check(
     ] = None,
     more_certs: Annotated[list[Path] | None, typer.Argument(metavar="[CERTS]...", hidden=True)] = None,
     collateral: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="tdx: Intel's collateral, JSON. snp: AMD's revocation list.")
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="tdx: Intel's collateral, JSON. snp: AMD's revocation list. nvidia: reference manifests (XML) and "
+            "OCSP responses (DER), one --collateral each.",
+        ),
     ] = None,
     nonce: Annotated[
         str | None,
@@ -185,7 +190,7 @@ def _verify(
     kind: str,
     evidence: Path,
     certificates: list[bytes],
-    collateral: Path | None,
+    collateral: list[Path] | None,
     nonce: str | None,
     at: datetime,
     policy: Path | None,
@@ -193,10 +198,13 @@ def _verify(
     if kind not in _KINDS:
         raise SetupError(f"Evidence of kind {kind!r} is not known.", hint="--kind takes snp, tdx or nvidia.")
     data = read_file(evidence)
-    beside = read_file(collateral) if collateral else None
+    files = [read_file(path) for path in collateral or ()]
     asked = read_nonce(nonce) if nonce is not None else None
     if _KINDS[kind] == "nvidia":
-        return _verify_gpus(data, certificates, asked, at, policy)
+        return _verify_gpus(data, certificates, files, asked, at, policy)
+    if len(files) > 1:
+        raise SetupError("One piece of evidence takes one collateral.", hint="Give --collateral once.")
+    beside = files[0] if files else None
     if _KINDS[kind] == "tdx":
         from cloister.attest.tdx import TdxPolicy, verify_tdx
 
@@ -214,14 +222,22 @@ def _verify(
 
 
 def _verify_gpus(
-    data: bytes, certificates: list[bytes], nonce: bytes | None, at: datetime, policy: Path | None
+    data: bytes,
+    certificates: list[bytes],
+    beside: list[bytes],
+    nonce: bytes | None,
+    at: datetime,
+    policy: Path | None,
 ) -> Verdict:
-    from cloister.attest.nvidia import GpuPolicy, verify_gpu_reports, verify_gpu_token
+    from cloister.attest.nvidia import GpuPolicy, References, verify_gpu_reports, verify_gpu_token
     from cloister.checks import Examination
 
     rules = read_policy_table(policy, ("gpu", "nvidia"), GpuPolicy)
     if not _is_token(data):
-        return verify_gpu_reports(data, nonce, at=at, policy=rules, chain=b"\n".join(certificates) or None)
+        manifests = tuple(one for one in beside if one.lstrip().startswith(b"<"))
+        known = References(manifests, tuple(unpack(one) for one in beside if one not in manifests))
+        chain = b"\n".join(certificates) or None
+        return verify_gpu_reports(data, nonce, at=at, policy=rules, chain=chain, references=known)
     if not certificates:
         unsigned = Examination()
         unsigned.skipped("token signature", "no keys were given: fetch NVIDIA's JWKS and name it with --certs")
