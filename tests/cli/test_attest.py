@@ -13,7 +13,9 @@ from typer.testing import Result
 from cloister.attest.snp import verify as snp_verify
 from cloister.cli.attest import read_time, unpack
 from cloister.errors import SetupError
+from tests.attest import azure_made
 from tests.attest import snp_maker as maker
+from tests.attest.azure_made import MadeVm
 from tests.attest.snp_maker import AT, Chip, table
 from tests.cli.conftest import Run
 from tests.fuzz.nvidia_made import MadeGpu, MadeManifests, ocsp_answer, swid_tag
@@ -284,6 +286,25 @@ def test_the_real_gpu_reports(run: Run, vectors: Path, tmp_path: Path) -> None:
     assert run(*base, bare).exit_code == 3
     altered = str(folder / "hopperAttestationReportInvalidSignature.txt")
     assert run(*base, altered, "--certs", str(folder / "hopperCertChain.txt")).exit_code == 1
+
+
+@pytest.mark.parametrize("kind", ["azure", "snp"])
+def test_an_hcl_report_is_read_with_its_runtime_data(run: Run, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "hcl.bin").write_bytes(MadeVm().hcl())
+    base = ["attest", "check", "--kind", kind, "--evidence", str(tmp_path / "hcl.bin"), "--at", "2026-03-01", "--json"]
+    result = run(*base)
+    assert result.exit_code == 3
+    assert outcomes(result)["runtime data"] == "PASS" and outcomes(result)["tpm quote"] == "SKIP"
+    (tmp_path / "hcl.bin").write_bytes(MadeVm().hcl().replace(b'"secure-boot": true', b'"secure-boot": null'))
+    assert run(*base).exit_code == 1
+
+
+def test_azures_document_is_held_to_its_own_policy(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "azure.json").write_text(json.dumps(MadeVm().document()))
+    (tmp_path / "policy.toml").write_text('[azure.pcrs]\n7 = ["' + "ff" * 32 + '"]\n')
+    base = ["attest", "check", "--kind", "azure", "--evidence", str(tmp_path / "azure.json"), "--at", "2026-03-01"]
+    result = run(*base, "--policy", str(tmp_path / "policy.toml"), "--nonce", azure_made.NONCE.hex(), "--json")
+    assert outcomes(result)["nonce"] == "PASS" and outcomes(result)["pcrs"] == "FAIL"
 
 
 def test_gpu_reports_take_manifests_and_ocsp_responses(run: Run, vectors: Path, tmp_path: Path) -> None:
