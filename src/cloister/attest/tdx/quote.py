@@ -173,7 +173,9 @@ class TdxPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     min_tee_tcb_svn: Annotated[str, Meta(pattern="^([0-9a-fA-F]{32})?$")] = ""
     """Hex of 16 bytes, each a minimum of its own."""
     require_sept_ve_disable: bool = False
-    """dcap-qvl asks for SEPT_VE_DISABLE whenever there is collateral; this refuses its absence by name, always."""
+    """Refuse its absence by name, and whatever `allow_sept_ve` says. dcap-qvl refuses it with the collateral."""
+    allow_sept_ve: bool = False
+    """Relaxation: accept a TD whose host may take pages from it and make it fault, as Azure's paravisor runs them."""
     mrtd: tuple[Register, ...] = ()
     rtmr0: tuple[Register, ...] = ()
     rtmr1: tuple[Register, ...] = ()

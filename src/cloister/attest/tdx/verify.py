@@ -22,12 +22,15 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from cloister.attest.chain import ecdsa_signed, find_chain, read_certificates
 from cloister.attest.tdx.quote import REGISTERS, Quote, TdReport, TdxPolicy, read_quote
+from cloister.attest.tdx.tcb import read_levels
 from cloister.checks import Examination, Verdict
 from cloister.errors import EvidenceInvalid
 
 MAX_COLLATERAL_BYTES = 262144
 MAX_REASON = 200
 NO_LEVEL = "No matching TCB level"
+EXPOSED = "SEPT_VE_DISABLE is not enabled"
+"""Last of all that dcap-qvl looks at: whatever else is wrong, it says that instead."""
 
 
 class CollateralRefused(Exception):
@@ -92,6 +95,14 @@ def judge(quote: bytes, collateral: dcap_qvl.QuoteCollateralV3, root: bytes, sec
         if type(wrong).__name__ != "PanicException":
             raise
         raise CollateralRefused("dcap-qvl could not cope with this collateral") from None
+
+
+def read_standing(data: bytes, collateral: bytes) -> Standing | None:
+    """The same for a quote that dcap-qvl refused for SEPT_VE_DISABLE alone; None if the collateral does not say."""
+    try:
+        return Standing(*read_levels(data, read_quote(data), collateral), {})
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
 
 
 INTEL_ROOTS = frozenset({"a0af031289f5d5d4132f9186068a7fc13628633ba235777472e29b6b6c67a49e"})
@@ -198,8 +209,14 @@ def _examine_standing(
         return
     try:
         standing = judge(quote, word, chain[-1].public_bytes(Encoding.DER), int(at.timestamp()))
+        found.check("collateral", standing.agrees_with(report), "dcap-qvl reads another report out of this quote")
     except CollateralRefused as refused:
-        if NO_LEVEL in str(refused):
+        standing = None
+        if policy.allow_sept_ve and str(refused).removeprefix("Verification failed: ") == EXPOSED:
+            standing = read_standing(quote, collateral)
+        if standing is not None:
+            found.passed("collateral", "read past SEPT_VE_DISABLE, as the policy allows")
+        elif NO_LEVEL in str(refused):
             found.skipped("collateral", "not judged to its end: the platform matches no level of it")
             found.failed("tcb status", "older than every TCB level Intel lists for this platform (below OutOfDate)")
         else:
@@ -207,8 +224,8 @@ def _examine_standing(
             text = str(refused).removeprefix("Verification failed: ")[:MAX_REASON]
             found.failed("collateral", "".join(letter if " " <= letter <= "~" else " " for letter in text))
             found.skipped("tcb status", "the collateral was refused")
+    if standing is None:
         return
-    found.check("collateral", standing.agrees_with(report), "dcap-qvl reads another report out of this quote")
     found.claim("tcb_status", standing.status)
     found.claim("advisories", list(standing.advisories))
     found.claim("tcb_evaluation", standing.evaluation)
@@ -241,6 +258,8 @@ def _signed(key: object, signature: bytes, data: bytes) -> bool:
 UNDER_DEBUG = 0xFF
 SEPT_VE_DISABLE = 1 << 28
 MIGRATABLE = 1 << 29
+HARMLESS = 1 << 30 | 1 << 31
+"""Protection keys and key locker, which the TD uses for itself."""
 
 
 def examine_report(report: TdReport, policy: TdxPolicy, report_data: bytes | None, found: Examination) -> None:
@@ -264,14 +283,15 @@ def examine_report(report: TdReport, policy: TdxPolicy, report_data: bytes | Non
 def _examine_attributes(report: TdReport, policy: TdxPolicy, found: Examination) -> None:
     attributes = report.td_attributes
     found.check("debug", not attributes & UNDER_DEBUG, "the TD runs under debug: its host reads its memory")
-    if policy.require_sept_ve_disable:
-        found.check(
-            "sept ve disable",
-            bool(attributes & SEPT_VE_DISABLE),
-            "the host may take pages from the TD and make it fault (SEPT_VE_DISABLE is off)",
-        )
+    exposed = "the host may take pages from the TD and make it fault (SEPT_VE_DISABLE is off)"
+    if attributes & SEPT_VE_DISABLE or policy.require_sept_ve_disable:
+        found.check("sept ve disable", bool(attributes & SEPT_VE_DISABLE), exposed)
+    elif not policy.allow_sept_ve:
+        found.skipped("sept ve disable", f"{exposed}; no collateral passes with this", required=False)
     else:
-        found.skipped("sept ve disable", "the policy does not ask for it by name", required=False)
+        found.skipped("sept ve disable", f"relaxed by [tdx] allow_sept_ve: {exposed}", required=False)
+        # Whoever stops at this bit has not looked at the others.
+        found.check("attributes", not attributes & ~HARMLESS, f"{attributes:#x} has bits set that are not understood")
     found.check("migration", not attributes & MIGRATABLE, "the TD can be migrated by a TD that is not attested")
     if report.version != "1.0":
         found.check("service td", not any(report.mrservicetd), "a service TD that is not attested is bound to this one")
