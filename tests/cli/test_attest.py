@@ -307,6 +307,15 @@ def test_azures_document_is_held_to_its_own_policy(run: Run, tmp_path: Path) -> 
     assert outcomes(result)["nonce"] == "PASS" and outcomes(result)["pcrs"] == "FAIL"
 
 
+def test_an_event_log_is_held_against_the_quote(run: Run, vectors: Path, tmp_path: Path) -> None:
+    (tmp_path / "log.json").write_text('[{"imr": 3, "event_type": 134217729, "event": "compose-hash"}]')
+    base = ["attest", "check", "--kind", "tdx", "--evidence", str(vectors / "tdx" / "dcap-qvl_tdx_quote")]
+    result = run(*base, "--event-log", str(tmp_path / "log.json"), "--at", "2025-06-25", "--json")
+    assert result.exit_code == 1
+    assert outcomes(result)["rtmr3 log"] == "FAIL" and outcomes(result)["rtmr0 log"] == "SKIP"
+    assert document(result)["claims"]["events"][0]["name"] == "compose-hash"
+
+
 def test_gpu_reports_take_manifests_and_ocsp_responses(run: Run, vectors: Path, tmp_path: Path) -> None:
     signer, gpu = MadeManifests(), MadeGpu()
     (tmp_path / "driver.xml").write_bytes(signer.sign(swid_tag("590.12", {1: (bytes(48),)})))

@@ -140,6 +140,9 @@ def check(
             "OCSP responses (DER), one --collateral each.",
         ),
     ] = None,
+    event_log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="tdx: what was measured: a CCEL table, or dstack's JSON.")
+    ] = None,
     nonce: Annotated[
         str | None,
         typer.Option(
@@ -173,7 +176,7 @@ def check(
     try:
         moment = read_time(at)
         files = _certificate_files(certs, more_certs)
-        verdict = _verify(kind, evidence, files, collateral, nonce, moment, policy)
+        verdict = _verify(kind, evidence, files, collateral, event_log, nonce, moment, policy)
     except CloisterError as wrong:
         _report_error(wrong, as_json)
         raise typer.Exit(WRONG_USE) from None
@@ -197,6 +200,7 @@ def _verify(
     evidence: Path,
     certificates: list[bytes],
     collateral: list[Path] | None,
+    event_log: Path | None,
     nonce: str | None,
     at: datetime,
     policy: Path | None,
@@ -219,7 +223,9 @@ def _verify(
         if certificates:
             typer.echo("Note: a TDX quote brings its certificates; --certs was not used.", err=True)
         tdx = read_policy_table(policy, ("tdx",), TdxPolicy)
-        return verify_tdx(unpack(data), beside, at=at, policy=tdx, report_data=_report_data(asked))
+        log = read_file(event_log) if event_log else None
+        data, bound = unpack(data), _report_data(asked)
+        return verify_tdx(data, beside, at=at, policy=tdx, report_data=bound, event_log=log)
     from cloister.attest.snp import SnpPolicy, verify_snp
     from cloister.attest.snp.report import unwrap_report
 
