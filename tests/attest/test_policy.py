@@ -18,6 +18,8 @@ max_age_s = 60
 require_gpu = true
 accept_missing_layers = ["landlock"]
 gpu_keys = "jwks.json"
+gpu_manifests = ["driver.xml"]
+gpu_ocsp = ["gpu.der"]
 
 [log]
 logs = ["{LOG}"]
@@ -44,6 +46,8 @@ min_gpus = 8
 def written(folder: Path, text: str) -> Path:
     (folder / "root.json").write_text("{}")
     (folder / "jwks.json").write_text('{"keys": []}')
+    (folder / "driver.xml").write_text("<a/>")
+    (folder / "gpu.der").write_bytes(b"\x30\x00")
     path = folder / "policy.toml"
     path.write_text(text)
     return path
@@ -57,6 +61,7 @@ def test_a_whole_file_becomes_a_policy(tmp_path: Path) -> None:
     assert policy.release.sigstore is not None
     assert policy.release.sigstore.trusted_root == b"{}" and policy.release.sigstore.identity == "release@log.example"
     assert policy.gpu_keys == b'{"keys": []}' and policy.gpu.min_gpus == 8
+    assert (policy.gpu_manifests, policy.gpu_ocsp) == ((b"<a/>",), (b"\x30\x00",))
     assert policy.snp.measurements == ("cd" * 48,) and policy.snp.minimum_tcb.snp == 24
     assert policy.tdx.mrtd == ("ef" * 48,)
     assert policy.names_releases and not policy.allow_software_tee
@@ -109,6 +114,8 @@ def test_only_a_flag_accepts_the_software_attester(tmp_path: Path) -> None:
         ('[sigstore]\ntrusted_root = "root.json"\nidentity = ""\nissuer = "x"', "identity"),
         ('[sigstore]\ntrusted_root = "missing.json"\nidentity = "x"\nissuer = "x"', "missing.json"),
         ('gpu_keys = "missing.json"', "missing.json"),
+        ('gpu_manifests = ["missing.xml"]', "missing.xml"),
+        ('gpu_ocsp = ["missing.der"]', "missing.der"),
     ],
 )
 def test_a_policy_with_a_mistake_in_it_is_not_used(tmp_path: Path, text: str, says: str) -> None:

@@ -78,6 +78,8 @@ class _Demands(Struct, frozen=True):
 
 class _Rules(_Demands, frozen=True, forbid_unknown_fields=True):
     gpu_keys: str | None = None
+    gpu_manifests: tuple[str, ...] = ()
+    gpu_ocsp: tuple[str, ...] = ()
     log: LogRules | None = None
     sigstore: SigstoreRules | None = None
 
@@ -88,6 +90,10 @@ class Policy(_Demands, frozen=True):
     release: ReleaseTrust = ReleaseTrust()
     gpu_keys: bytes | None = None
     """The JWKS that signs GPU tokens (file `gpu_keys`): without it a token cannot be checked, and nothing passes."""
+    gpu_manifests: tuple[bytes, ...] = ()
+    """NVIDIA's reference manifests (XML) of the drivers and VBIOSes whose reports pass (files `gpu_manifests`)."""
+    gpu_ocsp: tuple[bytes, ...] = ()
+    """OCSP responses (DER) of the manifests' and the GPUs' certificates (files `gpu_ocsp`); a node may bring more."""
     allow_software_tee: bool = False
     """Accept a node that proves nothing, for development. Only then may its log's key be learnt on first use."""
 
@@ -120,6 +126,8 @@ def read_policy(path: Path) -> Policy:
         **{name: getattr(rules, name) for name in _Demands.__struct_fields__},
         release=_release(rules, path.parent),
         gpu_keys=None if rules.gpu_keys is None else _read(path.parent / rules.gpu_keys),
+        gpu_manifests=tuple(_read(path.parent / name) for name in rules.gpu_manifests),
+        gpu_ocsp=tuple(_read(path.parent / name) for name in rules.gpu_ocsp),
     )
     # A mistyped key should be found when the policy is read, not when a node is.
     policy.release.log_keys(), policy.release.witness_keys()

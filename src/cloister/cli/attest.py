@@ -73,8 +73,10 @@ def read_time(text: str | None) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def read_policy_table(path: Path | None, names: Sequence[str], kind: type[_Policy]) -> _Policy:
-    """The policy under one of these names; the default, if there is no file."""
+def read_policy_table(
+    path: Path | None, names: Sequence[str], kind: type[_Policy], *, optional: bool = False
+) -> _Policy:
+    """The policy under one of these names; the default, if there is no file, or no such table where it is optional."""
     from cloister.attest.policy import Policy
 
     if path is None:
@@ -84,10 +86,12 @@ def read_policy_table(path: Path | None, names: Sequence[str], kind: type[_Polic
     except (ValueError, RecursionError):
         raise SetupError("The policy is not valid TOML.", hint=f"Look at {path}.") from None
     # A name nobody knows may be a mistyped demand, and what is not demanded is not checked.
-    strange = set(tables) - {*Policy.__struct_fields__, "log", "sigstore", "sev-snp", "nvidia"}
+    strange = set(tables) - {*Policy.__struct_fields__, "log", "sigstore", "sev-snp", "nvidia", "azure"}
     if strange:
         raise SetupError(f"The policy has a part nobody knows: {', '.join(sorted(strange))}.", hint=f"Look at {path}.")
     given = [name for name in names if name in tables]
+    if optional and not given:
+        return kind()
     if len(given) != 1:
         raise SetupError(f"The policy has no [{names[0]}], or more than one.", hint=f"Look at {path}.")
     try:
@@ -98,24 +102,25 @@ def read_policy_table(path: Path | None, names: Sequence[str], kind: type[_Polic
 
 FAILED, WRONG_USE, INCOMPLETE = 1, 2, 3
 _REPORT_DATA_BYTES = 64
-_KINDS = {"snp": "snp", "sev-snp": "snp", "tdx": "tdx", "nvidia": "nvidia", "gpu": "nvidia"}
+_KINDS = {"azure": "azure", "snp": "snp", "sev-snp": "snp", "tdx": "tdx", "nvidia": "nvidia", "gpu": "nvidia"}
 
-attest = typer.Typer(no_args_is_help=True, help="Attestation evidence of SEV-SNP, TDX and NVIDIA GPUs.")
+attest = typer.Typer(no_args_is_help=True, help="Attestation evidence of SEV-SNP, TDX, Azure VMs and NVIDIA GPUs.")
 
 
 @attest.callback()
 def _group() -> None:
-    """Attestation evidence of SEV-SNP, TDX and NVIDIA GPUs."""
+    """Attestation evidence of SEV-SNP, TDX, Azure VMs and NVIDIA GPUs."""
 
 
 @attest.command("check")
 def check(
-    kind: Annotated[str, typer.Option(metavar="snp|tdx|nvidia", help="Whose evidence it is.")],
+    kind: Annotated[str, typer.Option(metavar="snp|tdx|azure|nvidia", help="Whose evidence it is.")],
     evidence: Annotated[
         Path,
         typer.Option(
             metavar="FILE",
-            help="Report or quote: binary, hex or base64. For nvidia also JSON of several reports, or a token.",
+            help="Report or quote: binary, hex or base64. For nvidia also JSON of several reports, or a token. For "
+            "azure an HCL report, or JSON with it, the vTPM's quote, and VCEK or TD quote.",
         ),
     ],
     certs: Annotated[
@@ -128,7 +133,15 @@ def check(
     ] = None,
     more_certs: Annotated[list[Path] | None, typer.Argument(metavar="[CERTS]...", hidden=True)] = None,
     collateral: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="tdx: Intel's collateral, JSON. snp: AMD's revocation list.")
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="tdx: Intel's collateral, JSON. snp: AMD's revocation list. nvidia: reference manifests (XML) and "
+            "OCSP responses (DER), one --collateral each.",
+        ),
+    ] = None,
+    event_log: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="tdx: what was measured: a CCEL table, or dstack's JSON.")
     ] = None,
     nonce: Annotated[
         str | None,
@@ -140,7 +153,8 @@ def check(
         str | None, typer.Option(metavar="TIME", help="ISO 8601 or Unix seconds.", show_default="now")
     ] = None,
     policy: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What is demanded: TOML with a table named snp, tdx or gpu.")
+        Path | None,
+        typer.Option(metavar="FILE", help="What is demanded: TOML with tables snp, tdx, azure or gpu."),
     ] = None,
     as_json: AsJsonTable = False,
 ) -> None:
@@ -162,7 +176,7 @@ def check(
     try:
         moment = read_time(at)
         files = _certificate_files(certs, more_certs)
-        verdict = _verify(kind, evidence, files, collateral, nonce, moment, policy)
+        verdict = _verify(kind, evidence, files, collateral, event_log, nonce, moment, policy)
     except CloisterError as wrong:
         _report_error(wrong, as_json)
         raise typer.Exit(WRONG_USE) from None
@@ -185,25 +199,33 @@ def _verify(
     kind: str,
     evidence: Path,
     certificates: list[bytes],
-    collateral: Path | None,
+    collateral: list[Path] | None,
+    event_log: Path | None,
     nonce: str | None,
     at: datetime,
     policy: Path | None,
 ) -> Verdict:
     if kind not in _KINDS:
-        raise SetupError(f"Evidence of kind {kind!r} is not known.", hint="--kind takes snp, tdx or nvidia.")
+        raise SetupError(f"Evidence of kind {kind!r} is not known.", hint="--kind takes snp, tdx, azure or nvidia.")
     data = read_file(evidence)
-    beside = read_file(collateral) if collateral else None
+    files = [read_file(path) for path in collateral or ()]
     asked = read_nonce(nonce) if nonce is not None else None
     if _KINDS[kind] == "nvidia":
-        return _verify_gpus(data, certificates, asked, at, policy)
+        return _verify_gpus(data, certificates, files, asked, at, policy)
+    if len(files) > 1:
+        raise SetupError("One piece of evidence takes one collateral.", hint="Give --collateral once.")
+    beside = files[0] if files else None
+    if _KINDS[kind] == "azure" or unpack(data).startswith(b"HCLA"):
+        return _verify_azure(data, certificates, beside, asked, at, policy)
     if _KINDS[kind] == "tdx":
         from cloister.attest.tdx import TdxPolicy, verify_tdx
 
         if certificates:
             typer.echo("Note: a TDX quote brings its certificates; --certs was not used.", err=True)
         tdx = read_policy_table(policy, ("tdx",), TdxPolicy)
-        return verify_tdx(unpack(data), beside, at=at, policy=tdx, report_data=_report_data(asked))
+        log = read_file(event_log) if event_log else None
+        data, bound = unpack(data), _report_data(asked)
+        return verify_tdx(data, beside, at=at, policy=tdx, report_data=bound, event_log=log)
     from cloister.attest.snp import SnpPolicy, verify_snp
     from cloister.attest.snp.report import unwrap_report
 
@@ -213,15 +235,48 @@ def _verify(
     return verify_snp(report, pieces, at=at, policy=snp, report_data=_report_data(asked))
 
 
-def _verify_gpus(
-    data: bytes, certificates: list[bytes], nonce: bytes | None, at: datetime, policy: Path | None
+def _verify_azure(
+    data: bytes,
+    certificates: list[bytes],
+    collateral: bytes | None,
+    nonce: bytes | None,
+    at: datetime,
+    policy: Path | None,
 ) -> Verdict:
-    from cloister.attest.nvidia import GpuPolicy, verify_gpu_reports, verify_gpu_token
+    """Policy tables: [azure] for the guest, [snp] or [tdx] for what it runs on; each may be left out."""
+    from cloister.attest.azure import AzurePolicy, verify_azure
+    from cloister.attest.snp import SnpPolicy
+    from cloister.attest.tdx import TdxPolicy
+
+    return verify_azure(
+        data if data.lstrip().startswith(b"{") else unpack(data),
+        [unpack(one) for one in certificates],
+        collateral,
+        nonce,
+        at=at,
+        policy=read_policy_table(policy, ("azure",), AzurePolicy, optional=True),
+        snp=read_policy_table(policy, ("snp", "sev-snp"), SnpPolicy, optional=True),
+        tdx=read_policy_table(policy, ("tdx",), TdxPolicy, optional=True),
+    )
+
+
+def _verify_gpus(
+    data: bytes,
+    certificates: list[bytes],
+    beside: list[bytes],
+    nonce: bytes | None,
+    at: datetime,
+    policy: Path | None,
+) -> Verdict:
+    from cloister.attest.nvidia import GpuPolicy, References, verify_gpu_reports, verify_gpu_token
     from cloister.checks import Examination
 
     rules = read_policy_table(policy, ("gpu", "nvidia"), GpuPolicy)
     if not _is_token(data):
-        return verify_gpu_reports(data, nonce, at=at, policy=rules, chain=b"\n".join(certificates) or None)
+        manifests = tuple(one for one in beside if one.lstrip().startswith(b"<"))
+        known = References(manifests, tuple(unpack(one) for one in beside if one not in manifests))
+        chain = b"\n".join(certificates) or None
+        return verify_gpu_reports(data, nonce, at=at, policy=rules, chain=chain, references=known)
     if not certificates:
         unsigned = Examination()
         unsigned.skipped("token signature", "no keys were given: fetch NVIDIA's JWKS and name it with --certs")

@@ -173,7 +173,9 @@ class TdxPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     min_tee_tcb_svn: Annotated[str, Meta(pattern="^([0-9a-fA-F]{32})?$")] = ""
     """Hex of 16 bytes, each a minimum of its own."""
     require_sept_ve_disable: bool = False
-    """dcap-qvl asks for SEPT_VE_DISABLE whenever there is collateral; this refuses its absence by name, always."""
+    """Refuse its absence by name, and whatever `allow_sept_ve` says. dcap-qvl refuses it with the collateral."""
+    allow_sept_ve: bool = False
+    """Relaxation: accept a TD whose host may take pages from it and make it fault, as Azure's paravisor runs them."""
     mrtd: tuple[Register, ...] = ()
     rtmr0: tuple[Register, ...] = ()
     rtmr1: tuple[Register, ...] = ()
@@ -183,11 +185,17 @@ class TdxPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     mrconfigid: tuple[Register, ...] = ()
     mrowner: tuple[Register, ...] = ()
     mrownerconfig: tuple[Register, ...] = ()
+    runtime_events: dict[str, tuple[str, ...]] = {}
+    """Accepted payloads (hex) of events that the software in the TD measured into RTMR3, by their names, such as
+    dstack's `compose-hash`. Each must be in the event log exactly once."""
 
     def __post_init__(self) -> None:
         # msgspec checks patterns only when it decodes; a mistyped register must not just never match.
         for name in REGISTERS:
             if not all(re.fullmatch("[0-9a-fA-F]{96}", value) for value in getattr(self, name)):
                 raise ValueError(f"{name}: a register has 96 hexadecimal digits")
+        for name, values in self.runtime_events.items():
+            if not values or not all(re.fullmatch("([0-9a-fA-F]{2})*", one) for one in values):
+                raise ValueError(f"runtime_events: {name} has hexadecimal payloads")
         if not re.fullmatch("([0-9a-fA-F]{32})?", self.min_tee_tcb_svn):
             raise ValueError("min_tee_tcb_svn has 32 hexadecimal digits")
