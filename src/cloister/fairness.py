@@ -10,6 +10,9 @@ from collections.abc import Iterable
 INPUT_WEIGHT = 1
 OUTPUT_WEIGHT = 2
 
+CREDIT = 64
+"""So much a tenant that comes has had less than any other here: a short prompt's worth, which it gets at once."""
+
 _IDLE_REMEMBERED = 64
 
 
@@ -32,11 +35,17 @@ class ServiceMeter:
         return self._served.get(tenant, 0)
 
     def arrive(self, tenant: str) -> None:
-        """A request came. A tenant that had none is lifted to the least served one: idling saves up nothing."""
+        """A request came. A tenant that had none is lifted to the least served one but for a little: idling saves up no
+        more than that, however often it comes and goes."""
         if tenant not in self._live:
-            floor = min((self._served[other] for other in self._live), default=0)
-            self._served[tenant] = max(self.served(tenant), floor)
+            floor = min((self._served[other] - CREDIT for other in self._live), default=0)
+            self._served[tenant] = max(self._served.get(tenant, floor), floor)
         self._live[tenant] = self._live.get(tenant, 0) + 1
+
+    def behind(self, tenant: str) -> int:
+        """How much it may have before it has had as much as the next; nothing if it is not behind, or alone."""
+        others = [self._served[other] for other in self._live if other != tenant]
+        return min(max(min(others, default=0) - self.served(tenant), 0), CREDIT) if others else 0
 
     def leave(self, tenant: str) -> None:
         self._live[tenant] -= 1
@@ -56,5 +65,5 @@ class ServiceMeter:
         if not self._live:
             self._served.clear()
         elif len(self._served) > 2 * len(self._live) + _IDLE_REMEMBERED:
-            floor = min(self._served[tenant] for tenant in self._live)
+            floor = min(self._served[tenant] for tenant in self._live) - CREDIT
             self._served = {t: n for t, n in self._served.items() if t in self._live or n > floor}

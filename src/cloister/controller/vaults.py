@@ -35,8 +35,10 @@ class Vault:
         ready_s: float,
         on_message: Callable[[Vault, msgspec.Struct], None],
         on_end: Callable[[Vault], None],
+        on_sealed: Callable[[], None] = lambda: None,
     ) -> None:
         self.number = number
+        self._on_sealed = on_sealed
         self.link = LinkMemory(shape)
         self.open = True
         self.ordered_at = monotonic()
@@ -81,12 +83,14 @@ class Vault:
             for held in self._held_back:
                 self._channel.send(held)
             self._held_back.clear()
+            self._on_sealed()
         else:
             raise ProtocolError("A vault spoke before it was sealed.")
 
 
 class Vaults:
-    """Makes vaults, and keeps `spares` fresh ones while there is a fork server."""
+    """Makes vaults, and keeps `spares` fresh ones while there is a fork server. `on_sealed` is told when there is one
+    more."""
 
     def __init__(
         self,
@@ -94,7 +98,9 @@ class Vaults:
         ready_s: float,
         on_message: Callable[[Vault, msgspec.Struct], None],
         on_end: Callable[[Vault], None],
+        on_sealed: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_sealed = on_sealed
         self._wanted = spares
         self._ready_s = ready_s
         self._on_message = on_message
@@ -118,6 +124,11 @@ class Vaults:
         vault.taken_at = monotonic()
         self._last_taken = vault
         return vault
+
+    @property
+    def has_one_beside_the_last(self) -> bool:
+        """Whether a spare vault is sealed, and another; where fewer are kept, whether these are."""
+        return sum(vault.sealed_at is not None for vault in self._spares) >= min(2, self._wanted)
 
     @property
     def shape(self) -> LinkShape | None:
@@ -152,7 +163,13 @@ class Vaults:
         if self._forkserver is None or self._shape is None:
             raise ServiceUnavailable("The server is restarting.", hint="Try again in a few seconds.")
         self._last_ordered = Vault(
-            next(self._numbers), self._forkserver, self._shape, self._ready_s, self._on_message, self._vault_ended
+            next(self._numbers),
+            self._forkserver,
+            self._shape,
+            self._ready_s,
+            self._on_message,
+            self._vault_ended,
+            self._on_sealed,
         )
         return self._last_ordered
 
