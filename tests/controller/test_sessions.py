@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from cloister.controller.vaults import MOST_MADE_AT_ONCE
 from cloister.messages.generation import VERSION, Accepted, Cancel, Tokens
 from cloister.messages.vault import Confide, Release, Understood, VaultReady
 from tests.controller.fakes import FakeVault, Node
@@ -35,12 +36,14 @@ async def test_who_has_a_vault_leaves_the_last_spare_one_to_who_has_none() -> No
     node.close()
 
 
-async def test_who_is_alone_may_have_every_spare_vault() -> None:
+async def test_who_is_alone_may_have_every_spare_vault_and_so_many_made_at_once() -> None:
     node = await Node.build(spare_vaults=2)
     node.forkserver.vaults_are_ready = False
-    for number in range(5):
+    for number in range(10):
         node.ask(number, f"s-{number}", tenant="alone")
-    assert len(node.relay.sessions) == 5
+    assert len(node.relay.sessions) == 2 + MOST_MADE_AT_ONCE
+    node.ask(20, tenant="newcomer")
+    assert len(node.relay.sessions) == 3 + MOST_MADE_AT_ONCE, "who has none does not wait for what another wants"
     node.close()
 
 

@@ -3,7 +3,7 @@
 Every few seconds the flood has gone through all its ways: half-open connections, heads without end, sealed bodies, many
 answers to one prompt, a session for each request, long prompts, answers that nobody waits for. The other tenant's time
 to its first token is measured before and meanwhile, in one run; before a release the flood lasts for minutes. The flood
-has the lowest priority: what its own client computes on this machine is no work of the node's.
+has a low priority: what its own client computes on this machine is no work of the node's.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ async def test_a_flood_of_one_tenant_leaves_another_served(
     quiet = await modest.first_tokens(0, least)
     before = memory(server)
     with subprocess.Popen(
-        ["nice", "-n", "19", sys.executable, "-m", "tests.redteam.flood", url, model], stdin=PIPE, stdout=PIPE, cwd=ROOT
+        ["nice", "-n", "10", sys.executable, "-m", "tests.redteam.flood", url, model], stdin=PIPE, stdout=PIPE, cwd=ROOT
     ) as flood:
         assert flood.stdout is not None
         await asyncio.to_thread(flood.stdout.readline)  # it has risen

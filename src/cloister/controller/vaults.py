@@ -23,6 +23,9 @@ from cloister.process.endpoint import Endpoint
 
 SECONDS_BEFORE_REPLACING_A_DEAD_SPARE = 1.0
 
+MOST_MADE_AT_ONCE = 4
+"""Beyond these a vault waits to be made, unless its tenant has none: making one takes the cores, outside all turns."""
+
 
 class Vault:
     """`on_end` is called once if it ends, breaks the protocol or is given up, and not when its owner closes it."""
@@ -109,6 +112,8 @@ class Vaults:
         self._forkserver: ForkServer | Remote | None = None
         self._shape: LinkShape | None = None
         self._spares: deque[Vault] = deque()
+        self._made: list[Vault] = []
+        """Those that were not sealed when we last looked."""
         self._last_ordered: Vault | None = None
         self._last_taken: Vault | None = None
 
@@ -128,7 +133,17 @@ class Vaults:
     @property
     def has_one_beside_the_last(self) -> bool:
         """Whether a spare vault is sealed, and another; where fewer are kept, whether these are."""
-        return sum(vault.sealed_at is not None for vault in self._spares) >= min(2, self._wanted)
+        return self._sealed_spares >= min(2, self._wanted)
+
+    @property
+    def has_one_soon(self) -> bool:
+        """Whether a spare vault is sealed, or one more may be made now."""
+        self._made = [vault for vault in self._made if vault.open and vault.sealed_at is None]
+        return self._sealed_spares > 0 or len(self._made) < MOST_MADE_AT_ONCE
+
+    @property
+    def _sealed_spares(self) -> int:
+        return sum(vault.sealed_at is not None for vault in self._spares)
 
     @property
     def shape(self) -> LinkShape | None:
@@ -171,6 +186,7 @@ class Vaults:
             self._vault_ended,
             self._on_sealed,
         )
+        self._made.append(self._last_ordered)
         return self._last_ordered
 
     def _vault_ended(self, vault: Vault) -> None:
