@@ -16,18 +16,22 @@ def test_a_newcomer_starts_a_short_prompt_behind_the_least_served():
     meter.charge("b", inputs=400)
     meter.arrive("c")
     assert meter.served("c") == meter.served("b") - CREDIT
-    assert (meter.behind("a"), meter.behind("b"), meter.behind("c")) == (0, 0, CREDIT)
     meter.charge("c", inputs=CREDIT - 10)
-    assert meter.behind("c") == 10
     meter.leave("c")
     meter.arrive("c")
-    assert meter.behind("c") == 10, "who comes again gets nothing more"
+    assert meter.served("c") == meter.served("b") - 10, "who comes again has had no less"
 
 
-def test_who_is_alone_is_behind_nobody():
+def test_a_tenants_first_tokens_need_not_be_cut_up():
     meter = ServiceMeter()
+    for _ in range(2):
+        meter.arrive("a")
+    assert meter.uncut("a") == CREDIT
+    meter.charge("a", inputs=CREDIT - 10, outputs=5)
     meter.arrive("a")
-    assert meter.behind("a") == 0
+    assert meter.uncut("a") == 10
+    meter.charge("a", inputs=1000)
+    assert meter.uncut("a") == meter.uncut("b") == 0
 
 
 def test_leaving_does_not_wipe_a_debt_and_idling_saves_up_little():

@@ -45,7 +45,7 @@ class Node(RuleBasedStateMachine):
                     if self.up:
                         assert not over, "the service waits longer than a round"
                         self.spent_since_step += PIECE_TOKENS + tokens
-                    assert tokens <= min(self.tokens[vault], max(self.size * cores // CORES, LEAST_TOKENS))
+                    assert tokens <= min(self.tokens[vault], max(self.size * cores // CORES, LEAST_TOKENS, CREDIT))
                 case Pause():
                     assert self.up and not self.pause_asked
                     self.pause_asked = True

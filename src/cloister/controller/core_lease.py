@@ -3,10 +3,9 @@ commands out; no sockets, no clocks). `LeaseKeeper` carries its commands out and
 
 Two teams of kernel threads on the same cores slow each other down, so heavy work takes turns. Vaults wait, the service
 pauses, vaults have the cores for a round, then the service computes one step at least (messages.service.Resume). How
-much that is depends on who is here (pace.Pace): little beside other tenants, much for one alone; but a prompt that is
-no longer than its tenant is behind the others is not cut up. A turn goes to a vault of the tenant that has had least,
-so that nobody waits behind all that another has asked for. Vaults that wait together divide the cores: a thread does
-most where it waits for no other.
+much that is depends on who is here (pace.Pace): little beside other tenants, much for one alone; but a newcomer's
+short prompt is not cut up. A turn goes to a vault of the tenant that has had least, so that nobody waits behind all
+that another asked for. Vaults that wait together divide the cores: a thread does most where it waits for no other.
 Answering links is light and needs no lease.
 """
 
@@ -136,7 +135,7 @@ class CoreLease:
             vault = min(self._waiting, key=self._turn)
             wish = self._waiting.pop(vault)
             most = max(size * cores // self._cores, LEAST_TOKENS)
-            tokens = wish.tokens if wish.tokens <= self._meter.behind(wish.tenant) else min(wish.tokens, most)
+            tokens = wish.tokens if wish.tokens <= self._meter.uncut(wish.tenant) else min(wish.tokens, most)
             self._meter.charge(wish.tenant, inputs=PIECE_TOKENS + tokens)
             self._last = wish.tenant
             self._spent += PIECE_TOKENS + tokens

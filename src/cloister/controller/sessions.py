@@ -47,7 +47,7 @@ class Sessions:
     """At most so many, and of these no tenant may have all: a quarter is left for whoever comes next.
 
     Where all are taken, who needs one gives up an idle session of its own, or takes one from a tenant that has more.
-    A tenant that has a vault waits while many are made, and while several tenants are here (`shared`) it leaves the last
+    A tenant that has a vault waits while many are made; while several tenants are here (`shared`) it leaves the last
     spare one to who has none.
     `on_open` and `on_close` are told of every vault that begins or ceases to serve a session.
     """

@@ -196,7 +196,7 @@ class Scheduler:
     def _prefill(self, budget: int, room: int, links: LinkRows) -> list[Work]:
         """Chunks for the sequences that still prefill and for newcomers, tenant by tenant, the least served first.
 
-        A prompt that is no longer than its tenant is behind the others is not cut up, whatever the budget.
+        The short prompt of a tenant that has just come is not cut up, whatever the budget.
         """
         plan: list[Work] = []
         forced_rows = MAX_FORCED_ROWS
@@ -220,7 +220,7 @@ class Scheduler:
                 # Wait for the least served even when others would fit: else small requests starve big ones.
                 admitting = False
                 continue
-            most = min(sequence.remaining, room) if sequence.remaining <= self._meter.behind(tenant) else budget
+            most = min(sequence.remaining, room) if sequence.remaining <= self._meter.uncut(tenant) else budget
             chunk, wanted = self._chunk(sequence, links.fitting(sequence, most), forced_rows)
             if chunk:
                 plan.append(self._work(sequence, chunk, wanted))
