@@ -21,6 +21,7 @@ ALLOWED = {
     "checks": {"errors"},
     "files": {"errors"},
     "fairness": set(),
+    "pace": set(),
     "messages": {"errors", "levels"},
     "process": EVERYBODY,
     "transparency": {"errors", "checks", "files"},

@@ -61,7 +61,13 @@ def serve(
     kernels: Annotated[KernelChoice, typer.Option(help="Which kernels compute.")] = _ENGINE.kernels,
     kv_cache_mib: Annotated[int, typer.Option(min=1, help="Memory for the KV cache.")] = _ENGINE.kv_cache_mib,
     max_running: Annotated[int, typer.Option(min=1, help="Sequences decoded at once.")] = _ENGINE.max_running,
-    chunk_tokens: Annotated[int, typer.Option(min=1, help="Tokens in one step.")] = _ENGINE.chunk_tokens,
+    chunk_tokens: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Tokens in one step at most: half a second's worth, and few beside other tenants.",
+        ),
+    ] = _ENGINE.chunk_tokens,
     max_context: Annotated[
         int, typer.Option(min=0, help="Longest prompt plus answer; 0: what the model allows.")
     ] = _ENGINE.max_context,

@@ -68,10 +68,18 @@ class Relay:
             settings.max_waiting_for_vaults, self._confide, lambda owner: self.sessions.held_by(owner)
         )
         self.requests = Requests(self._tell, serving, self._ended)
-        self.core_lease = LeaseKeeper(cores, settings.vault_deadline_s, settings.service_deadline_s)
-        self.vaults = Vaults(settings.spare_vaults, settings.vault_ready_s, self._from_vault, self._vault_ended)
+        company = self.requests.company
+        self.core_lease = LeaseKeeper(cores, settings.vault_deadline_s, settings.service_deadline_s, company)
+        self.vaults = Vaults(
+            settings.spare_vaults, settings.vault_ready_s, self._from_vault, self._vault_ended, self._queue.move
+        )
         self.sessions = Sessions(
-            self.vaults, settings.max_vaults, settings.session_idle_s, self._session_begins, self._session_ended
+            self.vaults,
+            settings.max_vaults,
+            settings.session_idle_s,
+            self._session_begins,
+            self._session_ended,
+            lambda: company.shared,
         )
         self._node = Node(self.requests, self.sessions, serving)
         self._open = OpenRoute(self._node)

@@ -23,6 +23,9 @@ from cloister.process.endpoint import Endpoint
 
 SECONDS_BEFORE_REPLACING_A_DEAD_SPARE = 1.0
 
+MOST_MADE_AT_ONCE = 4
+"""Beyond these a vault waits to be made, unless its tenant has none: making one takes the cores, outside all turns."""
+
 
 class Vault:
     """`on_end` is called once if it ends, breaks the protocol or is given up, and not when its owner closes it."""
@@ -35,8 +38,10 @@ class Vault:
         ready_s: float,
         on_message: Callable[[Vault, msgspec.Struct], None],
         on_end: Callable[[Vault], None],
+        on_sealed: Callable[[], None] = lambda: None,
     ) -> None:
         self.number = number
+        self._on_sealed = on_sealed
         self.link = LinkMemory(shape)
         self.open = True
         self.ordered_at = monotonic()
@@ -81,12 +86,14 @@ class Vault:
             for held in self._held_back:
                 self._channel.send(held)
             self._held_back.clear()
+            self._on_sealed()
         else:
             raise ProtocolError("A vault spoke before it was sealed.")
 
 
 class Vaults:
-    """Makes vaults, and keeps `spares` fresh ones while there is a fork server."""
+    """Makes vaults, and keeps `spares` fresh ones while there is a fork server. `on_sealed` is told when there is one
+    more."""
 
     def __init__(
         self,
@@ -94,7 +101,9 @@ class Vaults:
         ready_s: float,
         on_message: Callable[[Vault, msgspec.Struct], None],
         on_end: Callable[[Vault], None],
+        on_sealed: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_sealed = on_sealed
         self._wanted = spares
         self._ready_s = ready_s
         self._on_message = on_message
@@ -103,6 +112,8 @@ class Vaults:
         self._forkserver: ForkServer | Remote | None = None
         self._shape: LinkShape | None = None
         self._spares: deque[Vault] = deque()
+        self._made: list[Vault] = []
+        """Those that were not sealed when we last looked."""
         self._last_ordered: Vault | None = None
         self._last_taken: Vault | None = None
 
@@ -118,6 +129,21 @@ class Vaults:
         vault.taken_at = monotonic()
         self._last_taken = vault
         return vault
+
+    @property
+    def has_one_beside_the_last(self) -> bool:
+        """Whether a spare vault is sealed, and another; where fewer are kept, whether these are."""
+        return self._sealed_spares >= min(2, self._wanted)
+
+    @property
+    def has_one_soon(self) -> bool:
+        """Whether a spare vault is sealed, or one more may be made now."""
+        self._made = [vault for vault in self._made if vault.open and vault.sealed_at is None]
+        return self._sealed_spares > 0 or len(self._made) < MOST_MADE_AT_ONCE
+
+    @property
+    def _sealed_spares(self) -> int:
+        return sum(vault.sealed_at is not None for vault in self._spares)
 
     @property
     def shape(self) -> LinkShape | None:
@@ -152,8 +178,15 @@ class Vaults:
         if self._forkserver is None or self._shape is None:
             raise ServiceUnavailable("The server is restarting.", hint="Try again in a few seconds.")
         self._last_ordered = Vault(
-            next(self._numbers), self._forkserver, self._shape, self._ready_s, self._on_message, self._vault_ended
+            next(self._numbers),
+            self._forkserver,
+            self._shape,
+            self._ready_s,
+            self._on_message,
+            self._vault_ended,
+            self._on_sealed,
         )
+        self._made.append(self._last_ordered)
         return self._last_ordered
 
     def _vault_ended(self, vault: Vault) -> None:
