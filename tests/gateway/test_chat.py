@@ -159,7 +159,7 @@ async def test_sampling_fields_reach_the_backend(http: httpx.AsyncClient, backen
 async def test_text_parts_and_the_developer_role(http: httpx.AsyncClient, backend: FakeBackend) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     messages = [{"role": "developer", "content": "be"}, {"role": "user", "content": parts}]
-    await ask(http, messages=messages, response_format={"type": "text"}, tools=[], unknown_field={"x": 1})
+    await ask(http, messages=messages, response_format={"type": "text"}, tools=[], user="me")
     assert bytes(backend.submitted[0].prompt).decode() == "<system>be<user>ab<assistant>"
 
 

@@ -20,8 +20,8 @@ from cloister.client.sealed import SealedTransport
 from cloister.client.verification import VerifiedNode
 from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, SetupError, Unauthorized
 from cloister.levels import OPEN
+from cloister.request_fields import LEVEL_HEADER, SESSION_HEADER
 
-LEVEL_HEADER, SESSION_HEADER = "X-Cloister-Protection", "X-Cloister-Session"
 NOT_OPENAI_HINT = "Give the address of an OpenAI-compatible server, such as one started with `cloister serve`."
 
 

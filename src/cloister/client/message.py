@@ -20,13 +20,13 @@ from cloister.channel.sealing import address_to, key_id, seal_prompt, seal_reque
 from cloister.channel.stream import FrameKind, StreamOpener
 from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, InvalidRequest, MessageRepeated
 from cloister.levels import OPEN
+from cloister.request_fields import LEVEL_HEADER, UNUSED
 
 ENDPOINT = "/v1/sealed"
 OUTER_HEADERS = (("Content-Type", CONTENT_TYPE), ("Accept", CONTENT_TYPE))
 """All that is said outside, the same for every user."""
 
 PROMPT_FIELDS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
-LEVEL_HEADER = "x-cloister-protection"
 
 PARAMETERS = frozenset(
     (
@@ -37,14 +37,6 @@ PARAMETERS = frozenset(
     )
 )
 """What the process that speaks OpenAI's API needs beside the prompts. It reads them, as it reads the answer."""
-UNUSED = frozenset(
-    (
-        *("user", "metadata", "store", "prediction", "service_tier", "safety_identifier", "prompt_cache_key"),
-        *("prompt_cache_retention", "reasoning_effort", "verbosity", "modalities", "audio", "web_search_options"),
-        *("tool_choice", "parallel_tool_calls", "function_call"),
-    )
-)
-"""Fields of OpenAI's that no node uses: they stay here, whatever they hold."""
 REFUSED: dict[str, tuple[bytes, ...]] = {
     "tools": (b"null", b"[]"),
     "functions": (b"null", b"[]"),
@@ -151,7 +143,7 @@ def _is_parameter(name: str, value: msgspec.Raw) -> bool:
 
 def _is_open(fields: _Fields, headers: Headers) -> bool:
     """Whether every place that names a level names `open`: a request that contradicts itself is not open."""
-    asked = [f'"{value}"' for name, value in headers if name.lower() == LEVEL_HEADER]
+    asked = [f'"{value}"' for name, value in headers if name.lower() == LEVEL_HEADER.lower()]
     if "protection" in fields and (in_body := bytes(fields["protection"]).decode("utf-8", "replace")) != "null":
         asked.append(in_body)
     return bool(asked) and all(each == f'"{OPEN}"' for each in asked)

@@ -38,7 +38,7 @@ from cloister.gateway.schema import (
     prompts_of,
     sealed_request_of,
 )
-from cloister.gateway.terms import LEVEL_HEADER, SESSION_HEADER, Levels, Session, choose_session
+from cloister.gateway.terms import Levels, Session, choose_session, header_terms
 from cloister.levels import ConfidedLevel, Level
 from cloister.messages.frontend import Serving
 from cloister.messages.generation import SamplingParams
@@ -46,6 +46,7 @@ from cloister.messages.prompts import ChatPrompt, Prompt, SealedPrompt, TextProm
 from cloister.prompts.json_prompt import check_size, invalid_from
 from cloister.prompts.reading import Marked, PromptReading, ReadPrompt
 from cloister.prompts.tokenizer import Tokenizer
+from cloister.request_fields import LEVEL_HEADER, SESSION_HEADER
 
 bearer = HTTPBearer(auto_error=False, description="An API key of this server.")
 
@@ -148,6 +149,7 @@ class Api:
             body = kind.model_validate_json(raw)
         except ValidationError as wrong:
             raise invalid_from(wrong) from None
+        body.refuse_unknown()
         if body.model != self.model:
             raise ModelNotFound("The model asked for is not served here.", hint=f"This server has {self.model!r}.")
         return body
@@ -256,8 +258,7 @@ async def _asked(
 ) -> Asked:
     timeout = api_of(request).settings.request_timeout_s
     deadline = asyncio.get_running_loop().time() + timeout
-    headers = request.headers
-    return Asked(caller_of(request, credentials), deadline, headers.get(LEVEL_HEADER), headers.get(SESSION_HEADER))
+    return Asked(caller_of(request, credentials), deadline, *header_terms(request.headers.items()))
 
 
 AskedBy = Annotated[Asked, Depends(_asked)]

@@ -36,7 +36,7 @@ OnePrompt: TypeAlias = TextPrompt | TokenPrompt
 
 
 class Given(BaseModel):
-    """Whatever comes from a user: known fields are checked strictly, unknown ones are ignored, as OpenAI does."""
+    """Whatever comes from a user: known fields are checked strictly, unknown ones are ignored."""
 
     model_config = STRICT
 
