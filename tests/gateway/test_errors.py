@@ -60,7 +60,6 @@ BAD_CHAT: list[tuple[dict[str, Any], str | None]] = [
     ({"seed": 1.5}, "seed"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"max_tokens": -1}, "max_tokens"),
-    ({"max_tokens": 10**6}, "max_tokens"),
     ({"stop": ""}, "stop"),
     ({"stop": ["x"] * 17}, "stop"),
     ({"stop": [1]}, "stop"),

@@ -177,23 +177,20 @@ class Api:
 
 
 def answer_tokens(prompt_tokens: int | None, asked: int | None, default: int, max_context: int) -> int:
-    """How many tokens the answer may have; PromptTooLong when it and the prompt do not fit the context together.
+    """How many tokens the answer may have: what was asked for, or what the context has room for if that is less.
 
-    Where the prompt's length is not known here (None), whoever reads the prompt caps the answer to what is left.
+    PromptTooLong when there is no room at all. Where the prompt's length is not known here (None), whoever reads the
+    prompt goes by the same rule.
     """
     room = max_context - (1 if prompt_tokens is None else prompt_tokens)
-    wanted = asked if asked is not None else max(1, min(default, room))
-    if wanted <= room:
-        return wanted
-    if prompt_tokens is None:
-        requested = f"{wanted} were requested for the answer alone."
-    else:
-        requested = f"{prompt_tokens + wanted} were requested ({prompt_tokens} in the prompt, {wanted} for the answer)."
-    raise PromptTooLong(
-        f"This model's context holds {max_context} tokens; {requested}",
-        param="max_tokens" if room > 0 else None,
-        hint="Shorten the prompt or ask for fewer tokens.",
-    )
+    wanted = default if asked is None else asked
+    if room < min(wanted, 1):
+        raise PromptTooLong(
+            f"The prompt has {prompt_tokens} tokens; prompt and answer together may have {max_context}.",
+            param="prompt",
+            hint="Shorten the prompt.",
+        )
+    return min(wanted, room)
 
 
 def sampling_params(

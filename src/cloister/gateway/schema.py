@@ -204,7 +204,8 @@ class ChatOptions(GenerationRequest):
         default=None,
         ge=1,
         le=2**31 - 1,
-        description="default: what is left of the context, at most 1024; the older name of max_completion_tokens",
+        description="at most; an answer ends with the context in any case. Default 1024; the older name of "
+        "max_completion_tokens",
     )
     max_completion_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1)
     logprobs: bool | None = None
