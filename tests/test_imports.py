@@ -19,6 +19,7 @@ ALLOWED = {
     "addresses": {"errors"},
     "levels": {"errors"},
     "request_fields": set(),
+    "keys": EVERYBODY | {"addresses", "files"},
     "checks": {"errors"},
     "files": {"errors"},
     "fairness": set(),

@@ -12,7 +12,7 @@ import pytest
 from cloister.backend.base import VaultJob
 from cloister.config import GatewaySettings
 from cloister.gateway.app import create_app
-from cloister.gateway.keys import key_line, new_key
+from cloister.keys import key_line, new_key
 from tests.gateway.fakes import MODEL, ByteTokenizer, FakeBackend, chat_body, completion_body
 
 CHAT = "/v1/chat/completions"

@@ -17,6 +17,7 @@ from cloister.channel.envelope import InnerHead, InnerRequest
 from cloister.channel.sealing import ChannelKey, RequestKeys, address_to, seal_request
 from cloister.channel.stream import StreamOpener
 from cloister.config import GatewaySettings
+from cloister.keys import load_keys
 from cloister.messages.frontend import (
     AskSealed,
     FromSealedApi,
@@ -57,7 +58,8 @@ class PlayedController(Peer):
         super().__init__(ours, FromSealedApi)
         self._node = ChannelKey.generate()
         chosen = settings.model_dump_json().encode()
-        self.say(StartFrontend(VERSION, chosen, folder.name, str(folder.path), 1, allow_degraded=False), SERVING)
+        keys = load_keys(settings).entries
+        self.say(StartFrontend(VERSION, chosen, folder.name, str(folder.path), 1, False, keys), SERVING)
 
     async def next_within(self, kind: Any, seconds: float = 240) -> Any:
         async with asyncio.timeout(seconds):

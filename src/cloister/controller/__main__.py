@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from time import monotonic
 from typing import Any
 
@@ -14,6 +15,7 @@ from rich.console import Console
 
 from cloister.attest.attester import Tee
 from cloister.config import DEVELOPMENT_KEY, Settings
+from cloister.controller.admission import Admission
 from cloister.controller.frontend import Gateway, SealedApi
 from cloister.controller.process import Controller
 from cloister.controller.provision import Unsealing, provide
@@ -26,17 +28,23 @@ from cloister.process.entry import run_server, unless_stopped
 
 async def _serve(start: StartController, console: Console, stopped: asyncio.Task[Any]) -> None:
     asyncio.get_running_loop().set_exception_handler(_report)
+    settings = Settings.model_validate_json(start.settings)
+    admission = Admission(settings.gateway)
+    if settings.controller.sealed_weights is not None:
+        _give_up(start.reserved)  # who waits for their key listens there now
     # The model; its provider may let us wait for it.
-    providing = provide(start, Settings.model_validate_json(start.settings), console)
+    providing = provide(start, settings, console)
     if (given := await unless_stopped(stopped, providing)) is None:
         return
     folder, settings, unsealing = given
     controller = Controller(folder, settings)
-    gateway = Gateway(controller, folder, settings)
-    sealed_api = SealedApi(controller, folder, settings)
+    gateway = Gateway(controller, folder, settings, admission.keys)
+    sealed_api = SealedApi(controller, folder, settings, admission.keys)
+    admission.watch(gateway, sealed_api)
     try:
         with console.status(f"Loading {start.name}…"):
-            url = await unless_stopped(stopped, _start(controller, sealed_api, gateway, unsealing))
+            starting = _start(controller, sealed_api, gateway, unsealing, start.reserved)
+            url = await unless_stopped(stopped, starting)
         if url is not None:
             seconds = monotonic() - start.begun
             _say_ready(console, url, start.name, controller.serving, settings, controller.evidence_maker.tee, seconds)
@@ -49,13 +57,23 @@ async def _serve(start: StartController, console: Console, stopped: asyncio.Task
             await unsealing.close()
 
 
-async def _start(controller: Controller, sealed_api: SealedApi, gateway: Gateway, unsealing: Unsealing | None) -> str:
+async def _start(
+    controller: Controller, sealed_api: SealedApi, gateway: Gateway, unsealing: Unsealing | None, reserved: int | None
+) -> str:
     """The gateway listens only when all is ready. Its URL."""
     serving = await controller.start()
     if unsealing:
         await unsealing.lock()
     await sealed_api.open(serving)
+    if unsealing is None:
+        _give_up(reserved)
     return await gateway.serve(serving)
+
+
+def _give_up(reserved: int | None) -> None:
+    """The port is for the process that listens next."""
+    if reserved is not None:
+        os.close(reserved)
 
 
 def _say_ready(

@@ -19,6 +19,7 @@ from cloister.messages.lifecycle import Start, StartFailed, why_not_started
 from cloister.models.memory_file import check_sealed, create_memory_file, reopen_read_only, seal
 from cloister.models.source import ModelFolder
 from cloister.process.child import environment, inherited
+from cloister.process.hardening import signals_held
 
 PACKER = "cloister.models.pack_weights"
 
@@ -39,9 +40,10 @@ async def seal_weights(folder: ModelFolder, settings: EngineSettings) -> int:
 async def _pack(folder: ModelFolder, settings: EngineSettings, fd: int) -> None:
     start = Start(VERSION, folder.name, str(folder.path), settings.model_dump_json().encode())
     command = (sys.executable, "-m", PACKER, str(fd))
-    packer = await asyncio.create_subprocess_exec(
-        *command, pass_fds=[fd, *inherited()], stdin=PIPE, stdout=PIPE, env=environment()
-    )
+    with signals_held():
+        packer = await asyncio.create_subprocess_exec(
+            *command, pass_fds=[fd, *inherited()], stdin=PIPE, stdout=PIPE, env=environment()
+        )
     try:
         said, _ = await packer.communicate(msgspec.json.encode(start))
     finally:

@@ -28,7 +28,6 @@ from cloister.gateway.answer import Answer, Reply, StreamedAnswer
 from cloister.gateway.choice import Choice, Echo, StopStrings
 from cloister.gateway.generation import Generation, WatchedAnswer, WatchedAnswers
 from cloister.gateway.guard import read_body
-from cloister.gateway.keys import Caller, KeyRing
 from cloister.gateway.metrics import Metrics
 from cloister.gateway.schema import (
     MAX_CHOICES,
@@ -39,6 +38,7 @@ from cloister.gateway.schema import (
     sealed_request_of,
 )
 from cloister.gateway.terms import Levels, Session, choose_session, header_terms
+from cloister.keys import Caller, KeyRing
 from cloister.levels import ConfidedLevel, Level
 from cloister.messages.frontend import Serving
 from cloister.messages.generation import SamplingParams

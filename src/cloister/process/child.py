@@ -11,7 +11,7 @@ import subprocess
 import sys
 from contextlib import suppress
 
-from cloister.process.hardening import WIPE_FREED_MEMORY
+from cloister.process.hardening import WIPE_FREED_MEMORY, signals_held
 
 # What a child of ours may know of the environment: where things are, and in what language.
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR", "CC")
@@ -40,7 +40,7 @@ def inherited() -> tuple[int, ...]:
 def run_module(module: str, peer: socket.socket, **more_environment: str) -> subprocess.Popen[bytes]:
     """`python -m module FD` with `peer` open beside the standard descriptors and `inherited`; ours is closed."""
     command = [sys.executable, "-m", module, str(peer.fileno())]
-    with peer:
+    with peer, signals_held():
         return subprocess.Popen(
             command,
             pass_fds=[peer.fileno(), *_inherited],

@@ -11,6 +11,8 @@ import resource
 import signal
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import TracebackType
 
@@ -19,6 +21,9 @@ from cloister.errors import where_raised
 PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
 PR_SET_DUMPABLE = 4
 PR_SET_NAME = 15
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals by which somebody asks a process to end."""
 
 log = logging.getLogger("cloister")
 
@@ -35,12 +40,24 @@ def begin_child(role: str) -> socket.socket:
 
     Its end of the socket to who started it.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; who started us decides
+    for number in ENDING:  # a terminal and a service manager send them to all; who started us decides
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     name_process(role)
     hide_tracebacks()
     forbid_core_dumps()
     die_with_parent()
     return socket.socket(fileno=int(sys.argv[1]))
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Whoever is started meanwhile does not hear ENDING before it is ready to: Python would print a traceback."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def forbid_core_dumps() -> None:
