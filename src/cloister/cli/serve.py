@@ -45,9 +45,13 @@ def serve(
     model: Annotated[
         str | None,
         typer.Option(
-            help="A model's folder, a GGUF file, or a hub id where there is network.",
+            help="A model's folder, a GGUF file, a name that `cloister models` lists, or a hub id.",
             show_default="SmolLM2-135M-Instruct",
         ),
+    ] = None,
+    served_model_name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What users call the model.", show_default="the model's own name"),
     ] = None,
     dtype: Annotated[Dtype, typer.Option(help="Precision of weights and arithmetic.")] = _ENGINE.dtype,
     weights: Annotated[
@@ -180,7 +184,13 @@ def serve(
             sealed_weights=sealed_weights.absolute() if sealed_weights else None,
             provider_key=provider_key,
         ),
-        gateway=GatewaySettings(host=host, port=port, keys_file=keys, request_timeout_s=request_timeout),
+        gateway=GatewaySettings(
+            host=host,
+            port=port,
+            keys_file=keys,
+            served_model_name=served_model_name or None,
+            request_timeout_s=request_timeout,
+        ),
         mpc=MpcSettings(
             mode=mpc,
             parties=mpc_parties.absolute() if mpc_parties else None,

@@ -47,7 +47,8 @@ async def _serve(start: StartController, console: Console, stopped: asyncio.Task
             url = await unless_stopped(stopped, starting)
         if url is not None:
             seconds = monotonic() - start.begun
-            _say_ready(console, url, start.name, controller.serving, settings, controller.evidence_maker.tee, seconds)
+            name = settings.gateway.served_model_name or start.name
+            _say_ready(console, url, name, controller.serving, settings, controller.evidence_maker.tee, seconds)
             await stopped
     finally:
         await gateway.close()

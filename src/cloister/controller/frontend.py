@@ -70,12 +70,8 @@ class FrontendProcess(ABC):
         self.endpoint = handle.endpoint
         self.number = self.controller.relay.add_frontend(self.endpoint)
         settings = self.settings.model_dump_json().encode()
-        folder = self._folder
-        handle.send(
-            StartFrontend(
-                VERSION, settings, folder.name, str(folder.path), self._created, self._allow_degraded, self._keys
-            )
-        )
+        path, name = str(self._folder.path), self.settings.served_model_name or self._folder.name
+        handle.send(StartFrontend(VERSION, settings, name, path, self._created, self._allow_degraded, self._keys))
 
     async def open(self, serving: Serving) -> msgspec.Struct:
         """Have it take requests; what it says when it does."""
