@@ -119,16 +119,16 @@ def test_keys_change_while_it_runs_and_ctrl_c_leaves_nothing_behind(
 ) -> None:
     keys = tmp_path / "keys.toml"
     keys.write_text(f"[keys]\n{key_line(DEVELOPMENT_KEY, 'ann')}\n")
-    server = Server(tmp_path / "log", *tiny, "--keys", str(keys))
+    server = Server(tmp_path / "log", *tiny, "--keys", str(keys), "--served-model-name", "mine")
     try:
-        assert ask(server.url(), "tiny", session="kept").status_code == 200
+        assert ask(server.url(), "mine", session="kept").status_code == 200
         children = server.children()
         assert len(children) >= 4  # gateway, fork server, service, the session's vault
         added = run("key", "new", "bob", "--into", str(keys)).stdout.strip()
         keys.write_text("\n".join(line for line in keys.read_text().splitlines() if "ann" not in line))
         os.killpg(server.process.pid, signal.SIGHUP)  # as a terminal would: only the controller acts on it
         eventually(lambda: "read again" in server.said)
-        eventually(lambda: ask(server.url(), "tiny").status_code == 401)
+        eventually(lambda: ask(server.url(), "mine").status_code == 401)
         sealed = ("chat", "Hi", "--url", server.url(), *SOFTWARE, "--max-tokens", "1", "--api-key")
         assert run(*sealed, DEVELOPMENT_KEY).exit_code == 1 and run(*sealed, added).exit_code == 0
         keys.write_text("nonsense")

@@ -119,7 +119,7 @@ def serve(
     mpc: Annotated[
         MpcChoice,
         _mpc(
-            help="auto: offered where `pip install '.[mpc]'` was done, and three parties are started on this machine "
+            help="auto: offered where `make mpc` was done, and three parties are started on this machine "
             "with the first request for it, each taking about 2.9 GB with the default model. local: start them now."
         ),
     ] = "auto",

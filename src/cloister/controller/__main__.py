@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from cloister.attest.attester import Tee
 from cloister.config import DEVELOPMENT_KEY, Settings
@@ -84,7 +85,7 @@ def _say_ready(
     facts = f"{settings.engine.dtype}, {serving.kernels} kernels, context {serving.max_context}"
     body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
     console.print(
-        f"[bold green]Cloister[/] serves [bold]{model}[/] ({facts}); ready in {seconds:.1f} s", soft_wrap=True
+        f"[bold green]Cloister[/] serves [bold]{escape(model)}[/] ({facts}); ready in {seconds:.1f} s", soft_wrap=True
     )
     console.print(f"  page  {url}/\n  API   {url}/v1\n", soft_wrap=True)
     if serving.missing_layers:

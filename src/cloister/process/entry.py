@@ -67,7 +67,7 @@ def run_server(role: str, serve: Serve) -> NoReturn:
         # asyncio's own loop: uvloop keeps what it last received in a buffer that lives as long as the loop.
         asyncio.run(_serve(serve, start, console))
     except CloisterError as reason:
-        console.print(f"[red]Error: {reason.message}[/]", soft_wrap=True)
+        console.print(f"Error: {reason.message}", style="red", markup=False, soft_wrap=True)
         if reason.hint:
             console.print(reason.hint, markup=False, soft_wrap=True)
         status = 2 if isinstance(reason, SetupError) else 1
