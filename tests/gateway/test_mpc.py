@@ -114,4 +114,4 @@ async def test_a_server_without_it_says_how_to_have_it(http: httpx.AsyncClient, 
     object.__setattr__(app.state.api, "levels", Levels(LEVELS))
     refused = await http.post(CHAT, json=chat_body())
     assert refused.json()["error"]["code"] == "protection_unavailable"
-    assert "pip install '.[mpc]'" in refused.json()["error"]["message"]
+    assert "make mpc" in refused.json()["error"]["message"]
