@@ -12,17 +12,14 @@ from time import monotonic
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
-from cloister.attest.attester import Tee
-from cloister.config import DEVELOPMENT_KEY, Settings
+from cloister.config import Settings
 from cloister.controller.admission import Admission
+from cloister.controller.banner import say_ready
 from cloister.controller.frontend import Gateway, SealedApi
 from cloister.controller.process import Controller
 from cloister.controller.provision import Unsealing, provide
 from cloister.errors import where_raised
-from cloister.levels import MPC
-from cloister.messages.frontend import Serving
 from cloister.messages.lifecycle import StartController
 from cloister.process.entry import run_server, unless_stopped
 
@@ -49,7 +46,7 @@ async def _serve(start: StartController, console: Console, stopped: asyncio.Task
         if url is not None:
             seconds = monotonic() - start.begun
             name = settings.gateway.served_model_name or start.name
-            _say_ready(console, url, name, controller.serving, settings, controller.evidence_maker.tee, seconds)
+            say_ready(console, url, name, controller.serving, settings, controller.evidence_maker.tee, seconds)
             await stopped
     finally:
         await gateway.close()
@@ -76,48 +73,6 @@ def _give_up(reserved: int | None) -> None:
     """The port is for the process that listens next."""
     if reserved is not None:
         os.close(reserved)
-
-
-def _say_ready(
-    console: Console, url: str, model: str, serving: Serving, settings: Settings, tee: Tee, seconds: float
-) -> None:
-    key = "$CLOISTER_API_KEY" if settings.gateway.keys_file else DEVELOPMENT_KEY
-    facts = f"{settings.engine.dtype}, {serving.kernels} kernels, context {serving.max_context}"
-    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}]}}'
-    console.print(
-        f"[bold green]Cloister[/] serves [bold]{escape(model)}[/] ({facts}); ready in {seconds:.1f} s", soft_wrap=True
-    )
-    console.print(f"  page  {url}/\n  API   {url}/v1\n", soft_wrap=True)
-    if serving.missing_layers:
-        console.print(
-            f"[yellow]The sandbox lacks {', '.join(serving.missing_layers)} on this machine.[/]\n",
-            soft_wrap=True,
-        )
-    if MPC in serving.levels:
-        console.print(f"{_about_mpc(settings)}\n", soft_wrap=True)
-    if settings.gateway.keys_file is None:
-        console.print(
-            f"[yellow]Anyone on this machine may use it with the development key {key}.[/] "
-            "`cloister key new TENANT` makes real keys.\n",
-            soft_wrap=True,
-        )
-    if tee == "none":
-        console.print("[yellow]No hardware speaks for this machine: clients refuse it unless told otherwise.[/]\n")
-    options = ("" if url.endswith(":8000") else f" --url {url}") + (" --allow-software-tee" if tee == "none" else "")
-    console.print(f"Try it:  cloister chat{options}", soft_wrap=True)
-    for line in (
-        f"     or  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\",
-        f'           -H "Authorization: Bearer {key}" \\',
-        f"           -d '{body}'",
-    ):
-        console.print(line, markup=False, soft_wrap=True)
-
-
-def _about_mpc(settings: Settings) -> str:
-    if settings.mpc.parties is not None:
-        return "Level mpc: computed by the parties that --mpc-parties names."
-    when = "are being started" if settings.mpc.mode == "local" else "start with the first request for it"
-    return f"Level mpc: three parties on this machine {when}; with the default model they take about 9 GB of memory."
 
 
 def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
