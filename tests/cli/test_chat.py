@@ -53,7 +53,7 @@ def test_a_question_goes_sealed_to_a_verified_node(run: Run, node: FakeNode) -> 
     assert result.stderr.count("\n") == 1 and "software TEE" in result.stderr
     asked = node.opened[-1]
     assert asked.prompts == [[{"role": "user", "content": "a private question"}]]
-    assert asked.body == {"model": NODE_MODEL, "messages": {"sealed": 1}, "stream": True}
+    assert asked.body == {"model": NODE_MODEL, "messages": {"sealed": 1}, "temperature": 0.2, "stream": True}
     assert not node.in_the_clear
     assert {each.path for each in node.server.received} == {"/v1/evidence", "/v1/sealed"}
 

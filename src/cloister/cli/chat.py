@@ -32,9 +32,11 @@ def chat(
         int | None, typer.Option(min=1, help="Tokens in an answer at most.", show_default="the server's choice")
     ] = None,
     temperature: Annotated[
-        float | None,
-        typer.Option(min=0, help="0 always takes the likeliest token.", show_default="the server's choice"),
-    ] = None,
+        float,
+        typer.Option(
+            min=0, max=2, help="0 always takes the likeliest token; a small model talks nonsense at 1, sense near 0.2."
+        ),
+    ] = 0.2,
     seed: Annotated[
         int | None, typer.Option(help="The same seed draws the same answer.", show_default="random")
     ] = None,

@@ -114,7 +114,7 @@ class GenerationRequest(Given):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
-    temperature: float | None = Field(default=None, ge=0, le=2, description="0 is greedy; default 1")
+    temperature: float | None = Field(default=None, ge=0, le=2, description="0 is greedy; default the model's, else 1")
     top_p: float | None = Field(default=None, ge=0, le=1)
     top_k: int | None = Field(default=None, ge=-1, le=2**31 - 1, description="0 or -1 switch it off")
     min_p: float | None = Field(default=None, ge=0, le=1)
