@@ -219,6 +219,23 @@ def test_a_conversation_remembers_what_was_said(run: Run) -> None:
     assert [each["content"] for each in stub.requests[-1].body["messages"]] == ["one", "so ", "two"]
 
 
+def test_commands_do_not_go_to_the_model(run: Run) -> None:
+    said = "one\n/help\n/helo there\n//etc\n/clear\ntwo\n/bye\nthree\n"
+    with stub_server(cloister_server(openai_server(answer="so "), "partitioned")) as stub:
+        result = run("chat", PLAIN, "--url", stub.url, "--max-tokens", "1", "--system", "be", stdin=said)
+    assert result.exit_code == 0 and result.stdout == "so \nso \nso \n"
+    assert "/clear" in result.stderr and "no command /helo" in result.stderr
+    turns = [each for each in stub.requests if each.method == "POST"]
+    asked = [[message["content"] for message in each.body["messages"]] for each in turns]
+    assert asked == [["be", "one"], ["be", "one", "so ", "/etc"], ["be", "two"]]
+    sessions = [each.headers["x-cloister-session"] for each in turns]
+    assert sessions[0] == sessions[1] != sessions[2]
+    assert [each.path for each in stub.requests if each.method == "DELETE"] == [
+        f"/v1/sessions/{sessions[0]}",
+        f"/v1/sessions/{sessions[2]}",
+    ]
+
+
 def test_a_refused_turn_does_not_end_the_conversation(run: Run) -> None:
     honest, turns = openai_server(answer="so "), 0
 

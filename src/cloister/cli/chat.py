@@ -99,8 +99,35 @@ def chat(
             _converse(conversation)
 
 
+COMMANDS = {
+    "/help": "this list",
+    "/clear": "begin a new conversation; the node forgets this one",
+    "/exit": "end, as Ctrl-D does",
+}
+_ALSO = {"/?": "/help", "/new": "/clear", "/bye": "/exit", "/quit": "/exit"}
+
+
+def _command(conversation: Conversation, line: str) -> bool:
+    """Do what the line says to us; whether the conversation goes on. Nothing of it is sent."""
+    word = line.split()[0]
+    match _ALSO.get(word, word):
+        case "/exit":
+            return False
+        case "/clear":
+            conversation.forget()
+            typer.secho("A new conversation begins.", dim=True, err=True)
+        case "/help":
+            for command, what in COMMANDS.items():
+                typer.secho(f"{command:<8} {what}", dim=True, err=True)
+            typer.secho("//…      send a line that begins with a slash", dim=True, err=True)
+        case _:
+            typer.secho(f"There is no command {without_control_characters(word)}, and it was not sent.", err=True)
+            typer.secho("/help lists the commands; begin with // to send a slash.", dim=True, err=True)
+    return True
+
+
 def _converse(conversation: Conversation) -> None:
-    typer.secho(f"Talking to {conversation.model}. Ctrl-D ends it.", dim=True, err=True)
+    typer.secho(f"Talking to {conversation.model}. Ctrl-D ends it, /help shows more.", dim=True, err=True)
     while True:
         try:
             line = input("› " if sys.stdin.isatty() else "").strip()
@@ -109,8 +136,12 @@ def _converse(conversation: Conversation) -> None:
             return
         if not line:
             continue
+        if line.startswith("/") and not line.startswith("//"):
+            if not _command(conversation, line):
+                return
+            continue
         try:
-            _print_answer(conversation, line)
+            _print_answer(conversation, line.removeprefix("/"))
         except KeyboardInterrupt:
             typer.echo(" (stopped)", err=True)
         except CloisterError as error:

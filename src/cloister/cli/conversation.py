@@ -50,7 +50,8 @@ class Conversation:
         )
         self._model = model
         self._choices = choices
-        self._messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
+        self._system: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
+        self._messages = list(self._system)
 
     def __enter__(self) -> Conversation:
         return self
@@ -59,12 +60,18 @@ class Conversation:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            self.forget()
+        finally:
+            self._client.close()
+
+    def forget(self) -> None:
+        """Begin anew, and have the server forget what was said."""
+        try:
             if self._session_kept:
                 self._client.delete(self._url(f"/v1/sessions/{quote(self._session, safe='')}"), timeout=5.0)
         except (httpx2.TransportError, CloisterError):
             pass  # a server that is gone has forgotten too, and one that started again
-        finally:
-            self._client.close()
+        self._messages, self._session, self._session_kept = list(self._system), secrets.token_hex(16), False
 
     @property
     def model(self) -> str:
