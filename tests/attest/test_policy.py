@@ -114,7 +114,7 @@ def test_only_a_flag_accepts_the_software_attester(tmp_path: Path) -> None:
 def test_a_policy_with_a_mistake_in_it_is_not_used(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(CloisterError) as refused:
         read_policy(written(tmp_path, text))
-    assert says in str(refused.value)
+    assert says in str(refused.value) and str(tmp_path) in str(refused.value)
 
 
 def test_a_file_that_is_not_there_or_too_large_is_named(tmp_path: Path) -> None:

@@ -92,6 +92,13 @@ BAD_CHAT: list[tuple[dict[str, Any], str | None]] = [
 ]
 
 
+@pytest.mark.parametrize("text_first", [True, False])
+async def test_an_image_is_said_to_be_one(http: httpx.AsyncClient, text_first: bool) -> None:
+    parts: list[Any] = [{"type": "text", "text": "a"}] * text_first + [{"type": "image_url", "image_url": {"url": "x"}}]
+    response = await http.post(CHAT, json=chat_body(messages=[{"role": "user", "content": parts}]))
+    assert "no images" in error_of(response)["message"] and "string" not in error_of(response)["message"]
+
+
 @pytest.mark.parametrize(("fields", "param"), BAD_CHAT)
 async def test_wrong_chat_fields(
     http: httpx.AsyncClient, backend: FakeBackend, fields: dict[str, Any], param: str | None

@@ -34,7 +34,7 @@ from msgspec import Meta, Struct
 from cloister.attest.nvidia import GpuPolicy
 from cloister.attest.snp import SnpPolicy
 from cloister.attest.tdx import TdxPolicy
-from cloister.errors import SetupError
+from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import read_bounded
 from cloister.transparency.checkpoint import ReleaseTrust, SigstoreTrust
 
@@ -122,7 +122,13 @@ def read_policy(path: Path) -> Policy:
         gpu_keys=None if rules.gpu_keys is None else _read(path.parent / rules.gpu_keys),
     )
     # A mistyped key should be found when the policy is read, not when a node is.
-    policy.release.log_keys(), policy.release.witness_keys()
+    try:
+        policy.release.log_keys(), policy.release.witness_keys()
+    except (EvidenceInvalid, SetupError) as wrong:
+        raise SetupError(
+            f"The policy's logs or witnesses cannot be used: {wrong.message}",
+            hint=f"Look at [log] in {path}; `cloister log create` printed the key. {wrong.hint or ''}".strip(),
+        ) from None
     return policy
 
 
