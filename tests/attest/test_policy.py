@@ -66,7 +66,7 @@ def test_what_is_not_said_keeps_the_strict_default(tmp_path: Path) -> None:
     for policy in (read_policy(written(tmp_path, "")), load_policy(None)):
         assert policy == Policy()
         assert policy.tees == ("sev-snp", "tdx") and not policy.names_releases and not policy.allow_software_tee
-        assert policy.snp == SnpPolicy() and not policy.snp.allow_debug and not policy.accept_missing_layers
+        assert policy.snp == SnpPolicy() and not policy.snp.allow_debug and policy.accept_missing_layers is None
 
 
 def test_witnesses_without_a_quorum_must_all_have_signed(tmp_path: Path) -> None:

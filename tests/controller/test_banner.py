@@ -8,6 +8,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from cloister.config import Settings
@@ -42,6 +43,8 @@ def test_the_command_is_found_as_it_is_typed(tmp_path: Path, monkeypatch: pytest
 
 def test_names_are_shown_as_they_are() -> None:
     console = Console(file=StringIO(), width=200)
-    say_ready(console, "http://127.0.0.1:9000", "[red]m", SERVING, Settings(), "none", 1.0)
+    serving = replace(SERVING, missing_layers=("memory_lock",))
+    say_ready(console, "http://127.0.0.1:9000", "[red]m", serving, Settings(), "none", 1.0)
     said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "ulimit -l unlimited" in said
     assert "serves [red]m" in said and "chat --url http://127.0.0.1:9000 --allow-software-tee" in said

@@ -68,8 +68,9 @@ class _Demands(Struct, frozen=True):
     measurements: tuple[ReleaseMeasurement, ...] = ()
     """SHA-256 of the manifests of releases accepted; if empty, a log or Sigstore must say which are."""
     max_age_s: Annotated[float, Meta(gt=0, le=7 * 24 * 3600)] = DEFAULT_MAX_AGE_S
-    accept_missing_layers: tuple[Layer, ...] = ()
-    """Layers of the node's sandbox that may be missing; any other that is missing fails the node."""
+    accept_missing_layers: tuple[Layer, ...] | None = None
+    """Layers of the node's sandbox that may be missing; any other that is missing fails the node. Where nothing is
+    said, none may be missing at a node with hardware, and those of node.UNPRIVILEGED at one without."""
     require_gpu: bool = False
     snp: SnpPolicy = SnpPolicy()
     tdx: TdxPolicy = TdxPolicy()

@@ -40,7 +40,7 @@ def say_ready(
     console.print(f"  page  {url}/\n  API   {url}/v1\n", soft_wrap=True)
     if serving.missing_layers:
         console.print(
-            f"[yellow]The sandbox lacks {', '.join(serving.missing_layers)} on this machine.[/]\n",
+            f"[yellow]The sandbox lacks {', '.join(serving.missing_layers)} on this machine.[/]{_to_mend(serving)}\n",
             soft_wrap=True,
         )
     if MPC in serving.levels:
@@ -61,6 +61,18 @@ def say_ready(
         f"           -d '{body}'",
     ):
         console.print(line, markup=False, soft_wrap=True)
+
+
+_REMEDIES = {
+    "memory_lock": "memory_lock keeps prompts out of swap: `ulimit -l unlimited` before the start, "
+    "LimitMEMLOCK=infinity in a systemd unit, or CAP_IPC_LOCK.",
+    "no_swap": "no_swap: this machine has swap that prompts may reach; `swapoff -a`.",
+}
+
+
+def _to_mend(serving: Serving) -> str:
+    """What an operator does to have the layers that are missing, where it is easily done."""
+    return "".join(f"\n  {_REMEDIES[layer]}" for layer in serving.missing_layers if layer in _REMEDIES)
 
 
 def _about_mpc(settings: Settings) -> str:
