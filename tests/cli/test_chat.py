@@ -1,12 +1,14 @@
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from cloister.cli.chat import without_control_characters
+from cloister.addresses import HttpAddress
+from cloister.cli.chat import _print_answer, without_control_characters
+from cloister.cli.conversation import Conversation
 from cloister.config import DEVELOPMENT_KEY
 from tests.bench.stub_server import (
     MODEL,
@@ -14,6 +16,7 @@ from tests.bench.stub_server import (
     STREAM_HEAD,
     Request,
     Respond,
+    chunk,
     error_response,
     event,
     json_response,
@@ -217,6 +220,43 @@ def test_a_conversation_remembers_what_was_said(run: Run) -> None:
         result = run("chat", PLAIN, "--url", stub.url, "--max-tokens", "1", stdin="one\n\ntwo\n")
     assert result.exit_code == 0 and result.stdout == "so \nso \n"
     assert [each["content"] for each in stub.requests[-1].body["messages"]] == ["one", "so ", "two"]
+
+
+def test_how_far_a_slow_answer_is_shows_until_there_are_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow:
+        on_progress: Callable[[str], None]
+
+        def ask(self, prompt: str) -> Iterator[str]:
+            self.on_progress("token 1, layer 2 of 30\x1b[2J" + "x" * 200)
+            yield "Paris"
+
+    for terminal in (True, False):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
+        _print_answer(Slow(), "?")  # type: ignore[arg-type]
+        said = capsys.readouterr()
+        assert said.out == "Paris\n" and "\x1b[2J" not in said.err
+        assert ("token 1, layer 2 of 30" in said.err) is terminal
+        assert said.err.endswith("\r\x1b[K") is terminal
+
+
+def test_progress_is_heard_and_is_no_part_of_the_answer(run: Run) -> None:
+    honest = openai_server(answer="so ")
+
+    async def respond(request: Request) -> AsyncIterator[bytes]:
+        async for piece in honest(request):
+            yield piece
+            if piece == STREAM_HEAD:
+                yield chunk(b": token 1, layer 2 of 30\n\n")
+
+    heard: list[str] = []
+    with (
+        stub_server(respond) as stub,
+        Conversation(HttpAddress.parse(stub.url), "key", choices={"max_tokens": 1}) as conversation,
+    ):
+        conversation.on_progress = heard.append
+        assert "".join(conversation.ask("?")) == "so " and heard == ["token 1, layer 2 of 30"]
 
 
 def test_commands_do_not_go_to_the_model(run: Run) -> None:

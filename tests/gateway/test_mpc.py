@@ -63,6 +63,10 @@ async def test_progress_is_a_comment_between_events(http: httpx.AsyncClient, pat
     assert all(line.startswith(("data: ", ":")) for line in lines) and lines[-1] == "data: [DONE]"
 
 
+def test_the_estimate_is_not_of_the_first_token() -> None:
+    assert comment(Progress(1, 1, 2, 12.0)).endswith(b"about 12 s per token after the first\n\n")
+
+
 def test_a_comment_is_one_line_that_readers_of_events_skip() -> None:
     line = comment(Progress(9, 1, 2, 12.0))
     assert line.startswith(b": ") and line.endswith(b"\n\n") and line.count(b"\n") == 2

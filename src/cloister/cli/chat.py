@@ -149,10 +149,37 @@ def _converse(conversation: Conversation) -> None:
 
 
 def _print_answer(conversation: Conversation, prompt: str) -> None:
-    for piece in conversation.ask(prompt):
-        sys.stdout.write(without_control_characters(piece))
-        sys.stdout.flush()
+    progress = ProgressLine()
+    conversation.on_progress = progress.show
+    try:
+        for piece in conversation.ask(prompt):
+            progress.clear()
+            sys.stdout.write(without_control_characters(piece))
+            sys.stdout.flush()
+    finally:
+        progress.clear()
     sys.stdout.write("\n")
+
+
+class ProgressLine:
+    """How far a slow answer is: one line of the terminal, written over, and gone when there are words to show."""
+
+    MOST = 78
+
+    def __init__(self) -> None:
+        self._shown = False
+
+    def show(self, told: str) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[K{without_control_characters(told)[: self.MOST]}")
+            sys.stderr.flush()
+            self._shown = True
+
+    def clear(self) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._shown = False
 
 
 def without_control_characters(text: str) -> str:

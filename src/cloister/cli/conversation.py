@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -52,6 +52,8 @@ class Conversation:
         self._choices = choices
         self._system: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
         self._messages = list(self._system)
+        self.on_progress: Callable[[str], None] = lambda told: None
+        """Called with how far the server says a slow answer is."""
 
     def __enter__(self) -> Conversation:
         return self
@@ -98,7 +100,9 @@ class Conversation:
                 self._check_level(response)
                 self._session_kept |= SESSION_HEADER in response.headers
                 for line in response.iter_lines():
-                    if line.startswith("data:") and (piece := self._text_of(line[5:].strip())):
+                    if line.startswith(": "):
+                        self.on_progress(line[2:])
+                    elif line.startswith("data:") and (piece := self._text_of(line[5:].strip())):
                         said.append(piece)
                         yield piece
         except httpx2.TransportError as wrong:
