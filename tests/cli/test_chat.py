@@ -106,6 +106,16 @@ def test_a_refused_key_and_a_broken_answer_are_lines_not_tracebacks(run: Run, no
     assert "believe me" not in result.output and "my secret" not in result.output
 
 
+def test_a_node_that_waits_for_its_weights_key_is_said_to(run: Run, node: FakeNode) -> None:
+    async def waiting(received: Received) -> Reply:
+        return reply(503, b'{"error": {"message": "send me all", "code": "waiting_for_key"}}')
+
+    node.sealed = waiting  # type: ignore[method-assign]
+    result = run("chat", "my secret", "--url", node.url, *SEALED)
+    assert result.exit_code == 1 and "waits for the key of its weights" in result.stderr
+    assert "weights release" in result.stderr and "send me all" not in result.stderr
+
+
 def test_an_answer_is_streamed_to_the_terminal(run: Run) -> None:
     with stub_server(openai_server(answer="so ")) as stub:
         result = run(

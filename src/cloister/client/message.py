@@ -18,7 +18,14 @@ import msgspec
 from cloister.channel.envelope import CONTENT_TYPE, MAX_PROMPTS, Envelope, InnerHead, InnerRequest
 from cloister.channel.sealing import address_to, key_id, seal_prompt, seal_request
 from cloister.channel.stream import FrameKind, StreamOpener
-from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, InvalidRequest, MessageRepeated
+from cloister.errors import (
+    ChannelBroken,
+    ChannelKeyUnknown,
+    CloisterError,
+    InvalidRequest,
+    MessageRepeated,
+    WaitingForKey,
+)
 from cloister.levels import OPEN
 from cloister.request_fields import LEVEL_HEADER, UNUSED
 
@@ -164,7 +171,13 @@ LAST_EVENT = b"data: [DONE]\n\n"
 
 MAX_REFUSAL_BYTES = 64 * 1024
 _MAX_RETRY_AFTER_S = 60
-_CODES = frozenset(("queue_full", "service_unavailable", "body_too_large", "body_timeout", "not_found", "foreign_host"))
+_CODES = {
+    **dict.fromkeys(("queue_full", "service_unavailable", "body_too_large", "body_timeout", "not_found"), ""),
+    "foreign_host": "",
+    WaitingForKey.code: " It says that it waits for the key of its weights, which their provider releases with "
+    "`cloister weights release`.",
+}
+"""Codes that are passed on, and what they say beyond their names."""
 
 
 class SealedAnswer:
@@ -257,7 +270,7 @@ def read_refusal(status: int, retry_after: str, body: bytes) -> Refusal:
     return Refusal(
         status,
         f"The sealed request was refused before it reached the node's inside (HTTP {status}"
-        f"{f', {known}' if known else ''}). This refusal is not authenticated.",
+        f"{f', {known}' if known else ''}).{_CODES.get(known or '', '')} This refusal is not authenticated.",
         known,
         None if seconds is None else min(seconds, _MAX_RETRY_AFTER_S),
     )
