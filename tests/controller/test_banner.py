@@ -11,8 +11,9 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from cloister.config import Settings
-from cloister.controller.banner import command_as_typed, say_ready
+from cloister.config import ControllerSettings, Settings
+from cloister.controller.banner import command_as_typed, say_ready, say_where_vaults_live
+from cloister.errors import VaultLost
 from tests.controller.fakes import SERVING
 
 
@@ -48,3 +49,12 @@ def test_names_are_shown_as_they_are() -> None:
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert "ulimit -l unlimited" in said
     assert "serves [red]m" in said and "chat --url http://127.0.0.1:9000 --allow-software-tee" in said
+
+
+def test_a_vault_host_that_cannot_be_used_is_named() -> None:
+    console = Console(file=StringIO(), width=200)
+    settings = Settings(controller=ControllerSettings(outpost="10.0.0.2:7000", outpost_key=Path("k")))
+    say_where_vaults_live(console, settings, VaultLost("The vault host at 10.0.0.2:7000 cannot be reached: [x]."))
+    say_where_vaults_live(console, settings, None)
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "cannot be reached: [x]. Requests that need one get 503" in said and "which answers" in said

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from cloister.config import Settings
 from cloister.controller.admission import Admission
-from cloister.controller.banner import say_ready
+from cloister.controller.banner import say_ready, say_where_vaults_live
 from cloister.controller.frontend import Gateway, SealedApi
 from cloister.controller.process import Controller
 from cloister.controller.provision import Unsealing, provide
@@ -41,12 +41,13 @@ async def _serve(start: StartController, console: Console, stopped: asyncio.Task
     admission.watch(gateway, sealed_api)
     try:
         with console.status(f"Loading {start.name}…"):
-            starting = _start(controller, sealed_api, gateway, unsealing, start.reserved)
+            starting = _start(settings, controller, sealed_api, gateway, unsealing, start.reserved)
             url = await unless_stopped(stopped, starting)
         if url is not None:
             seconds = monotonic() - start.begun
             name = settings.gateway.served_model_name or start.name
             say_ready(console, url, name, controller.serving, settings, controller.evidence_maker.tee, seconds)
+            say_where_vaults_live(console, settings, controller.relay.vaults.trouble)
             await stopped
     finally:
         await gateway.close()
@@ -57,10 +58,17 @@ async def _serve(start: StartController, console: Console, stopped: asyncio.Task
 
 
 async def _start(
-    controller: Controller, sealed_api: SealedApi, gateway: Gateway, unsealing: Unsealing | None, reserved: int | None
+    settings: Settings,
+    controller: Controller,
+    sealed_api: SealedApi,
+    gateway: Gateway,
+    unsealing: Unsealing | None,
+    reserved: int | None,
 ) -> str:
     """The gateway listens only when all is ready. Its URL."""
     serving = await controller.start()
+    if settings.controller.outpost is not None:
+        await controller.relay.vaults.try_one()
     if unsealing:
         await unsealing.lock()
     await sealed_api.open(serving)

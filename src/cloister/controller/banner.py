@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from cloister.attest.attester import Tee
 from cloister.config import DEVELOPMENT_KEY, Settings
+from cloister.errors import CloisterError
 from cloister.levels import MPC
 from cloister.messages.frontend import Serving
 
@@ -61,6 +62,18 @@ def say_ready(
         f"           -d '{body}'",
     ):
         console.print(line, markup=False, soft_wrap=True)
+
+
+def say_where_vaults_live(console: Console, settings: Settings, trouble: CloisterError | None) -> None:
+    """Only of interest where it is another machine, which may not be there."""
+    host = settings.controller.outpost
+    if host is None:
+        return
+    if trouble is None:
+        console.print(f"\nVaults live on {host}, which answers.", markup=False, soft_wrap=True)
+    else:
+        words = f"\nThere are no vaults: {trouble} Requests that need one get 503; it is tried again every second."
+        console.print(words, style="red", markup=False, soft_wrap=True)
 
 
 _REMEDIES = {
