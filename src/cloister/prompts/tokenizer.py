@@ -55,7 +55,8 @@ class GenerationDefaults:
 
         def number(name: str, low: float, high: float) -> Any:
             value = given.get(name)
-            return value if type(value) in (int, float) and low <= value <= high else None
+            fits = isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+            return value if fits else None
 
         top_k = number("top_k", 0, 2**31 - 1)
         top_k = int(top_k) if top_k is not None else None
