@@ -18,6 +18,8 @@ ALLOWED = {
     "config": {"errors"},
     "addresses": {"errors"},
     "levels": {"errors"},
+    "request_fields": set(),
+    "keys": EVERYBODY | {"addresses", "files"},
     "checks": {"errors"},
     "files": {"errors"},
     "fairness": set(),
@@ -28,7 +30,7 @@ ALLOWED = {
     "attest": {"errors", "checks", "files", "transparency"},
     "channel": {"errors"},
     "sealed_weights": {"errors", "files", "channel", "transparency"},
-    "client": EVERYBODY | {"addresses", "checks", "attest", "channel", "transparency"},
+    "client": EVERYBODY | {"addresses", "request_fields", "checks", "attest", "channel", "transparency"},
     "backend": EVERYBODY,
 }
 """Packages that may import these and no others."""

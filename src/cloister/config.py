@@ -79,6 +79,9 @@ class GatewaySettings(_Frozen):
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
     keys_file: Path | None = None
+    served_model_name: str | None = Field(
+        default=None, min_length=1, max_length=256, description="what /v1/models says"
+    )
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
     max_connections: int = Field(default=2048, ge=1, description="HTTP connections at once")
     max_connections_of_one: int = Field(default=256, ge=1, description="of one address, unless it is this machine's")

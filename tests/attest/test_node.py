@@ -171,6 +171,8 @@ def test_only_a_development_node_may_lack_the_right_to_lock_memory(node: Node) -
     assert broken(check(node.evidence())) == {"sandbox"}
     node.tee = "none"
     assert check(node.evidence(), Policy(allow_software_tee=True)).passed
+    strict = Policy(allow_software_tee=True, accept_missing_layers=())
+    assert broken(check(node.evidence(), strict)) == {"sandbox"}, "who says that none may be missing means it"
 
 
 def test_a_statement_that_does_not_decode_is_no_evidence(node: Node) -> None:

@@ -71,7 +71,7 @@ def test_what_is_not_said_keeps_the_strict_default(tmp_path: Path) -> None:
     for policy in (read_policy(written(tmp_path, "")), load_policy(None)):
         assert policy == Policy()
         assert policy.tees == ("sev-snp", "tdx") and not policy.names_releases and not policy.allow_software_tee
-        assert policy.snp == SnpPolicy() and not policy.snp.allow_debug and not policy.accept_missing_layers
+        assert policy.snp == SnpPolicy() and not policy.snp.allow_debug and policy.accept_missing_layers is None
 
 
 def test_witnesses_without_a_quorum_must_all_have_signed(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_only_a_flag_accepts_the_software_attester(tmp_path: Path) -> None:
 def test_a_policy_with_a_mistake_in_it_is_not_used(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(CloisterError) as refused:
         read_policy(written(tmp_path, text))
-    assert says in str(refused.value)
+    assert says in str(refused.value) and str(tmp_path) in str(refused.value)
 
 
 def test_a_file_that_is_not_there_or_too_large_is_named(tmp_path: Path) -> None:

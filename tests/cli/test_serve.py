@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from cloister.config import DEVELOPMENT_KEY
+from cloister.keys import key_line
 from cloister.models.source import ModelFolder
 from cloister.process.sandbox.credentials import NOBODY
 from tests.cli.conftest import Run
@@ -108,18 +109,34 @@ def test_a_killed_gateway_comes_back_at_the_same_address(server: Server) -> None
 
 
 @pytest.mark.slow
-def test_it_stops_at_ctrl_c_and_leaves_nothing_behind(tmp_path: Path, tiny: tuple[str, ...]) -> None:
-    server = Server(tmp_path / "log", *tiny)
+def test_keys_change_while_it_runs_and_ctrl_c_leaves_nothing_behind(
+    tmp_path: Path, tiny: tuple[str, ...], run: Run
+) -> None:
+    keys = tmp_path / "keys.toml"
+    keys.write_text(f"[keys]\n{key_line(DEVELOPMENT_KEY, 'ann')}\n")
+    server = Server(tmp_path / "log", *tiny, "--keys", str(keys), "--served-model-name", "mine")
     try:
-        assert ask(server.url(), "tiny", session="kept").status_code == 200
+        assert ask(server.url(), "mine", session="kept").status_code == 200
         children = server.children()
         assert len(children) >= 4  # gateway, fork server, service, the session's vault
+        added = run("key", "new", "bob", "--into", str(keys)).stdout.strip()
+        keys.write_text("\n".join(line for line in keys.read_text().splitlines() if "ann" not in line))
+        os.killpg(server.process.pid, signal.SIGHUP)  # as a terminal would: only the controller acts on it
+        eventually(lambda: "read again" in server.said)
+        eventually(lambda: ask(server.url(), "mine").status_code == 401)
+        sealed = ("chat", "Hi", "--url", server.url(), *SOFTWARE, "--max-tokens", "1", "--api-key")
+        assert run(*sealed, DEVELOPMENT_KEY).exit_code == 1 and run(*sealed, added).exit_code == 0
+        keys.write_text("nonsense")
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "stay as they were" in server.said)
+        assert not server.process.poll() and running(server.children())
+        os.killpg(server.process.pid, signal.SIGTERM)
     finally:
         status = server.stop()
     assert status == 0
     assert not running(children)
     said = server.said
-    assert "ready in" in said and "development key" in said and said.rstrip().endswith("Stopped.")
+    assert "ready in" in said and said.rstrip().endswith("Stopped.") and "starting it again" not in said
     assert "France" not in said and "Traceback" not in said and "Error" not in said
 
 
@@ -158,11 +175,18 @@ def test_wrong_settings_are_a_line_or_two(run: Run, arguments: tuple[str, ...]) 
     assert result.exit_code in (1, 2) and result.stderr and "Traceback" not in result.output
 
 
-@pytest.mark.slow
-def test_a_taken_port_is_said_so(tmp_path: Path, tiny: tuple[str, ...]) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        server = Server(tmp_path / "log", *tiny, "--port", str(taken.getsockname()[1]))
-        assert server.process.wait(120) == 2
-    assert "Cannot listen" in server.said and "Traceback" not in server.said
+def test_a_taken_port_is_said_before_the_model_is_even_looked_for(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = run("serve", "--port", str(taken.getsockname()[1]), "--model", "./no-such-model")
+    assert result.exit_code == 2 and "Cannot listen" in result.stderr and "--port" in result.stderr
+
+
+def test_the_port_is_kept_until_somebody_listens_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[int] = []
+    monkeypatch.setattr("cloister.process.entry.become", lambda *given: kept.append(given[-1]))
+    monkeypatch.setattr("cloister.models.source.find_model", lambda name: ModelFolder("m", Path("/m"), {}))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert run("serve", "--port", str(port), "--mpc", "off").exit_code == 0
+    assert "Cannot listen" in run("serve", "--port", str(port)).stderr
+    os.close(kept[0])

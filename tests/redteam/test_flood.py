@@ -25,7 +25,7 @@ import httpx
 import psutil
 import pytest
 
-from cloister.gateway.keys import key_line
+from cloister.keys import key_line
 from cloister.models.source import ModelFolder
 from tests.redteam.flood import CHAT, QUESTION
 from tests.served import Server, running_server

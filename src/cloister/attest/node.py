@@ -99,8 +99,10 @@ def _check_statement(found: Examination, evidence: NodeEvidence, policy: Policy)
     found.claim("started", statement.started)
     found.claim("measurement", evidence.measurement.hex())
     found.claim("missing_layers", list(statement.missing_layers))
-    accepted = {*policy.accept_missing_layers, *(UNPRIVILEGED if evidence.tee == "none" else ())}
-    missing = sorted(set(statement.missing_layers) - accepted)
+    accepted = policy.accept_missing_layers
+    if accepted is None:
+        accepted = UNPRIVILEGED if evidence.tee == "none" else ()
+    missing = sorted(set(statement.missing_layers) - set(accepted))
     found.check(
         "sandbox",
         not missing,

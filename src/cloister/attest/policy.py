@@ -34,7 +34,7 @@ from msgspec import Meta, Struct
 from cloister.attest.nvidia import GpuPolicy
 from cloister.attest.snp import SnpPolicy
 from cloister.attest.tdx import TdxPolicy
-from cloister.errors import SetupError
+from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import read_bounded
 from cloister.transparency.checkpoint import ReleaseTrust, SigstoreTrust
 
@@ -68,8 +68,9 @@ class _Demands(Struct, frozen=True):
     measurements: tuple[ReleaseMeasurement, ...] = ()
     """SHA-256 of the manifests of releases accepted; if empty, a log or Sigstore must say which are."""
     max_age_s: Annotated[float, Meta(gt=0, le=7 * 24 * 3600)] = DEFAULT_MAX_AGE_S
-    accept_missing_layers: tuple[Layer, ...] = ()
-    """Layers of the node's sandbox that may be missing; any other that is missing fails the node."""
+    accept_missing_layers: tuple[Layer, ...] | None = None
+    """Layers of the node's sandbox that may be missing; any other that is missing fails the node. Where nothing is
+    said, none may be missing at a node with hardware, and those of node.UNPRIVILEGED at one without."""
     require_gpu: bool = False
     snp: SnpPolicy = SnpPolicy()
     tdx: TdxPolicy = TdxPolicy()
@@ -130,7 +131,13 @@ def read_policy(path: Path) -> Policy:
         gpu_ocsp=tuple(_read(path.parent / name) for name in rules.gpu_ocsp),
     )
     # A mistyped key should be found when the policy is read, not when a node is.
-    policy.release.log_keys(), policy.release.witness_keys()
+    try:
+        policy.release.log_keys(), policy.release.witness_keys()
+    except (EvidenceInvalid, SetupError) as wrong:
+        raise SetupError(
+            f"The policy's logs or witnesses cannot be used: {wrong.message}",
+            hint=f"Look at [log] in {path}; `cloister log create` printed the key. {wrong.hint or ''}".strip(),
+        ) from None
     return policy
 
 

@@ -42,6 +42,10 @@ class Frontend(Protocol):
     def send_soon(self, message: msgspec.Struct) -> None: ...
 
 
+NO_VAULT = VaultLost(
+    "No vault can be had: this server's vault host cannot be used now.",
+    hint="Its operator finds the reason in the server's output. Try again later.",
+)
 MOST_BLOCKS = 1 << 24
 MOST_STEPS = 1 << 40
 
@@ -271,7 +275,8 @@ class Relay:
             if (request := self.requests.get(request_id)) is not None:
                 if request.holder == "service" and service is not None:
                     service.send(Cancel(request_id))
-                self.requests.fail(request, VaultLost.because("vault_lost"))
+                lost = VaultLost.because("vault_lost") if session.vault.trouble is None else NO_VAULT
+                self.requests.fail(request, lost)
         self._queue.move()
 
     def _vault_ended(self, vault: Vault) -> None:

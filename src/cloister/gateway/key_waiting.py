@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 from cloister.channel.envelope import CONTENT_TYPE
 from cloister.config import GatewaySettings
-from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable
+from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, WaitingForKey
 from cloister.gateway.errors import BodyTooLarge, handle_cloister_error
 from cloister.gateway.server import serve as serve_http
 from cloister.messages.frontend import AskEvidence, Evidence, Listening
@@ -98,7 +98,7 @@ def create_key_waiting(client: KeyClient) -> FastAPI:
         return Response(answer.answer, media_type=CONTENT_TYPE)
 
     async def not_yet(request: Request) -> Response:
-        raise ServiceUnavailable(
+        raise WaitingForKey(
             "This server waits for the key of its weights.",
             hint="Its provider releases it: `cloister weights release`.",
         )

@@ -26,12 +26,14 @@ class Start(Struct, frozen=True, tag="start", forbid_unknown_fields=True):
 
 
 class StartController(Struct, frozen=True, forbid_unknown_fields=True):
-    """Command line → controller, as JSON in a memory file: all settings, the model found, and when it all began."""
+    """Command line → controller, as JSON in a memory file: all settings, the model found, when it all began, and the
+    descriptor of a socket that keeps the port until somebody listens there."""
 
     settings: str
     name: Name
     path: Path
     begun: float
+    reserved: int | None = None
 
 
 class StartFailed(Struct, frozen=True, tag="start_failed", forbid_unknown_fields=True):

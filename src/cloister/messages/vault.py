@@ -121,7 +121,10 @@ class LinkBroken(Struct, frozen=True, tag="link_broken", forbid_unknown_fields=T
 
 
 ToVault = Confide | Release | Cancel | LeaseCores | Verify
-FromVault = VaultReady | Understood | WantCores | CoresDone | Prefilled | Verified | Tokens | Failed | LinkBroken
+FromVault = (
+    VaultReady | StartFailed | Understood | WantCores | CoresDone | Prefilled | Verified | Tokens | Failed | LinkBroken
+)
+"""StartFailed is for a bridge that gets no vault; a vault that was sealed must not say it."""
 
 
 class StartMpcClient(Struct, frozen=True, tag="start_mpc_client", forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from cloister.process.hardening import WIPE_FREED_MEMORY
+from cloister.process.hardening import WIPE_FREED_MEMORY, signals_held
 
 # What a child of ours may know of the environment: where things are, and in what language.
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR", "CC")
@@ -37,7 +37,7 @@ def inherit_everywhere(descriptor: int | None) -> None:
 def run_module(module: str, peer: socket.socket, *arguments: str, **more_environment: str) -> subprocess.Popen[bytes]:
     """`python -m module FD …` with `peer` open beside the standard descriptors and `inherited`; ours is closed."""
     command = [sys.executable, "-m", module, str(peer.fileno()), *arguments]
-    with peer:
+    with peer, signals_held():
         return subprocess.Popen(
             command,
             pass_fds=[peer.fileno(), *_inherited],

@@ -12,7 +12,8 @@ import resource
 import signal
 import socket
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from types import TracebackType
 
@@ -21,6 +22,9 @@ from cloister.errors import where_raised
 PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
 PR_SET_DUMPABLE = 4
 PR_SET_NAME = 15
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals by which somebody asks a process to end."""
 
 log = logging.getLogger("cloister")
 
@@ -50,11 +54,23 @@ def begin_forked(role: str, control: int, parent: int) -> socket.socket:
 
 
 def _begin(role: str, *, forked: bool) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; who started us decides
+    for number in ENDING:  # a terminal and a service manager send them to all; who started us decides
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     name_process(role, forked=forked)
     hide_tracebacks()
     forbid_core_dumps()
     die_with_parent()
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Whoever is started meanwhile does not hear ENDING before it is ready to: Python would print a traceback."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def forbid_core_dumps() -> None:
