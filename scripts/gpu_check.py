@@ -1,0 +1,337 @@
+"""Builds the GPU's kernels, checks them and times them: everything on a GPU machine, in one run.
+
+    python scripts/gpu_check.py --json FILE [--gguf SmolLM2.gguf] [--skip checks,steps,prefill]
+
+Checks: every kernel against float64; bit for bit at other numbers of rows, chunks and splits; with real weights, 64
+sequences together against each alone, recorded steps against others, and greedy tokens against transformers in fp32.
+Times: decode steps of a Llama-3-8B shape with random weights against the floor (bytes over measured bandwidth), its
+products against cuBLAS, and prefill. Needs torch with CUDA and cuda-core; real weights need transformers and gguf.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+
+from cloister.compute.gpu.checks import check_attention, check_linear, check_norm_and_embedding, error
+from cloister.compute.gpu.kernels import GpuDevice
+from cloister.compute.layer import Packed
+from cloister.compute.layout import Chunk, Layout, Wanted, lay_out
+from cloister.engine.graph_runner import Bucket, GraphRunner
+from cloister.engine.runner import ModelRunner
+from cloister.models.decoder import RawParts
+from cloister.models.fused import FusedDecoder
+
+MOST_ERROR = 5e-3
+LLAMA_3_8B = SimpleNamespace(
+    model_type="llama",
+    hidden_act="silu",
+    hidden_size=4096,
+    intermediate_size=14336,
+    vocab_size=128256,
+    num_hidden_layers=32,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+    head_dim=128,
+    rms_norm_eps=1e-5,
+    tie_word_embeddings=False,
+    rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
+)
+
+
+class RandomWeights(Mapping[str, torch.Tensor]):
+    """Weights of a shape, made on the GPU when they are asked for."""
+
+    def __init__(self, config: Any) -> None:
+        hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
+        queries, keys = config.num_attention_heads * dim, config.num_key_value_heads * dim
+        self._layer = {
+            "self_attn.q_proj": (queries, hidden),
+            "self_attn.k_proj": (keys, hidden),
+            "self_attn.v_proj": (keys, hidden),
+            "self_attn.o_proj": (hidden, queries),
+            "mlp.gate_proj": (inner, hidden),
+            "mlp.up_proj": (inner, hidden),
+            "mlp.down_proj": (hidden, inner),
+        }
+        self._ends = ("model.embed_tokens", "lm_head")
+        self._vocabulary = (config.vocab_size, hidden)
+        self._hidden = hidden
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if "norm" in name:
+            return torch.rand(self._hidden, device="cuda") + 0.5
+        stem = name.removesuffix(".weight")
+        shape = self._vocabulary if stem in self._ends else self._layer[stem.split(".", 3)[3]]
+        return (torch.randn(shape, device="cuda") / shape[1] ** 0.5).bfloat16()
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and not name.endswith(("bias", "q_norm.weight", "k_norm.weight"))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ends)
+
+    def __len__(self) -> int:
+        return 0
+
+
+def median_ms(run: Callable[[], object], warm: int = 5, count: int = 30) -> float:
+    for _ in range(warm):
+        run()
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    events[0].record()
+    for event in events[1:]:
+        run()
+        event.record()
+    torch.cuda.synchronize()
+    return statistics.median(a.elapsed_time(b) for a, b in zip(events, events[1:], strict=False))
+
+
+def graphed(run: Callable[[], object]) -> Callable[[], object]:
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph.replay
+
+
+def bandwidth() -> float:
+    """Bytes read and written per second by a copy of 4 GiB."""
+    a, b = (torch.empty(1 << 32, dtype=torch.uint8, device="cuda").random_() for _ in range(2))
+    return 2 * (1 << 32) / (median_ms(lambda: b.copy_(a), 2, 8) / 1e3)
+
+
+def checks(device: GpuDevice) -> dict[str, Any]:
+    linear, linear_differs = check_linear(device)
+    attention, attention_differs = check_attention(device)
+    errors = {**linear, **check_norm_and_embedding(device), **attention}
+    return {
+        "errors": errors,
+        "worst": max(errors.values()),
+        "wrong": [name for name, each in errors.items() if not each < MOST_ERROR],
+        "other_bits": linear_differs + attention_differs,
+    }
+
+
+def step_bytes(config: Any, users: int, context: int) -> int:
+    """The fewest bytes a step must read: every weight once, every key and value once."""
+    hidden, dim = config.hidden_size, config.head_dim
+    keys = config.num_key_value_heads * dim
+    layer = (config.num_attention_heads * dim * 2 + 2 * keys + 3 * config.intermediate_size) * hidden
+    weights = 2 * (config.num_hidden_layers * layer + config.vocab_size * hidden)
+    return weights + users * context * 4 * keys * config.num_hidden_layers
+
+
+def decode_steps(decoder: FusedDecoder, config: Any, rate: float, seconds: float) -> list[dict[str, Any]]:
+    rows, began = [], time.monotonic()
+    for prompt in (64, 2048):
+        for users in (1, 8, 32, 64):
+            if time.monotonic() - began > seconds:
+                break
+            each = -(-prompt // 16) + 8
+            cache = decoder.device.cache(decoder.cache_shape, users * each)
+            cache._held.normal_()
+            layout = Layout(prompt=prompt, origin=prompt)
+            chunks = [
+                Chunk([7 + u], prompt + 1, range(u * each, (u + 1) * each), layout, Wanted.LAST) for u in range(users)
+            ]
+            width = next(width for width in (32, 64, 128, 256) if width >= each)
+            bucket = Bucket(users, width, decoder.device.place)
+            bucket.fill(lay_out(chunks, decoder.queries_per_kv_head))
+
+            def run(bucket: Bucket = bucket, cache: Any = cache) -> torch.Tensor:
+                logits = decoder.logits(decoder.hidden(bucket.batch, cache))
+                decoder.device.kernels.advance(logits, bucket.batch)
+                return logits
+
+            step = decoder.device.record(run)
+            ms = median_ms(step, 8, 64)
+            floor = step_bytes(config, users, prompt + 40) / rate * 1e3
+            rows.append({"users": users, "prompt": prompt, "ms": ms, "floor_ms": floor, "to_floor": ms / floor})
+            print(rows[-1], flush=True)
+            del cache, bucket, step
+    return rows
+
+
+def parts_of_a_step(decoder: FusedDecoder) -> list[dict[str, Any]]:
+    """Each product over all layers, in one graph, ours and cuBLAS's; and each other kernel."""
+    rows, layers, kernels = [], decoder._layers, decoder.device.kernels
+    for users in (1, 8, 16, 32, 64):
+        row: dict[str, Any] = {"users": users}
+        for name in ("qkv", "out", "gate_up", "down"):
+            weights: list[Packed] = [getattr(layer, name) for layer in layers]
+            k, columns = weights[0].k, weights[0].columns
+            padded = max(8, users)
+            x = torch.randn(padded * k, device="cuda").bfloat16()
+            space = kernels.workspace(layers[0], users)
+
+            def ours(weights: list[Packed] = weights, x: torch.Tensor = x, padded: int = padded, space: Any = space) -> None:
+                for packed in weights:
+                    gated = space.gated if packed.gate else None
+                    kernels._product(x, packed, padded, None if packed.gate else space.sums, gated)
+
+            plain = [packed.data.view(-1)[: columns * k].view(columns, k) for packed in weights]
+            rows_in, out = x.view(padded, k)[:users], torch.empty(users, columns, device="cuda", dtype=torch.bfloat16)
+
+            def theirs(plain: list[torch.Tensor] = plain, x: torch.Tensor = rows_in, out: torch.Tensor = out) -> None:
+                for weight in plain:
+                    torch.mm(x, weight.t(), out=out)
+
+            for title, run in (("ours", ours), ("cublas", theirs)):
+                us = median_ms(graphed(run), 3, 10) * 1e3 / len(weights)
+                row[f"{name}_{title}_us"] = round(us, 2)
+                row[f"{name}_{title}_tb_s"] = round(columns * k * 2 / us / 1e6, 2)
+        rows.append(row)
+        print(row, flush=True)
+    return rows
+
+
+def prefill(decoder: FusedDecoder, config: Any) -> list[dict[str, Any]]:
+    rows = []
+    for tokens in (128, 512, 2048):
+        cache = decoder.device.cache(decoder.cache_shape, tokens // 16 + 1)
+        batch = lay_out([Chunk(range(tokens), 0, range(tokens // 16 + 1))], decoder.queries_per_kv_head)
+        ms = median_ms(lambda batch=batch, cache=cache: decoder.hidden(batch, cache), 2, 5)
+        flops = 2 * tokens * (step_bytes(config, 0, 0) / 2 - config.vocab_size * config.hidden_size)
+        rows.append({"tokens": tokens, "ms": ms, "tflop_s": flops / ms / 1e9})
+        print(rows[-1], flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--gguf", type=Path)
+    parser.add_argument("--skip", default="")
+    options = parser.parse_args()
+    skipped, began = options.skip.split(","), time.monotonic()
+    torch.manual_seed(int(time.time()))
+    found: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+
+    def note(name: str, value: Any) -> None:
+        found[name] = value
+        found["seconds"] = time.monotonic() - began
+        options.json.write_text(json.dumps(found, indent=1))
+        print(f"## {name} {found['seconds']:.0f} s", flush=True)
+
+    device = GpuDevice()
+    if "checks" not in skipped:
+        note("checks", checks(device))
+        print({name: found["checks"][name] for name in ("worst", "wrong")}, found["checks"]["other_bits"][:40])
+    if options.gguf:
+        note("real_weights", real_weights(device, options.gguf))
+        print(found["real_weights"])
+    if "steps" not in skipped:
+        config = LLAMA_3_8B
+        note("bytes_per_second", bandwidth())
+        decoder = FusedDecoder(config, RawParts(RandomWeights(config), device.kernels), device, 8192)
+        note("made", time.monotonic() - began)
+        note("steps", decode_steps(decoder, config, found["bytes_per_second"], 120))
+        note("products", parts_of_a_step(decoder))
+        if "prefill" not in skipped:
+            note("prefill", prefill(decoder, config))
+
+
+def real_weights(device: GpuDevice, gguf: Path) -> dict[str, Any]:
+    """SmolLM2 in bf16 here, in fp32 with transformers: the same weights, greedy, 48 tokens after each of 64 prompts."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.bfloat16().float()
+    torch.nn.Module.cuda(model).eval()  # transformers' own refuses a model that was quantised once
+    config, weights = model.config, dict(model.state_dict())
+    decoder = FusedDecoder(config, RawParts(weights, device.kernels), device, 2048)
+    blocks_each = 16
+    cache = device.cache(decoder.cache_shape, 64 * blocks_each)
+    plain, recorded = ModelRunner(decoder, cache), GraphRunner(decoder, cache)
+    generator = torch.Generator().manual_seed(1)
+    lengths = [5 + 2 * i for i in range(64)]
+    prompts = [torch.randint(100, 40000, (length,), generator=generator).tolist() for length in lengths]
+    blocks = [range(i * blocks_each, (i + 1) * blocks_each) for i in range(64)]
+    new, other_bits, found = 48, [], {"sequences": 64, "tokens": 48}
+
+    def layout(i: int) -> Layout:
+        return Layout(prompt=lengths[i], origin=lengths[i])
+
+    def prompt_chunk(i: int, start: int = 0, end: int | None = None) -> Chunk:
+        end = end or lengths[i]
+        return Chunk(prompts[i][start:end], start, blocks[i], layout(i), Wanted.LAST)
+
+    first = plain.forward([prompt_chunk(i) for i in range(64)]).clone()
+    for i in (0, 1, 31, 63):
+        alone = plain.forward([prompt_chunk(i)])[0].clone()
+        plain.forward([prompt_chunk(i, 0, 3)])
+        chunked = plain.forward([prompt_chunk(i, 3)])[0]
+        if not torch.equal(alone, first[i]):
+            other_bits.append(f"prompt {i} alone")
+        if not torch.equal(chunked, first[i]):
+            other_bits.append(f"prompt {i} in two chunks")
+    with torch.no_grad():
+        reference = torch.stack([model(torch.tensor([p], device="cuda")).logits[0, -1] for p in prompts])
+    found["logits_error"] = error(first, reference)
+    found["first_tokens_equal"] = float((first.argmax(-1) == reference.argmax(-1)).float().mean())
+
+    def decode(runner: ModelRunner, members: list[int]) -> torch.Tensor:
+        """Logits of every step, each fed the greatest of the last."""
+        tokens, steps = first[members].argmax(-1).tolist(), []
+        for step in range(new):
+            chunks = [
+                Chunk([token], lengths[i] + step, blocks[i], layout(i), Wanted.LAST)
+                for i, token in zip(members, tokens, strict=True)
+            ]
+            steps.append(runner.forward(chunks).clone())
+            tokens = steps[-1].argmax(-1).tolist()
+        return torch.stack(steps)
+
+    together = decode(recorded, list(range(64)))
+    for title, runner, members in (
+        ("64 rows, not recorded", plain, list(range(64))),
+        ("one row", recorded, [5]),
+        ("one row, not recorded", plain, [63]),
+        ("seven rows", recorded, [1, 9, 17, 25, 33, 41, 62]),
+    ):
+        if not torch.equal(decode(runner, members), together[:, members]):
+            other_bits.append(title)
+    replayed = 0
+    for i in range(0, 64, 9):
+        answer = [int(first[i].argmax()), *together[:-1, i].argmax(-1).tolist()]
+        chunk = Chunk([*prompts[i], *answer], 0, blocks[i], layout(i), Wanted.ALL)
+        replay = plain.forward([chunk])[lengths[i] :]
+        replayed += 1
+        if not torch.equal(replay, together[:, i]):
+            other_bits.append(f"replay of {i}")
+    found["replayed"] = replayed
+    found["other_bits"] = other_bits
+
+    own = torch.cat((first.argmax(-1)[None], together[:-1].argmax(-1))).t().tolist()
+    equal, near = 0, 0
+    with torch.no_grad():
+        for i, answer in enumerate(own):
+            logits = model(torch.tensor([[*prompts[i], *answer]], device="cuda")).logits[0, lengths[i] - 1 : -1]
+            chosen = torch.tensor(answer, device="cuda")
+            equal += int((logits.argmax(-1) == chosen).sum())
+            gap = logits.amax(-1) - logits.gather(1, chosen[:, None])[:, 0]
+            near += int((gap < 0.25).sum())
+    found["greedy_equal_to_transformers_fp32"] = equal / (64 * new)
+    found["within_a_quarter_logit_of_its_best"] = near / (64 * new)
+    bucket, _ = recorded._recorded[64, 32]
+    tokens_64 = decoder.device.record(lambda: decoder.logits(decoder.hidden(bucket.batch, cache)))
+    found["step_of_64_ms"] = median_ms(tokens_64, 5, 50)
+    return found
+
+
+if __name__ == "__main__":
+    main()

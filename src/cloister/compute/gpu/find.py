@@ -1,0 +1,22 @@
+"""Whether this machine has a GPU the kernels can use. Imports nothing that a machine without one may lack."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+
+LEAST_CAPABILITY = (9, 0)
+
+
+def refusal() -> str:
+    """Why there is no GPU to compute on; empty if there is one."""
+    if not torch.cuda.is_available():
+        return "This machine has no NVIDIA GPU, or torch was built without CUDA."
+    capability = torch.cuda.get_device_capability()
+    if capability < LEAST_CAPABILITY:
+        found = ".".join(map(str, capability))
+        return f"The kernels need a Hopper GPU or a later one (compute capability 9.0); this one has {found}."
+    if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.core") is None:
+        return "The package cuda-core, which compiles the kernels, is not installed."
+    return ""
