@@ -16,10 +16,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
@@ -95,7 +97,7 @@ def median_ms(run: Callable[[], object], warm: int = 5, count: int = 30) -> floa
         run()
         event.record()
     torch.cuda.synchronize()
-    return statistics.median(a.elapsed_time(b) for a, b in zip(events, events[1:], strict=False))
+    return statistics.median(a.elapsed_time(b) for a, b in pairwise(events))
 
 
 def graphed(run: Callable[[], object]) -> Callable[[], object]:
@@ -177,7 +179,9 @@ def parts_of_a_step(decoder: FusedDecoder) -> list[dict[str, Any]]:
             x = torch.randn(padded * k, device="cuda").bfloat16()
             space = kernels.workspace(layers[0], users)
 
-            def ours(weights: list[Packed] = weights, x: torch.Tensor = x, padded: int = padded, space: Any = space) -> None:
+            def ours(
+                weights: list[Packed] = weights, x: torch.Tensor = x, padded: int = padded, space: Any = space
+            ) -> None:
                 for packed in weights:
                     gated = space.gated if packed.gate else None
                     kernels._product(x, packed, padded, None if packed.gate else space.sums, gated)
@@ -193,9 +197,45 @@ def parts_of_a_step(decoder: FusedDecoder) -> list[dict[str, Any]]:
                 us = median_ms(graphed(run), 3, 10) * 1e3 / len(weights)
                 row[f"{name}_{title}_us"] = round(us, 2)
                 row[f"{name}_{title}_tb_s"] = round(columns * k * 2 / us / 1e6, 2)
+        row |= {f"{name}_us": round(us, 2) for name, us in small_kernels(decoder, users).items()}
         rows.append(row)
         print(row, flush=True)
     return rows
+
+
+def small_kernels(decoder: FusedDecoder, users: int) -> dict[str, float]:
+    """Microseconds of what is no product, each over all layers in one graph; 64 tokens in the prompt, 16 answered."""
+    kernels, layers = decoder.device.kernels, decoder._layers
+    cache = decoder.device.cache(decoder.cache_shape, users * 8)
+    layout = Layout(prompt=64, origin=64)
+    chunks = [Chunk([7], 80, range(u * 8, u * 8 + 8), layout, Wanted.LAST) for u in range(users)]
+    bucket = Bucket(users, 32, decoder.device.place)
+    bucket.fill(lay_out(chunks, decoder.queries_per_kv_head))
+    batch, shape, padded = bucket.batch, layers[0].shape, max(8, users)
+    space, angles = kernels.workspace(layers[0], users), decoder._rotary.at(batch.positions, batch.rotations)
+    x = torch.randn(users, layers[0].qkv.k, device="cuda")
+    sums = [kernels._product(space.normed, packed, padded, space.sums) for packed in (layers[0].down, layers[0].qkv)]
+    norms = (None, None, np.float32(1e-5), angles.cosine, angles.sine)
+    sizes = (shape.heads, shape.kv_heads, shape.dim)
+    runs: dict[str, Callable[[Any], None]] = {
+        "norm": lambda layer: kernels._norm(
+            x, sums[0], users, layer.qkv.k, padded, layer.mlp_norm, shape.epsilon, space.normed
+        ),
+        "rotate": lambda layer: kernels._rotate(
+            sums[1], users, padded, norms, batch, space.q, cache, layer.index, *sizes
+        ),
+        "attend": lambda layer: kernels._attend(
+            space.q, space.attended, padded, batch, angles, cache, layer.index, shape.heads, shape.scale, 0
+        ),
+    }
+    times = {}
+    for name, run in runs.items():
+        times[name] = median_ms(graphed(lambda run=run: [run(layer) for layer in layers]), 3, 10) * 1e3 / len(layers)
+    logits = torch.randn(users, decoder.vocabulary, device="cuda")
+    times["greatest"] = median_ms(graphed(lambda: kernels.greatest(logits)), 3, 10) * 1e3
+    hidden = torch.randn(users, layers[0].qkv.k, device="cuda")
+    times["head"] = median_ms(graphed(lambda: decoder.logits(hidden)), 3, 10) * 1e3
+    return times
 
 
 def prefill(decoder: FusedDecoder, config: Any) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A runner for devices that repeat a recorded step in one launch: decoding at fixed numbers of rows and widths of tables.
+"""A runner for devices that repeat a recorded step in one launch: decoding at fixed numbers of rows and table widths.
 
 A step in which every sequence computes one token is padded to the next bucket with copies of its first row, which
 compute the same values into the same places, and is copied into the bucket's own tensors; then the recording is
@@ -8,6 +8,7 @@ repeated. Every other step runs as on any device. Rows are batch-invariant, so b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -33,23 +34,28 @@ class Bucket:
         sizes |= {"segments": (rows, SEGMENTS, 4), "tables": (rows, width)}
         self._host = torch.zeros(sum(_bytes(name, size) for name, size in sizes.items()), dtype=torch.uint8)
         self._device = place(self._host)
-        if self._device.device.type == "cuda":
-            self._host = self._host.pin_memory()
+        self._copied: torch.cuda.Event | None = None
+        if self._device.is_cuda:
+            self._host, self._copied = self._host.pin_memory(), torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._on_host = _carved(self._host, sizes)
         each = torch.arange(rows, dtype=torch.int32)
-        fixed = {"span": place(each), "tile_row": place(each), "tile_rows": place(torch.ones_like(each))}
-        self.batch = Batch(rows=rows, **_carved(self._device, sizes), **fixed)
+        held: dict[str, Any] = dict(_carved(self._device, sizes))
+        held |= {"span": place(each), "tile_row": place(each), "tile_rows": place(torch.ones_like(each))}
+        self.batch = Batch(rows=rows, **held)
 
     def fill(self, batch: Batch) -> None:
         """Take over a batch of single rows, and its first row for all places that are left."""
         used = batch.tables.shape[1]
+        if self._copied is not None:
+            self._copied.synchronize()
         for name, to in self._on_host.items():
             given = getattr(batch, name)
             into = to[:, :used] if name == "tables" else to
             into[: batch.rows] = given
             into[batch.rows :] = given[0]
-        if self._device is not self._host:
+        if self._copied is not None:
             self._device.copy_(self._host, non_blocking=True)
+            self._copied.record()
 
     def wipe(self) -> None:
         self._host.zero_()

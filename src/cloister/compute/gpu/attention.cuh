@@ -1,15 +1,18 @@
 /* Causal attention over a paged cache: Petridish's Theorem 1, with one order of arithmetic for every query.
  *
  * Sixteen queries (neighbouring rows × the heads of one KV head) go through the tensor cores together. A segment is cut
- * from its own beginning into pieces of 64 positions, a warp's work: all scores, one maximum, one sum. Four pieces are a
- * group; they are merged in order. The groups of a segment are merged in order, and so are the segments (public, private,
+ * from its own beginning into groups of 512 positions, and a group into eight pieces of 64. A piece is one pass of a
+ * warp: all scores, one maximum, one sum. Pieces w and w + 4 of a group are one task: a warp adds the second to the
+ * first. Then the four tasks of a group are merged in order, the groups of a segment, and the segments (public, private,
  * generated). What a query does not see adds exact zeros, so neither its neighbours in a tile, nor the chunking, nor
- * whether one block walks all groups or each group has a block of its own leaves a trace in its result.
+ * which warp or block does a task leaves a trace in its result.
  *
  * A part is (O, m, l): O = Σ exp2(s - m)·V, not divided yet; m the largest score, in base 2; l = Σ exp2(s - m). */
 #define QUERIES 16
 #define PIECE 64
-#define GROUP_TOKENS (4 * PIECE)
+#define WARPS 4
+#define TASKS 4 /* of a whole group */
+#define GROUP_TOKENS (2 * TASKS * PIECE)
 #define NOTHING -1e30f
 #define PITCH (DIM + 4)
 #define Q_PITCH (DIM + 32)
@@ -48,51 +51,67 @@ INLINE segment segment_of(const attention &a, int span, int index) {
 
 struct tile_shared {
     float o[4][QUERIES][PITCH], m[4][QUERIES], l[4][QUERIES];
-    bf16 q[QUERIES][Q_PITCH];
+    bf16 q[2][QUERIES][Q_PITCH]; /* as they are, and rotated on */
 };
 
-/* One thread's share of a part: eight threads hold a query. */
-struct share {
-    float o[DIM / 8], m, l;
+/* One thread's share of a part: of all queries × dims, fours of dims dealt out one after the other. */
+#define FOURS (DIM / 4)
+#define MOST_FOURS (QUERIES * FOURS / (32 * WARPS))
+template <int HELD> struct share {
+    float4 o[HELD];
+    float m[HELD], l[HELD];
+    INLINE void empty(int i) { o[i] = make_float4(0, 0, 0, 0), m[i] = NOTHING, l[i] = 0.0f; }
     INLINE void clear() {
-        m = NOTHING;
-        l = 0.0f;
 #pragma unroll
-        for (int i = 0; i < DIM / 8; i++) o[i] = 0.0f;
+        for (int i = 0; i < HELD; i++) empty(i);
     }
-    INLINE void merge(const share &next) {
-        const float top = fmaxf(m, next.m), mine = exp2f(m - top), its = exp2f(next.m - top);
-#pragma unroll
-        for (int i = 0; i < DIM / 8; i++) o[i] = __fadd_rn(__fmul_rn(o[i], mine), __fmul_rn(next.o[i], its));
-        l = __fadd_rn(__fmul_rn(l, mine), __fmul_rn(next.l, its));
-        m = top;
+    INLINE void merge(int i, float4 v, float its_m, float its_l) {
+        const float top = fmaxf(m[i], its_m), mine = exp2f(m[i] - top), its = exp2f(its_m - top);
+        o[i].x = __fadd_rn(__fmul_rn(o[i].x, mine), __fmul_rn(v.x, its));
+        o[i].y = __fadd_rn(__fmul_rn(o[i].y, mine), __fmul_rn(v.y, its));
+        o[i].z = __fadd_rn(__fmul_rn(o[i].z, mine), __fmul_rn(v.z, its));
+        o[i].w = __fadd_rn(__fmul_rn(o[i].w, mine), __fmul_rn(v.w, its));
+        l[i] = __fadd_rn(__fmul_rn(l[i], mine), __fmul_rn(its_l, its));
+        m[i] = top;
     }
+    INLINE void merge(int i, const share &next) { merge(i, next.o[i], next.m[i], next.l[i]); }
 };
+/* For each of this thread's fours of `queries` queries, of which it holds HELD at most. */
+#define EACH_FOUR(i, queries)                    \
+    _Pragma("unroll") for (int i = 0; i < HELD; i++) \
+        if (threadIdx.x + 32 * WARPS * i < (queries) * FOURS)
+INLINE int query_of(int i) { return (threadIdx.x + 32 * WARPS * i) / FOURS; }
+INLINE int dim_of(int i) { return (threadIdx.x + 32 * WARPS * i) % FOURS * 4; }
 
-INLINE void load_queries(const attention &a, tile_shared &s, int row, int rows, int span, int kv, bool rotated) {
+INLINE void load_queries(const attention &a, tile_shared &s, int row, int queries, int span, int kv, bool rotated) {
     const int group = a.heads / a.kv_heads;
-    for (int i = threadIdx.x; i < QUERIES * DIM / 2; i += blockDim.x) {
+    for (int i = threadIdx.x; i < QUERIES * DIM / 2; i += 32 * WARPS) {
         const int query = i / (DIM / 2), d = i % (DIM / 2);
         float x = 0.0f, y = 0.0f;
-        if (query < rows * group) {
+        if (query < queries) {
             const float *from = a.q + ((size_t)(row + query / group) * a.heads + kv * group + query % group) * DIM + d;
             x = from[0];
             y = from[DIM / 2];
-            if (rotated) {
-                const float *c = a.rotation_cosine + (size_t)span * DIM + d, *z = a.rotation_sine + (size_t)span * DIM + d;
-                const float u = x, v = y;
-                x = __fsub_rn(__fmul_rn(u, c[0]), __fmul_rn(v, z[0]));
-                y = __fadd_rn(__fmul_rn(v, c[DIM / 2]), __fmul_rn(u, z[DIM / 2]));
-            }
         }
-        s.q[query][d] = rounded(x);
-        s.q[query][d + DIM / 2] = rounded(y);
+        s.q[0][query][d] = rounded(x);
+        s.q[0][query][d + DIM / 2] = rounded(y);
+        if (rotated) {
+            const float *c = a.rotation_cosine + (size_t)span * DIM + d, *z = a.rotation_sine + (size_t)span * DIM + d;
+            s.q[1][query][d] = rounded(__fsub_rn(__fmul_rn(x, c[0]), __fmul_rn(y, z[0])));
+            s.q[1][query][d + DIM / 2] = rounded(__fadd_rn(__fmul_rn(y, c[DIM / 2]), __fmul_rn(x, z[DIM / 2])));
+        }
     }
 }
 
-/* One warp: what the tile's queries find in 64 positions from `from` on; into shared memory. */
-INLINE void piece(const attention &a, tile_shared &s, const int *table, int kv, int from, int most, seen upper, seen lower) {
-    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+/* What a warp's lane holds of sixteen queries: two rows of them, g and g + 8; of O, two neighbouring dims of eight. */
+struct lane_part {
+    float o[DIM / 8][4], m[2], l[2];
+};
+
+/* One warp: adds what the tile's queries find in 64 positions from `from` on. */
+INLINE void piece(lane_part &part, const attention &a, const bf16 (*q)[Q_PITCH], const int *table, int kv, int from, int most,
+                  seen upper, seen lower) {
+    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
     float score[4][2][4] = {};
     const bf16 *block[4];
 #pragma unroll
@@ -101,18 +120,18 @@ INLINE void piece(const attention &a, tile_shared &s, const int *table, int kv, 
         block[j] = a.cache + (at < most ? table[at >> 4] * a.block_stride : 0) + (size_t)kv * 16 * DIM;
     }
 #pragma unroll
-    for (int c = 0; c < DIM / 32; c++) {
-        const uint4 high = *(const uint4 *)&s.q[g][32 * c + 8 * t], low = *(const uint4 *)&s.q[g + 8][32 * c + 8 * t];
+    for (int j = 0; j < 4; j++)
+        if (from + 16 * j < most) {
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            if (from + 16 * j < most)
+            for (int c = 0; c < DIM / 32; c++) {
+                const uint4 high = *(const uint4 *)&q[g][32 * c + 8 * t], low = *(const uint4 *)&q[g + 8][32 * c + 8 * t];
 #pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    const int token = 4 * (g >> 1) + 2 * e + (g & 1);
-                    multiply_32(score[j][e], high, low, *(const uint4 *)(block[j] + token * DIM + 32 * c + 8 * t));
-                }
-    }
-    float top[2] = {NOTHING, NOTHING}, total[2] = {0.0f, 0.0f};
+                for (int e = 0; e < 2; e++)
+                    multiply_32(score[j][e], high, low,
+                                *(const uint4 *)(block[j] + (4 * (g >> 1) + 2 * e + (g & 1)) * DIM + 32 * c + 8 * t));
+            }
+        }
+    float top[2] = {NOTHING, NOTHING}, total[2] = {0.0f, 0.0f}, shrink[2];
 #pragma unroll
     for (int j = 0; j < 4; j++)
 #pragma unroll
@@ -128,7 +147,9 @@ INLINE void piece(const attention &a, tile_shared &s, const int *table, int kv, 
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 1));
-        top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 2));
+        top[h] = fmaxf(part.m[h], fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 2)));
+        shrink[h] = exp2f(part.m[h] - top[h]);
+        part.m[h] = top[h];
     }
 #pragma unroll
     for (int j = 0; j < 4; j++)
@@ -144,8 +165,15 @@ INLINE void piece(const attention &a, tile_shared &s, const int *table, int kv, 
     for (int h = 0; h < 2; h++) {
         total[h] = __fadd_rn(total[h], __shfl_xor_sync(~0u, total[h], 1));
         total[h] = __fadd_rn(total[h], __shfl_xor_sync(~0u, total[h], 2));
+        part.l[h] = __fadd_rn(__fmul_rn(part.l[h], shrink[h]), total[h]);
     }
-    float o[DIM / 8][4] = {};
+#pragma unroll
+    for (int i = 0; i < DIM / 8; i++) {
+        part.o[i][0] = __fmul_rn(part.o[i][0], shrink[0]);
+        part.o[i][1] = __fmul_rn(part.o[i][1], shrink[0]);
+        part.o[i][2] = __fmul_rn(part.o[i][2], shrink[1]);
+        part.o[i][3] = __fmul_rn(part.o[i][3], shrink[1]);
+    }
 #pragma unroll
     for (int j = 0; j < 4; j++)
         if (from + 16 * j < most) {
@@ -155,45 +183,34 @@ INLINE void piece(const attention &a, tile_shared &s, const int *table, int kv, 
 #pragma unroll
             for (int i = 0; i < DIM / 16; i++) {
                 const uint4 v = *(const uint4 *)(values + i * 256);
-                multiply(o[2 * i], p0, p1, p2, p3, v.x, v.y);
-                multiply(o[2 * i + 1], p0, p1, p2, p3, v.z, v.w);
+                multiply(part.o[2 * i], p0, p1, p2, p3, v.x, v.y);
+                multiply(part.o[2 * i + 1], p0, p1, p2, p3, v.z, v.w);
             }
         }
+}
+
+INLINE void hand_over(const lane_part &part, tile_shared &s, int queries) {
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
 #pragma unroll
-    for (int i = 0; i < DIM / 8; i++) {
-        *(float2 *)&s.o[warp][g][8 * i + 2 * t] = make_float2(o[i][0], o[i][1]);
-        *(float2 *)&s.o[warp][g + 8][8 * i + 2 * t] = make_float2(o[i][2], o[i][3]);
-    }
-    if (t == 0) {
-        s.m[warp][g] = top[0], s.l[warp][g] = total[0];
-        s.m[warp][g + 8] = top[1], s.l[warp][g + 8] = total[1];
+    for (int h = 0; h < 2; h++) {
+        const int query = g + 8 * h;
+        if (query >= queries) continue;
+#pragma unroll
+        for (int i = 0; i < DIM / 8; i++)
+            *(float2 *)&s.o[warp][query][8 * i + 2 * t] = make_float2(part.o[i][2 * h], part.o[i][2 * h + 1]);
+        if (t == 0) s.m[warp][query] = part.m[h], s.l[warp][query] = part.l[h];
     }
 }
 
-/* A group's part, from the pieces that hold anything. */
-INLINE void group_part(share &part, const tile_shared &s, int pieces) {
-    const int query = threadIdx.x >> 3, eighth = threadIdx.x & 7;
-    part.clear();
-    for (int w = 0; w < pieces; w++) {
-        share one;
-        one.m = s.m[w][query];
-        one.l = s.l[w][query];
-#pragma unroll
-        for (int i = 0; i < DIM / 32; i++) *(float4 *)&one.o[4 * i] = *(const float4 *)&s.o[w][query][32 * i + 4 * eighth];
-        part.merge(one);
-    }
-}
-
-INLINE void write_answer(const attention &a, const share &whole, int row, int rows, int kv) {
-    const int query = threadIdx.x >> 3, eighth = threadIdx.x & 7, group = a.heads / a.kv_heads;
-    if (query >= rows * group) return;
-    const int column = (kv * group + query % group) * DIM + 4 * eighth;
-    const float l = whole.l > 0.0f ? whole.l : 1.0f;
-#pragma unroll
-    for (int i = 0; i < DIM / 32; i++) {
-        const float *o = whole.o + 4 * i;
-        *(uint2 *)(a.out + place(row + query / group, column + 32 * i, a.rows)) =
-            make_uint2(rounded(__fdiv_rn(o[0], l), __fdiv_rn(o[1], l)), rounded(__fdiv_rn(o[2], l), __fdiv_rn(o[3], l)));
+template <int HELD>
+INLINE void write_answer(const attention &a, const share<HELD> &whole, int row, int queries, int kv) {
+    const int group = a.heads / a.kv_heads;
+    EACH_FOUR(i, queries) {
+        const int query = query_of(i), column = (kv * group + query % group) * DIM + dim_of(i);
+        const float l = whole.l[i] > 0.0f ? whole.l[i] : 1.0f;
+        const float4 o = whole.o[i];
+        *(uint2 *)(a.out + place(row + query / group, column, a.rows)) =
+            make_uint2(rounded(__fdiv_rn(o.x, l), __fdiv_rn(o.y, l)), rounded(__fdiv_rn(o.z, l), __fdiv_rn(o.w, l)));
     }
 }
 
@@ -206,87 +223,156 @@ INLINE void write_answer(const attention &a, const share &whole, int row, int ro
     {q, cache, span, position, tile_row, tile_rows, tables, segments, counts, rotation_cosine, rotation_sine, parts,    \
      out, block_stride, table_stride, rows, heads, kv_heads, window, most_groups, scale}
 
-KERNEL __launch_bounds__(128, 3) attend(ATTENTION_ARGUMENTS) {
-    const attention a = ATTENTION;
-    __shared__ tile_shared s;
-    const int warp = threadIdx.x >> 5, g = (threadIdx.x & 31) >> 2, kv = blockIdx.y;
-    after_last();
-    let_next_start();
-    const int row = a.tile_row[blockIdx.x], here_rows = a.tile_rows[blockIdx.x], group = a.heads / a.kv_heads;
-    const int my_span = a.span[row], count = a.counts[my_span];
-    share whole;
-    whole.clear();
-    int group_number = 0; /* among those of all segments */
-    for (int index = 0; index < count; index++) {
-        const segment here = segment_of(a, my_span, index);
-        const int first = a.position[row], last = first + here_rows - 1;
-        const int most = here.by(last, a.window).end, least = here.by(first, a.window).start;
-        const int groups = (most + GROUP_TOKENS - 1) / GROUP_TOKENS;
-        const int begin = a.parts ? max(0, (int)blockIdx.z - group_number) : least / GROUP_TOKENS;
-        const int end = a.parts ? min(groups, (int)blockIdx.z - group_number + 1) : groups;
-        group_number += groups;
-        if (begin >= end) continue;
-        __syncthreads();
-        load_queries(a, s, row, here_rows, my_span, kv, here.rotated);
-        __syncthreads();
-        const int *table = a.tables + (size_t)my_span * a.table_stride + here.first;
-        const int up = g / group, down = (g + 8) / group;
-        const seen none = {0, 0};
-        const seen upper = up < here_rows ? here.by(first + up, a.window) : none;
-        const seen lower = down < here_rows ? here.by(first + down, a.window) : none;
-        share part;
-        part.clear();
-        for (int number = begin; number < end; number++) {
-            const int from = number * GROUP_TOKENS, pieces = min(4, (most - from + PIECE - 1) / PIECE);
-            if (warp < pieces) piece(a, s, table, kv, from + warp * PIECE, most, upper, lower);
-            __syncthreads();
-            share one;
-            group_part(one, s, pieces);
-            if (a.parts) {
-                const int query = threadIdx.x >> 3, eighth = threadIdx.x & 7;
-                float *to = a.parts + ((((size_t)blockIdx.x * a.kv_heads + kv) * a.most_groups + blockIdx.z) * QUERIES + query) *
-                                          (DIM + 4);
-#pragma unroll
-                for (int i = 0; i < DIM / 32; i++) *(float4 *)(to + 32 * i + 4 * eighth) = *(float4 *)&one.o[4 * i];
-                if (eighth == 0) to[DIM] = one.m, to[DIM + 1] = one.l;
-                return;
-            }
-            part.merge(one);
-            __syncthreads();
-        }
-        whole.merge(part);
-    }
-    if (!a.parts) write_answer(a, whole, row, here_rows, kv);
+/* The number and place of a tile's parts: [tile][kv head][group][query][dim + 4]. */
+INLINE float *part_at(const attention &a, int number) {
+    const size_t tile = (size_t)blockIdx.x * a.kv_heads + blockIdx.y;
+    return a.parts + (tile * a.most_groups + number) * QUERIES * (DIM + 4);
 }
 
-/* The parts of a tile's groups, merged as one block would have. */
-KERNEL __launch_bounds__(128) merge_groups(ATTENTION_ARGUMENTS) {
-    const attention a = ATTENTION;
-    const int kv = blockIdx.y, query = threadIdx.x >> 3, eighth = threadIdx.x & 7;
+/* A tile's tasks: those of each segment in order. */
+struct tasks {
+    segment of[3];
+    int most[3], count[3], segments, rotated; /* positions of a segment that the tile sees at most; its tasks */
+
+    INLINE tasks(const attention &a, int span, int first, int last) : segments(a.counts[span]), rotated(0) {
+#pragma unroll
+        for (int i = 0; i < 3; i++) {
+            count[i] = 0;
+            if (i >= segments) continue;
+            of[i] = segment_of(a, span, i);
+            most[i] = of[i].by(last, a.window).end;
+            const int rest = most[i] % GROUP_TOKENS;
+            count[i] = most[i] / GROUP_TOKENS * TASKS + min(TASKS, (rest + PIECE - 1) / PIECE);
+            rotated |= of[i].rotated;
+        }
+    }
+    INLINE int all() const { return count[0] + count[1] + count[2]; }
+    /* The segment of a task, whose number becomes that within the segment. */
+    INLINE int find(int &task) const {
+        int i = 0;
+        if (task >= count[0]) task -= count[0], i = 1;
+        if (i == 1 && task >= count[1]) task -= count[1], i = 2;
+        return i;
+    }
+    INLINE segment segment_at(int i) const { return i == 0 ? of[0] : i == 1 ? of[1] : of[2]; }
+    INLINE int most_at(int i) const { return i == 0 ? most[0] : i == 1 ? most[1] : most[2]; }
+    INLINE int count_at(int i) const { return i == 0 ? count[0] : i == 1 ? count[1] : count[2]; }
+};
+
+INLINE void prefetch(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+template <int HELD> INLINE void attend_tile(const attention &a) {
+    __shared__ tile_shared s;
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, kv = blockIdx.y;
+    /* What follows was written before the kernel before this one, which waited for it: it may be read already. */
+    const int row = a.tile_row[blockIdx.x], height = a.tile_rows[blockIdx.x], group = a.heads / a.kv_heads;
+    const int span = a.span[row], first = a.position[row], last = first + height - 1, queries = height * group;
+    const tasks all(a, span, first, last);
+    const int *tables = a.tables + (size_t)span * a.table_stride;
+    int begin = 0, end = all.all();
+    if (a.parts) { /* only the tasks of group number blockIdx.z */
+        int number = blockIdx.z, before = 0, i = 0;
+        for (; i < all.segments; i++) {
+            const int groups = (all.count_at(i) + TASKS - 1) / TASKS;
+            if (number < groups) break;
+            number -= groups;
+            before += all.count_at(i);
+        }
+        begin = i < all.segments ? before + number * TASKS : end;
+        if (i < all.segments) end = min(before + all.count_at(i), begin + TASKS);
+    }
+    if (begin + warp < end) {
+        int task = begin + warp;
+        const int i = all.find(task), from = task / TASKS * GROUP_TOKENS + task % TASKS * PIECE;
+        const int at = from + 16 * (lane >> 3); /* eight lanes for each block of 16 positions */
+        if (at < all.most_at(i)) {
+            const bf16 *block = a.cache + tables[all.segment_at(i).first + (at >> 4)] * a.block_stride + (size_t)kv * 16 * DIM;
+            for (int line = lane & 7; line < 16 * DIM * 2 / 128; line += 8) {
+                prefetch(block + line * 64);
+                prefetch(block + (size_t)a.kv_heads * 16 * DIM + line * 64);
+            }
+        }
+    }
     after_last();
     let_next_start();
-    const int row = a.tile_row[blockIdx.x], here_rows = a.tile_rows[blockIdx.x];
-    const int my_span = a.span[row], count = a.counts[my_span];
-    share whole;
-    whole.clear();
-    int group_number = 0;
-    for (int index = 0; index < count; index++) {
-        const int most = segment_of(a, my_span, index).by(a.position[row] + here_rows - 1, a.window).end;
-        const int groups = (most + GROUP_TOKENS - 1) / GROUP_TOKENS;
-        share part;
-        part.clear();
-        for (int number = 0; number < groups; number++) {
-            const float *from = a.parts + ((((size_t)blockIdx.x * a.kv_heads + kv) * a.most_groups + group_number + number) *
-                                               QUERIES + query) * (DIM + 4);
-            share one;
-            one.m = from[DIM];
-            one.l = from[DIM + 1];
-#pragma unroll
-            for (int i = 0; i < DIM / 32; i++) *(float4 *)&one.o[4 * i] = *(const float4 *)(from + 32 * i + 4 * eighth);
-            part.merge(one);
+    load_queries(a, s, row, queries, span, kv, all.rotated);
+    __syncthreads();
+    const int up = g / group, down = (g + 8) / group;
+    share<HELD> whole, of_segment, of_group;
+    whole.clear(), of_segment.clear(), of_group.clear();
+    for (int round = begin; round < end; round += WARPS) {
+        if (round + warp < end) {
+            int task = round + warp;
+            const int i = all.find(task), most = all.most_at(i), from = task / TASKS * GROUP_TOKENS + task % TASKS * PIECE;
+            const segment here = all.segment_at(i);
+            const seen none = {0, 0};
+            const seen upper = up < height ? here.by(first + up, a.window) : none;
+            const seen lower = down < height ? here.by(first + down, a.window) : none;
+            lane_part part = {};
+            part.m[0] = part.m[1] = NOTHING;
+            for (int at = from; at < min(most, from + 2 * TASKS * PIECE - task % TASKS * PIECE); at += TASKS * PIECE)
+                piece(part, a, s.q[here.rotated ? 1 : 0], tables + here.first, kv, at, most, upper, lower);
+            hand_over(part, s, queries);
         }
-        group_number += groups;
-        if (groups) whole.merge(part);
+        __syncthreads();
+        for (int w = 0; w < min(WARPS, end - round); w++) {
+            int task = round + w;
+            const int i = all.find(task), count = all.count_at(i);
+            const bool ends_segment = task + 1 == count, ends_group = ends_segment || task % TASKS == TASKS - 1;
+            EACH_FOUR(j, queries) {
+                const int query = query_of(j);
+                of_group.merge(j, *(const float4 *)&s.o[w][query][dim_of(j)], s.m[w][query], s.l[w][query]);
+                if (a.parts || !ends_group) continue;
+                of_segment.merge(j, of_group);
+                of_group.empty(j);
+                if (!ends_segment) continue;
+                whole.merge(j, of_segment);
+                of_segment.empty(j);
+            }
+        }
+        __syncthreads();
     }
-    write_answer(a, whole, row, here_rows, kv);
+    if (!a.parts)
+        write_answer(a, whole, row, queries, kv);
+    else if (begin < end)
+        EACH_FOUR(j, queries) {
+            float *to = part_at(a, blockIdx.z) + query_of(j) * (DIM + 4);
+            *(float4 *)(to + dim_of(j)) = of_group.o[j];
+            if (dim_of(j) == 0) to[DIM] = of_group.m[j], to[DIM + 1] = of_group.l[j];
+        }
+}
+
+#define ATTEND(held, blocks) \
+    KERNEL __launch_bounds__(32 * WARPS, blocks) attend_##held(ATTENTION_ARGUMENTS) { attend_tile<held>(ATTENTION); }
+ATTEND(1, 3)
+ATTEND(2, 3)
+ATTEND(4, 2)
+
+/* The parts of a tile's groups, merged as one block would have. */
+KERNEL __launch_bounds__(32 * WARPS) merge_groups(ATTENTION_ARGUMENTS) {
+    constexpr int HELD = MOST_FOURS;
+    const attention a = ATTENTION;
+    const int kv = blockIdx.y;
+    after_last();
+    let_next_start();
+    const int row = a.tile_row[blockIdx.x], tile_height = a.tile_rows[blockIdx.x];
+    const int my_span = a.span[row], count = a.counts[my_span], queries = tile_height * (a.heads / a.kv_heads);
+    share<HELD> whole;
+    whole.clear();
+    int before = 0;
+    for (int index = 0; index < count; index++) {
+        const int most = segment_of(a, my_span, index).by(a.position[row] + tile_height - 1, a.window).end;
+        const int groups = (most + GROUP_TOKENS - 1) / GROUP_TOKENS;
+        share<HELD> of_segment;
+        of_segment.clear();
+#pragma unroll 4
+        for (int number = 0; number < groups; number++)
+            EACH_FOUR(i, queries) {
+                const float *from = part_at(a, before + number) + query_of(i) * (DIM + 4);
+                of_segment.merge(i, *(const float4 *)(from + dim_of(i)), from[DIM], from[DIM + 1]);
+            }
+        before += groups;
+        if (groups) EACH_FOUR(i, queries) whole.merge(i, of_segment);
+    }
+    write_answer(a, whole, row, queries, kv);
 }

@@ -7,6 +7,7 @@ rounded as the kernels round them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 
@@ -152,7 +153,7 @@ def check_attention(device: GpuDevice) -> tuple[dict[str, float], list[str]]:
             whole = scene.attended([(0, tokens)], window)
             errors[name] = error(whole, scene.right(window))
             cut = [0, 1, 17, tokens // 3, tokens // 2, tokens - 1, tokens]
-            chunked = torch.cat([scene.attended([(a, b)], window) for a, b in zip(cut, cut[1:], strict=False)])
+            chunked = torch.cat([scene.attended([(a, b)], window) for a, b in pairwise(cut)])
             if not torch.equal(chunked, whole):
                 differing.append(f"{name}: chunked")
             for row in (0, 15, 16, 64, tokens // 2, tokens - 1):

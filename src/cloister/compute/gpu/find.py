@@ -6,7 +6,11 @@ import importlib.util
 
 import torch
 
+from cloister.compute.base import Device
+from cloister.errors import SetupError
+
 LEAST_CAPABILITY = (9, 0)
+HINT = "Install torch with CUDA and `cloister[gpu]`, or compute on the CPU."
 
 
 def refusal() -> str:
@@ -20,3 +24,12 @@ def refusal() -> str:
     if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.core") is None:
         return "The package cuda-core, which compiles the kernels, is not installed."
     return ""
+
+
+def gpu_device() -> Device:
+    """The current GPU as a device."""
+    if why := refusal():
+        raise SetupError(why, hint=HINT)
+    from cloister.compute.gpu.kernels import GpuDevice
+
+    return GpuDevice()

@@ -15,7 +15,7 @@ import torch
 from cloister.compute.base import AttentionShape, CacheShape, Device, Kernels, KVCache, Step
 from cloister.compute.gpu import program
 from cloister.compute.gpu.cache import DTYPE, GpuCache, on_gpu
-from cloister.compute.gpu.find import refusal
+from cloister.compute.gpu.find import HINT, refusal
 from cloister.compute.gpu.workspace import FEW, Widths, Workspace, capacity, padded_rows
 from cloister.compute.layer import Angles, Gate, Layer, Packed
 from cloister.compute.layout import BLOCK_TOKENS, SEGMENTS, Batch
@@ -26,13 +26,16 @@ STEP = 64
 GATES: dict[Gate | None, int] = {None: 0, "silu": 1, "gelu_tanh": 2}
 DIMS = (64, 128)
 QUERIES = 16
-GROUP_TOKENS = 256
+GROUP_TOKENS = 512
 MOST_HIDDEN = 4 * 512 * 8
 PART = 4
 """Floats of a part beside its attention."""
-TILES_OF_FEW = {8: 1, 16: 1, 32: 1, 64: 2}
-STAGES_OF_FEW = {8: 5, 16: 5, 32: 5, 64: 4}
-BLOCKS_WANTED = 256
+TILES_OF_FEW = {8: 1, 16: 1, 32: 2, 64: 2}
+BANDS_OF_FEW = {8: 1, 16: 1, 32: 2, 64: 2}
+STAGES_OF_FEW = {8: 5, 16: 5, 32: 4, 64: 4}
+"""As linear.cuh makes its kernels for few rows."""
+BLOCKS_WANTED = 528
+MOST_SPLITS = 8
 LEAST_STEPS = 4
 
 
@@ -49,12 +52,9 @@ def splits_of(packed: Packed) -> int:
 
     Enough that few rows keep a large GPU busy; none for a gated weight, whose sums are gated where they are made.
     """
-    tiles, steps, splits = tiles_of(packed), packed.k // STEP, 1
     if packed.gate:
         return 1
-    while tiles * splits < BLOCKS_WANTED and splits < 8 and steps // (2 * splits) >= LEAST_STEPS:
-        splits *= 2
-    return splits
+    return max(1, min(BLOCKS_WANTED // tiles_of(packed), MOST_SPLITS, packed.k // STEP // LEAST_STEPS))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -75,7 +75,7 @@ class GpuKernels(Kernels):
 
     def __init__(self) -> None:
         if why := refusal():
-            raise SetupError(why, hint="Install torch with CUDA and `cloister[gpu]`, or serve on the CPU.")
+            raise SetupError(why, hint=HINT)
         self._program: program.Kernels | None = None
         self._spaces: dict[tuple[int, Widths], Workspace] = {}
         self._parts: dict[int, torch.Tensor] = {}
@@ -114,10 +114,8 @@ class GpuKernels(Kernels):
         laid = torch.zeros(padded * packed.k, dtype=DTYPE, device="cuda")
         self._launch("lay_rows", (rows,), 256, x.contiguous(), laid, i32(padded), i32(packed.k))
         if packed.gate:
-            gated, out = (
-                torch.empty(padded * packed.width, dtype=DTYPE, device="cuda"),
-                torch.empty(rows, packed.width, device="cuda"),
-            )
+            gated = torch.empty(padded * packed.width, dtype=DTYPE, device="cuda")
+            out = torch.empty(rows, packed.width, device="cuda")
             self._product(laid, packed, padded, gated=gated)
             self._launch("unlay_rows", (rows,), 256, gated, out, i32(padded), i32(packed.width))
             return out
@@ -189,13 +187,27 @@ class GpuKernels(Kernels):
 
     # ---- tokens
 
-    def advance(self, logits: torch.Tensor, batch: Batch) -> None:
-        """Take every row's greatest logit as its next token, in place: the batch, on the GPU, is the next step's."""
+    def greatest(self, logits: torch.Tensor) -> torch.Tensor:
+        """Every row's greatest logit, the lowest index among equals."""
         rows, columns = logits.shape
         chosen = torch.empty(rows, dtype=torch.int64, device="cuda")
         self._launch("greatest", (rows,), 1024, logits, i32(logits.stride(0)), i32(columns), chosen)
+        return chosen
+
+    def advance(self, logits: torch.Tensor, batch: Batch) -> None:
+        """Take every row's greatest logit as its next token, in place: the batch, on the GPU, is the next step's."""
+        rows = len(logits)
         self._launch(
-            *("advance", (-(-rows // 64),), 64, chosen, batch.tokens, batch.positions, batch.slots, batch.tables),
+            *(
+                "advance",
+                (-(-rows // 64),),
+                64,
+                self.greatest(logits),
+                batch.tokens,
+                batch.positions,
+                batch.slots,
+                batch.tables,
+            ),
             *(i32(batch.tables.shape[1]), batch.segments, batch.counts, i32(rows)),
         )
 
@@ -239,7 +251,11 @@ class GpuKernels(Kernels):
         numbers = (i32(rows), i32(packed.k), i32(tiles), i32(splits), i32(GATES[packed.gate]))
         if rows in FEW:
             stage = TILES_OF_FEW[rows] * TILE * STEP * 2 + rows * STEP * 2
-            name, grid, threads = f"linear_{rows}", (-(-tiles // TILES_OF_FEW[rows]), splits), 160
+            name, grid, threads = (
+                f"linear_{rows}",
+                (-(-tiles // TILES_OF_FEW[rows]), splits),
+                32 * (4 * BANDS_OF_FEW[rows] + 1),
+            )
             shared = 128 + STAGES_OF_FEW[rows] * stage
         else:
             name, grid, threads, shared = (
@@ -249,7 +265,9 @@ class GpuKernels(Kernels):
                 128 + 4 * 4 * TILE * STEP * 2,
             )
         self._launch(name, grid, threads, x, packed.data, sums, gated, *numbers, shared=shared)
-        return _Sums(gated if sums is None else sums, packed.bias, splits if rows in FEW else 1, tiles * TILE)  # type: ignore[arg-type]
+        result = gated if sums is None else sums
+        assert result is not None
+        return _Sums(result, packed.bias, splits if rows in FEW else 1, tiles * TILE)
 
     def _norm(
         self,
@@ -316,7 +334,9 @@ class GpuKernels(Kernels):
             *map(i32, (batch.tables.shape[1], padded, heads, kv_heads, window, groups)),
             np.float32(scale * math.log2(math.e)),
         )
-        self._launch("attend", (tiles, kv_heads, groups if apart else 1), 128, *arguments)
+        queries = heads // kv_heads if tiles == len(batch.span) else QUERIES
+        held = next(held for held in (1, 2, 4) if queries * dim <= held * 4 * 128)
+        self._launch(f"attend_{held}", (tiles, kv_heads, groups if apart else 1), 128, *arguments)
         if apart:
             self._launch("merge_groups", (tiles, kv_heads), 128, *arguments)
 

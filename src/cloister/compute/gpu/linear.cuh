@@ -65,16 +65,16 @@ INLINE uint4 sixteen(unsigned at) {
     return v;
 }
 
-/* 8·EIGHTS rows, 64·TILES columns of one range of k: four warps multiply, the fifth fetches. */
-template <int EIGHTS, int TILES, int STAGES>
+/* 8·EIGHTS·BANDS rows, 64·TILES columns of one range of k: four warps for each band of rows multiply, the last fetches. */
+template <int EIGHTS, int BANDS, int TILES, int STAGES>
 INLINE void few_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gated_rows, int k, int tiles, int splits, int gate) {
-    constexpr int ROWS = 8 * EIGHTS, X_BYTES = ROWS * STEP * 2, BYTES = TILES * TILE_BYTES + X_BYTES;
+    constexpr int ROWS = 8 * EIGHTS * BANDS, X_BYTES = ROWS * STEP * 2, BYTES = TILES * TILE_BYTES + X_BYTES;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, steps = k / STEP;
     const int first = blockIdx.y * steps / splits, count = (blockIdx.y + 1) * steps / splits - first;
     const int tile = blockIdx.x * TILES, here = min(TILES, tiles - tile);
-    const ring r = make_ring(ring_memory, STAGES, BYTES, 4);
+    const ring r = make_ring(ring_memory, STAGES, BYTES, 4 * BANDS);
     let_next_start();
-    if (warp == 4) {
+    if (warp == 4 * BANDS) {
         if (lane) return;
         auto fetch_weight = [&](int i) {
             barrier_expect(r.filled(i), here * TILE_BYTES + X_BYTES);
@@ -96,14 +96,14 @@ INLINE void few_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gated
         }
         return;
     }
-    const int g = lane >> 2, t = lane & 3;
-    /* TILES == 2: two warps share a tile and each has two groups of 16 columns. */
-    const int column = TILES == 1 ? 16 * warp : 64 * (warp >> 1) + 32 * (warp & 1);
+    const int g = lane >> 2, t = lane & 3, band = warp >> 2, quarter = warp & 3;
+    const int column = 16 * TILES * quarter; /* each warp has TILES groups of 16 columns, all in one tile */
     const unsigned weight_at = (column >> 6) * TILE_BYTES + ((column & 63) + g) * 64 + t * 16;
     float c[TILES][EIGHTS][4] = {};
     for (int i = 0; i < count; i++) {
         barrier_wait(r.filled(i), (i / STAGES) & 1);
-        const unsigned w = r.stage(i) + weight_at, rows_at = r.stage(i) + TILES * TILE_BYTES + g * 64 + t * 16;
+        const unsigned w = r.stage(i) + weight_at;
+        const unsigned rows_at = r.stage(i) + TILES * TILE_BYTES + (band * 8 * EIGHTS + g) * 64 + t * 16;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             uint4 upper[TILES], lower[TILES];
@@ -130,19 +130,20 @@ INLINE void few_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gated
     for (int n = 0; n < TILES; n++)
 #pragma unroll
         for (int m = 0; m < EIGHTS; m++)
-            write_out(c[n][m], tile * TILE + column + 16 * n + g, m * 8 + 2 * t, ROWS, pitch, sums, gated_rows, gate);
+            write_out(c[n][m], tile * TILE + column + 16 * n + g, (band * EIGHTS + m) * 8 + 2 * t, ROWS, pitch, sums,
+                      gated_rows, gate);
 }
 
 #define LINEAR_ARGUMENTS \
     const bf16 *x, const bf16 *weight, float *sums, bf16 *gated_rows, int rows, int k, int tiles, int splits, int gate
-#define FEW_ROWS(rows_, eighths, tiles_, stages, blocks)                                          \
-    KERNEL __launch_bounds__(160, blocks) linear_##rows_(LINEAR_ARGUMENTS) {                      \
-        few_rows<eighths, tiles_, stages>(x, weight, sums, gated_rows, k, tiles, splits, gate);   \
+#define FEW_ROWS(rows_, eighths, bands, tiles_, stages, blocks)                                         \
+    KERNEL __launch_bounds__(32 * (4 * bands + 1), blocks) linear_##rows_(LINEAR_ARGUMENTS) {           \
+        few_rows<eighths, bands, tiles_, stages>(x, weight, sums, gated_rows, k, tiles, splits, gate);  \
     }
-FEW_ROWS(8, 1, 1, 5, 5)
-FEW_ROWS(16, 2, 1, 5, 4)
-FEW_ROWS(32, 4, 1, 5, 3)
-FEW_ROWS(64, 8, 2, 4, 2)
+FEW_ROWS(8, 1, 1, 1, 5, 4)
+FEW_ROWS(16, 2, 1, 1, 5, 4)
+FEW_ROWS(32, 2, 2, 2, 4, 2)
+FEW_ROWS(64, 4, 2, 2, 4, 2)
 
 /* 128 rows × 128 columns, all of k: eight warps multiply, 64 columns × 32 rows each; a lane of the first fetches ahead. */
 KERNEL __launch_bounds__(256, 1) linear_many(LINEAR_ARGUMENTS) {

@@ -1,4 +1,4 @@
-"""The kernels' program: CUDA C++ compiled for this GPU and one width of heads, by NVRTC through cuda-core; and launches.
+"""The kernels' program: CUDA C++ for this GPU and one width of heads, compiled by NVRTC through cuda-core; launches.
 
 The sources need no headers, so no CUDA toolkit has to be installed.
 """

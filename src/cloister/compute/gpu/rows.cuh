@@ -9,6 +9,7 @@ struct ranges {
     INLINE float at(int row, int column) const {
         const float *p = sums + (size_t)row * pitch + column;
         float sum = p[0];
+#pragma unroll 4
         for (int s = 1; s < splits; s++) sum = __fadd_rn(sum, p[(size_t)s * rows * pitch]);
         return bias ? __fadd_rn(sum, bias[column]) : sum;
     }
@@ -52,6 +53,7 @@ KERNEL __launch_bounds__(512) add_and_norm(float *x, const float *sums, const fl
             float sum[8];
 #pragma unroll
             for (int e = 0; e < 8; e += 4) *(float4 *)&sum[e] = *(const float4 *)(p + e);
+#pragma unroll 4
             for (int s = 1; s < splits; s++) {
                 const float *q = p + (size_t)s * rows * pitch;
                 const float4 a = *(const float4 *)q, b = *(const float4 *)(q + 4);
