@@ -11,9 +11,14 @@ products against cuBLAS, and prefill. Needs torch with CUDA and cuda-core; real 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import json
+import os
+import socket
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
@@ -250,12 +255,158 @@ def prefill(decoder: FusedDecoder, config: Any) -> list[dict[str, Any]]:
     return rows
 
 
+CASES = ((1, 64), (8, 64), (32, 64), (64, 64), (1, 2048), (8, 2048), (32, 2048))
+COMPARED, TIMED = 8, 48
+WATCHDOG_S = 45
+STEPS = 1 + COMPARED + 5 + TIMED
+
+
+def random_decoder(device: GpuDevice, config: Any) -> FusedDecoder:
+    """The same weights in every process."""
+    torch.manual_seed(5)
+    return FusedDecoder(config, RawParts(RandomWeights(config), device.kernels), device, 8192)
+
+
+def prefilled(decoder: FusedDecoder, users: int, prompt: int) -> tuple[Any, list[range]]:
+    """A cache that holds every user's prompt, and its blocks: with room for an answer in blocks of their own."""
+    each = -(-prompt // 16) + 8
+    cache = decoder.device.cache(decoder.cache_shape, users * each)
+    blocks = [range(user * each, (user + 1) * each) for user in range(users)]
+    for user in range(users):
+        tokens = [(13 * user + 7 * t) % decoder.vocabulary for t in range(prompt)]
+        decoder.hidden(lay_out([Chunk(tokens, 0, blocks[user])], decoder.queries_per_kv_head), cache)
+    torch.cuda.synchronize()
+    return cache, blocks
+
+
+def decoded(decoder: FusedDecoder, cache: Any, chunks: list[Chunk], asking: Any = None) -> tuple[torch.Tensor, float]:
+    """Logits of the first steps, each fed the greatest of the last on the device; and a step's median time."""
+    width = next(width for width in (32, 64, 128, 256) if width >= len(chunks[0].blocks))
+    bucket = Bucket(len(chunks), width, decoder.device.place)
+    bucket.fill(lay_out(chunks, decoder.queries_per_kv_head))
+    kernels = decoder.device.kernels
+    kernels.asking = asking
+
+    def run() -> torch.Tensor:
+        logits = decoder.logits(decoder.hidden(bucket.batch, cache))
+        kernels.advance(logits, bucket.batch)
+        if asking is not None:
+            asking.end_step(kernels)
+        return logits
+
+    step = decoder.device.record(run)
+    kernels.asking = None
+    logits = torch.stack([step().clone() for _ in range(COMPARED)])
+    return logits, median_ms(step, 5, TIMED)
+
+
+def partition(found: list[dict[str, Any]], save: Callable[[], None]) -> None:
+    """Decoding with prompts in another process, under MPS, against `open`: the same bits, and its time."""
+    from cloister.compute.gpu.link import Asking, MailboxShape
+    from cloister.compute.gpu.memory import SharedMemory
+
+    ours, theirs = socket.socketpair()
+    vault = subprocess.Popen(
+        [sys.executable, __file__, "--json", "-", "--vault", str(theirs.fileno())], pass_fds=[theirs.fileno()]
+    )
+    theirs.close()
+    try:
+        decoder = random_decoder(GpuDevice(), LLAMA_3_8B)
+        for users, prompt in CASES:
+            print("case", users, prompt, flush=True)
+            cache, blocks = prefilled(decoder, users, prompt)
+            layout = Layout(prompt=prompt, rotation=prompt)
+            chunks = [Chunk([7 + u], prompt, blocks[u], layout, Wanted.LAST) for u in range(users)]
+            right, open_ms = decoded(decoder, cache, chunks)
+            del cache
+            shape = MailboxShape.of(decoder, users)
+            mailbox = SharedMemory.create(shape.size)
+            fd = mailbox.export()
+            socket.send_fds(ours, [json.dumps({"users": users, "prompt": prompt, "size": mailbox.size}).encode()], [fd])
+            os.close(fd)
+            ours.settimeout(90)
+            print('open', open_ms, flush=True)
+            if ours.recv(16) != b"ready":
+                raise RuntimeError("the attention process is gone")
+            cache = decoder.device.cache(decoder.cache_shape, users * 8)
+            chunks = [Chunk([7 + u], 0, range(u * 8, u * 8 + 8), Layout(prompt=0), Wanted.LAST) for u in range(users)]
+            asking = Asking(decoder, shape.boxes(mailbox.address), [mailbox.address])
+            print("asking", flush=True)
+            logits, ms = decoded(decoder, cache, chunks, asking)
+            row = {"users": users, "prompt": prompt, "open_ms": open_ms, "partitioned_ms": ms, "ratio": ms / open_ms}
+            row |= {"same_bits": torch.equal(logits, right), "late": int(asking.late.sum())}
+            row["steps_with_same_bits"] = sum(torch.equal(a, b) for a, b in zip(logits, right, strict=True))
+            row["error"] = error(logits[0], right[0])
+            found.append(row)
+            save()
+            print(row, flush=True)
+            ours.send(b"done")
+            ours.recv(16)
+            del cache, asking
+            mailbox.close()
+    finally:
+        ours.close()
+        vault.wait(timeout=30)
+
+
+def be_vault(fd: int) -> None:
+    """The attention process: for each case it prefills the prompts itself, then answers so many steps."""
+    from cloister.compute.gpu.link import Answering, Exposed
+    from cloister.compute.gpu.memory import SharedMemory
+
+    link = socket.socket(fileno=fd)
+    device = GpuDevice()
+    decoder = random_decoder(device, LLAMA_3_8B)
+    while True:
+        message, fds, _, _ = socket.recv_fds(link, 4096, 1)
+        if not message:
+            return
+        case = json.loads(message)
+        mailbox = SharedMemory.adopt(fds[0], case["size"])
+        os.close(fds[0])
+        cache, blocks = prefilled(decoder, case["users"], case["prompt"])
+        answering = Answering(device, decoder, cache, mailbox, [Exposed(case["prompt"], own) for own in blocks])
+        step = answering.record()
+        print("vault recorded", flush=True)
+        for number in range(STEPS):  # a stream holds so many launches; then this waits for the service to ask
+            step()
+            if number == 1:
+                link.send(b"ready")
+        if not link.recv(16):
+            os._exit(1)
+        torch.cuda.synchronize()
+        link.send(b"over")
+        del answering, step, cache
+        mailbox.close()
+
+
+def start_mps() -> None:
+    """For this process and those it starts."""
+    folder = tempfile.mkdtemp(prefix="mps-")
+    os.environ |= {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}  # else it keeps this process's pipes open
+    subprocess.run(["nvidia-cuda-mps-control", "-d"], check=True, timeout=20, **quiet)
+
+
+def stop_mps() -> None:
+    subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, check=False, timeout=20)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--gguf", type=Path)
     parser.add_argument("--skip", default="")
+    parser.add_argument("--partition", action="store_true", help="prompts in another process, under MPS")
+    parser.add_argument("--vault", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.partition or options.vault is not None:
+        faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
+    if options.vault is not None:
+        be_vault(options.vault)
+        return
+    if options.partition:
+        start_mps()
     skipped, began = options.skip.split(","), time.monotonic()
     torch.manual_seed(int(time.time()))
     found: dict[str, Any] = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
@@ -266,6 +417,13 @@ def main() -> None:
         options.json.write_text(json.dumps(found, indent=1))
         print(f"## {name} {found['seconds']:.0f} s", flush=True)
 
+    if options.partition:
+        found["partition"] = []
+        try:
+            partition(found["partition"], lambda: note("partition", found["partition"]))
+        finally:
+            stop_mps()
+        return
     device = GpuDevice()
     if "checks" not in skipped:
         note("checks", checks(device))

@@ -54,3 +54,8 @@ INLINE void bulk_copy(unsigned to, const void *from, int bytes, unsigned barrier
 
 /* Where a row's value k lies among `rows` rows of activations that go into a product: [k / 32][row][32]. */
 INLINE size_t place(int row, int k, int rows) { return ((size_t)(k >> 5) * rows + row) * 32 + (k & 31); }
+
+/* A word of a mailbox: a value and the number that says it is valid, written at once (link.cuh). */
+INLINE void post(uint2 *at, float value, unsigned number) {
+    asm volatile("st.volatile.global.v2.u32 [%0], {%1,%2};" ::"l"(at), "r"(__float_as_uint(value)), "r"(number) : "memory");
+}

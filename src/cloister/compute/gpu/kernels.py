@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,6 +21,9 @@ from cloister.compute.gpu.workspace import FEW, Widths, Workspace, capacity, pad
 from cloister.compute.layer import Angles, Gate, Layer, Packed
 from cloister.compute.layout import BLOCK_TOKENS, SEGMENTS, Batch
 from cloister.errors import ModelUnsupported, SetupError
+
+if TYPE_CHECKING:
+    from cloister.compute.gpu.link import Asking
 
 TILE = 64
 STEP = 64
@@ -80,6 +84,8 @@ class GpuKernels(Kernels):
         self._spaces: dict[tuple[int, Widths], Workspace] = {}
         self._parts: dict[int, torch.Tensor] = {}
         self._prepared: tuple[Batch, Batch] | None = None
+        self.asking: Asking | None = None
+        """Where rows find the parts of their private spans, if another process holds those."""
 
     # ---- weights
 
@@ -102,7 +108,7 @@ class GpuKernels(Kernels):
             raise IndexError("a token id is outside the vocabulary")
         out = torch.empty(len(tokens), packed.k, device="cuda")
         if len(tokens):
-            self._launch("embed", (len(tokens),), 256, tokens.to("cuda"), packed.data, out, i32(packed.k))
+            self.launch("embed", (len(tokens),), 256, tokens.to("cuda"), packed.data, out, i32(packed.k))
         return out
 
     def linear(self, x: torch.Tensor, packed: Packed, add_to: torch.Tensor | None = None) -> torch.Tensor:
@@ -112,12 +118,12 @@ class GpuKernels(Kernels):
         if add_to is not None and (packed.gate or add_to.shape != (rows, packed.columns) or not add_to.is_contiguous()):
             raise ValueError("the sum's target has another shape than the product")
         laid = torch.zeros(padded * packed.k, dtype=DTYPE, device="cuda")
-        self._launch("lay_rows", (rows,), 256, x.contiguous(), laid, i32(padded), i32(packed.k))
+        self.launch("lay_rows", (rows,), 256, x.contiguous(), laid, i32(padded), i32(packed.k))
         if packed.gate:
             gated = torch.empty(padded * packed.width, dtype=DTYPE, device="cuda")
             out = torch.empty(rows, packed.width, device="cuda")
             self._product(laid, packed, padded, gated=gated)
-            self._launch("unlay_rows", (rows,), 256, gated, out, i32(padded), i32(packed.width))
+            self.launch("unlay_rows", (rows,), 256, gated, out, i32(padded), i32(packed.width))
             return out
         pitch = tiles_of(packed) * TILE
         room = torch.empty(splits_of(packed) if padded <= FEW[-1] else 1, padded, pitch, device="cuda")
@@ -126,7 +132,7 @@ class GpuKernels(Kernels):
             return room[0, :rows, : packed.columns]
         out = torch.empty(rows, packed.columns, device="cuda") if add_to is None else add_to
         blocks = (rows, -(-packed.columns // 256))
-        self._launch(
+        self.launch(
             "add_ranges", blocks, 256, out, *_described(sums, padded), i32(packed.columns), i32(add_to is not None)
         )
         return out
@@ -138,7 +144,7 @@ class GpuKernels(Kernels):
         normed = torch.empty(rows * width, dtype=DTYPE, device="cuda")
         self._norm(x.contiguous(), None, rows, width, rows, weight, epsilon, normed)
         out = torch.empty_like(x)
-        self._launch("unlay_rows", (rows,), 256, normed, out, i32(rows), i32(width))
+        self.launch("unlay_rows", (rows,), 256, normed, out, i32(rows), i32(width))
         return out
 
     # ---- attention
@@ -157,7 +163,7 @@ class GpuKernels(Kernels):
         cache = on_gpu(step.cache)
         self._attend(q.float().contiguous(), attended, rows, batch, step.angles, cache, layer, heads, scale, window)
         out = torch.empty(rows, heads * dim, device="cuda")
-        self._launch("unlay_rows", (rows,), 256, attended, out, i32(rows), i32(heads * dim))
+        self.launch("unlay_rows", (rows,), 256, attended, out, i32(rows), i32(heads * dim))
         return out
 
     def run_layers(self, layers: Sequence[Layer], x: torch.Tensor, step: Step) -> None:
@@ -191,13 +197,13 @@ class GpuKernels(Kernels):
         """Every row's greatest logit, the lowest index among equals."""
         rows, columns = logits.shape
         chosen = torch.empty(rows, dtype=torch.int64, device="cuda")
-        self._launch("greatest", (rows,), 1024, logits, i32(logits.stride(0)), i32(columns), chosen)
+        self.launch("greatest", (rows,), 1024, logits, i32(logits.stride(0)), i32(columns), chosen)
         return chosen
 
     def advance(self, logits: torch.Tensor, batch: Batch) -> None:
         """Take every row's greatest logit as its next token, in place: the batch, on the GPU, is the next step's."""
         rows = len(logits)
-        self._launch(
+        self.launch(
             *(
                 "advance",
                 (-(-rows // 64),),
@@ -232,12 +238,18 @@ class GpuKernels(Kernels):
 
     # ---- launches
 
-    def _launch(
-        self, name: str, grid: tuple[int, ...], threads: int, *arguments: program.Argument, shared: int = 0
+    def launch(
+        self,
+        name: str,
+        grid: tuple[int, ...],
+        threads: int,
+        *arguments: program.Argument,
+        shared: int = 0,
+        overlap: bool = True,
     ) -> None:
         if self._program is None:
             self._program = program.program(DIMS[-1])
-        self._program.launch(name, grid, threads, *arguments, shared=shared)
+        self._program.launch(name, grid, threads, *arguments, shared=shared, overlap=overlap)
 
     def _product(
         self,
@@ -264,7 +276,7 @@ class GpuKernels(Kernels):
                 256,
                 128 + 4 * 4 * TILE * STEP * 2,
             )
-        self._launch(name, grid, threads, x, packed.data, sums, gated, *numbers, shared=shared)
+        self.launch(name, grid, threads, x, packed.data, sums, gated, *numbers, shared=shared)
         result = gated if sums is None else sums
         assert result is not None
         return _Sums(result, packed.bias, splits if rows in FEW else 1, tiles * TILE)
@@ -284,7 +296,7 @@ class GpuKernels(Kernels):
             raise ModelUnsupported(f"A norm over {k} values does not suit the GPU's kernels.")
         product = _described(before, padded)
         threads = min(512, -(-k // 256) * 32)
-        self._launch("add_and_norm", (rows,), threads, x, *product, i32(k), weight, np.float32(epsilon), normed)
+        self.launch("add_and_norm", (rows,), threads, x, *product, i32(k), weight, np.float32(epsilon), normed)
 
     def _rotate(
         self,
@@ -304,7 +316,9 @@ class GpuKernels(Kernels):
         grid = (rows, -(-(heads + 2 * kv_heads) // 8))
         product = (sums.values, sums.bias, i32(sums.splits), i32(padded), i32(sums.pitch))
         place = (cache.layer(layer), cache.block_stride, i32(heads), i32(kv_heads))
-        self._launch("rotate_and_store", grid, 256, *product, *norms, batch.slots, q, *place)
+        nobody: tuple[program.Argument, ...] = (None, None, i32(0), i32(0), None, None, i32(0))
+        posting = nobody if self.asking is None or not heads else self.asking.posting(layer)
+        self.launch("rotate_and_store", grid, 256, *product, *norms, batch.slots, q, *place, *posting)
 
     def _attend(
         self,
@@ -325,7 +339,10 @@ class GpuKernels(Kernels):
             raise ModelUnsupported(f"{heads} heads over {kv_heads} do not suit the GPU's kernels.")
         groups = -(-batch.tables.shape[1] * BLOCK_TOKENS // GROUP_TOKENS) + SEGMENTS - 1
         assert self._program is not None
-        apart = groups > SEGMENTS and tiles * kv_heads < 2 * self._program.processors
+        asking = self.asking
+        if asking is not None and tiles != len(batch.span):
+            raise ValueError("only rows of one token each can ask another process")
+        apart = asking is not None or (groups > SEGMENTS and tiles * kv_heads < 2 * self._program.processors)
         parts = self._room_for_parts(tiles * kv_heads * groups * QUERIES * (dim + PART)) if apart else None
         arguments: tuple[program.Argument, ...] = (
             *(q, cache.layer(layer), batch.span, batch.positions, batch.tile_row, batch.tile_rows, batch.tables),
@@ -336,9 +353,11 @@ class GpuKernels(Kernels):
         )
         queries = heads // kv_heads if tiles == len(batch.span) else QUERIES
         held = next(held for held in (1, 2, 4) if queries * dim <= held * 4 * 128)
-        self._launch(f"attend_{held}", (tiles, kv_heads, groups if apart else 1), 128, *arguments)
-        if apart:
-            self._launch("merge_groups", (tiles, kv_heads), 128, *arguments)
+        self.launch(f"attend_{held}", (tiles, kv_heads, groups if apart else 1), 128, *arguments)
+        if asking is not None:
+            self.launch("merge_with_vaults", (tiles, kv_heads), 128, *arguments, *asking.gathering(layer))
+        elif apart:
+            self.launch("merge_groups", (tiles, kv_heads), 128, *arguments)
 
     def _room_for_parts(self, values: int) -> torch.Tensor:
         size = 1 << (values - 1).bit_length()

@@ -16,7 +16,7 @@ from cuda.core import Device, Kernel, LaunchConfig, ObjectCode, Program, Program
 
 from cloister.errors import SetupError
 
-SOURCES = ("common.cuh", "linear.cuh", "rows.cuh", "attention.cuh")
+SOURCES = ("common.cuh", "linear.cuh", "rows.cuh", "attention.cuh", "link.cuh")
 MOST_STATIC_SHARED = 48 * 1024
 
 Argument = torch.Tensor | np.generic | int | None
@@ -52,11 +52,20 @@ class Kernels:
         self._kernels: dict[str, Kernel] = {}
         self.processors: int = torch.cuda.get_device_properties(self._device).multi_processor_count
 
-    def launch(self, name: str, grid: tuple[int, ...], threads: int, *arguments: Argument, shared: int = 0) -> None:
+    def launch(
+        self,
+        name: str,
+        grid: tuple[int, ...],
+        threads: int,
+        *arguments: Argument,
+        shared: int = 0,
+        overlap: bool = True,
+    ) -> None:
+        """`overlap`: it may start while the kernel before it still runs, and waits for that itself."""
         kernel = self._kernels.get(name) or self._load(name)
         if shared > MOST_STATIC_SHARED:
             _allow_shared(int(kernel.handle), shared, self._device)
-        config = LaunchConfig(grid=grid, block=threads, shmem_size=shared, programmatic_stream_serialization=True)
+        config = LaunchConfig(grid=grid, block=threads, shmem_size=shared, programmatic_stream_serialization=overlap)
         launch(_Current(), config, kernel, *map(_passed, arguments))
 
     def _load(self, name: str) -> Kernel:

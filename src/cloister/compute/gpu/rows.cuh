@@ -119,12 +119,19 @@ INLINE int value_place(int d, int token) {
 }
 KERNEL rotate_and_store(const float *sums, const float *bias, int splits, int rows, int pitch, const float *q_norm,
                         const float *k_norm, float epsilon, const float *cosine, const float *sine,
-                        const long long *slots, float *q, bf16 *cache, size_t block_stride, int heads, int kv_heads) {
+                        const long long *slots, float *q, bf16 *cache, size_t block_stride, int heads, int kv_heads,
+                        const unsigned long long *boxes, const unsigned *steps, int layer, int layers,
+                        unsigned *started, const unsigned long long *gates, int processes) {
     constexpr int PAIRS = DIM / 64;
     const ranges product = {sums, bias, splits, rows, pitch};
     const int row = blockIdx.x, lane = threadIdx.x & 31, head = blockIdx.y * (blockDim.x >> 5) + (threadIdx.x >> 5);
     after_last();
     let_next_start();
+    if (boxes && threadIdx.x == 0) { /* the last block to start opens the gates (link.cuh) */
+        const unsigned blocks = gridDim.x * gridDim.y;
+        if ((atomicAdd(started + layer, 1) + 1) % blocks == 0)
+            for (int i = 0; i < processes; i++) *(volatile unsigned *)(gates[i] + layer * 64) = 1;
+    }
     if (head >= heads + 2 * kv_heads) return;
     const bool is_q = head < heads, is_v = head >= heads + kv_heads;
     float a[PAIRS], b[PAIRS];
@@ -160,6 +167,14 @@ KERNEL rotate_and_store(const float *sums, const float *bias, int splits, int ro
         for (int i = 0; i < PAIRS; i++) {
             to[lane + 32 * i] = a[i];
             to[DIM / 2 + lane + 32 * i] = b[i];
+        }
+        if (!boxes || !boxes[row]) return;
+        uint2 *box = (uint2 *)boxes[row] + head * DIM;
+        const unsigned number = *steps * layers + layer + 1;
+#pragma unroll
+        for (int i = 0; i < PAIRS; i++) {
+            post(box + lane + 32 * i, a[i], number);
+            post(box + DIM / 2 + lane + 32 * i, b[i], number);
         }
         return;
     }
