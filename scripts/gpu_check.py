@@ -255,9 +255,11 @@ def prefill(decoder: FusedDecoder, config: Any) -> list[dict[str, Any]]:
     return rows
 
 
-CASES = ((1, 64), (8, 64), (32, 64), (64, 64), (1, 2048), (8, 2048), (32, 2048))
+SILENT = 6
+"""In the case of so many users the last one's vault never answers."""
+CASES = ((1, 64), (8, 64), (32, 64), (64, 64), (1, 2048), (8, 2048), (32, 2048), (SILENT, 64))
 COMPARED, TIMED = 8, 48
-WATCHDOG_S = 45
+WATCHDOG_S = 100
 STEPS = 1 + COMPARED + 5 + TIMED
 
 
@@ -288,10 +290,10 @@ def decoded(decoder: FusedDecoder, cache: Any, chunks: list[Chunk], asking: Any 
     kernels.asking = asking
 
     def run() -> torch.Tensor:
+        if asking is not None:
+            asking.begin_step(kernels)
         logits = decoder.logits(decoder.hidden(bucket.batch, cache))
         kernels.advance(logits, bucket.batch)
-        if asking is not None:
-            asking.end_step(kernels)
         return logits
 
     step = decoder.device.record(run)
@@ -313,7 +315,6 @@ def partition(found: list[dict[str, Any]], save: Callable[[], None]) -> None:
     try:
         decoder = random_decoder(GpuDevice(), LLAMA_3_8B)
         for users, prompt in CASES:
-            print("case", users, prompt, flush=True)
             cache, blocks = prefilled(decoder, users, prompt)
             layout = Layout(prompt=prompt, rotation=prompt)
             chunks = [Chunk([7 + u], prompt, blocks[u], layout, Wanted.LAST) for u in range(users)]
@@ -325,18 +326,21 @@ def partition(found: list[dict[str, Any]], save: Callable[[], None]) -> None:
             socket.send_fds(ours, [json.dumps({"users": users, "prompt": prompt, "size": mailbox.size}).encode()], [fd])
             os.close(fd)
             ours.settimeout(90)
-            print('open', open_ms, flush=True)
             if ours.recv(16) != b"ready":
                 raise RuntimeError("the attention process is gone")
             cache = decoder.device.cache(decoder.cache_shape, users * 8)
             chunks = [Chunk([7 + u], 0, range(u * 8, u * 8 + 8), Layout(prompt=0), Wanted.LAST) for u in range(users)]
-            asking = Asking(decoder, shape.boxes(mailbox.address), [mailbox.address])
-            print("asking", flush=True)
+            boxes, asked = shape.boxes(mailbox.address), users
+            if users == SILENT:
+                asked, nobody = users - 1, SharedMemory.create(shape.box)
+                boxes[-1] = nobody.address
+            asking = Asking(decoder, boxes, [mailbox.address])
             logits, ms = decoded(decoder, cache, chunks, asking)
             row = {"users": users, "prompt": prompt, "open_ms": open_ms, "partitioned_ms": ms, "ratio": ms / open_ms}
-            row |= {"same_bits": torch.equal(logits, right), "late": int(asking.late.sum())}
-            row["steps_with_same_bits"] = sum(torch.equal(a, b) for a, b in zip(logits, right, strict=True))
-            row["error"] = error(logits[0], right[0])
+            row |= {
+                "same_bits": torch.equal(logits[:, :asked], right[:, :asked]),
+                "late": asking.late.nonzero().flatten().tolist(),
+            }
             found.append(row)
             save()
             print(row, flush=True)
@@ -367,7 +371,6 @@ def be_vault(fd: int) -> None:
         cache, blocks = prefilled(decoder, case["users"], case["prompt"])
         answering = Answering(device, decoder, cache, mailbox, [Exposed(case["prompt"], own) for own in blocks])
         step = answering.record()
-        print("vault recorded", flush=True)
         for number in range(STEPS):  # a stream holds so many launches; then this waits for the service to ask
             step()
             if number == 1:
@@ -389,7 +392,11 @@ def start_mps() -> None:
 
 
 def stop_mps() -> None:
-    subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, check=False, timeout=20)
+    """It waits until its clients are gone, of whom this process is one: nobody waits for it."""
+    control = subprocess.Popen(["nvidia-cuda-mps-control"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    assert control.stdin is not None
+    control.stdin.write(b"quit\n")
+    control.stdin.close()
 
 
 def main() -> None:

@@ -9,6 +9,7 @@
  *
  * A part is (O, m, l): O = Σ exp2(s - m)·V, not divided yet; m the largest score, in base 2; l = Σ exp2(s - m). */
 #define QUERIES 16
+#define BEFORE_AND_AFTER 2
 #define PIECE 64
 #define WARPS 4
 #define TASKS 4 /* of a whole group */
@@ -25,10 +26,11 @@ struct attention {
     const int *tables;                   /* [span][table_stride] */
     const int *segments, *counts;        /* [span][3][first block, length, shift, rotated]; per span */
     const float *rotation_cosine, *rotation_sine; /* [span][dim] */
-    float *parts; /* [tile][kv head][group][16][dim + 2]; null: one block walks all groups */
+    float *parts; /* [tile][kv head][most_groups][16][dim + 4]; null: one block walks all groups and is done */
     bf16 *out;    /* [heads · dim / 32][rows][32] */
     size_t block_stride;
-    int table_stride, rows, heads, kv_heads, window, most_groups;
+    int table_stride, rows, heads, kv_heads, window;
+    int most_groups; /* places for parts; BEFORE_AND_AFTER: one for the segments before the last, one for that */
     float scale; /* times log2 e */
 };
 
@@ -202,16 +204,15 @@ INLINE void hand_over(const lane_part &part, tile_shared &s, int queries) {
     }
 }
 
+INLINE void write_four(const attention &a, float4 o, float sum, int row, int query, int d, int kv) {
+    const int group = a.heads / a.kv_heads;
+    const float l = sum > 0.0f ? sum : 1.0f;
+    *(uint2 *)(a.out + place(row + query / group, (kv * group + query % group) * DIM + d, a.rows)) =
+        make_uint2(rounded(__fdiv_rn(o.x, l), __fdiv_rn(o.y, l)), rounded(__fdiv_rn(o.z, l), __fdiv_rn(o.w, l)));
+}
 template <int HELD>
 INLINE void write_answer(const attention &a, const share<HELD> &whole, int row, int queries, int kv) {
-    const int group = a.heads / a.kv_heads;
-    EACH_FOUR(i, queries) {
-        const int query = query_of(i), column = (kv * group + query % group) * DIM + dim_of(i);
-        const float l = whole.l[i] > 0.0f ? whole.l[i] : 1.0f;
-        const float4 o = whole.o[i];
-        *(uint2 *)(a.out + place(row + query / group, column, a.rows)) =
-            make_uint2(rounded(__fdiv_rn(o.x, l), __fdiv_rn(o.y, l)), rounded(__fdiv_rn(o.z, l), __fdiv_rn(o.w, l)));
-    }
+    EACH_FOUR(i, queries) write_four(a, whole.o[i], whole.l[i], row, query_of(i), dim_of(i), kv);
 }
 
 #define ATTENTION_ARGUMENTS                                                                                            \
@@ -227,6 +228,12 @@ INLINE void write_answer(const attention &a, const share<HELD> &whole, int row, 
 INLINE float *part_at(const attention &a, int number) {
     const size_t tile = (size_t)blockIdx.x * a.kv_heads + blockIdx.y;
     return a.parts + (tile * a.most_groups + number) * QUERIES * (DIM + 4);
+}
+
+template <int HELD> INLINE void keep_part(const attention &a, int number, int i, const share<HELD> &part) {
+    float *to = part_at(a, number) + query_of(i) * (DIM + 4);
+    *(float4 *)(to + dim_of(i)) = part.o[i];
+    if (dim_of(i) == 0) to[DIM] = part.m[i], to[DIM + 1] = part.l[i];
 }
 
 /* A tile's tasks: those of each segment in order. */
@@ -270,7 +277,8 @@ template <int HELD> INLINE void attend_tile(const attention &a) {
     const tasks all(a, span, first, last);
     const int *tables = a.tables + (size_t)span * a.table_stride;
     int begin = 0, end = all.all();
-    if (a.parts) { /* only the tasks of group number blockIdx.z */
+    const bool two = a.parts && a.most_groups == BEFORE_AND_AFTER, one_group = a.parts && !two;
+    if (one_group) { /* only the tasks of group number blockIdx.z */
         int number = blockIdx.z, before = 0, i = 0;
         for (; i < all.segments; i++) {
             const int groups = (all.count_at(i) + TASKS - 1) / TASKS;
@@ -322,10 +330,10 @@ template <int HELD> INLINE void attend_tile(const attention &a) {
             EACH_FOUR(j, queries) {
                 const int query = query_of(j);
                 of_group.merge(j, *(const float4 *)&s.o[w][query][dim_of(j)], s.m[w][query], s.l[w][query]);
-                if (a.parts || !ends_group) continue;
+                if (one_group || !ends_group) continue;
                 of_segment.merge(j, of_group);
                 of_group.empty(j);
-                if (!ends_segment) continue;
+                if (!ends_segment || (two && i + 1 == all.segments)) continue;
                 whole.merge(j, of_segment);
                 of_segment.empty(j);
             }
@@ -334,11 +342,13 @@ template <int HELD> INLINE void attend_tile(const attention &a) {
     }
     if (!a.parts)
         write_answer(a, whole, row, queries, kv);
-    else if (begin < end)
+    else if (two || begin < end)
         EACH_FOUR(j, queries) {
-            float *to = part_at(a, blockIdx.z) + query_of(j) * (DIM + 4);
-            *(float4 *)(to + dim_of(j)) = of_group.o[j];
-            if (dim_of(j) == 0) to[DIM] = of_group.m[j], to[DIM + 1] = of_group.l[j];
+            if (two) {
+                keep_part(a, 0, j, whole);
+                keep_part(a, 1, j, of_segment);
+            } else
+                keep_part(a, blockIdx.z, j, of_group);
         }
 }
 

@@ -30,6 +30,7 @@ STEP = 64
 GATES: dict[Gate | None, int] = {None: 0, "silu": 1, "gelu_tanh": 2}
 DIMS = (64, 128)
 QUERIES = 16
+BEFORE_AND_AFTER = 2
 GROUP_TOKENS = 512
 MOST_HIDDEN = 4 * 512 * 8
 PART = 4
@@ -337,13 +338,15 @@ class GpuKernels(Kernels):
         self.suit(dim)
         if heads % kv_heads or heads // kv_heads > QUERIES:
             raise ModelUnsupported(f"{heads} heads over {kv_heads} do not suit the GPU's kernels.")
-        groups = -(-batch.tables.shape[1] * BLOCK_TOKENS // GROUP_TOKENS) + SEGMENTS - 1
+        groups = max(SEGMENTS, -(-batch.tables.shape[1] * BLOCK_TOKENS // GROUP_TOKENS) + SEGMENTS - 1)
         assert self._program is not None
         asking = self.asking
         if asking is not None and tiles != len(batch.span):
             raise ValueError("only rows of one token each can ask another process")
-        apart = asking is not None or (groups > SEGMENTS and tiles * kv_heads < 2 * self._program.processors)
-        parts = self._room_for_parts(tiles * kv_heads * groups * QUERIES * (dim + PART)) if apart else None
+        apart = asking is None and groups > SEGMENTS and tiles * kv_heads < 2 * self._program.processors
+        groups = groups if asking is None else BEFORE_AND_AFTER
+        kept = apart or asking is not None
+        parts = self._room_for_parts(tiles * kv_heads * groups * QUERIES * (dim + PART)) if kept else None
         arguments: tuple[program.Argument, ...] = (
             *(q, cache.layer(layer), batch.span, batch.positions, batch.tile_row, batch.tile_rows, batch.tables),
             *(batch.segments, batch.counts, None if angles is None else angles.rotation_cosine),

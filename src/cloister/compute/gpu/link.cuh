@@ -4,11 +4,14 @@
  * word of eight bytes: four of data and four of a number, written at once. A word is valid when its number is the one
  * waited for (1 + layer + step · layers), so nobody needs a fence or a second round trip for a flag.
  *
+ * A step is announced before its first gate opens (`begin_step`), so users whom it does not ask cost nothing.
  * `rotate_and_store` posts the queries; its last block to start opens the gate, for which the other process's stream
  * waits without holding a processor. `answer` never waits for a block that is not on the GPU, and `merge_with_vaults`
  * holds few registers and lets no product start before the answers are there: so neither can keep the other out. */
 
 INLINE uint2 *box_of(const unsigned long long *boxes, int row) { return boxes ? (uint2 *)boxes[row] : nullptr; }
+/* After questions and answers: the last step in which this row was asked. */
+INLINE uint2 *asked_word(uint2 *box, int heads) { return box + heads * (2 * DIM + 2); }
 INLINE void post_two(uint2 *at, float x, float y, unsigned number) {
     asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%2};" ::"l"(at), "r"(__float_as_uint(x)), "r"(number),
                  "r"(__float_as_uint(y))
@@ -33,68 +36,62 @@ INLINE unsigned long long now_ns() {
     return t;
 }
 
-/* As merge_groups, for rows of one token each; a row with a box takes the part of its private span from there, between
- * the public and the generated one. A silent vault fails its own row: `late` is set and the row asks no more. */
+/* For rows of one token each, after `attend` left two parts: a row with a box takes the part of its private span from
+ * there, and the three are merged in order. A silent vault fails its own row: `late` is set and the row asks no more. */
 KERNEL __launch_bounds__(32 * WARPS, 8) merge_with_vaults(ATTENTION_ARGUMENTS, const unsigned long long *boxes,
                                                           const unsigned *steps, int layer, int layers, int *late,
                                                           long long patience_ns) {
     constexpr int HELD = 1; /* the caller sees to it that a KV head's queries fit */
     const attention a = ATTENTION;
-    const int row = blockIdx.x, kv = blockIdx.y, queries = a.heads / a.kv_heads, my_span = a.span[row];
+    const int row = blockIdx.x, kv = blockIdx.y, queries = a.heads / a.kv_heads;
+    const uint2 *box = box_of(boxes, row);
+    const unsigned number = *steps * layers + layer + 1;
+    bool here = box && *(volatile int *)(late + row) == 0;
     after_last();
-    const int count = a.counts[my_span];
-    share<HELD> whole;
-    whole.clear();
-    int before = 0;
-    for (int index = 0; index < count; index++) {
-        uint2 *box = box_of(boxes, row);
-        if (index + 1 == count && box) {
-            const unsigned number = *steps * layers + layer + 1;
+    EACH_FOUR(i, queries) {
+        const int d = dim_of(i);
+        const float *part = part_at(a, 0) + query_of(i) * (DIM + 4), *after = part + QUERIES * (DIM + 4);
+        const float4 generated = *(const float4 *)(after + d);
+        const float generated_m = after[DIM], generated_l = after[DIM + 1];
+        share<1> whole;
+        whole.clear();
+        whole.merge(0, *(const float4 *)(part + d), part[DIM], part[DIM + 1]);
+        if (here) {
+            const uint2 *from = box + a.heads * DIM + (kv * queries + query_of(i)) * (DIM + 2);
             const unsigned long long since = now_ns();
-            bool here = *(volatile int *)(late + row) == 0;
-            EACH_FOUR(i, queries) {
-                const uint2 *from = box + a.heads * DIM + (kv * queries + query_of(i)) * (DIM + 2);
-                float4 o;
-                float m, l;
-                while (here) {
-                    const bool x = take_two(from + dim_of(i), o.x, o.y, number);
-                    const bool y = take_two(from + dim_of(i) + 2, o.z, o.w, number);
-                    if (take_two(from + DIM, m, l, number) && x && y) break;
-                    here = now_ns() - since < patience_ns;
-                }
-                if (here) whole.merge(i, o, m, l);
+            float4 o;
+            float m, l;
+            while (here) {
+                const bool x = take_two(from + d, o.x, o.y, number), y = take_two(from + d + 2, o.z, o.w, number);
+                if (take_two(from + DIM, m, l, number) && x && y) break;
+                here = now_ns() - since < patience_ns;
             }
-            if (!here) *(volatile int *)(late + row) = 1;
+            if (here)
+                whole.merge(0, o, m, l);
+            else
+                *(volatile int *)(late + row) = 1;
         }
-        const int most = segment_of(a, my_span, index).by(a.position[row], a.window).end;
-        const int groups = (most + GROUP_TOKENS - 1) / GROUP_TOKENS;
-        share<HELD> of_segment;
-        of_segment.clear();
-        for (int number = 0; number < groups; number++)
-            EACH_FOUR(i, queries) {
-                const float *from = part_at(a, before + number) + query_of(i) * (DIM + 4);
-                of_segment.merge(i, *(const float4 *)(from + dim_of(i)), from[DIM], from[DIM + 1]);
-            }
-        before += groups;
-        if (groups) EACH_FOUR(i, queries) whole.merge(i, of_segment);
+        whole.merge(0, generated, generated_m, generated_l);
+        write_four(a, whole.o[0], whole.l[0], row, query_of(i), d, kv);
     }
     let_next_start(); /* not before: the next product's blocks would take the places of those that answer */
-    write_answer(a, whole, row, queries, kv);
 }
 
 /* One layer of an attention process: a block for each user, KV head and group of its prompt; the last to be done merges
  * the groups and answers. `position` holds the prompts' lengths. Shared memory is wiped: the next process on this
  * processor could read it. */
-KERNEL __launch_bounds__(32 * WARPS, 3) answer(ATTENTION_ARGUMENTS, const unsigned long long *boxes, const unsigned *steps,
-                                               unsigned *gate, unsigned *tickets, int layer, int layers,
-                                               long long patience_ns) {
+KERNEL __launch_bounds__(32 * WARPS, 3) answer(ATTENTION_ARGUMENTS, const unsigned long long *boxes, unsigned *gates,
+                                               unsigned *tickets, int layer, int layers, long long patience_ns) {
     constexpr int HELD = 1;
     __shared__ tile_shared s;
     __shared__ int last;
     const attention a = ATTENTION;
     const int user = blockIdx.x, kv = blockIdx.y, number = blockIdx.z, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     const int length = a.position[user], groups = (length + GROUP_TOKENS - 1) / GROUP_TOKENS, queries = a.heads / a.kv_heads;
-    if (number >= groups) return;
+    uint2 *box = box_of(boxes, user);
+    const unsigned step = ((volatile unsigned *)gates)[layers * 16];
+    if (threadIdx.x == 0 && user == 0 && kv == 0 && number == 0) ((volatile unsigned *)gates)[layer * 16] = 0; /* closed again */
+    if (number >= groups || *(volatile unsigned *)asked_word(box, a.heads) != step) return;
     const int *table = a.tables + (size_t)user * a.table_stride;
     const int from = number * GROUP_TOKENS + warp * PIECE, end = min(length, (number + 1) * GROUP_TOKENS);
     for (int at = from + 16 * (lane >> 3); at < end; at += TASKS * PIECE) {
@@ -104,8 +101,7 @@ KERNEL __launch_bounds__(32 * WARPS, 3) answer(ATTENTION_ARGUMENTS, const unsign
             prefetch(block + (size_t)a.kv_heads * 16 * DIM + line * 64);
         }
     }
-    uint2 *box = box_of(boxes, user);
-    const unsigned expected = *steps * layers + layer + 1;
+    const unsigned expected = step * layers + layer + 1;
     const unsigned long long since = now_ns();
     bool here = true;
     for (int i = threadIdx.x; i < QUERIES * DIM / 2; i += 32 * WARPS) {
@@ -127,7 +123,6 @@ KERNEL __launch_bounds__(32 * WARPS, 3) answer(ATTENTION_ARGUMENTS, const unsign
         s.q[0][query][d + DIM / 2] = rounded(y);
     }
     if (__syncthreads_or(!here)) return;
-    if (threadIdx.x == 0 && user == 0 && kv == 0 && number == 0) *(volatile unsigned *)gate = 0; /* closed until the next step */
     const int active = min(TASKS, (length - number * GROUP_TOKENS + PIECE - 1) / PIECE);
     if (warp < active) {
         const seen all = {0, length}, none = {0, 0};
@@ -179,7 +174,15 @@ KERNEL __launch_bounds__(32 * WARPS, 3) answer(ATTENTION_ARGUMENTS, const unsign
     }
 }
 
-KERNEL next_step(unsigned *steps) {
+/* Begins a step: its number, from 1 on, into every asked box and beside the gates of every process. */
+KERNEL begin_step(const unsigned long long *boxes, int rows, const unsigned long long *gates, int processes,
+                  unsigned *steps, int layers, int heads) {
     after_last();
-    if (threadIdx.x == 0) *steps += 1;
+    let_next_start();
+    const unsigned step = *steps + 1;
+    __syncthreads();
+    for (int i = threadIdx.x; i < rows; i += blockDim.x)
+        if (boxes[i]) *(volatile unsigned *)asked_word((uint2 *)boxes[i], heads) = step;
+    for (int i = threadIdx.x; i < processes; i += blockDim.x) *(volatile unsigned *)(gates[i] + layers * 64) = step;
+    if (threadIdx.x == 0) *steps = step;
 }

@@ -42,11 +42,12 @@ class MailboxShape:
 
     @property
     def gates(self) -> int:
-        return -(-self.layers * GATE_BYTES // PAGE) * PAGE
+        """The gates, and one word more: the number of the step."""
+        return -(-(self.layers + 1) * GATE_BYTES // PAGE) * PAGE
 
     @property
     def box(self) -> int:
-        return -(-self.heads * (2 * self.dim + 2) * WORD // PAGE) * PAGE
+        return -(-(self.heads * (2 * self.dim + 2) + 1) * WORD // PAGE) * PAGE
 
     @property
     def size(self) -> int:
@@ -73,7 +74,7 @@ class Asking:
         self, model: AttentionShape, boxes: Sequence[int], mailboxes: Sequence[int], patience_ms: int = 200
     ) -> None:
         check_partition(model)
-        self._layers = model.cache_shape.layers
+        self._layers, self._heads = model.cache_shape.layers, model.heads
         self._boxes, self._gates = (torch.tensor(each, dtype=torch.int64, device="cuda") for each in (boxes, mailboxes))
         self._steps = torch.zeros(1, dtype=torch.int32, device="cuda")
         self._started = torch.zeros(self._layers, dtype=torch.int32, device="cuda")
@@ -89,8 +90,11 @@ class Asking:
         """What `merge_with_vaults` needs to take the answers."""
         return (self._boxes, self._steps, i32(layer), i32(self._layers), self.late, self._patience_ns)
 
-    def end_step(self, kernels: GpuKernels) -> None:
-        kernels.launch("next_step", (1,), 32, self._steps)
+    def begin_step(self, kernels: GpuKernels) -> None:
+        """Before anything else of a step: say which rows it asks."""
+        rows, processes = i32(len(self._boxes)), i32(len(self._gates))
+        numbers = (i32(self._layers), i32(self._heads))
+        kernels.launch("begin_step", (1,), 64, self._boxes, rows, self._gates, processes, self._steps, *numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,22 +137,18 @@ class Answering:
         self._groups = max(-(-prompt.length // GROUP_TOKENS) for prompt in prompts)
         self._parts = torch.zeros(users * kv_heads * self._groups * QUERIES * (dim + PART), device="cuda")
         self._tickets = torch.zeros(users * kv_heads, dtype=torch.int32, device="cuda")
-        self._steps = torch.zeros(1, dtype=torch.int32, device="cuda")
         shape = MailboxShape.of(model, users)
         self._boxes = torch.tensor(shape.boxes(mailbox.address), dtype=torch.int64, device="cuda")
 
     def record(self) -> Callable[[], None]:
-        """One step's answers. Loads the kernels first, by a step nobody asks in, which gives up at once."""
+        """One step's answers. Loads the kernel first, which finds nobody asked or gives up at once."""
         self._answer_layer(0, patience_ns=0)
-        self._device.kernels.launch("next_step", (1,), 32, self._steps, overlap=False)
         torch.cuda.synchronize()
-        self._steps.zero_()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for layer in range(self._model.cache_shape.layers):
                 self._wait_for_gate(layer)
                 self._answer_layer(layer, self._patience_ns)
-            self._device.kernels.launch("next_step", (1,), 32, self._steps, overlap=False)
         return graph.replay
 
     def _gate(self, layer: int) -> int:
@@ -169,7 +169,7 @@ class Answering:
             *("answer", grid, 128, None, cache.layer(layer), None, self._lengths, None, None, self._tables, None, None),
             *(self._cosine, self._sine, self._parts, None, cache.block_stride),
             *map(i32, (self._tables.shape[1], 0, model.heads, kv_heads, 0, self._groups)),
-            *(scale, self._boxes, self._steps, self._gate(layer), self._tickets),
+            *(scale, self._boxes, self._mailbox.address, self._tickets),
             *(i32(layer), i32(model.cache_shape.layers), patience_ns),
             overlap=False,
         )
