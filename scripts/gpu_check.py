@@ -258,15 +258,29 @@ def prefill(decoder: FusedDecoder, config: Any) -> list[dict[str, Any]]:
 SILENT = 6
 """In the case of so many users the last one's vault never answers."""
 CASES = ((1, 64), (8, 64), (32, 64), (64, 64), (1, 2048), (8, 2048), (32, 2048), (SILENT, 64))
+SMALL_CASES = ((1, 64), (64, 64), (64, 700))
 COMPARED, TIMED = 8, 48
-WATCHDOG_S = 100
+WATCHDOG_S = 120
 STEPS = 1 + COMPARED + 5 + TIMED
 
 
-def random_decoder(device: GpuDevice, config: Any) -> FusedDecoder:
-    """The same weights in every process."""
+def same_decoder(device: GpuDevice, gguf: Path | None) -> FusedDecoder:
+    """The same weights in every process: the file's, or random ones of a Llama-3-8B shape."""
+    if gguf is not None:
+        model = load_gguf(gguf)
+        return FusedDecoder(model.config, RawParts(dict(model.state_dict()), device.kernels), device, 2048)
     torch.manual_seed(5)
-    return FusedDecoder(config, RawParts(RandomWeights(config), device.kernels), device, 8192)
+    return FusedDecoder(LLAMA_3_8B, RawParts(RandomWeights(LLAMA_3_8B), device.kernels), device, 8192)
+
+
+def load_gguf(gguf: Path) -> Any:
+    """The model in transformers, its weights rounded to bf16 and computed with in fp32."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.bfloat16().float()
+    return torch.nn.Module.cuda(model).eval()  # transformers' own refuses a model that was quantised once
 
 
 def prefilled(decoder: FusedDecoder, users: int, prompt: int) -> tuple[Any, list[range]]:
@@ -302,19 +316,22 @@ def decoded(decoder: FusedDecoder, cache: Any, chunks: list[Chunk], asking: Any 
     return logits, median_ms(step, 5, TIMED)
 
 
-def partition(found: list[dict[str, Any]], save: Callable[[], None]) -> None:
+def partition(found: list[dict[str, Any]], gguf: Path | None, save: Callable[[], None]) -> None:
     """Decoding with prompts in another process, under MPS, against `open`: the same bits, and its time."""
-    from cloister.compute.gpu.link import Asking, MailboxShape
+    from cloister.compute.gpu.link import Asking
+    from cloister.compute.gpu.mailbox import MailboxShape
     from cloister.compute.gpu.memory import SharedMemory
 
     ours, theirs = socket.socketpair()
     vault = subprocess.Popen(
-        [sys.executable, __file__, "--json", "-", "--vault", str(theirs.fileno())], pass_fds=[theirs.fileno()]
+        [sys.executable, __file__, "--json", "-", "--vault", str(theirs.fileno())]
+        + (["--gguf", str(gguf)] if gguf else []),
+        pass_fds=[theirs.fileno()],
     )
     theirs.close()
     try:
-        decoder = random_decoder(GpuDevice(), LLAMA_3_8B)
-        for users, prompt in CASES:
+        decoder = same_decoder(GpuDevice(), gguf)
+        for users, prompt in SMALL_CASES if gguf else CASES:
             cache, blocks = prefilled(decoder, users, prompt)
             layout = Layout(prompt=prompt, rotation=prompt)
             chunks = [Chunk([7 + u], prompt, blocks[u], layout, Wanted.LAST) for u in range(users)]
@@ -353,14 +370,14 @@ def partition(found: list[dict[str, Any]], save: Callable[[], None]) -> None:
         vault.wait(timeout=30)
 
 
-def be_vault(fd: int) -> None:
+def be_vault(fd: int, gguf: Path | None) -> None:
     """The attention process: for each case it prefills the prompts itself, then answers so many steps."""
     from cloister.compute.gpu.link import Answering, Exposed
     from cloister.compute.gpu.memory import SharedMemory
 
     link = socket.socket(fileno=fd)
     device = GpuDevice()
-    decoder = random_decoder(device, LLAMA_3_8B)
+    decoder = same_decoder(device, gguf)
     while True:
         message, fds, _, _ = socket.recv_fds(link, 4096, 1)
         if not message:
@@ -410,7 +427,7 @@ def main() -> None:
     if options.partition or options.vault is not None:
         faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
     if options.vault is not None:
-        be_vault(options.vault)
+        be_vault(options.vault, options.gguf)
         return
     if options.partition:
         start_mps()
@@ -427,7 +444,7 @@ def main() -> None:
     if options.partition:
         found["partition"] = []
         try:
-            partition(found["partition"], lambda: note("partition", found["partition"]))
+            partition(found["partition"], options.gguf, lambda: note("partition", found["partition"]))
         finally:
             stop_mps()
         return
@@ -451,12 +468,7 @@ def main() -> None:
 
 def real_weights(device: GpuDevice, gguf: Path) -> dict[str, Any]:
     """SmolLM2 in bf16 here, in fp32 with transformers: the same weights, greedy, 48 tokens after each of 64 prompts."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32)
-    for parameter in model.parameters():
-        parameter.data = parameter.data.bfloat16().float()
-    torch.nn.Module.cuda(model).eval()  # transformers' own refuses a model that was quantised once
+    model = load_gguf(gguf)
     config, weights = model.config, dict(model.state_dict())
     decoder = FusedDecoder(config, RawParts(weights, device.kernels), device, 2048)
     blocks_each = 16

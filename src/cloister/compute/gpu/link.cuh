@@ -65,6 +65,7 @@ KERNEL __launch_bounds__(32 * WARPS, 8) merge_with_vaults(ATTENTION_ARGUMENTS, c
                 const bool x = take_two(from + d, o.x, o.y, number), y = take_two(from + d + 2, o.z, o.w, number);
                 if (take_two(from + DIM, m, l, number) && x && y) break;
                 here = now_ns() - since < patience_ns;
+                __nanosleep(100); /* who answers needs the memory's bandwidth */
             }
             if (here)
                 whole.merge(0, o, m, l);

@@ -1,7 +1,6 @@
 """Both ends of a link on the GPU: whom a recorded step asks, and an attention process's answers for its users' prompts.
 
-The words and the waiting are in link.cuh. One mailbox for each attention process: gates, one for each layer, then a box
-for each of its users. Not yet behind the device's contract: docs/gpu.md says what is missing.
+The words and the waiting are in link.cuh. Not yet behind the device's contract: docs/gpu.md says what is missing.
 """
 
 from __future__ import annotations
@@ -17,45 +16,12 @@ from cuda.bindings import driver
 from cloister.compute.base import AttentionShape
 from cloister.compute.gpu.cache import GpuCache
 from cloister.compute.gpu.kernels import GROUP_TOKENS, PART, QUERIES, GpuDevice, GpuKernels, i32
+from cloister.compute.gpu.mailbox import GATE_BYTES, MailboxShape
 from cloister.compute.gpu.memory import SharedMemory
 from cloister.compute.gpu.program import Argument
 from cloister.errors import ModelUnsupported, SetupError
 
-PAGE = 4096
-GATE_BYTES = 64
-WORD = 8
 OPEN = 1
-
-
-@dataclass(frozen=True, slots=True)
-class MailboxShape:
-    """The sizes of a mailbox for so many users of a model."""
-
-    users: int
-    layers: int
-    heads: int
-    dim: int
-
-    @classmethod
-    def of(cls, model: AttentionShape, users: int) -> MailboxShape:
-        return cls(users, model.cache_shape.layers, model.heads, model.cache_shape.dim)
-
-    @property
-    def gates(self) -> int:
-        """The gates, and one word more: the number of the step."""
-        return -(-(self.layers + 1) * GATE_BYTES // PAGE) * PAGE
-
-    @property
-    def box(self) -> int:
-        return -(-(self.heads * (2 * self.dim + 2) + 1) * WORD // PAGE) * PAGE
-
-    @property
-    def size(self) -> int:
-        return self.gates + self.users * self.box
-
-    def boxes(self, address: int) -> list[int]:
-        """Where each user's box is in a mailbox that is mapped at this address."""
-        return [address + self.gates + user * self.box for user in range(self.users)]
 
 
 def check_partition(model: AttentionShape) -> None:
