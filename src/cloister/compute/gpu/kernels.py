@@ -202,7 +202,10 @@ class GpuKernels(Kernels):
         return chosen
 
     def advance(self, logits: torch.Tensor, batch: Batch) -> None:
-        """Take every row's greatest logit as its next token, in place: the batch, on the GPU, is the next step's."""
+        """Take every row's greatest logit as its next token, in place: the batch, on the GPU, is the next step's.
+
+        The caller sees to it that every row's table has room for one token more.
+        """
         rows = len(logits)
         self.launch(
             *(

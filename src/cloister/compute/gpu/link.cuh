@@ -78,6 +78,17 @@ KERNEL __launch_bounds__(32 * WARPS, 8) merge_with_vaults(ATTENTION_ARGUMENTS, c
     let_next_start(); /* not before: the next product's blocks would take the places of those that answer */
 }
 
+/* How many have come for this number so far. One that gave up at an earlier number leaves no trace. */
+INLINE int count_in(unsigned *ticket, unsigned number) {
+    unsigned found = *(volatile unsigned *)ticket, before, after;
+    do {
+        before = found;
+        after = before >> 8 == (number & 0xffffff) ? before + 1 : (number << 8) + 1;
+        found = atomicCAS(ticket, before, after);
+    } while (found != before);
+    return after & 255;
+}
+
 /* One layer of an attention process: a block for each user, KV head and group of its prompt; the last to be done merges
  * the groups and answers. `position` holds the prompts' lengths. Shared memory is wiped: the next process on this
  * processor could read it. */
@@ -152,10 +163,7 @@ KERNEL __launch_bounds__(32 * WARPS, 3) answer(ATTENTION_ARGUMENTS, const unsign
         }
         __threadfence();
         __syncthreads();
-        if (threadIdx.x == 0) {
-            last = atomicAdd(tickets + user * a.kv_heads + kv, 1) + 1 == groups;
-            if (last) tickets[user * a.kv_heads + kv] = 0;
-        }
+        if (threadIdx.x == 0) last = count_in(tickets + user * a.kv_heads + kv, expected) == groups;
         __syncthreads();
         if (!last) return;
         __threadfence();

@@ -22,6 +22,8 @@ from cloister.compute.gpu.program import Argument
 from cloister.errors import ModelUnsupported, SetupError
 
 OPEN = 1
+MOST_GROUPS = 255
+"""A ticket counts them in eight bits (link.cuh)."""
 
 
 def check_partition(model: AttentionShape) -> None:
@@ -101,6 +103,10 @@ class Answering:
         turns = [model.rotation(prompt.length) for prompt in prompts]
         self._cosine, self._sine = (torch.stack([turn[i] for turn in turns]).cuda().contiguous() for i in (0, 1))
         self._groups = max(-(-prompt.length // GROUP_TOKENS) for prompt in prompts)
+        if self._groups > MOST_GROUPS:
+            raise SetupError(
+                f"A prompt of more than {MOST_GROUPS * GROUP_TOKENS} tokens cannot be partitioned on a GPU."
+            )
         self._parts = torch.zeros(users * kv_heads * self._groups * QUERIES * (dim + PART), device="cuda")
         self._tickets = torch.zeros(users * kv_heads, dtype=torch.int32, device="cuda")
         shape = MailboxShape.of(model, users)
