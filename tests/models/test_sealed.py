@@ -22,7 +22,7 @@ from cloister.compute.base import Kernels
 from cloister.compute.cpu.library import find_compiler
 from cloister.compute.cpu.native import NativeKernels
 from cloister.compute.layout import Chunk, Wanted
-from cloister.compute.reference import ReferenceKernels
+from cloister.compute.reference import ReferenceDevice, ReferenceKernels
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.errors import ModelCorrupt, SetupError
 from cloister.models import fused
@@ -230,7 +230,7 @@ def test_a_configuration_of_other_sizes_is_refused(content: bytes) -> None:
         config = PretrainedConfig.from_dict({**CONFIGS["llama-with-biases"].to_dict(), **other})
         config = CONFIGS["llama"].__class__.from_dict(config.to_dict())
         with pytest.raises(ModelCorrupt, match="configuration"):
-            FusedDecoder(config, opened(content), REFERENCE, 512)
+            FusedDecoder(config, opened(content), ReferenceDevice(REFERENCE), 512)
 
 
 def test_parts_for_other_kernels_are_refused(content: bytes) -> None:

@@ -7,7 +7,7 @@ values, and what crosses a link, wherever it likes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -208,6 +208,14 @@ class Device(ABC):
     @abstractmethod
     def cache(self, shape: CacheShape, blocks: int) -> KVCache:
         """A cache of so many blocks, in the kernels' precision: reserved now, allocated as it is written."""
+
+    def place(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor in the memory the kernels read: a copy, where that is not the host's."""
+        return tensor
+
+    def record(self, run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        """What repeats `run` on the same tensors, which change between: where the device can, in one launch."""
+        return run
 
     def partition_refusal(self, model: AttentionShape) -> str:
         """Why this model's attention cannot be partitioned between service and vaults here; empty if it can."""

@@ -6,6 +6,7 @@ parts come from is not known here. Rotary angles are transformers' own formulas 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,10 +37,17 @@ def check_rotary(config: Config) -> None:
             )
 
 
+Place = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _stay(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
 class Rotary:
     """A table of angles for positions 0 .. max_context-1."""
 
-    def __init__(self, config: Config, dim: int, max_context: int) -> None:
+    def __init__(self, config: Config, dim: int, max_context: int, place: Place = _stay) -> None:
         check_rotary(config)
         kind = config.rope_parameters["rope_type"]
         if kind == "default":
@@ -50,7 +58,7 @@ class Rotary:
             frequencies, scaling = ROPE_INIT_FUNCTIONS[kind](config)
         angles = torch.arange(max_context)[:, None].float() * frequencies.float()
         both_halves = torch.cat((angles, angles), dim=-1)
-        cosine, sine = both_halves.cos(), both_halves.sin()
+        cosine, sine = place(both_halves.cos()), place(both_halves.sin())
         self._cosine, self._sine = cosine * scaling, sine * scaling
         # Rotating further starts from a position that was scaled already.
         self._rotation_cosine, self._rotation_sine = (cosine, sine) if scaling != 1.0 else (self._cosine, self._sine)
@@ -90,10 +98,10 @@ class FusedDecoder(Decoder):
         self.device = device
         self.max_context = max_context
         self.vocabulary = int(config.vocab_size)
-        self._rotary = Rotary(config, head_dim(config), max_context)
+        self._rotary = Rotary(config, head_dim(config), max_context, device.place)
         self._epsilon = float(config.rms_norm_eps)
         self._layers = [self._layer(config, parts, index) for index in range(config.num_hidden_layers)]
-        self._norm = parts.tensor("model.norm.weight")
+        self._norm = device.place(parts.tensor("model.norm.weight"))
         tied = bool(config.tie_word_embeddings) or not parts.has("lm_head.weight")
         self._head = parts.joined("model.embed_tokens" if tied else "lm_head")
         self._embedding = self._head if tied else parts.joined("model.embed_tokens")
@@ -118,6 +126,10 @@ class FusedDecoder(Decoder):
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.kernels.linear(self.kernels.rms_norm(hidden, self._norm, self._epsilon), self._head)
 
+    def _optional(self, parts: Parts, name: str) -> torch.Tensor | None:
+        found = parts.optional(name)
+        return None if found is None else self.device.place(found)
+
     def _layer(self, config: Config, parts: Parts, index: int) -> Layer:
         name = f"model.layers.{index}"
         attention, mlp = f"{name}.self_attn", f"{name}.mlp"
@@ -133,12 +145,12 @@ class FusedDecoder(Decoder):
         layer = Layer(
             index=index,
             shape=shape,
-            attention_norm=parts.tensor(f"{name}.input_layernorm.weight"),
+            attention_norm=self.device.place(parts.tensor(f"{name}.input_layernorm.weight")),
             qkv=parts.joined(*(f"{attention}.{part}_proj" for part in "qkv")),
-            q_norm=parts.optional(f"{attention}.q_norm.weight"),
-            k_norm=parts.optional(f"{attention}.k_norm.weight"),
+            q_norm=self._optional(parts, f"{attention}.q_norm.weight"),
+            k_norm=self._optional(parts, f"{attention}.k_norm.weight"),
             out=parts.joined(f"{attention}.o_proj"),
-            mlp_norm=parts.tensor(f"{name}.post_attention_layernorm.weight"),
+            mlp_norm=self.device.place(parts.tensor(f"{name}.post_attention_layernorm.weight")),
             gate_up=parts.gated(f"{mlp}.gate_proj", f"{mlp}.up_proj", GATES[config.hidden_act]),
             down=parts.joined(f"{mlp}.down_proj"),
         )

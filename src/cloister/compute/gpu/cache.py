@@ -1,0 +1,44 @@
+"""The paged KV cache in a GPU's memory: [block][layer][keys, values][kv head][16 · dim].
+
+Keys of a block lie as [16][dim], values in the order in which attention's lanes read them (rows.cuh).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from cloister.compute.base import CacheShape, KVCache
+from cloister.compute.layout import BLOCK_TOKENS
+
+DTYPE = torch.bfloat16
+
+
+class GpuCache(KVCache):
+    """All of its memory is taken now: a GPU hands out no pages later."""
+
+    dtype = DTYPE
+
+    def __init__(self, shape: CacheShape, blocks: int) -> None:
+        self.shape, self.blocks = shape, blocks
+        size = (blocks, shape.layers, 2, shape.kv_heads, BLOCK_TOKENS * shape.dim)
+        self._held = torch.zeros(size, dtype=DTYPE, device="cuda")
+
+    def wipe(self, blocks: Sequence[int]) -> None:
+        self._held[torch.tensor(blocks, dtype=torch.int64, device="cuda")] = 0
+
+    @property
+    def block_stride(self) -> int:
+        """Values from one block to the next."""
+        return self._held.stride(0)
+
+    def layer(self, index: int) -> torch.Tensor:
+        """A layer's keys and values in every block: [block, keys or values, kv head, 16 · dim]."""
+        return self._held[:, index]
+
+
+def on_gpu(cache: KVCache) -> GpuCache:
+    if not isinstance(cache, GpuCache):
+        raise ValueError("the cache is another device's")
+    return cache

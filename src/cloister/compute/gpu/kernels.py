@@ -1,0 +1,452 @@
+"""The GPU behind the contract: lays out weights and rows, launches the kernels, keeps scratch memory.
+
+Addresses go to the GPU only from tensors this module has checked for device, size and order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from cloister.compute.base import AttentionShape, CacheShape, Device, Kernels, KVCache, Step
+from cloister.compute.gpu import program
+from cloister.compute.gpu.cache import DTYPE, GpuCache, on_gpu
+from cloister.compute.gpu.find import HINT, refusal
+from cloister.compute.gpu.workspace import FEW, Widths, Workspace, capacity, padded_rows
+from cloister.compute.layer import Angles, Gate, Layer, Packed
+from cloister.compute.layout import BLOCK_TOKENS, SEGMENTS, Batch
+from cloister.errors import ModelUnsupported, SetupError
+
+if TYPE_CHECKING:
+    from cloister.compute.gpu.link import Asking
+
+TILE = 64
+STEP = 64
+GATES: dict[Gate | None, int] = {None: 0, "silu": 1, "gelu_tanh": 2}
+DIMS = (64, 128)
+QUERIES = 16
+BEFORE_AND_AFTER = 2
+GROUP_TOKENS = 512
+MOST_HIDDEN = 4 * 512 * 8
+PART = 4
+"""Floats of a part beside its attention."""
+TILES_OF_FEW = {8: 1, 16: 1, 32: 2, 64: 2}
+BANDS_OF_FEW = {8: 1, 16: 1, 32: 2, 64: 2}
+STAGES_OF_FEW = {8: 5, 16: 5, 32: 4, 64: 4}
+"""As linear.cuh makes its kernels for few rows."""
+BLOCKS_WANTED = 528
+MOST_SPLITS = 8
+LEAST_STEPS = 4
+
+
+def i32(value: int) -> np.int32:
+    return np.int32(value)
+
+
+def tiles_of(packed: Packed) -> int:
+    return -(-packed.columns // TILE)
+
+
+def splits_of(packed: Packed) -> int:
+    """Into how many ranges k is cut: by the weight's shape alone, so that it is the same for any number of rows.
+
+    Enough that few rows keep a large GPU busy; none for a gated weight, whose sums are gated where they are made.
+    """
+    if packed.gate:
+        return 1
+    return max(1, min(BLOCKS_WANTED // tiles_of(packed), MOST_SPLITS, packed.k // STEP // LEAST_STEPS))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Sums:
+    """A product whose ranges of k are still apart: [range][row][pitch]."""
+
+    values: torch.Tensor
+    bias: torch.Tensor | None
+    splits: int
+    pitch: int
+
+
+class GpuKernels(Kernels):
+    """Launches without waiting. One caller at a time: scratch memory belongs to one step at once."""
+
+    name = "cuda"
+    dtype = DTYPE
+
+    def __init__(self) -> None:
+        if why := refusal():
+            raise SetupError(why, hint=HINT)
+        self._program: program.Kernels | None = None
+        self._spaces: dict[tuple[int, Widths], Workspace] = {}
+        self._parts: dict[int, torch.Tensor] = {}
+        self._prepared: tuple[Batch, Batch] | None = None
+        self.asking: Asking | None = None
+        """Where rows find the parts of their private spans, if another process holds those."""
+
+    # ---- weights
+
+    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None, gate: Gate | None = None) -> Packed:
+        columns, k = weight.shape
+        if k % STEP or (gate and (columns % TILE or bias is not None)):
+            raise ModelUnsupported(f"A weight of {columns} × {k} does not suit the GPU's kernels.")
+        data = weight.to("cuda", DTYPE)
+        if gate:  # sixteen gates, sixteen gated → eight and eight, which one tensor operation gives to one lane
+            data = data.view(-1, 2, 2, 8, k).transpose(1, 2).reshape(columns, k)
+        ragged = -columns % TILE
+        data = torch.nn.functional.pad(data, (0, 0, 0, ragged)).view(-1, TILE, k // 32, 32).transpose(1, 2).contiguous()
+        placed = None if bias is None else torch.nn.functional.pad(bias.to("cuda", torch.float32), (0, ragged))
+        return Packed(data, columns, k, placed, gate)
+
+    # ---- rows
+
+    def embed(self, packed: Packed, tokens: torch.Tensor) -> torch.Tensor:
+        if not tokens.is_cuda and len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < packed.columns:
+            raise IndexError("a token id is outside the vocabulary")
+        out = torch.empty(len(tokens), packed.k, device="cuda")
+        if len(tokens):
+            self.launch("embed", (len(tokens),), 256, tokens.to("cuda"), packed.data, out, i32(packed.k))
+        return out
+
+    def linear(self, x: torch.Tensor, packed: Packed, add_to: torch.Tensor | None = None) -> torch.Tensor:
+        rows, padded = len(x), padded_rows(len(x))
+        if x.shape[1:] != (packed.k,) or x.dtype != torch.float32 or not x.is_cuda:
+            raise ValueError(f"rows of {tuple(x.shape)} do not suit a weight of k={packed.k}")
+        if add_to is not None and (packed.gate or add_to.shape != (rows, packed.columns) or not add_to.is_contiguous()):
+            raise ValueError("the sum's target has another shape than the product")
+        laid = torch.zeros(padded * packed.k, dtype=DTYPE, device="cuda")
+        self.launch("lay_rows", (rows,), 256, x.contiguous(), laid, i32(padded), i32(packed.k))
+        if packed.gate:
+            gated = torch.empty(padded * packed.width, dtype=DTYPE, device="cuda")
+            out = torch.empty(rows, packed.width, device="cuda")
+            self._product(laid, packed, padded, gated=gated)
+            self.launch("unlay_rows", (rows,), 256, gated, out, i32(padded), i32(packed.width))
+            return out
+        pitch = tiles_of(packed) * TILE
+        room = torch.empty(splits_of(packed) if padded <= FEW[-1] else 1, padded, pitch, device="cuda")
+        sums = self._product(laid, packed, padded, room)
+        if add_to is None and sums.splits == 1 and packed.bias is None:
+            return room[0, :rows, : packed.columns]
+        out = torch.empty(rows, packed.columns, device="cuda") if add_to is None else add_to
+        blocks = (rows, -(-packed.columns // 256))
+        self.launch(
+            "add_ranges", blocks, 256, out, *_described(sums, padded), i32(packed.columns), i32(add_to is not None)
+        )
+        return out
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+        """RMSNorm, rounded to bf16 as every product would."""
+        width = x.shape[-1]
+        rows = x.numel() // width
+        normed = torch.empty(rows * width, dtype=DTYPE, device="cuda")
+        self._norm(x.contiguous(), None, rows, width, rows, weight, epsilon, normed)
+        out = torch.empty_like(x)
+        self.launch("unlay_rows", (rows,), 256, normed, out, i32(rows), i32(width))
+        return out
+
+    # ---- attention
+
+    def store(self, keys: torch.Tensor, values: torch.Tensor, layer: int, batch: Batch, cache: KVCache) -> None:
+        rows, kv_heads, dim = keys.shape
+        both = torch.cat((keys.reshape(rows, -1), values.reshape(rows, -1)), dim=1).float().contiguous()
+        sums = _Sums(both, None, 1, 2 * kv_heads * dim)
+        none = (None, None, np.float32(0), None, None)
+        self._rotate(sums, rows, rows, none, self._on_gpu(batch, cache), both, on_gpu(cache), layer, 0, kv_heads, dim)
+
+    def attention(self, q: torch.Tensor, layer: int, step: Step, scale: float, window: int = 0) -> torch.Tensor:
+        rows, heads, dim = q.shape
+        batch = self._on_gpu(step.batch, step.cache)
+        attended = torch.empty(rows * heads * dim, dtype=DTYPE, device="cuda")
+        cache = on_gpu(step.cache)
+        self._attend(q.float().contiguous(), attended, rows, batch, step.angles, cache, layer, heads, scale, window)
+        out = torch.empty(rows, heads * dim, device="cuda")
+        self.launch("unlay_rows", (rows,), 256, attended, out, i32(rows), i32(heads * dim))
+        return out
+
+    def run_layers(self, layers: Sequence[Layer], x: torch.Tensor, step: Step) -> None:
+        shape, rows, angles = layers[0].shape, len(x), step.angles
+        assert angles is not None
+        cache, batch = on_gpu(step.cache), self._on_gpu(step.batch, step.cache)
+        padded = padded_rows(rows)
+        space = self.workspace(layers[0], rows)
+        before: _Sums | None = None
+        for layer in layers:
+            shape = layer.shape
+            hidden = layer.qkv.k
+            self._norm(x, before, rows, hidden, padded, layer.attention_norm, shape.epsilon, space.normed)
+            qkv = self._product(space.normed, layer.qkv, padded, space.sums)
+            norms = (layer.q_norm, layer.k_norm, np.float32(shape.epsilon), angles.cosine, angles.sine)
+            sizes = (shape.heads, shape.kv_heads, shape.dim)
+            self._rotate(qkv, rows, padded, norms, batch, space.q, cache, layer.index, *sizes)
+            self._attend(
+                *(space.q, space.attended, padded, batch, angles, cache, layer.index),
+                *(shape.heads, shape.scale, shape.window),
+            )
+            out = self._product(space.attended, layer.out, padded, space.sums)
+            self._norm(x, out, rows, hidden, padded, layer.mlp_norm, shape.epsilon, space.normed)
+            self._product(space.normed, layer.gate_up, padded, gated=space.gated)
+            before = self._product(space.gated, layer.down, padded, space.sums)
+        self._norm(x, before, rows, layers[0].qkv.k, padded, None, 0.0, None)
+
+    # ---- tokens
+
+    def greatest(self, logits: torch.Tensor) -> torch.Tensor:
+        """Every row's greatest logit, the lowest index among equals."""
+        rows, columns = logits.shape
+        chosen = torch.empty(rows, dtype=torch.int64, device="cuda")
+        self.launch("greatest", (rows,), 1024, logits, i32(logits.stride(0)), i32(columns), chosen)
+        return chosen
+
+    def advance(self, logits: torch.Tensor, batch: Batch) -> None:
+        """Take every row's greatest logit as its next token, in place: the batch, on the GPU, is the next step's.
+
+        The caller sees to it that every row's table has room for one token more.
+        """
+        rows = len(logits)
+        self.launch(
+            *(
+                "advance",
+                (-(-rows // 64),),
+                64,
+                self.greatest(logits),
+                batch.tokens,
+                batch.positions,
+                batch.slots,
+                batch.tables,
+            ),
+            *(i32(batch.tables.shape[1]), batch.segments, batch.counts, i32(rows)),
+        )
+
+    def forget(self) -> None:
+        for space in self._spaces.values():
+            space.wipe()
+        for parts in self._parts.values():
+            parts.zero_()
+        self._prepared = None
+
+    def workspace(self, layer: Layer, rows: int) -> Workspace:
+        """The scratch memory for so many rows of a model with such layers."""
+        shape, products = layer.shape, (layer.qkv, layer.out, layer.down)
+        _check(layer)
+        pitches = [tiles_of(packed) * TILE for packed in products]
+        few = max(pitch * splits_of(packed) for pitch, packed in zip(pitches, products, strict=True))
+        widths = Widths(layer.qkv.k, shape.heads * shape.dim, layer.gate_up.width, few, max(pitches))
+        key = (capacity(rows), widths)
+        if key not in self._spaces:
+            self._spaces[key] = Workspace.of(*key)
+        return self._spaces[key]
+
+    # ---- launches
+
+    def launch(
+        self,
+        name: str,
+        grid: tuple[int, ...],
+        threads: int,
+        *arguments: program.Argument,
+        shared: int = 0,
+        overlap: bool = True,
+    ) -> None:
+        if self._program is None:
+            self._program = program.program(DIMS[-1])
+        self._program.launch(name, grid, threads, *arguments, shared=shared, overlap=overlap)
+
+    def _product(
+        self,
+        x: torch.Tensor,
+        packed: Packed,
+        rows: int,
+        sums: torch.Tensor | None = None,
+        gated: torch.Tensor | None = None,
+    ) -> _Sums:
+        tiles, splits = tiles_of(packed), splits_of(packed)
+        numbers = (i32(rows), i32(packed.k), i32(tiles), i32(splits), i32(GATES[packed.gate]))
+        if rows in FEW:
+            stage = TILES_OF_FEW[rows] * TILE * STEP * 2 + rows * STEP * 2
+            name, grid, threads = (
+                f"linear_{rows}",
+                (-(-tiles // TILES_OF_FEW[rows]), splits),
+                32 * (4 * BANDS_OF_FEW[rows] + 1),
+            )
+            shared = 128 + STAGES_OF_FEW[rows] * stage
+        else:
+            name, grid, threads, shared = (
+                "linear_many",
+                (rows // 128, -(-tiles // 2)),
+                256,
+                128 + 4 * 4 * TILE * STEP * 2,
+            )
+        self.launch(name, grid, threads, x, packed.data, sums, gated, *numbers, shared=shared)
+        result = gated if sums is None else sums
+        assert result is not None
+        return _Sums(result, packed.bias, splits if rows in FEW else 1, tiles * TILE)
+
+    def _norm(
+        self,
+        x: torch.Tensor,
+        before: _Sums | None,
+        rows: int,
+        k: int,
+        padded: int,
+        weight: torch.Tensor | None,
+        epsilon: float,
+        normed: torch.Tensor | None,
+    ) -> None:
+        if k % 8 or k > MOST_HIDDEN:
+            raise ModelUnsupported(f"A norm over {k} values does not suit the GPU's kernels.")
+        product = _described(before, padded)
+        threads = min(512, -(-k // 256) * 32)
+        self.launch("add_and_norm", (rows,), threads, x, *product, i32(k), weight, np.float32(epsilon), normed)
+
+    def _rotate(
+        self,
+        sums: _Sums,
+        rows: int,
+        padded: int,
+        norms: tuple[program.Argument, ...],
+        batch: Batch,
+        q: torch.Tensor,
+        cache: GpuCache,
+        layer: int,
+        heads: int,
+        kv_heads: int,
+        dim: int,
+    ) -> None:
+        self.suit(dim)
+        grid = (rows, -(-(heads + 2 * kv_heads) // 8))
+        product = (sums.values, sums.bias, i32(sums.splits), i32(padded), i32(sums.pitch))
+        place = (cache.layer(layer), cache.block_stride, i32(heads), i32(kv_heads))
+        nobody: tuple[program.Argument, ...] = (None, None, i32(0), i32(0), None, None, i32(0))
+        posting = nobody if self.asking is None or not heads else self.asking.posting(layer)
+        self.launch("rotate_and_store", grid, 256, *product, *norms, batch.slots, q, *place, *posting)
+
+    def _attend(
+        self,
+        q: torch.Tensor,
+        out: torch.Tensor,
+        padded: int,
+        batch: Batch,
+        angles: Angles | None,
+        cache: GpuCache,
+        layer: int,
+        heads: int,
+        scale: float,
+        window: int,
+    ) -> None:
+        kv_heads, dim, tiles = cache.shape.kv_heads, cache.shape.dim, len(batch.tile_row)
+        self.suit(dim)
+        if heads % kv_heads or heads // kv_heads > QUERIES:
+            raise ModelUnsupported(f"{heads} heads over {kv_heads} do not suit the GPU's kernels.")
+        groups = max(SEGMENTS, -(-batch.tables.shape[1] * BLOCK_TOKENS // GROUP_TOKENS) + SEGMENTS - 1)
+        assert self._program is not None
+        asking = self.asking
+        if asking is not None and tiles != len(batch.span):
+            raise ValueError("only rows of one token each can ask another process")
+        apart = asking is None and groups > SEGMENTS and tiles * kv_heads < 2 * self._program.processors
+        groups = groups if asking is None else BEFORE_AND_AFTER
+        kept = apart or asking is not None
+        parts = self._room_for_parts(tiles * kv_heads * groups * QUERIES * (dim + PART)) if kept else None
+        arguments: tuple[program.Argument, ...] = (
+            *(q, cache.layer(layer), batch.span, batch.positions, batch.tile_row, batch.tile_rows, batch.tables),
+            *(batch.segments, batch.counts, None if angles is None else angles.rotation_cosine),
+            *(None if angles is None else angles.rotation_sine, parts, out, cache.block_stride),
+            *map(i32, (batch.tables.shape[1], padded, heads, kv_heads, window, groups)),
+            np.float32(scale * math.log2(math.e)),
+        )
+        queries = heads // kv_heads if tiles == len(batch.span) else QUERIES
+        held = next(held for held in (1, 2, 4) if queries * dim <= held * 4 * 128)
+        self.launch(f"attend_{held}", (tiles, kv_heads, groups if apart else 1), 128, *arguments)
+        if asking is not None:
+            self.launch("merge_with_vaults", (tiles, kv_heads), 128, *arguments, *asking.gathering(layer))
+        elif apart:
+            self.launch("merge_groups", (tiles, kv_heads), 128, *arguments)
+
+    def _room_for_parts(self, values: int) -> torch.Tensor:
+        size = 1 << (values - 1).bit_length()
+        if size not in self._parts:
+            self._parts[size] = torch.zeros(size, device="cuda")
+        return self._parts[size]
+
+    def suit(self, dim: int) -> None:
+        """Use the program for heads of this width from now on."""
+        if dim not in DIMS:
+            raise ModelUnsupported(f"Heads of {dim} do not suit the GPU's kernels.")
+        self._program = program.program(dim)
+
+    def _on_gpu(self, batch: Batch, cache: KVCache) -> Batch:
+        """The batch in the GPU's memory, checked once: no row can reach outside the cache."""
+        if batch.positions.is_cuda:
+            return batch
+        if self._prepared is None or self._prepared[0] is not batch:
+            self._prepared = (batch, on_device(batch, cache))
+        return self._prepared[1]
+
+
+def on_device(batch: Batch, cache: KVCache) -> Batch:
+    if batch.remotes:
+        raise ValueError("the GPU's kernels reach no vault")
+    if int(batch.tables.max()) >= cache.blocks or int(batch.tables.min()) < 0:
+        raise IndexError("a block is outside the cache")
+    names = (
+        "tokens",
+        "positions",
+        "slots",
+        "span",
+        "tables",
+        "segments",
+        "counts",
+        "rotations",
+        "tile_row",
+        "tile_rows",
+    )
+    return Batch(batch.rows, **{name: getattr(batch, name).to("cuda", non_blocking=True) for name in names})
+
+
+def _described(sums: _Sums | None, rows: int) -> tuple[program.Argument, ...]:
+    if sums is None:
+        return (None, None, i32(0), i32(rows), i32(0))
+    return (sums.values, sums.bias, i32(sums.splits), i32(rows), i32(sums.pitch))
+
+
+def _check(layer: Layer) -> None:
+    shape = layer.shape
+    norms = (layer.attention_norm, layer.mlp_norm, layer.q_norm, layer.k_norm)
+    if any(norm is not None and not norm.is_cuda for norm in norms):
+        raise ValueError("a norm's weight is not in the GPU's memory")
+    if shape.rotary != shape.dim:
+        raise ModelUnsupported("The GPU's kernels rotate whole heads only.")
+
+
+class GpuDevice(Device):
+    """Computes on the current CUDA device. It has no links yet: prompts are served whole."""
+
+    def __init__(self) -> None:
+        self.kernels: GpuKernels = GpuKernels()
+
+    def cache(self, shape: CacheShape, blocks: int) -> GpuCache:
+        self.kernels.suit(shape.dim)
+        return GpuCache(shape, blocks)
+
+    def place(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to("cuda")
+
+    def record(self, run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        """A CUDA graph of what `run` launches. It runs twice now: once to make what it needs, once recorded."""
+        run()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = run()
+
+        def replay() -> torch.Tensor:
+            graph.replay()
+            return result
+
+        return replay
+
+    def partition_refusal(self, model: AttentionShape) -> str:
+        return "Input attention in another process is not built for GPUs yet."

@@ -1,0 +1,197 @@
+/* The link between a service and an attention process, on the device: questions and answers never pass the host.
+ *
+ * A row has a box in memory that both processes map: questions [head][dim], answers [head][dim, m, l]. Every value is a
+ * word of eight bytes: four of data and four of a number, written at once. A word is valid when its number is the one
+ * waited for (1 + layer + step · layers), so nobody needs a fence or a second round trip for a flag.
+ *
+ * A step is announced before its first gate opens (`begin_step`), so users whom it does not ask cost nothing.
+ * `rotate_and_store` posts the queries; its last block to start opens the gate, for which the other process's stream
+ * waits without holding a processor. `answer` never waits for a block that is not on the GPU, and `merge_with_vaults`
+ * holds few registers and lets no product start before the answers are there: so neither can keep the other out. */
+
+INLINE uint2 *box_of(const unsigned long long *boxes, int row) { return boxes ? (uint2 *)boxes[row] : nullptr; }
+/* After questions and answers: the last step in which this row was asked. */
+INLINE uint2 *asked_word(uint2 *box, int heads) { return box + heads * (2 * DIM + 2); }
+INLINE void post_two(uint2 *at, float x, float y, unsigned number) {
+    asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%2};" ::"l"(at), "r"(__float_as_uint(x)), "r"(number),
+                 "r"(__float_as_uint(y))
+                 : "memory");
+}
+INLINE bool take_two(const uint2 *at, float &x, float &y, unsigned number) {
+    uint4 v;
+    asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at) : "memory");
+    x = __uint_as_float(v.x);
+    y = __uint_as_float(v.z);
+    return v.y == number && v.w == number;
+}
+INLINE bool take(const uint2 *at, float &x, unsigned number) {
+    unsigned value, found;
+    asm volatile("ld.volatile.global.v2.u32 {%0,%1}, [%2];" : "=r"(value), "=r"(found) : "l"(at) : "memory");
+    x = __uint_as_float(value);
+    return found == number;
+}
+INLINE unsigned long long now_ns() {
+    unsigned long long t;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+    return t;
+}
+
+/* For rows of one token each, after `attend` left two parts: a row with a box takes the part of its private span from
+ * there, and the three are merged in order. A silent vault fails its own row: `late` is set and the row asks no more. */
+KERNEL __launch_bounds__(32 * WARPS, 8) merge_with_vaults(ATTENTION_ARGUMENTS, const unsigned long long *boxes,
+                                                          const unsigned *steps, int layer, int layers, int *late,
+                                                          long long patience_ns) {
+    constexpr int HELD = 1; /* the caller sees to it that a KV head's queries fit */
+    const attention a = ATTENTION;
+    const int row = blockIdx.x, kv = blockIdx.y, queries = a.heads / a.kv_heads;
+    const uint2 *box = box_of(boxes, row);
+    const unsigned number = *steps * layers + layer + 1;
+    bool here = box && *(volatile int *)(late + row) == 0;
+    after_last();
+    EACH_FOUR(i, queries) {
+        const int d = dim_of(i);
+        const float *part = part_at(a, 0) + query_of(i) * (DIM + 4), *after = part + QUERIES * (DIM + 4);
+        const float4 generated = *(const float4 *)(after + d);
+        const float generated_m = after[DIM], generated_l = after[DIM + 1];
+        share<1> whole;
+        whole.clear();
+        whole.merge(0, *(const float4 *)(part + d), part[DIM], part[DIM + 1]);
+        if (here) {
+            const uint2 *from = box + a.heads * DIM + (kv * queries + query_of(i)) * (DIM + 2);
+            const unsigned long long since = now_ns();
+            float4 o;
+            float m, l;
+            while (here) {
+                const bool x = take_two(from + d, o.x, o.y, number), y = take_two(from + d + 2, o.z, o.w, number);
+                if (take_two(from + DIM, m, l, number) && x && y) break;
+                here = now_ns() - since < patience_ns;
+                __nanosleep(100); /* who answers needs the memory's bandwidth */
+            }
+            if (here)
+                whole.merge(0, o, m, l);
+            else
+                *(volatile int *)(late + row) = 1;
+        }
+        whole.merge(0, generated, generated_m, generated_l);
+        write_four(a, whole.o[0], whole.l[0], row, query_of(i), d, kv);
+    }
+    let_next_start(); /* not before: the next product's blocks would take the places of those that answer */
+}
+
+/* How many have come for this number so far. One that gave up at an earlier number leaves no trace. */
+INLINE int count_in(unsigned *ticket, unsigned number) {
+    unsigned found = *(volatile unsigned *)ticket, before, after;
+    do {
+        before = found;
+        after = before >> 8 == (number & 0xffffff) ? before + 1 : (number << 8) + 1;
+        found = atomicCAS(ticket, before, after);
+    } while (found != before);
+    return after & 255;
+}
+
+/* One layer of an attention process: a block for each user, KV head and group of its prompt; the last to be done merges
+ * the groups and answers. `position` holds the prompts' lengths. Shared memory is wiped: the next process on this
+ * processor could read it. */
+KERNEL __launch_bounds__(32 * WARPS, 3) answer(ATTENTION_ARGUMENTS, const unsigned long long *boxes, unsigned *gates,
+                                               unsigned *tickets, int layer, int layers, long long patience_ns) {
+    constexpr int HELD = 1;
+    __shared__ tile_shared s;
+    __shared__ int last;
+    const attention a = ATTENTION;
+    const int user = blockIdx.x, kv = blockIdx.y, number = blockIdx.z, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    const int length = a.position[user], groups = (length + GROUP_TOKENS - 1) / GROUP_TOKENS, queries = a.heads / a.kv_heads;
+    uint2 *box = box_of(boxes, user);
+    const unsigned step = ((volatile unsigned *)gates)[layers * 16];
+    if (threadIdx.x == 0 && user == 0 && kv == 0 && number == 0) ((volatile unsigned *)gates)[layer * 16] = 0; /* closed again */
+    if (number >= groups || *(volatile unsigned *)asked_word(box, a.heads) != step) return;
+    const int *table = a.tables + (size_t)user * a.table_stride;
+    const int from = number * GROUP_TOKENS + warp * PIECE, end = min(length, (number + 1) * GROUP_TOKENS);
+    for (int at = from + 16 * (lane >> 3); at < end; at += TASKS * PIECE) {
+        const bf16 *block = a.cache + table[at >> 4] * a.block_stride + (size_t)kv * 16 * DIM;
+        for (int line = lane & 7; line < 16 * DIM * 2 / 128; line += 8) {
+            prefetch(block + line * 64);
+            prefetch(block + (size_t)a.kv_heads * 16 * DIM + line * 64);
+        }
+    }
+    const unsigned expected = step * layers + layer + 1;
+    const unsigned long long since = now_ns();
+    bool here = true;
+    for (int i = threadIdx.x; i < QUERIES * DIM / 2; i += 32 * WARPS) {
+        const int query = i / (DIM / 2), d = i % (DIM / 2);
+        float x = 0.0f, y = 0.0f;
+        if (query < queries) {
+            const uint2 *asked = box + (kv * queries + query) * DIM + d;
+            while (here) {
+                const bool first = take(asked, x, expected);
+                if (take(asked + DIM / 2, y, expected) && first) break;
+                here = now_ns() - since < patience_ns;
+            }
+            const float *c = a.rotation_cosine + (size_t)user * DIM + d, *z = a.rotation_sine + (size_t)user * DIM + d;
+            const float u = x, v = y;
+            x = __fsub_rn(__fmul_rn(u, c[0]), __fmul_rn(v, z[0]));
+            y = __fadd_rn(__fmul_rn(v, c[DIM / 2]), __fmul_rn(u, z[DIM / 2]));
+        }
+        s.q[0][query][d] = rounded(x);
+        s.q[0][query][d + DIM / 2] = rounded(y);
+    }
+    if (__syncthreads_or(!here)) return;
+    const int active = min(TASKS, (length - number * GROUP_TOKENS + PIECE - 1) / PIECE);
+    if (warp < active) {
+        const seen all = {0, length}, none = {0, 0};
+        lane_part part = {};
+        part.m[0] = part.m[1] = NOTHING;
+        for (int at = from; at < end; at += TASKS * PIECE)
+            piece(part, a, s.q[0], table, kv, at, length, (lane >> 2) < queries ? all : none,
+                  (lane >> 2) + 8 < queries ? all : none);
+        hand_over(part, s, queries);
+    }
+    __syncthreads();
+    share<HELD> of_group;
+    of_group.clear();
+    for (int w = 0; w < active; w++)
+        EACH_FOUR(i, queries) {
+            const int query = query_of(i);
+            of_group.merge(i, *(const float4 *)&s.o[w][query][dim_of(i)], s.m[w][query], s.l[w][query]);
+        }
+    __syncthreads();
+    for (int i = threadIdx.x; i < (int)(sizeof(s) / 4); i += 32 * WARPS) ((volatile unsigned *)&s)[i] = 0;
+    if (groups > 1) {
+        EACH_FOUR(i, queries) {
+            float *to = part_at(a, number) + query_of(i) * (DIM + 4);
+            *(float4 *)(to + dim_of(i)) = of_group.o[i];
+            if (dim_of(i) == 0) to[DIM] = of_group.m[i], to[DIM + 1] = of_group.l[i];
+        }
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) last = count_in(tickets + user * a.kv_heads + kv, expected) == groups;
+        __syncthreads();
+        if (!last) return;
+        __threadfence();
+    }
+    EACH_FOUR(i, queries) {
+        share<1> of_segment;
+        of_segment.clear();
+        if (groups == 1) of_segment.merge(0, of_group.o[i], of_group.m[i], of_group.l[i]);
+        for (int g = 0; g < groups && groups > 1; g++) {
+            const float *part = part_at(a, g) + query_of(i) * (DIM + 4);
+            of_segment.merge(0, __ldcg((const float4 *)(part + dim_of(i))), __ldcg(part + DIM), __ldcg(part + DIM + 1));
+        }
+        uint2 *to = box + a.heads * DIM + (kv * queries + query_of(i)) * (DIM + 2);
+        post_two(to + dim_of(i), of_segment.o[0].x, of_segment.o[0].y, expected);
+        post_two(to + dim_of(i) + 2, of_segment.o[0].z, of_segment.o[0].w, expected);
+        if (dim_of(i) == 0) post_two(to + DIM, of_segment.m[0], of_segment.l[0], expected);
+    }
+}
+
+/* Begins a step: its number, from 1 on, into every asked box and beside the gates of every process. */
+KERNEL begin_step(const unsigned long long *boxes, int rows, const unsigned long long *gates, int processes,
+                  unsigned *steps, int layers, int heads) {
+    after_last();
+    let_next_start();
+    const unsigned step = *steps + 1;
+    __syncthreads();
+    for (int i = threadIdx.x; i < rows; i += blockDim.x)
+        if (boxes[i]) *(volatile unsigned *)asked_word((uint2 *)boxes[i], heads) = step;
+    for (int i = threadIdx.x; i < processes; i += blockDim.x) *(volatile unsigned *)(gates[i] + layers * 64) = step;
+    if (threadIdx.x == 0) *steps = step;
+}

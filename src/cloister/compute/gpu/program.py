@@ -1,0 +1,93 @@
+"""The kernels' program: CUDA C++ for this GPU and one width of heads, compiled by NVRTC through cuda-core; launches.
+
+The sources need no headers, so no CUDA toolkit has to be installed.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from cuda.bindings import driver
+from cuda.core import Device, Kernel, LaunchConfig, ObjectCode, Program, ProgramOptions, launch
+
+from cloister.errors import SetupError
+
+SOURCES = ("common.cuh", "linear.cuh", "rows.cuh", "attention.cuh", "link.cuh")
+MOST_STATIC_SHARED = 48 * 1024
+
+Argument = torch.Tensor | np.generic | int | None
+
+
+def source() -> str:
+    folder = Path(__file__).parent
+    return "\n".join((folder / name).read_text() for name in SOURCES)
+
+
+def compiled(arch: str, dim: int) -> ObjectCode:
+    """Machine code for one architecture (sm_90, …). Needs no GPU."""
+    options = ProgramOptions(arch=arch, std="c++17", define_macro=[("DIM", str(dim))])
+    return Program(source(), "c++", options).compile("cubin")
+
+
+class _Current:
+    """torch's current stream, as cuda-core asks for one."""
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, torch.cuda.current_stream().cuda_stream
+
+
+class Kernels:
+    """The compiled kernels, launched on torch's current stream, each as soon as the one before lets it start."""
+
+    def __init__(self, dim: int) -> None:
+        device = Device(torch.cuda.current_device())
+        device.set_current()
+        self._device = device.device_id
+        capability = device.compute_capability
+        self._code = compiled(f"sm_{capability.major}{capability.minor}", dim)
+        self._kernels: dict[str, Kernel] = {}
+        self.processors: int = torch.cuda.get_device_properties(self._device).multi_processor_count
+
+    def launch(
+        self,
+        name: str,
+        grid: tuple[int, ...],
+        threads: int,
+        *arguments: Argument,
+        shared: int = 0,
+        overlap: bool = True,
+    ) -> None:
+        """`overlap`: it may start while the kernel before it still runs, and waits for that itself."""
+        kernel = self._kernels.get(name) or self._load(name)
+        if shared > MOST_STATIC_SHARED:
+            _allow_shared(int(kernel.handle), shared, self._device)
+        config = LaunchConfig(grid=grid, block=threads, shmem_size=shared, programmatic_stream_serialization=overlap)
+        launch(_Current(), config, kernel, *map(_passed, arguments))
+
+    def _load(self, name: str) -> Kernel:
+        kernel = self._kernels[name] = self._code.get_kernel(name)
+        return kernel
+
+
+@cache
+def program(dim: int) -> Kernels:
+    return Kernels(dim)
+
+
+@cache
+def _allow_shared(kernel: int, size: int, device: int) -> None:
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    (error,) = driver.cuKernelSetAttribute(attribute, size, driver.CUkernel(kernel), driver.CUdevice(device))
+    if error:
+        raise SetupError(f"The GPU gives a kernel no {size} bytes of shared memory ({error.name}).")
+
+
+def _passed(argument: Argument) -> Any:
+    """Tensors go by address, plain integers as 64 bits, numpy's scalars as they are."""
+    if argument is None:
+        return 0
+    return argument.data_ptr() if isinstance(argument, torch.Tensor) else argument

@@ -1,0 +1,68 @@
+"""The GPU's kernels, where there is a GPU; elsewhere that its absence is said plainly and harms nothing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import cloister
+from cloister.compute.gpu.find import gpu_device, refusal
+from cloister.errors import SetupError
+
+MOST_ERROR = 5e-3
+needs_gpu = pytest.mark.skipif(bool(refusal()), reason=refusal())
+
+
+@needs_gpu
+def test_products_are_right_and_a_rows_bits_do_not_depend_on_the_other_rows() -> None:
+    from cloister.compute.gpu.checks import check_linear
+    from cloister.compute.gpu.kernels import GpuDevice
+
+    errors, differing = check_linear(GpuDevice())
+    assert max(errors.values()) < MOST_ERROR and not differing
+
+
+@needs_gpu
+def test_norms_and_embeddings_are_right() -> None:
+    from cloister.compute.gpu.checks import check_norm_and_embedding
+    from cloister.compute.gpu.kernels import GpuDevice
+
+    assert max(check_norm_and_embedding(GpuDevice()).values()) < MOST_ERROR
+
+
+@needs_gpu
+def test_attention_is_right_and_its_bits_do_not_depend_on_chunks_or_splits() -> None:
+    from cloister.compute.gpu.checks import check_attention
+    from cloister.compute.gpu.kernels import GpuDevice
+
+    errors, differing = check_attention(GpuDevice())
+    assert max(errors.values()) < MOST_ERROR and not differing
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_the_reason_and_a_way_out_are_named() -> None:
+    with pytest.raises(SetupError, match="no NVIDIA GPU") as failure:
+        gpu_device()
+    assert "CPU" in str(failure.value.hint)
+
+
+def test_only_the_gpus_own_package_imports_cuda() -> None:
+    """And `find`, which every machine may import, imports none of its siblings but inside a function."""
+    source = Path(cloister.__file__).parent
+    importing = {p.relative_to(source).as_posix() for p in source.rglob("*.py") if "\nfrom cuda." in p.read_text()}
+    assert importing and all(name.startswith("compute/gpu/") for name in importing)
+    eager = [
+        line
+        for line in (source / "compute/gpu/find.py").read_text().splitlines()
+        if line.startswith(("from", "import"))
+    ]
+    assert not [line for line in eager if "cuda" in line or "compute.gpu" in line]
+
+
+def test_an_older_gpu_is_refused_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    assert re.search(r"Hopper.*8\.0", refusal())

@@ -1,0 +1,112 @@
+"""Recorded steps: the same logits as unrecorded ones, whatever the bucket; and nothing left in it after a wipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from cloister.compute.layout import Chunk, Layout, Wanted, lay_out
+from cloister.compute.reference import ReferenceDevice, ReferenceKernels
+from cloister.engine.graph_runner import Bucket, GraphRunner
+from cloister.engine.runner import ModelRunner, reserve_cache
+from tests.compute.on_fake_device import VOCABULARY, decoder_on
+
+PROMPT = 20
+
+
+class Recorder(ReferenceDevice):
+    """Counts what is recorded and how often it is repeated."""
+
+    def __init__(self) -> None:
+        super().__init__(ReferenceKernels(torch.float32))
+        self.recorded = self.repeated = 0
+
+    def record(self, run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        self.recorded += 1
+
+        def repeat() -> torch.Tensor:
+            self.repeated += 1
+            return run()
+
+        return repeat
+
+
+def prompt_of(i: int) -> Chunk:
+    return Chunk([(i + 3 * t) % VOCABULARY for t in range(PROMPT)], 0, blocks_of(i), layout(), Wanted.LAST)
+
+
+def layout() -> Layout:
+    return Layout(prompt=PROMPT, public=16, origin=PROMPT)
+
+
+def blocks_of(i: int) -> range:
+    return range(8 * i, 8 * i + 4)
+
+
+def answers(sequences: Sequence[int], step: int = 0) -> list[Chunk]:
+    return [Chunk([7 + i], PROMPT + step, blocks_of(i), layout(), Wanted.LAST) for i in sequences]
+
+
+@pytest.fixture
+def device() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def runners(device: Recorder) -> tuple[ModelRunner, GraphRunner]:
+    """Over one cache, so that one may go on where the other stopped."""
+    decoder = decoder_on(device)
+    cache = reserve_cache(decoder, 2)
+    plain, recorded = ModelRunner(decoder, cache), GraphRunner(decoder, cache)
+    plain.forward([prompt_of(i) for i in range(5)])
+    return plain, recorded
+
+
+def test_recorded_steps_give_the_same_logits_in_every_bucket(
+    runners: tuple[ModelRunner, GraphRunner], device: Recorder
+) -> None:
+    plain, recorded = runners
+    for sequences in ([0], [3, 1], [0, 1, 2, 3, 4], [4, 2, 0]):
+        right = plain.forward(answers(sequences))
+        assert torch.equal(recorded.forward(answers(sequences)), right)
+    assert device.recorded == 4  # of 1, 2, 8 and 4 rows
+    recorded.forward(answers([2], step=1))
+    assert (device.recorded, device.repeated) == (4, 5)
+
+
+def test_a_step_with_a_prompt_in_it_is_not_recorded(runners: tuple[ModelRunner, GraphRunner], device: Recorder) -> None:
+    plain, recorded = runners
+    chunks = [*answers([0]), prompt_of(1)]
+    assert torch.equal(recorded.forward(chunks), plain.forward(chunks))
+    assert device.recorded == 0
+
+
+def test_a_block_or_token_that_does_not_exist_is_refused(runners: tuple[ModelRunner, GraphRunner]) -> None:
+    _, recorded = runners
+    outside = Chunk([7], PROMPT, [0, 1, recorded.num_blocks], layout(), Wanted.LAST)
+    unknown = Chunk([VOCABULARY], PROMPT, blocks_of(0), layout(), Wanted.LAST)
+    for chunk in (outside, unknown):
+        with pytest.raises(IndexError):
+            recorded.forward([chunk])
+
+
+def test_a_bucket_holds_the_batch_and_copies_of_its_first_row() -> None:
+    batch = lay_out(answers([0, 3, 4]), 2)
+    bucket = Bucket(4, 32, lambda tensor: tensor)
+    bucket.fill(batch)
+    for name in ("tokens", "slots", "positions", "counts", "rotations", "segments"):
+        held, given = getattr(bucket.batch, name), getattr(batch, name)
+        assert torch.equal(held, torch.cat((given, given[:1]))), name
+    assert torch.equal(bucket.batch.tables[:, : batch.tables.shape[1]], batch.tables[[0, 1, 2, 0]])
+    assert torch.equal(bucket.batch.span, torch.arange(4, dtype=torch.int32))
+
+
+def test_a_wipe_leaves_no_tokens_in_a_bucket(runners: tuple[ModelRunner, GraphRunner]) -> None:
+    _, recorded = runners
+    recorded.forward(answers([0, 1]))
+    bucket, _ = recorded._recorded[2, 32]
+    assert bucket.batch.tokens.tolist() == [7, 8]
+    recorded.wipe([0])
+    assert not any(getattr(bucket.batch, name).any() for name in ("tokens", "slots", "tables", "positions"))
