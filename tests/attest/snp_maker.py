@@ -24,7 +24,7 @@ AT = datetime(2026, 3, 1, tzinfo=UTC)
 FROM, UNTIL = AT - timedelta(days=100), AT + timedelta(days=100)
 AMD = "1.3.6.1.4.1.3704.1."
 CPUID = {"Milan": (0x19, 0x01, 1), "Genoa": (0x19, 0x11, 1), "Turin": (0x1A, 0x02, 1)}
-TCB = {"bootloader": 4, "tee": 1, "snp": 24, "microcode": 219, "fmc": 0}
+TCB = {"bootloader": 4, "tee": 1, "snp": 27, "microcode": 219, "fmc": 0}
 CHIP = bytes(range(1, 65))
 VCEK, VLEK, ASK, ARK, CRL = (
     UUID(text)
@@ -152,6 +152,11 @@ class Chip:
     @property
     def certificates(self) -> list[bytes]:
         return [self.leaf(), self.ask, self.ark]
+
+    @property
+    def pieces(self) -> list[bytes]:
+        """Certificates and revocation list: all that the default asks for."""
+        return [*self.certificates, self.revocation_list()]
 
     @property
     def roots(self) -> dict[Product, str]:

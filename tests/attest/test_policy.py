@@ -18,6 +18,7 @@ max_age_s = 60
 require_gpu = true
 accept_missing_layers = ["landlock"]
 gpu_keys = "jwks.json"
+snp_revocation_lists = ["milan.crl"]
 
 [log]
 logs = ["{LOG}"]
@@ -33,8 +34,11 @@ issuer = "https://issuer.example"
 measurements = ["{"cd" * 48}"]
 minimum_tcb = {{ snp = 24 }}
 
-[tdx]
-mrtd = ["{"ef" * 48}"]
+[[tdx.launches]]
+mrtd = "{"ef" * 48}"
+rtmr0 = "any"
+rtmr1 = "{"01" * 48}"
+rtmr2 = "{"02" * 48}"
 
 [gpu]
 min_gpus = 8
@@ -44,6 +48,7 @@ min_gpus = 8
 def written(folder: Path, text: str) -> Path:
     (folder / "root.json").write_text("{}")
     (folder / "jwks.json").write_text('{"keys": []}')
+    (folder / "milan.crl").write_text("a list")
     path = folder / "policy.toml"
     path.write_text(text)
     return path
@@ -58,13 +63,15 @@ def test_a_whole_file_becomes_a_policy(tmp_path: Path) -> None:
     assert policy.release.sigstore.trusted_root == b"{}" and policy.release.sigstore.identity == "release@log.example"
     assert policy.gpu_keys == b'{"keys": []}' and policy.gpu.min_gpus == 8
     assert policy.snp.measurements == ("cd" * 48,) and policy.snp.minimum_tcb.snp == 24
-    assert policy.tdx.mrtd == ("ef" * 48,)
+    assert [launch.mrtd for launch in policy.tdx.launches] == ["ef" * 48]
+    assert policy.snp_revocation_lists == (b"a list",)
+    assert policy.relaxations() == ("accept_missing_layers landlock", "tdx.launches rtmr0 any")
     assert policy.names_releases and not policy.allow_software_tee
 
 
 def test_what_is_not_said_keeps_the_strict_default(tmp_path: Path) -> None:
     for policy in (read_policy(written(tmp_path, "")), load_policy(None)):
-        assert policy == Policy()
+        assert policy == Policy() and policy.relaxations() == ()
         assert policy.tees == ("sev-snp", "tdx") and not policy.names_releases and not policy.allow_software_tee
         assert policy.snp == SnpPolicy() and not policy.snp.allow_debug and not policy.accept_missing_layers
 
@@ -99,6 +106,8 @@ def test_only_a_flag_accepts_the_software_attester(tmp_path: Path) -> None:
         ("[snp]\nallow_debugging = true", "snp"),
         ('[snp]\nmeasurements = ["abc"]', "snp"),
         ('[tdx]\nmrtd = ["abc"]', "mrtd"),
+        (f'[[tdx.launches]]\nmrtd = "{"ef" * 48}"', "rtmr0"),
+        ('snp_revocation_lists = ["missing.crl"]', "missing.crl"),
         ("[gpu]\nmin_gpus = 0", "gpu"),
         ("[log]\nquorum = 1", "logs"),
         ("[log]\nlogs = []", "logs"),

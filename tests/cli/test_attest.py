@@ -31,6 +31,8 @@ def files(chip: Chip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a report and its certificates; our own root stands in for AMD's."""
     monkeypatch.setitem(snp_verify.verify_snp.__kwdefaults__, "roots", chip.roots)
     (tmp_path / "report.bin").write_bytes(chip.report())
+    (tmp_path / "crl").write_bytes(chip.revocation_list(99))
+    (tmp_path / "named.toml").write_text(f'[snp]\nmeasurements = ["{"aa" * 48}"]\n')
     for name, der in zip(("vcek", "ask", "ark"), chip.certificates, strict=True):
         (tmp_path / f"{name}.der").write_bytes(der)
     return tmp_path
@@ -43,6 +45,9 @@ def check(run: Run, files: Path) -> Run:
     ) -> Result:
         given = [part for name in certs for part in ("--certs", str(files / f"{name}.der"))]
         base = ["attest", "check", "--kind", "snp", "--evidence", str(files / evidence), "--at", WHEN]
+        for option, name in (("--policy", "named.toml"), ("--collateral", "crl")):
+            if option not in arguments:
+                base += [option, str(files / name)]
         return run(*base, *given, *arguments)
 
     return command
@@ -69,6 +74,18 @@ def test_a_failed_check_is_named_and_exits_with_1(check: Run, chip: Chip, files:
     result = check(evidence="debug.bin")
     assert result.exit_code == 1 and "Failed" in result.stdout and "debug" in result.stdout.splitlines()[-1]
     assert outcomes(check("--json", evidence="debug.bin"))["debug"] == "FAIL"
+
+
+def test_what_a_relaxation_lets_go_is_shown_with_its_name(check: Run, chip: Chip, files: Path) -> None:
+    (files / "debug.bin").write_bytes(chip.report(policy=0xB0000))
+    (files / "lax.toml").write_text((files / "named.toml").read_text() + "allow_debug = true\n")
+    arguments = ("--policy", str(files / "lax.toml"))
+    result = check(*arguments, evidence="debug.bin")
+    assert result.exit_code == 0 and "allowed by the policy: allow_debug" in " ".join(result.stdout.split())
+    shown = {
+        one["name"]: one["allowed_by"] for one in document(check(*arguments, "--json", evidence="debug.bin"))["checks"]
+    }
+    assert shown["debug"] == "allow_debug" and shown["vmpl"] == ""
 
 
 def test_missing_certificates_exit_with_3(check: Run) -> None:
@@ -114,6 +131,7 @@ def test_evidence_comes_in_many_forms(check: Run, chip: Chip, files: Path, form:
 def test_several_files_may_follow_one_certs(run: Run, files: Path) -> None:
     names = [str(files / f"{name}.der") for name in ("ark", "vcek", "ask")]
     base = ["attest", "check", "--kind", "snp", "--evidence", str(files / "report.bin"), "--at", WHEN]
+    base += ["--policy", str(files / "named.toml"), "--collateral", str(files / "crl")]
     assert run(*base, "--certs", *names).exit_code == 0
     assert run(*base, *names).exit_code == 2
 
@@ -127,12 +145,14 @@ def test_collateral_of_snp_is_a_revocation_list(check: Run, chip: Chip, files: P
 
 def test_a_policy_is_heeded(check: Run, files: Path) -> None:
     policy = files / "policy.toml"
+    named = f'measurements = ["{"aa" * 48}"]\n'
     for text, code in (
-        (f'[snp]\nmeasurements = ["{"aa" * 48}"]\n', 0),
+        (f"[snp]\n{named}", 0),
         (f'[sev-snp]\nmeasurements = ["{"ab" * 48}"]\n', 1),
-        ('tees = ["sev-snp"]\n[snp.minimum_tcb]\nsnp = 24\n[tdx]\n', 0),
-        ("[snp]\nminimum_tcb = { snp = 25 }\n", 1),
-        ("[snp]\nallow_smt = false\n", 1),
+        (f'tees = ["sev-snp"]\n[snp]\n{named}[snp.minimum_tcb]\nsnp = 27\n[tdx]\n', 0),
+        (f"[snp]\n{named}minimum_tcb = {{ snp = 28 }}\n", 1),
+        (f"[snp]\n{named}require_smt_off = true\n", 1),
+        ("[snp]\n", 3),
     ):
         policy.write_text(text)
         assert check("--policy", str(policy)).exit_code == code, text
@@ -235,8 +255,10 @@ def test_the_real_snp_report(run: Run, vectors: Path, tmp_path: Path) -> None:
     base += ["--at", "2026-01-01", "--nonce", "0102030405", "--json"]
     strict = run(*base)
     assert strict.exit_code == 1
-    assert [name for name, outcome in outcomes(strict).items() if outcome == "FAIL"] == ["debug"]
-    (tmp_path / "policy.toml").write_text("[snp]\nallow_debug = true\n")
+    assert [name for name, outcome in outcomes(strict).items() if outcome == "FAIL"] == ["debug", "shipped tcb floor"]
+    launch = document(strict)["claims"]["measurement"]
+    lax = "allow_debug = true\nallow_old_tcb = true\nallow_missing_revocation_list = true\n"
+    (tmp_path / "policy.toml").write_text(f'[snp]\nmeasurements = ["{launch}"]\n{lax}')
     assert run(*base, "--policy", str(tmp_path / "policy.toml")).exit_code == 0
     assert run(*base, "--policy", str(tmp_path / "policy.toml"), "--at", "2031-01-01").exit_code == 1
 
@@ -249,10 +271,17 @@ def test_the_real_snp_report(run: Run, vectors: Path, tmp_path: Path) -> None:
         ("dcap-qvl_tdx_quote", "2035-01-01", 1, "SKIP"),
     ],
 )
-def test_the_real_tdx_quotes(run: Run, vectors: Path, quote: str, at: str, code: int, status: str) -> None:
+def test_the_real_tdx_quotes(
+    run: Run, vectors: Path, tmp_path: Path, quote: str, at: str, code: int, status: str
+) -> None:
     evidence, collateral = vectors / "tdx" / quote, vectors / "tdx" / f"{quote}_collateral.json"
     base = ["attest", "check", "--kind", "tdx", "--evidence", str(evidence), "--at", at, "--json"]
-    result = run(*base, "--collateral", str(collateral))
+    unnamed = run(*base, "--collateral", str(collateral))
+    assert unnamed.exit_code == (code or 3) and outcomes(unnamed)["launch"] == "SKIP"
+    registers = {name: document(unnamed)["claims"][name] for name in ("mrtd", "rtmr0", "rtmr1", "rtmr2")}
+    lines = "".join(f'{name} = "{value}"\n' for name, value in registers.items())
+    (tmp_path / "policy.toml").write_text(f"[[tdx.launches]]\n{lines}")
+    result = run(*base, "--collateral", str(collateral), "--policy", str(tmp_path / "policy.toml"))
     assert result.exit_code == code, result.stdout
     assert outcomes(result)["tcb status"] == status
 

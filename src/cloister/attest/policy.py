@@ -18,8 +18,15 @@
     [snp]                         # and [tdx], [gpu]: what the verifiers of that evidence can be asked for
     measurements = ["…"]
 
-What is not in the file keeps its default, and every default is strict. No file can accept the software attester, which
-proves nothing: only `--allow-software-tee`, where the client is started, can.
+    [[tdx.launches]]              # registers that are accepted together
+    mrtd = "…"
+    rtmr0 = "…"
+    rtmr1 = "…"
+    rtmr2 = "…"
+
+What is not in the file keeps its default, and every default is strict: what is laxer is named in the file, and
+`cloister verify` shows it. No file can accept the software attester, which proves nothing: only `--allow-software-tee`,
+where the client is started, can.
 """
 
 from __future__ import annotations
@@ -78,6 +85,7 @@ class _Demands(Struct, frozen=True):
 
 class _Rules(_Demands, frozen=True, forbid_unknown_fields=True):
     gpu_keys: str | None = None
+    snp_revocation_lists: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
     log: LogRules | None = None
     sigstore: SigstoreRules | None = None
 
@@ -88,6 +96,8 @@ class Policy(_Demands, frozen=True):
     release: ReleaseTrust = ReleaseTrust()
     gpu_keys: bytes | None = None
     """The JWKS that signs GPU tokens (file `gpu_keys`): without it a token cannot be checked, and nothing passes."""
+    snp_revocation_lists: tuple[bytes, ...] = ()
+    """AMD's revocation lists (files), for nodes that bring none along."""
     allow_software_tee: bool = False
     """Accept a node that proves nothing, for development. Only then may its log's key be learnt on first use."""
 
@@ -95,6 +105,15 @@ class Policy(_Demands, frozen=True):
     def names_releases(self) -> bool:
         """Whether it says which software is acceptable, in any of the three ways."""
         return bool(self.measurements or self.release.logs or self.release.sigstore)
+
+    def relaxations(self) -> tuple[str, ...]:
+        """Everything this policy lets go that the default does not, by name."""
+        return (
+            *(["--allow-software-tee"] if self.allow_software_tee else ()),
+            *(f"accept_missing_layers {layer}" for layer in self.accept_missing_layers),
+            *(f"snp.{name}" for name in self.snp.relaxations()),
+            *(f"tdx.{name}" for name in self.tdx.relaxations()),
+        )
 
 
 def load_policy(policy: Policy | Path | str | None, *, allow_software_tee: bool = False) -> Policy:
@@ -120,6 +139,7 @@ def read_policy(path: Path) -> Policy:
         **{name: getattr(rules, name) for name in _Demands.__struct_fields__},
         release=_release(rules, path.parent),
         gpu_keys=None if rules.gpu_keys is None else _read(path.parent / rules.gpu_keys),
+        snp_revocation_lists=tuple(_read(path.parent / name) for name in rules.snp_revocation_lists),
     )
     # A mistyped key should be found when the policy is read, not when a node is.
     policy.release.log_keys(), policy.release.witness_keys()

@@ -146,8 +146,9 @@ def check(
 ) -> None:
     """Check evidence from files: no network, no clock but --at.
 
-    Exit code: 0 all that was asked for holds, 1 a check failed, 3 something could not be checked, 2 wrong use or
-    unreadable input. What nobody asked for is shown as skipped.
+    Without a policy that says what must have started, nothing passes (3). Exit code: 0 all that was asked for holds,
+    1 a check failed, 3 something could not be checked, 2 wrong use or unreadable input. What nobody asked for, and what
+    the policy lets go, is shown as skipped.
 
     Examples:
 
