@@ -29,6 +29,7 @@ quorum = 1
 trusted_root = "root.json"
 identity = "release@log.example"
 issuer = "https://issuer.example"
+repository = "https://git.example/cloister"
 
 [snp]
 measurements = ["{"cd" * 48}"]
@@ -61,6 +62,7 @@ def test_a_whole_file_becomes_a_policy(tmp_path: Path) -> None:
     assert policy.release.logs == (LOG,) and policy.release.witnesses == (WITNESS,) and policy.release.needed == 1
     assert policy.release.sigstore is not None
     assert policy.release.sigstore.trusted_root == b"{}" and policy.release.sigstore.identity == "release@log.example"
+    assert policy.release.sigstore.pins == {"repository": "https://git.example/cloister", "ref": "", "workflow": ""}
     assert policy.gpu_keys == b'{"keys": []}' and policy.gpu.min_gpus == 8
     assert policy.snp.measurements == ("cd" * 48,) and policy.snp.minimum_tcb.snp == 24
     assert [launch.mrtd for launch in policy.tdx.launches] == ["ef" * 48]
@@ -117,6 +119,7 @@ def test_only_a_flag_accepts_the_software_attester(tmp_path: Path) -> None:
         (f'[log]\nlogs = ["{LOG}"]\nwitnesses = ["{WITNESS}"]\nquorum = 2', "quorum"),
         ('[sigstore]\ntrusted_root = "root.json"\nidentity = ""\nissuer = "x"', "identity"),
         ('[sigstore]\ntrusted_root = "missing.json"\nidentity = "x"\nissuer = "x"', "missing.json"),
+        ('[sigstore]\ntrusted_root = "root.json"\nidentity = "x"\nissuer = "x"\nref = ""', "ref"),
         ('gpu_keys = "missing.json"', "missing.json"),
     ],
 )

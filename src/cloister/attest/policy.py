@@ -14,6 +14,7 @@
     trusted_root = "trusted_root.json"
     identity = "release@example.com"
     issuer = "https://accounts.example.com"
+    repository = "https://git.example.com/cloister"    # repository, ref, workflow: compared if given
 
     [snp]                         # and [tdx], [gpu]: what the verifiers of that evidence can be asked for
     measurements = ["…"]
@@ -66,6 +67,9 @@ class SigstoreRules(Struct, frozen=True, forbid_unknown_fields=True):
     trusted_root: str
     identity: Annotated[str, Meta(min_length=1)]
     issuer: Annotated[str, Meta(min_length=1)]
+    repository: Annotated[str, Meta(min_length=1)] | None = None
+    ref: Annotated[str, Meta(min_length=1)] | None = None
+    workflow: Annotated[str, Meta(min_length=1)] | None = None
 
 
 class _Demands(Struct, frozen=True):
@@ -149,8 +153,8 @@ def read_policy(path: Path) -> Policy:
 def _release(rules: _Rules, folder: Path) -> ReleaseTrust:
     known: dict[str, Any] = msgspec.structs.asdict(rules.log) if rules.log else {}
     if (signers := rules.sigstore) is not None:
-        root = _read(folder / signers.trusted_root)
-        known["sigstore"] = SigstoreTrust(trusted_root=root, identity=signers.identity, issuer=signers.issuer)
+        given = {name: value for name, value in msgspec.structs.asdict(signers).items() if value is not None}
+        known["sigstore"] = SigstoreTrust(**given | {"trusted_root": _read(folder / signers.trusted_root)})
     return ReleaseTrust(**known)
 
 

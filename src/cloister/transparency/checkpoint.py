@@ -77,6 +77,16 @@ class SigstoreTrust(Struct, frozen=True, forbid_unknown_fields=True):
     """The signer: an e-mail address or a workflow's address, exactly."""
     issuer: str
     """Who vouched for the identity: the OIDC issuer's address, exactly."""
+    repository: str = ""
+    """The source repository's address, exactly; "" asks nothing. An identity may build from any of its repositories."""
+    ref: str = ""
+    """The branch or tag it was built from (`refs/tags/v1.2`), exactly."""
+    workflow: str = ""
+    """The build's own definition: its file's address with `@` and its ref, exactly."""
+
+    @property
+    def pins(self) -> dict[str, str]:
+        return {"repository": self.repository, "ref": self.ref, "workflow": self.workflow}
 
 
 class ReleaseTrust(Struct, frozen=True, forbid_unknown_fields=True):
