@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
+from cloister.attest.nitro import verify_nitro
 from cloister.attest.snp import verify as snp_verify
 from cloister.cli.attest import read_time, unpack
 from cloister.errors import SetupError
 from tests.attest import snp_maker as maker
+from tests.attest.nitro_maker import NOW, PCRS, Hypervisor
 from tests.attest.snp_maker import AT, Chip, table
 from tests.cli.conftest import Run
 
@@ -187,6 +189,7 @@ def test_a_policy_that_cannot_be_used_is_refused(check: Run, files: Path, text: 
         (["--at", "tomorrow"], "setup_error"),
         (["--at", "9" * 40], "setup_error"),
         (["--kind", "sgx"], "setup_error"),
+        (["--user-data", "00"], "setup_error"),
         (["--evidence", "nowhere"], "setup_error"),
         (["--certs", "nowhere"], "setup_error"),
         (["--collateral", "nowhere"], "setup_error"),
@@ -203,7 +206,7 @@ def test_wrong_use_is_told_and_exits_with_2(check: Run, arguments: list[str], co
 
 
 @pytest.mark.parametrize("content", [b"hello", b"\x07" * 5000, b"[[[", bytes(1184), b"00" * 600])
-@pytest.mark.parametrize("kind", ["snp", "tdx", "nvidia"])
+@pytest.mark.parametrize("kind", ["snp", "tdx", "nitro", "nvidia"])
 def test_evidence_that_is_none_is_an_error_and_not_a_verdict(run: Run, files: Path, kind: str, content: bytes) -> None:
     (files / "bad").write_bytes(content)
     result = run("attest", "check", "--kind", kind, "--evidence", str(files / "bad"), "--json")
@@ -233,6 +236,20 @@ def test_times() -> None:
     assert read_time(None).tzinfo is not None
     with pytest.raises(SetupError):
         read_time("")
+
+
+def test_a_nitro_document(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hypervisor = Hypervisor()
+    monkeypatch.setitem(verify_nitro.__kwdefaults__, "roots", hypervisor.roots)
+    (tmp_path / "document").write_bytes(base64.b64encode(hypervisor.document()))
+    pcrs = "".join(f'pcr{index} = "{PCRS[index].hex()}"\n' for index in (0, 1, 2))
+    (tmp_path / "policy.toml").write_text(f"[[nitro.enclaves]]\n{pcrs}")
+    base = ["attest", "check", "--kind", "nitro", "--evidence", str(tmp_path / "document"), "--at", NOW.isoformat()]
+    assert run(*base).exit_code == 3
+    base += ["--policy", str(tmp_path / "policy.toml")]
+    nonce, data = b"nonce".hex(), b"user data".hex()
+    assert run(*base, "--nonce", nonce, "--user-data", data).exit_code == 0
+    assert run(*base, "--nonce", "00").exit_code == run(*base, "--user-data", "00").exit_code == 1
 
 
 # Real evidence.

@@ -84,7 +84,7 @@ def read_policy_table(path: Path | None, names: Sequence[str], kind: type[_Polic
     except (ValueError, RecursionError):
         raise SetupError("The policy is not valid TOML.", hint=f"Look at {path}.") from None
     # A name nobody knows may be a mistyped demand, and what is not demanded is not checked.
-    strange = set(tables) - {*Policy.__struct_fields__, "log", "sigstore", "sev-snp", "nvidia"}
+    strange = set(tables) - {*Policy.__struct_fields__, "log", "sigstore", "sev-snp", "nvidia", "nitro"}
     if strange:
         raise SetupError(f"The policy has a part nobody knows: {', '.join(sorted(strange))}.", hint=f"Look at {path}.")
     given = [name for name in names if name in tables]
@@ -98,19 +98,19 @@ def read_policy_table(path: Path | None, names: Sequence[str], kind: type[_Polic
 
 FAILED, WRONG_USE, INCOMPLETE = 1, 2, 3
 _REPORT_DATA_BYTES = 64
-_KINDS = {"snp": "snp", "sev-snp": "snp", "tdx": "tdx", "nvidia": "nvidia", "gpu": "nvidia"}
+_KINDS = {"snp": "snp", "sev-snp": "snp", "tdx": "tdx", "nvidia": "nvidia", "gpu": "nvidia", "nitro": "nitro"}
 
-attest = typer.Typer(no_args_is_help=True, help="Attestation evidence of SEV-SNP, TDX and NVIDIA GPUs.")
+attest = typer.Typer(no_args_is_help=True, help="Attestation evidence of SEV-SNP, TDX, Nitro enclaves and NVIDIA GPUs.")
 
 
 @attest.callback()
 def _group() -> None:
-    """Attestation evidence of SEV-SNP, TDX and NVIDIA GPUs."""
+    """Attestation evidence of SEV-SNP, TDX, Nitro enclaves and NVIDIA GPUs."""
 
 
 @attest.command("check")
 def check(
-    kind: Annotated[str, typer.Option(metavar="snp|tdx|nvidia", help="Whose evidence it is.")],
+    kind: Annotated[str, typer.Option(metavar="snp|tdx|nitro|nvidia", help="Whose evidence it is.")],
     evidence: Annotated[
         Path,
         typer.Option(
@@ -136,11 +136,13 @@ def check(
             metavar="HEX", help="What the evidence must answer. snp, tdx: the report data, zeros at its end left out."
         ),
     ] = None,
+    user_data: Annotated[str | None, typer.Option(metavar="HEX", help="nitro: the user data it must carry.")] = None,
     at: Annotated[
         str | None, typer.Option(metavar="TIME", help="ISO 8601 or Unix seconds.", show_default="now")
     ] = None,
     policy: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What is demanded: TOML with a table named snp, tdx or gpu.")
+        Path | None,
+        typer.Option(metavar="FILE", help="What is demanded: TOML with a table snp, tdx, nitro or gpu."),
     ] = None,
     as_json: AsJsonTable = False,
 ) -> None:
@@ -156,6 +158,8 @@ def check(
 
       cloister attest check --kind tdx --evidence quote.bin --collateral collateral.json --nonce 00ff… --json
 
+      cloister attest check --kind nitro --evidence document.bin --nonce 00ff… --policy policy.toml
+
       cloister attest check --kind nvidia --evidence gpus.json --nonce 931d… --policy policy.toml
 
       cloister attest check --kind nvidia --evidence token.json --certs jwks.json --at 2026-03-01T12:00:00Z
@@ -163,7 +167,7 @@ def check(
     try:
         moment = read_time(at)
         files = _certificate_files(certs, more_certs)
-        verdict = _verify(kind, evidence, files, collateral, nonce, moment, policy)
+        verdict = _verify(kind, evidence, files, collateral, nonce, user_data, moment, policy)
     except CloisterError as wrong:
         _report_error(wrong, as_json)
         raise typer.Exit(WRONG_USE) from None
@@ -188,16 +192,27 @@ def _verify(
     certificates: list[bytes],
     collateral: Path | None,
     nonce: str | None,
+    user_data: str | None,
     at: datetime,
     policy: Path | None,
 ) -> Verdict:
     if kind not in _KINDS:
-        raise SetupError(f"Evidence of kind {kind!r} is not known.", hint="--kind takes snp, tdx or nvidia.")
+        raise SetupError(f"Evidence of kind {kind!r} is not known.", hint="--kind takes snp, tdx, nitro or nvidia.")
+    if user_data is not None and kind != "nitro":
+        raise SetupError(
+            "--user-data is for Nitro documents.", hint="Others carry it within their report data: --nonce."
+        )
     data = read_file(evidence)
     beside = read_file(collateral) if collateral else None
     asked = read_nonce(nonce) if nonce is not None else None
     if _KINDS[kind] == "nvidia":
         return _verify_gpus(data, certificates, asked, at, policy)
+    if kind == "nitro":
+        from cloister.attest.nitro import NitroPolicy, verify_nitro
+
+        carried = None if user_data is None else read_nonce(user_data)
+        rules = read_policy_table(policy, ("nitro",), NitroPolicy)
+        return verify_nitro(unpack(data), at=at, policy=rules, nonce=asked, user_data=carried)
     if _KINDS[kind] == "tdx":
         from cloister.attest.tdx import TdxPolicy, verify_tdx
 
