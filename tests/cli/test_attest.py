@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from cloister.attest.nitro import verify_nitro
 from cloister.attest.snp import verify as snp_verify
 from cloister.cli.attest import read_time, unpack
 from cloister.errors import SetupError
+from tests.attest import snp_maker
 from tests.attest import snp_maker as maker
 from tests.attest.nitro_maker import NOW, PCRS, Hypervisor
 from tests.attest.snp_maker import AT, Chip, table
@@ -128,6 +130,35 @@ def test_evidence_comes_in_many_forms(check: Run, chip: Chip, files: Path, form:
     certs = () if form == "with table" else ("vcek", "ask", "ark")
     result = check("--json", evidence="other", certs=certs)
     assert result.exit_code == 0, result.stdout
+
+
+@pytest.mark.parametrize("maker", ["GCP", "Tinfoil"])
+def test_evidence_comes_in_other_peoples_envelopes(check: Run, chip: Chip, files: Path, maker: str) -> None:
+    packed = [base64.b64encode(each).decode() for each in (chip.report(), table({snp_maker.VCEK: chip.leaf()}))]
+    body = base64.b64encode(gzip.compress(chip.report())).decode()
+    envelopes = {
+        "GCP": {"sevSnpAttestation": {"report": packed[0], "auxBlob": packed[1]}, "challenge": "c"},
+        "Tinfoil": {
+            "enclaveAttestationReport": {"format": "https://tinfoil.sh/predicate/sev-snp-guest/v2", "body": body},
+            "vcek": base64.b64encode(chip.leaf()).decode(),
+            "domain": "node.example",
+        },
+    }
+    (files / "envelope").write_text(json.dumps(envelopes[maker], indent=2))
+    result = check("--json", evidence="envelope", certs=("ask", "ark"))
+    assert result.exit_code == 0, result.stdout
+    assert f"{maker}'s envelope; not checked" in result.stderr
+    wrong = check("--kind", "tdx", "--json", evidence="envelope", certs=())
+    assert wrong.exit_code == 2 and "of kind snp, not tdx" in document(wrong)["error"]["message"]
+
+
+@pytest.mark.parametrize("content", [b'{\n  "hello": 1}', b'{"attestation_report": {"version": 2}}', b"eyJh.eyJp.c2ln"])
+@pytest.mark.parametrize("kind", ["snp", "tdx"])
+def test_envelopes_that_hold_no_report_are_named(run: Run, files: Path, kind: str, content: bytes) -> None:
+    (files / "bad").write_bytes(content)
+    error = document(run("attest", "check", "--kind", kind, "--evidence", str(files / "bad"), "--json"))["error"]
+    assert error["code"] == "evidence_invalid" and error["hint"]
+    assert "version" not in error["message"]
 
 
 def test_several_files_may_follow_one_certs(run: Run, files: Path) -> None:

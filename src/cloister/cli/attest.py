@@ -115,7 +115,8 @@ def check(
         Path,
         typer.Option(
             metavar="FILE",
-            help="Report or quote: binary, hex or base64. For nvidia also JSON of several reports, or a token.",
+            help="Report or quote: binary, hex, base64, or in the JSON of dstack, CoCo, GCP or Tinfoil. "
+            "For nvidia also JSON of several reports, or a token.",
         ),
     ],
     certs: Annotated[
@@ -207,26 +208,42 @@ def _verify(
     asked = read_nonce(nonce) if nonce is not None else None
     if _KINDS[kind] == "nvidia":
         return _verify_gpus(data, certificates, asked, at, policy)
+    data, inside = _opened(_KINDS[kind], data)
     if kind == "nitro":
         from cloister.attest.nitro import NitroPolicy, verify_nitro
 
         carried = None if user_data is None else read_nonce(user_data)
         rules = read_policy_table(policy, ("nitro",), NitroPolicy)
-        return verify_nitro(unpack(data), at=at, policy=rules, nonce=asked, user_data=carried)
+        return verify_nitro(data, at=at, policy=rules, nonce=asked, user_data=carried)
     if _KINDS[kind] == "tdx":
         from cloister.attest.tdx import TdxPolicy, verify_tdx
 
         if certificates:
             typer.echo("Note: a TDX quote brings its certificates; --certs was not used.", err=True)
         tdx = read_policy_table(policy, ("tdx",), TdxPolicy)
-        return verify_tdx(unpack(data), beside, at=at, policy=tdx, report_data=_report_data(asked))
+        return verify_tdx(data, beside, at=at, policy=tdx, report_data=_report_data(asked))
     from cloister.attest.snp import SnpPolicy, verify_snp
     from cloister.attest.snp.report import unwrap_report
 
-    report, table = unwrap_report(unpack(data))
-    pieces = [*map(unpack, certificates), table, *([unpack(beside)] if beside else [])]
+    report, table = unwrap_report(data)
+    pieces = [*map(unpack, certificates), *inside, table, *([unpack(beside)] if beside else [])]
     snp = read_policy_table(policy, ("snp", "sev-snp"), SnpPolicy)
     return verify_snp(report, pieces, at=at, policy=snp, report_data=_report_data(asked))
+
+
+def _opened(kind: str, data: bytes) -> tuple[bytes, tuple[bytes, ...]]:
+    """The evidence, and certificates that came in the same envelope; says what else was there and is not checked."""
+    from cloister.attest.envelope import open_envelope
+
+    envelope = open_envelope(data)
+    if envelope is None:
+        return unpack(data), ()
+    if envelope.kind != kind:
+        raise SetupError(f"This is {envelope.maker}'s envelope of evidence of kind {envelope.kind}, not {kind}.")
+    if envelope.beside:
+        names = ", ".join(envelope.beside)
+        typer.echo(f"Note: {envelope.maker}'s envelope; not checked: {names}.", err=True)
+    return envelope.report, envelope.certificates
 
 
 def _verify_gpus(
