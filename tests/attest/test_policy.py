@@ -15,6 +15,7 @@ WHOLE = f"""
 tees = ["sev-snp"]
 measurements = ["{RELEASE}"]
 max_age_s = 60
+minimum_version = "1.2"
 require_gpu = true
 accept_missing_layers = ["landlock"]
 gpu_keys = "jwks.json"
@@ -24,6 +25,7 @@ snp_revocation_lists = ["milan.crl"]
 logs = ["{LOG}"]
 witnesses = ["{WITNESS}"]
 quorum = 1
+max_checkpoint_age_s = 1e6
 
 [sigstore]
 trusted_root = "root.json"
@@ -67,7 +69,10 @@ def test_a_whole_file_becomes_a_policy(tmp_path: Path) -> None:
     assert policy.snp.measurements == ("cd" * 48,) and policy.snp.minimum_tcb.snp == 24
     assert [launch.mrtd for launch in policy.tdx.launches] == ["ef" * 48]
     assert policy.snp_revocation_lists == (b"a list",)
-    assert policy.relaxations() == ("accept_missing_layers landlock", "tdx.launches rtmr0 any")
+    assert policy.release.minimum_version == "1.2" and policy.release.max_checkpoint_age_s == 1e6
+    assert policy.relaxations() == (
+        *("accept_missing_layers landlock", "tdx.launches rtmr0 any", "log.max_checkpoint_age_s 1000000"),
+    )
     assert policy.names_releases and not policy.allow_software_tee
 
 
@@ -81,6 +86,10 @@ def test_what_is_not_said_keeps_the_strict_default(tmp_path: Path) -> None:
 def test_witnesses_without_a_quorum_must_all_have_signed(tmp_path: Path) -> None:
     path = written(tmp_path, f'[log]\nlogs = ["{LOG}"]\nwitnesses = ["{WITNESS}"]\n')
     assert read_policy(path).release.needed == 1
+
+
+def test_a_log_that_nobody_witnesses_is_a_relaxation(tmp_path: Path) -> None:
+    assert read_policy(written(tmp_path, f'[log]\nlogs = ["{LOG}"]\n')).relaxations() == ("log without witnesses",)
 
 
 def test_only_a_flag_accepts_the_software_attester(tmp_path: Path) -> None:
@@ -120,6 +129,9 @@ def test_only_a_flag_accepts_the_software_attester(tmp_path: Path) -> None:
         ('[sigstore]\ntrusted_root = "root.json"\nidentity = ""\nissuer = "x"', "identity"),
         ('[sigstore]\ntrusted_root = "missing.json"\nidentity = "x"\nissuer = "x"', "missing.json"),
         ('[sigstore]\ntrusted_root = "root.json"\nidentity = "x"\nissuer = "x"\nref = ""', "ref"),
+        ('minimum_version = "1.2"', "minimum_version"),
+        (f'minimum_version = "1.2rc1"\n[log]\nlogs = ["{LOG}"]', "minimum_version"),
+        (f'[log]\nlogs = ["{LOG}"]\nmax_checkpoint_age_s = 0', "max_checkpoint_age_s"),
         ('gpu_keys = "missing.json"', "missing.json"),
     ],
 )

@@ -23,7 +23,7 @@ from cloister.transparency.checkpoint import ReleaseTrust, SigstoreTrust
 from cloister.transparency.manifest import measurement
 from cloister.transparency.proof import ReleaseProof, verify_release
 from cloister.transparency.sigstore_bundle import MAX_BUNDLE_BYTES, _names, signer_policy, verify_sigstore
-from tests.transparency.node import manifest
+from tests.transparency.node import NOON, manifest
 
 IDENTITY = (
     "https://github.com/sigstore-conformance/extremely-dangerous-public-oidc-beacon/.github/workflows/"
@@ -234,5 +234,5 @@ def test_a_statement_in_an_envelope_is_read_only_after_the_package_verified_it(
 def test_a_release_may_be_proved_by_a_bundle_where_that_is_trusted(shared: Path) -> None:
     bundle, trust = vector(shared, GOOD[0])
     proof = ReleaseProof(manifest=manifest(1), sigstore=json.dumps(bundle).encode())
-    verdict = verify_release(proof, measurement(manifest(1)), trusted=ReleaseTrust(sigstore=trust), seen=None)
+    verdict = verify_release(proof, measurement(manifest(1)), at=NOON, trusted=ReleaseTrust(sigstore=trust), seen=None)
     assert [check.name for check in verdict.broken] == ["sigstore bundle"]  # the bundle signs another artifact

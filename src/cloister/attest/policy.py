@@ -2,6 +2,7 @@
 
     tees = ["sev-snp", "tdx"]
     measurements = ["…"]          # releases accepted by name: SHA-256 of their manifests
+    minimum_version = "1.2"       # of releases in a log, or signed through Sigstore
     max_age_s = 3600              # verify again after this long
     require_gpu = false
 
@@ -44,7 +45,8 @@ from cloister.attest.snp import SnpPolicy
 from cloister.attest.tdx import TdxPolicy
 from cloister.errors import SetupError
 from cloister.files import read_bounded
-from cloister.transparency.checkpoint import ReleaseTrust, SigstoreTrust
+from cloister.transparency.checkpoint import USUAL_CHECKPOINT_AGE_S, ReleaseTrust, SigstoreTrust
+from cloister.transparency.freshness import order_of
 
 MAX_FILE_BYTES = 4 << 20
 DEFAULT_MAX_AGE_S = 3600.0
@@ -59,6 +61,8 @@ class LogRules(Struct, frozen=True, forbid_unknown_fields=True):
     logs: Annotated[tuple[str, ...], Meta(min_length=1)]
     witnesses: tuple[str, ...] = ()
     quorum: Annotated[int, Meta(ge=0)] | None = None
+    max_checkpoint_age_s: Annotated[float, Meta(gt=0, le=366 * 24 * 3600)] = USUAL_CHECKPOINT_AGE_S
+    """How long ago the witnesses may have signed: as long can a revocation be held back."""
 
 
 class SigstoreRules(Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,6 +96,7 @@ class _Rules(_Demands, frozen=True, forbid_unknown_fields=True):
     snp_revocation_lists: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
     log: LogRules | None = None
     sigstore: SigstoreRules | None = None
+    minimum_version: str | None = None
 
 
 class Policy(_Demands, frozen=True):
@@ -117,7 +122,15 @@ class Policy(_Demands, frozen=True):
             *(f"accept_missing_layers {layer}" for layer in self.accept_missing_layers),
             *(f"snp.{name}" for name in self.snp.relaxations()),
             *(f"tdx.{name}" for name in self.tdx.relaxations()),
+            *self._about_logs(),
         )
+
+    def _about_logs(self) -> tuple[str, ...]:
+        """A log that nobody witnesses may show each client another past, and an old one for ever."""
+        trusted = self.release
+        alone = ["log without witnesses"] if trusted.logs and not trusted.needed else []
+        older = trusted.max_checkpoint_age_s > USUAL_CHECKPOINT_AGE_S
+        return (*alone, *([f"log.max_checkpoint_age_s {trusted.max_checkpoint_age_s:.0f}"] if older else []))
 
 
 def load_policy(policy: Policy | Path | str | None, *, allow_software_tee: bool = False) -> Policy:
@@ -155,6 +168,12 @@ def _release(rules: _Rules, folder: Path) -> ReleaseTrust:
     if (signers := rules.sigstore) is not None:
         given = {name: value for name, value in msgspec.structs.asdict(signers).items() if value is not None}
         known["sigstore"] = SigstoreTrust(**given | {"trusted_root": _read(folder / signers.trusted_root)})
+    if rules.minimum_version is not None:
+        if not known:
+            raise SetupError("minimum_version needs [log] or [sigstore]: a measurement alone names no version.")
+        if order_of(rules.minimum_version) is None:
+            raise SetupError("The policy's minimum_version is not numbers and dots.", hint="Like: 1.2.0")
+        known["minimum_version"] = rules.minimum_version
     return ReleaseTrust(**known)
 
 

@@ -89,6 +89,9 @@ class SigstoreTrust(Struct, frozen=True, forbid_unknown_fields=True):
         return {"repository": self.repository, "ref": self.ref, "workflow": self.workflow}
 
 
+USUAL_CHECKPOINT_AGE_S = 7 * 24 * 3600.0
+
+
 class ReleaseTrust(Struct, frozen=True, forbid_unknown_fields=True):
     """Keys are C2SP verifier keys, `name+hash+base64`."""
 
@@ -97,6 +100,10 @@ class ReleaseTrust(Struct, frozen=True, forbid_unknown_fields=True):
     quorum: int | None = None
     """How many of the witnesses must have signed; unless said otherwise, all of them."""
     sigstore: SigstoreTrust | None = None
+    max_checkpoint_age_s: float = USUAL_CHECKPOINT_AGE_S
+    """How long ago the quorum of witnesses may have signed. More than usual is a relaxation."""
+    minimum_version: str = ""
+    """The oldest release that is accepted, however it is shown to be public."""
 
     @property
     def needed(self) -> int:
