@@ -293,7 +293,7 @@ def test_a_guest_nobody_named_is_not_accepted(chip: Chip) -> None:
         ("Genoa", None, {"microcode": 0x55}),
         ("Genoa", (0x19, 0x11, 2), {"microcode": 0x50}),
         ("Turin", None, {"snp": 3}),
-        ("Turin", None, {"microcode": 0x4F}),
+        ("Turin", None, {"microcode": 0x50}),
     ],
 )
 def test_patch_levels_amd_calls_vulnerable_fail_unless_let_go(product: Product, cpuid: Any, change: Any) -> None:
@@ -304,6 +304,13 @@ def test_patch_levels_amd_calls_vulnerable_fail_unless_let_go(product: Product, 
     ((part, level),) = change.items()
     patched = Chip(product, tcb=TCB | {part: level + 1})
     assert verify(patched, patched.report(**({"cpuid": bytes(cpuid)} if cpuid else {}))).passed
+
+
+def test_microcode_of_another_processor_is_not_held_against_a_number_it_never_had() -> None:
+    dense = Chip("Turin", tcb=TCB | {"microcode": 0x20})
+    assert verify(dense, dense.report(cpuid=bytes([0x1A, 0x11, 0]))).passed
+    older = Chip("Milan", tcb=TCB | {"microcode": 0x44})
+    assert verify(older, older.report(2)).passed
 
 
 @pytest.mark.parametrize("product", PRODUCTS)

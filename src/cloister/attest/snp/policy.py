@@ -22,7 +22,7 @@ _FLOORS: Final[Mapping[Product, Tcb]] = MappingProxyType(
     {
         "Milan": Tcb(snp=0x18),  # AMD-SB-3019
         "Genoa": Tcb(snp=0x1B),  # AMD-SB-3020
-        "Turin": Tcb(snp=0x04, microcode=0x50),  # AMD-SB-3020
+        "Turin": Tcb(snp=0x04),  # AMD-SB-3020
     }
 )
 _MICROCODE: Final[Mapping[tuple[int, int, int], int]] = MappingProxyType(
@@ -30,9 +30,11 @@ _MICROCODE: Final[Mapping[tuple[int, int, int], int]] = MappingProxyType(
         (0x19, 0x01, 1): 0xDB,  # Milan, AMD-SB-3019
         (0x19, 0x11, 1): 0x56,  # Genoa, AMD-SB-3027
         (0x19, 0x11, 2): 0x51,  # Genoa-X, AMD-SB-3027
+        (0x1A, 0x02, 1): 0x51,  # Turin, AMD-SB-3027
     }
 )
-"""Microcode is numbered apart for each family, model and stepping, which reports name since version 3."""
+"""Microcode is numbered apart for each family, model and stepping, which reports name since version 3. Processors that
+are not here have a floor of firmware only."""
 
 
 def shipped_floor(report: Report, product: Product) -> Tcb:
