@@ -4,7 +4,7 @@ BIN := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup runtime python serve check test test-all lint bench clean
+.PHONY: help setup runtime python mpc serve check test test-all lint bench clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -19,6 +19,9 @@ python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "Cloister needs Python 3.11 or newer, and '$(PYTHON)' is not that ($$($(PYTHON) --version 2>&1 | head -n 1))." >&2; \
 	  echo "Install one, or name one you have: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12" >&2; exit 1; }
+
+mpc: python ## add what the level mpc needs (Python 3.11, Linux x86-64); then serve as before
+	@$(PYTHON) scripts/setup.py --mpc
 
 serve: runtime ## serve the default model on http://127.0.0.1:8000 (ARGS="--port … --model …")
 	@$(BIN)/cloister serve $(ARGS)

@@ -29,13 +29,18 @@ import cloister.forkserver.process, cloister.gateway.process, cloister.sealed_ap
 compile thousands of modules that nobody imports, which takes half of the time)."""
 
 
+KINDS = {"runtime": "", "mpc": "what the level mpc needs", "test": "what tests need"}
+"""Each includes those before it."""
+
+
 class SetupFailed(Exception):
     """What to tell the user, whole."""
 
 
 def main(arguments: list[str]) -> int:
-    extras = "test,mpc" if "--test" in arguments else ""
-    stamp, wanted = VENV / f".installed-{'test' if extras else 'runtime'}", wanted_stamp()
+    """`--mpc`: also what the level `mpc` needs; `--test`: also what tests need, that included."""
+    which = next((word for word in KINDS if f"--{word}" in arguments), "runtime")
+    stamp, wanted = VENV / f".installed-{which}", wanted_stamp()
     if is_stamped(stamp, wanted):
         return 0
     try:
@@ -43,9 +48,9 @@ def main(arguments: list[str]) -> int:
         with (VENV / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not is_stamped(stamp, wanted):
-                install(extras)
-                for done in {".installed-runtime", stamp.name}:
-                    (VENV / done).write_text(wanted)
+                install(which)
+                for done in list(KINDS)[: list(KINDS).index(which) + 1]:
+                    (VENV / f".installed-{done}").write_text(wanted)
     except SetupFailed as failure:
         print(f"\n{failure}", file=sys.stderr)
         return 1
@@ -58,7 +63,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def install(extras: str) -> None:
+def install(which: str) -> None:
     check_machine()
     # An interrupted set-up leaves a venv that works; one made by another Python does not.
     if not PYTHON.exists() or run(str(PYTHON), "-m", "pip", "--version").returncode:
@@ -75,8 +80,9 @@ def install(extras: str) -> None:
     with subprocess.Popen([str(PYTHON), "-c", FIRST_USE], cwd=ROOT) as conversion:
         if not any(shutil.which(compiler) for compiler in ("cc", "gcc", "clang")):
             pip("a C compiler (none is on PATH)", "-c", str(CONSTRAINTS), "ziglang")
-        if extras:
-            pip("what tests need", "-c", str(CONSTRAINTS), "-e", f"{ROOT}[{extras}]")
+        if which != "runtime":
+            # Editable as before: without -e, pip would put a copy in the place of this checkout's code.
+            pip(KINDS[which], "-c", str(CONSTRAINTS), "-e", f"{ROOT}[{'mpc' if which == 'mpc' else 'test,mpc'}]")
     if conversion.returncode:
         raise SetupFailed("The default model could not be converted; the reason is above.")
 

@@ -43,6 +43,12 @@ class Command:
     def children(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
+    def child(self, role: str) -> psutil.Process:
+        """The one process of this role: the first of its line, should it have gone into a namespace."""
+        mine = [one for one in self.children() if is_a(one, role)]
+        [found] = [one for one in mine if one.parent() not in mine]
+        return found
+
     def stop(self) -> int:
         """Ask it to end as Ctrl-C would; its exit status."""
         if self.process.poll() is None:
@@ -53,6 +59,14 @@ class Command:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             raise
+
+
+def is_a(process: psutil.Process, role: str) -> bool:
+    """Whether it is alive and was forked for this role."""
+    try:
+        return process.cmdline()[:1] == [f"cloister {role}"] and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 class Server(Command):

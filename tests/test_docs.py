@@ -1,11 +1,17 @@
-"""What the documents name exists: files, links, and one request's walk in few steps."""
+"""What the documents name exists: files, links, commands with their options, and one request's walk in few steps."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+
+from cloister.cli import app
+from tests.doc_blocks import commands_of
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "cloister"
@@ -44,3 +50,30 @@ def test_ten_questions_are_answered_by_one_place_each() -> None:
     rows = re.findall(r"^\| (.+\?) \| `([\w/.]+)`", text, re.MULTILINE)
     assert len(rows) == 10
     assert all((SOURCE / place).exists() for _, place in rows)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_and_their_options_exist(document: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for line in commands_of(document):
+        program, *words = shlex.split(line, comments=True)
+        if program == "make":
+            assert re.search(rf"^{words[0]}:", makefile, re.MULTILINE), line
+        elif program == "cloister":
+            unknown = _unknown_options(typer.main.get_command(app), words)
+            assert not unknown, f"{line}: {unknown}"
+
+
+def _unknown_options(command: Any, words: list[str]) -> list[str]:
+    """Options of the command line that the command it names does not have."""
+    while hasattr(command, "commands"):
+        assert words and words[0] in command.commands, f"there is no command {words[:1]}"
+        command = command.commands[words[0]]
+        words = words[1:]
+    known = {option for parameter in command.params for option in parameter.opts}
+    return [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
+
+
+def test_a_command_that_does_not_exist_is_noticed() -> None:
+    assert _unknown_options(typer.main.get_command(app), ["serve", "--no-such", "--port", "1"]) == ["--no-such"]
+    assert len(commands_of(ROOT / "docs" / "client.md")) >= 2 and len(commands_of(ROOT / "docs" / "mpc.md")) >= 5

@@ -1,4 +1,4 @@
-from cloister.fairness import ServiceMeter
+from cloister.fairness import CREDIT, ServiceMeter
 
 
 def test_outputs_weigh_twice_inputs():
@@ -8,17 +8,33 @@ def test_outputs_weigh_twice_inputs():
     assert meter.served("a") == 16
 
 
-def test_a_newcomer_starts_at_the_least_served():
+def test_a_newcomer_starts_a_short_prompt_behind_the_least_served():
     meter = ServiceMeter()
     for tenant in ("a", "b"):
         meter.arrive(tenant)
-    meter.charge("a", inputs=100)
-    meter.charge("b", inputs=40)
+    meter.charge("a", inputs=1000)
+    meter.charge("b", inputs=400)
     meter.arrive("c")
-    assert meter.served("c") == meter.served("b") > 0
+    assert meter.served("c") == meter.served("b") - CREDIT
+    meter.charge("c", inputs=CREDIT - 10)
+    meter.leave("c")
+    meter.arrive("c")
+    assert meter.served("c") == meter.served("b") - 10, "who comes again has had no less"
 
 
-def test_leaving_does_not_wipe_a_debt_and_idling_saves_up_nothing():
+def test_a_tenants_first_tokens_need_not_be_cut_up():
+    meter = ServiceMeter()
+    for _ in range(2):
+        meter.arrive("a")
+    assert meter.uncut("a") == CREDIT
+    meter.charge("a", inputs=CREDIT - 10, outputs=5)
+    meter.arrive("a")
+    assert meter.uncut("a") == 10
+    meter.charge("a", inputs=1000)
+    assert meter.uncut("a") == meter.uncut("b") == 0
+
+
+def test_leaving_does_not_wipe_a_debt_and_idling_saves_up_little():
     meter = ServiceMeter()
     for tenant in ("greedy", "modest"):
         meter.arrive(tenant)
@@ -30,7 +46,7 @@ def test_leaving_does_not_wipe_a_debt_and_idling_saves_up_nothing():
     meter.leave("modest")
     meter.charge("greedy", inputs=500)
     meter.arrive("modest")
-    assert meter.served("modest") == 1500
+    assert meter.served("modest") == 1500 - CREDIT
 
 
 def test_tenants_that_never_return_are_forgotten():
@@ -45,7 +61,8 @@ def test_tenants_that_never_return_are_forgotten():
 
 def test_most_served():
     meter = ServiceMeter()
-    for tenant, inputs in (("a", 1), ("b", 5), ("c", 3)):
+    for tenant in "abc":
         meter.arrive(tenant)
+    for tenant, inputs in (("a", 101), ("b", 505), ("c", 303)):
         meter.charge(tenant, inputs=inputs)
     assert meter.most_served(["a", "b", "c"]) == "b"

@@ -42,7 +42,7 @@ class EngineSettings(_Frozen):
     threads: int = Field(default=0, ge=0, description="compute threads; 0 means every core")
     kv_cache_mib: int = Field(default=1024, ge=1, description="memory for the paged KV cache")
     max_running: int = Field(default=64, ge=1, description="sequences decoded in one step at most")
-    chunk_tokens: int = Field(default=512, ge=1, description="tokens one step may process: decode plus prefill chunks")
+    chunk_tokens: int = Field(default=512, ge=1, description="tokens of one step at most; beside other tenants fewer")
     max_context: int = Field(default=0, ge=0, description="0 means what the model allows")
     max_waiting: int = Field(default=1024, ge=1, description="requests that may wait before QueueFull")
     max_waiting_per_tenant: int = Field(default=512, ge=1)
@@ -79,6 +79,9 @@ class GatewaySettings(_Frozen):
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65535)
     keys_file: Path | None = None
+    served_model_name: str | None = Field(
+        default=None, min_length=1, max_length=256, description="what /v1/models says"
+    )
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024)
     max_connections: int = Field(default=2048, ge=1, description="HTTP connections at once")
     max_connections_of_one: int = Field(default=256, ge=1, description="of one address, unless it is this machine's")

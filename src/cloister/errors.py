@@ -89,6 +89,10 @@ class StartingUp(ServiceUnavailable, code="starting_up"):
         self.retry_after = retry_after
 
 
+class WaitingForKey(ServiceUnavailable, code="waiting_for_key"):
+    """The server has sealed weights, and their provider has not released the key yet."""
+
+
 class VaultLost(ServiceUnavailable, code="vault_lost"):
     """The process that held a prompt ended, fell silent or broke the rules of its link. The request is lost with it."""
 

@@ -10,6 +10,10 @@ from collections.abc import Iterable
 INPUT_WEIGHT = 1
 OUTPUT_WEIGHT = 2
 
+CREDIT = 64
+"""A short prompt's worth. A tenant that comes has had less than any other here by at most this, and so much of what it
+brings is not cut up."""
+
 _IDLE_REMEMBERED = 64
 
 
@@ -22,6 +26,7 @@ class ServiceMeter:
     def __init__(self) -> None:
         self._served: dict[str, int] = {}
         self._live: dict[str, int] = {}
+        self._uncut: dict[str, int] = {}
 
     @property
     def active(self) -> int:
@@ -32,20 +37,28 @@ class ServiceMeter:
         return self._served.get(tenant, 0)
 
     def arrive(self, tenant: str) -> None:
-        """A request came. A tenant that had none is lifted to the least served one: idling saves up nothing."""
+        """A request came. A tenant that had none is lifted to the least served one but for a little: idling saves up no
+        more than that, however often it comes and goes."""
         if tenant not in self._live:
-            floor = min((self._served[other] for other in self._live), default=0)
-            self._served[tenant] = max(self.served(tenant), floor)
+            floor = min((self._served[other] - CREDIT for other in self._live), default=0)
+            self._served[tenant] = max(self._served.get(tenant, floor), floor)
+            self._uncut[tenant] = CREDIT
         self._live[tenant] = self._live.get(tenant, 0) + 1
+
+    def uncut(self, tenant: str) -> int:
+        """How long a prompt of this tenant may be to be computed in one piece beside others; less the more it has had
+        since it came."""
+        return self._uncut.get(tenant, 0)
 
     def leave(self, tenant: str) -> None:
         self._live[tenant] -= 1
         if self._live[tenant] == 0:
-            del self._live[tenant]
+            del self._live[tenant], self._uncut[tenant]
             self._forget()
 
     def charge(self, tenant: str, *, inputs: int = 0, outputs: int = 0) -> None:
         self._served[tenant] += INPUT_WEIGHT * inputs + OUTPUT_WEIGHT * outputs
+        self._uncut[tenant] = max(self._uncut[tenant] - inputs, 0)
 
     def most_served(self, tenants: Iterable[str]) -> str:
         """The tenant that has had most; among equals the last by name, so that the choice is repeatable."""
@@ -56,5 +69,5 @@ class ServiceMeter:
         if not self._live:
             self._served.clear()
         elif len(self._served) > 2 * len(self._live) + _IDLE_REMEMBERED:
-            floor = min(self._served[tenant] for tenant in self._live)
+            floor = min(self._served[tenant] for tenant in self._live) - CREDIT
             self._served = {t: n for t, n in self._served.items() if t in self._live or n > floor}

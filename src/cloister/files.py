@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -12,6 +13,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cloister.errors import CloisterError, SetupError
+
+_ROOM = "Make room on that disk, then try again."
+_ABOUT_THE_DISK = {
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EROFS: "That disk is mounted read-only: name another place.",
+    errno.EIO: "The disk cannot be read or written.",
+}
 
 
 def write_whole(path: Path, data: bytes, *, mode: int = 0o644, fresh: bool = False) -> None:
@@ -92,11 +101,14 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def needed(what: str, hint: str | None = None) -> Iterator[None]:
-    """Do something with files that must succeed: `what` says, in a SetupError, what failed."""
+    """Do something with files that must succeed: `what` says, in a SetupError, what failed.
+
+    `hint` is for what is wrong with the name; where the disk is at fault, the advice is about the disk.
+    """
     try:
         yield
     except OSError as reason:
-        raise SetupError(f"{what}: {reason.strerror}.", hint=hint) from None
+        raise SetupError(f"{what}: {reason.strerror}.", hint=_ABOUT_THE_DISK.get(reason.errno or 0, hint)) from None
 
 
 @contextmanager

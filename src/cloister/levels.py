@@ -199,7 +199,7 @@ LEVELS: dict[str, Level] = {
             default_rank=2,
             default_tokens=16,
             slow=True,
-            to_offer="To offer 'mpc', its operator runs: pip install '.[mpc]'",
+            to_offer="To offer 'mpc', its operator runs: make mpc",
         ),
     )
 }

@@ -22,17 +22,17 @@ TINFOIL = "https://tinfoil.sh/predicate/"
 @pytest.mark.parametrize(
     ("fields", "maker", "kind", "certificates", "beside"),
     [
-        ({"quote": HEX, "event_log": "[]", "vm_config": "{}"}, "dstack", "tdx", (), ("event_log", "vm_config")),
-        ({"quote": "0x" + HEX, "event_log": "[]"}, "dstack", "tdx", (), ("event_log",)),
-        ({"quote": {"quote": HEX, "event_log": "[]"}, "app_compose": "{}"}, "dstack", "tdx", (), ("event_log",)),
+        ({"quote": HEX, "event_log": "[]", "vm_config": "{}"}, "dstack", "tdx", (), ("vm_config",)),
+        ({"quote": "0x" + HEX, "event_log": "[]"}, "dstack", "tdx", (), ()),
+        ({"quote": {"quote": HEX, "vm_config": "{}"}, "app_compose": "{}"}, "dstack", "tdx", (), ("vm_config",)),
         ({"intel_quote": B64, "quote": B64, "nvidia_payload": "{}"}, "dstack", "tdx", (), ("nvidia_payload",)),
-        ({"cc_eventlog": None, "quote": B64}, "CoCo", "tdx", (), ("cc_eventlog",)),
+        ({"cc_eventlog": None, "quote": B64}, "CoCo", "tdx", (), ()),
         (
             {"tdCcel": {"tdQuote": B64, "ccelData": "AA=="}, "challenge": "c"},
             "GCP",
             "tdx",
             (),
-            ("ccelData", "challenge"),
+            ("challenge",),
         ),
         ({"sevSnpAttestation": {"report": B64, "auxBlob": "//79"}}, "GCP", "snp", (b"\xff\xfe\xfd",), ()),
         ({"format": TINFOIL + "sev-snp-guest/v1", "body": B64}, "Tinfoil", "snp", (), ()),
@@ -55,6 +55,25 @@ def test_known_envelopes_are_opened(
     found = open_envelope(b"\n" + json.dumps(fields, indent=2).encode())
     assert found is not None and found.report == REPORT
     assert (found.maker, found.kind, found.certificates, found.beside) == (maker, kind, certificates, beside)
+
+
+@pytest.mark.parametrize(
+    ("fields", "log"),
+    [
+        ({"quote": HEX, "event_log": ' [{"imr": 3}]'}, b' [{"imr": 3}]'),
+        ({"quote": HEX, "event_log": [{"imr": 3}]}, b'[{"imr": 3}]'),
+        ({"quote": {"quote": HEX, "event_log": "[]"}, "event_log": "[1]"}, b"[]"),
+        ({"intel_quote": B64, "event_log": "[]"}, b"[]"),
+        ({"quote": B64, "cc_eventlog": "//79"}, b"\xff\xfe\xfd"),
+        ({"tdCcel": {"tdQuote": B64, "ccelData": "//79"}}, b"\xff\xfe\xfd"),
+        ({"quote": HEX}, None),
+        ({"quote": HEX, "event_log": ""}, None),
+        ({"quote": B64, "cc_eventlog": None}, None),
+    ],
+)
+def test_a_quotes_event_log_is_handed_on(fields: Any, log: bytes | None) -> None:
+    found = open_envelope(json.dumps(fields).encode())
+    assert found is not None and found.event_log == log and found.beside == ()
 
 
 @pytest.mark.parametrize(
@@ -81,6 +100,9 @@ def test_known_envelopes_are_opened(
         ({"quote": {"event_log": ""}}, "quote"),
         ({"quote": {"quote": {"quote": HEX}}}, "quote"),
         ({"tdCcel": []}, "tdCcel"),
+        ({"quote": HEX, "event_log": {"imr": 3}}, "event_log"),
+        ({"quote": B64, "cc_eventlog": "not packed!"}, "cc_eventlog"),
+        ({"hcl_report": B64, "tpm_quote": {}}, "Azure"),
         ({"sevSnpAttestation": {}}, "report"),
     ],
 )

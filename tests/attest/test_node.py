@@ -1,5 +1,6 @@
 """A node's evidence against a policy, with reports of chips of our own: dispatch, binding, what may not be missing."""
 
+import io
 import json
 from dataclasses import dataclass, field
 from functools import partial
@@ -7,17 +8,21 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from rich.console import Console
 
 from cloister.attest import node as node_module
 from cloister.attest.attester import SoftwareAttester, Tee
 from cloister.attest.evidence import GpuEvidence, NodeEvidence, bind
 from cloister.attest.node import verify_node
+from cloister.attest.nvidia import GpuPolicy, References, verify_gpu_reports
 from cloister.attest.policy import Policy
 from cloister.attest.snp import SnpPolicy, verify_snp
 from cloister.attest.tdx import TdxPolicy
 from cloister.checks import Outcome, Verdict
+from cloister.cli.options import checks_table
 from cloister.errors import EvidenceInvalid
 from tests.attest.snp_maker import AT, Chip
+from tests.fuzz.nvidia_made import NOW, MadeGpu
 
 NONCE, OTHER_NONCE = b"n" * 32, b"o" * 32
 CHANNEL_KEY, MEASUREMENT = b"k" * 32, b"m" * 32
@@ -182,6 +187,8 @@ def test_only_a_development_node_may_lack_the_right_to_lock_memory(node: Node) -
     assert broken(check(node.evidence())) == {"sandbox"}
     node.tee = "none"
     assert check(node.evidence(), Policy(allow_software_tee=True)).passed
+    strict = Policy(allow_software_tee=True, accept_missing_layers=())
+    assert broken(check(node.evidence(), strict)) == {"sandbox"}, "who says that none may be missing means it"
 
 
 def test_a_statement_that_does_not_decode_is_no_evidence(node: Node) -> None:
@@ -199,14 +206,31 @@ def test_gpu_reports_answer_the_clients_own_nonce(node: Node, monkeypatch: pytes
     asked: list[Any] = []
 
     def verify_gpu_reports(data: bytes, nonce: bytes, **more: Any) -> Verdict:
-        asked.append((data, nonce, more["policy"], more["at"]))
+        asked.append((data, nonce, more["policy"], more["at"], more["references"]))
         return Verdict(checks=())
 
     monkeypatch.setattr(node_module, "verify_gpu_reports", verify_gpu_reports)
-    node.gpu = GpuEvidence("report", b"[1]")
-    verdict = check(node.evidence(), replace(SNP, require_gpu=True))
+    node.gpu = GpuEvidence("report", b"[1]", (b"theirs",))
+    verdict = check(node.evidence(), replace(SNP, require_gpu=True, gpu_manifests=(b"<a/>",), gpu_ocsp=(b"ours",)))
     assert verdict.passed and outcome(verdict, "gpu evidence") is Outcome.PASS
-    assert asked == [(b"[1]", NONCE, SNP.gpu, AT)]
+    assert asked == [(b"[1]", NONCE, SNP.gpu, AT, References((b"<a/>",), (b"ours", b"theirs")))]
+
+
+def test_unmeasured_gpus_pass_only_by_a_relaxation_that_is_shown(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = MadeGpu()
+
+    def verify(data: bytes, nonce: bytes, **more: Any) -> Verdict:
+        return verify_gpu_reports(data, nonce, **(more | {"at": NOW}), roots=gpu.roots)
+
+    monkeypatch.setattr(node_module, "verify_gpu_reports", verify)
+    node.gpu = GpuEvidence("report", gpu.evidence(NONCE))
+    assert broken(check(node.evidence())) == {"gpu 0: measurements"}
+    relaxed = check(node.evidence(), replace(SNP, gpu=GpuPolicy(allow_unmeasured=True)))
+    assert relaxed.passed
+    console = Console(width=200, file=io.StringIO(), record=True)
+    console.print(checks_table(relaxed))
+    assert "allowed by the policy: allow_unmeasured" in console.export_text()
+    assert relaxed.claims["relaxations"] == ["gpu.allow_unmeasured"]
 
 
 def test_a_gpu_token_without_keys_is_not_believed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

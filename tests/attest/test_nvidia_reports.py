@@ -36,7 +36,9 @@ def verify(
     gpu: MadeGpu = GPU,
     **policy: Any,
 ) -> Verdict:
-    return verify_gpu_reports(evidence, nonce, at=at, policy=GpuPolicy(**policy), chain=chain, roots=gpu.roots)
+    """Without a word on measurements, unless the test is about them."""
+    rules = GpuPolicy(**({"allow_unmeasured": True} | policy))
+    return verify_gpu_reports(evidence, nonce, at=at, policy=rules, chain=chain, roots=gpu.roots)
 
 
 def broken(verdict: Verdict) -> list[str]:
@@ -58,7 +60,7 @@ def test_hopper_and_blackwell_pass(chip: str, architecture: str) -> None:
 
 
 def test_the_real_root_is_the_default() -> None:
-    verdict = verify_gpu_reports(EVIDENCE, NONCE, at=NOW, policy=GpuPolicy())
+    verdict = verify_gpu_reports(EVIDENCE, NONCE, at=NOW, policy=GpuPolicy(allow_unmeasured=True))
     assert "certificate chain" in broken(verdict)
 
 
@@ -135,7 +137,10 @@ def test_other_architectures_are_refused() -> None:
         assert "architecture" in broken(verify(MadeGpu(chip).report(), chain=(gpu := MadeGpu(chip)).chain, gpu=gpu))
     switch = MadeGpu("LS_10")
     assert verify(switch.report(), chain=switch.chain, gpu=switch, architectures=("LS10",)).passed
-    assert broken(verify(switch.report(), chain=switch.chain, gpu=switch)) == ["architecture"]
+    assert broken(verify(switch.report(), chain=switch.chain, gpu=switch)) == ["architecture", "gpu count"]
+    assert broken(verify(switch.report(), chain=switch.chain, gpu=switch, architectures=("LS10", "HOPPER"))) == [
+        "gpu count"
+    ]
 
 
 @pytest.mark.parametrize("chip", ["GH100", "GB100"])
@@ -161,10 +166,27 @@ def test_versions_are_held_to_the_policy() -> None:
     assert broken(verify(odd, chain=GPU.chain, min_driver="1")) == ["driver"]
 
 
-def test_measurements_are_held_to_the_policy() -> None:
-    assert verify(measurements={"1": ("01" * 48,), "2": ("ff" * 48, "02" * 48)}).passed
-    assert broken(verify(measurements={"2": ("ff" * 48,)})) == ["measurements"]
-    assert broken(verify(measurements={"9": ("01" * 48,)})) == ["measurements"]
+def test_measurements_are_held_to_the_policy_and_counted_as_manifests_count() -> None:
+    for relaxed in (True, False):
+        assert verify(measurements={"0": ("01" * 48,), "1": ("ff" * 48, "02" * 48)}, allow_unmeasured=relaxed).passed
+        assert broken(verify(measurements={"1": ("ff" * 48,)}, allow_unmeasured=relaxed)) == ["measurements"]
+        assert broken(verify(measurements={"9": ("01" * 48,)}, allow_unmeasured=relaxed)) == ["measurements"]
+
+
+def test_a_report_compared_with_nothing_passes_only_where_the_policy_says_so() -> None:
+    strict = verify(allow_unmeasured=False)
+    assert strict.incomplete and broken(strict) == ["measurements"]
+    shown = next(check for check in verify(allow_unmeasured=True).checks if check.name == "gpu 0: measurements")
+    assert shown.outcome is Outcome.SKIP and shown.allowed_by == "allow_unmeasured"
+    assert GpuPolicy(allow_unmeasured=True, leeway_seconds=60).relaxations() == (
+        *("allow_unmeasured", "leeway_seconds 60"),
+    )
+    assert GpuPolicy().relaxations() == ()
+
+
+def test_one_nul_after_a_report_is_no_part_of_it() -> None:
+    assert verify(REPORT + b"\0", chain=GPU.chain).passed
+    assert verify((REPORT + b"\0").hex().encode(), chain=GPU.chain).passed
 
 
 def test_certificates_are_judged_at_the_time_given() -> None:
@@ -222,7 +244,8 @@ def test_every_byte_of_a_report_matters() -> None:
         (b'[{"evidence": "ffff"}]', "shorter"),
         (b"\xff\xfe", "neither hex nor base64"),
         (REPORT[:-1], "add up"),
-        (REPORT + b"\0", "add up"),
+        (REPORT + b"\0\0", "add up"),
+        (REPORT + b"\1", "add up"),
         (b"\x11\xe0\x00" + REPORT[3:], "no signature"),
         (b"\x11\xe0\x01" + b"\0" * 100, "no SPDM"),
         (b" " * 300_000, "at most"),

@@ -20,7 +20,7 @@ from cloister.attest.nvidia import GpuPolicy, verify_gpu_token
 from cloister.attest.nvidia.token import read_jwks
 from cloister.checks import Outcome, Verdict
 from cloister.errors import EvidenceInvalid
-from tests.fuzz.nvidia_made import NONCE, NOW, MadeService, gpu_claims
+from tests.fuzz.nvidia_made import NONCE, NOW, MadeService, gpu_claims, switch_claims
 
 SERVICE = MadeService()
 JWKS = SERVICE.jwks()
@@ -72,6 +72,8 @@ def test_several_gpus_pass_and_each_must() -> None:
         ({GPU + "driver-rim-signature-verified": False}, "reference manifests"),
         ({GPU + "vbios-rim-measurements-available": False}, "reference manifests"),
         ({GPU + "vbios-index-no-conflict": False}, "reference manifests"),
+        ({GPU + "driver-rim-version-match": False}, "reference manifests"),
+        ({GPU + "vbios-rim-version-match": False}, "reference manifests"),
         ({GPU + "attestation-report-cert-chain-fwid-match": False}, "firmware"),
         ({GPU + "attestation-report-cert-chain": None}, "certificates"),
         (
@@ -124,8 +126,6 @@ def test_a_claim_left_out_is_not_taken_for_granted(name: str) -> None:
     bundle = SERVICE.bundle({}, {"submods": digest}, tokens={"GPU-0": token})
     told_by_policy = {"driver-version": {"min_driver": "1"}, "vbios-version": {"vbios": ("1",)}}
     policy: dict[str, Any] = told_by_policy.get(name.removeprefix(GPU), {})
-    if name.endswith("version-match"):
-        return
     assert not verify(bundle, require_fwid=True, **policy).passed
 
 
@@ -133,7 +133,35 @@ def test_version_2_says_validated_instead_of_a_status() -> None:
     older = {GPU + f"{part}-cert-chain": None for part in ("attestation-report", "driver-rim", "vbios-rim")}
     older |= {GPU + "attestation-report-cert-chain-validated": True, GPU + "driver-rim-cert-validated": True}
     assert broken(verify(SERVICE.bundle({"GPU-0": older}))) == ["GPU-0: certificates"]
-    assert verify(SERVICE.bundle({"GPU-0": older | {GPU + "vbios-rim-cert-validated": True}})).passed
+    older[GPU + "vbios-rim-cert-validated"] = True
+    assert verify(SERVICE.bundle({"GPU-0": older})).passed
+    mute = {name: value for name, value in gpu_claims().items() if not name.endswith("version-match")}
+    assert verify(SERVICE.bundle({"GPU-0": older}, in_order=mute)).passed
+    mismatched = older | {GPU + "vbios-rim-version-match": False}
+    assert broken(verify(SERVICE.bundle({"GPU-0": mismatched}, in_order=mute))) == ["GPU-0: reference manifests"]
+
+
+def test_a_switch_passes_by_its_own_claims_where_the_policy_accepts_it() -> None:
+    bundle = SERVICE.bundle({"SWITCH-0": {}}, in_order=switch_claims())
+    verdict = verify(bundle, architectures=("LS10",), require_fwid=True, vbios=("96.10.55.00.01",), min_driver="999")
+    assert verdict.passed, verdict.broken
+    assert verdict.claims["gpus"][0]["architecture"] == "LS10"
+    assert broken(verify(bundle)) == ["SWITCH-0: architecture", "gpu count"]
+
+
+@pytest.mark.parametrize("name", sorted(switch_claims()))
+def test_a_switch_that_is_not_in_order_is_refused(name: str) -> None:
+    claims = {key: value for key, value in switch_claims().items() if key != name}
+    policy: dict[str, Any] = {"vbios": ("96.10.55.00.01",)} if name.endswith("bios-version") else {}
+    bundle = SERVICE.bundle({"SWITCH-0": {}}, in_order=claims)
+    assert not verify(bundle, architectures=("LS10",), require_fwid=True, **policy).passed
+
+
+def test_switches_do_not_count_as_gpus() -> None:
+    bundle = SERVICE.bundle({"SWITCH-0": {}}, in_order=switch_claims())
+    assert broken(verify(bundle, architectures=("HOPPER", "LS10"))) == ["gpu count"]
+    both = SERVICE.bundle({"GPU-0": gpu_claims(), "SWITCH-0": switch_claims()}, in_order={"x": 1})
+    assert verify(both, architectures=("HOPPER", "LS10")).passed
 
 
 def test_versions_are_held_to_the_policy() -> None:
@@ -151,7 +179,10 @@ def test_the_nonce_must_be_the_one_asked_with() -> None:
 def test_time_is_the_one_given_and_leeway_the_policys() -> None:
     late = NOW + timedelta(seconds=3601)
     assert broken(verify(at=late)) == ["dates", "GPU-0: dates"]
-    assert verify(at=late, leeway_seconds=5).passed
+    relaxed = verify(at=late, leeway_seconds=5)
+    assert relaxed.passed and {one.allowed_by for one in relaxed.checks if one.name.endswith("dates")} == {
+        "leeway_seconds 5"
+    }
     with pytest.raises(ValueError, match="zone"):
         verify(at=late.replace(tzinfo=None))
 

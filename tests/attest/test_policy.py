@@ -20,6 +20,8 @@ require_gpu = true
 accept_missing_layers = ["landlock"]
 gpu_keys = "jwks.json"
 snp_revocation_lists = ["milan.crl"]
+gpu_manifests = ["driver.xml"]
+gpu_ocsp = ["gpu.der"]
 
 [log]
 logs = ["{LOG}"]
@@ -37,6 +39,9 @@ repository = "https://git.example/cloister"
 measurements = ["{"cd" * 48}"]
 minimum_tcb = {{ snp = 24 }}
 
+[tdx]
+allow_sept_ve = true
+
 [[tdx.launches]]
 mrtd = "{"ef" * 48}"
 rtmr0 = "any"
@@ -45,6 +50,7 @@ rtmr2 = "{"02" * 48}"
 
 [gpu]
 min_gpus = 8
+allow_unmeasured = true
 """
 
 
@@ -52,6 +58,8 @@ def written(folder: Path, text: str) -> Path:
     (folder / "root.json").write_text("{}")
     (folder / "jwks.json").write_text('{"keys": []}')
     (folder / "milan.crl").write_text("a list")
+    (folder / "driver.xml").write_text("<a/>")
+    (folder / "gpu.der").write_bytes(b"\x30\x00")
     path = folder / "policy.toml"
     path.write_text(text)
     return path
@@ -66,12 +74,14 @@ def test_a_whole_file_becomes_a_policy(tmp_path: Path) -> None:
     assert policy.release.sigstore.trusted_root == b"{}" and policy.release.sigstore.identity == "release@log.example"
     assert policy.release.sigstore.pins == {"repository": "https://git.example/cloister", "ref": "", "workflow": ""}
     assert policy.gpu_keys == b'{"keys": []}' and policy.gpu.min_gpus == 8
+    assert (policy.gpu_manifests, policy.gpu_ocsp) == ((b"<a/>",), (b"\x30\x00",))
     assert policy.snp.measurements == ("cd" * 48,) and policy.snp.minimum_tcb.snp == 24
     assert [launch.mrtd for launch in policy.tdx.launches] == ["ef" * 48]
     assert policy.snp_revocation_lists == (b"a list",)
     assert policy.release.minimum_version == "1.2" and policy.release.max_checkpoint_age_s == 1e6
     assert policy.relaxations() == (
-        *("accept_missing_layers landlock", "tdx.launches rtmr0 any", "log.max_checkpoint_age_s 1000000"),
+        *("accept_missing_layers landlock", "tdx.launches rtmr0 any", "tdx.allow_sept_ve"),
+        *("gpu.allow_unmeasured", "log.max_checkpoint_age_s 1000000"),
     )
     assert policy.names_releases and not policy.allow_software_tee
 
@@ -80,7 +90,7 @@ def test_what_is_not_said_keeps_the_strict_default(tmp_path: Path) -> None:
     for policy in (read_policy(written(tmp_path, "")), load_policy(None)):
         assert policy == Policy() and policy.relaxations() == ()
         assert policy.tees == ("sev-snp", "tdx") and not policy.names_releases and not policy.allow_software_tee
-        assert policy.snp == SnpPolicy() and not policy.snp.allow_debug and not policy.accept_missing_layers
+        assert policy.snp == SnpPolicy() and not policy.snp.allow_debug and policy.accept_missing_layers is None
 
 
 def test_witnesses_without_a_quorum_must_all_have_signed(tmp_path: Path) -> None:
@@ -133,12 +143,14 @@ def test_only_a_flag_accepts_the_software_attester(tmp_path: Path) -> None:
         (f'minimum_version = "1.2rc1"\n[log]\nlogs = ["{LOG}"]', "minimum_version"),
         (f'[log]\nlogs = ["{LOG}"]\nmax_checkpoint_age_s = 0', "max_checkpoint_age_s"),
         ('gpu_keys = "missing.json"', "missing.json"),
+        ('gpu_manifests = ["missing.xml"]', "missing.xml"),
+        ('gpu_ocsp = ["missing.der"]', "missing.der"),
     ],
 )
 def test_a_policy_with_a_mistake_in_it_is_not_used(tmp_path: Path, text: str, says: str) -> None:
     with pytest.raises(CloisterError) as refused:
         read_policy(written(tmp_path, text))
-    assert says in str(refused.value)
+    assert says in str(refused.value) and str(tmp_path) in str(refused.value)
 
 
 def test_a_file_that_is_not_there_or_too_large_is_named(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cloister.attest.tdx import Launch, TdxPolicy, verify_tdx
+from cloister.attest.tdx.verify import read_standing
 from cloister.checks import Outcome
 from cloister.errors import EvidenceInvalid
 
@@ -75,6 +76,16 @@ def test_a_quote_is_up_to_date_within_its_collaterals_time(current: tuple[bytes,
     for at in (datetime(2025, 6, 1, tzinfo=UTC), datetime(2025, 8, 1, tzinfo=UTC)):
         late = verify_tdx(quote, collateral, at=at, policy=policy, report_data=data)
         assert "collateral" in [check.name for check in late.broken]
+
+
+def test_our_reading_of_the_tcb_levels_is_dcap_qvls(vectors: Path, current: tuple[bytes, bytes]) -> None:
+    quote, collateral = current
+    ours = read_standing(quote, collateral)
+    claims = verify_tdx(quote, collateral, at=IN_TIME, policy=TdxPolicy(), report_data=None).claims
+    assert ours and (ours.status, list(ours.advisories)) == (claims["tcb_status"], claims["advisories"])
+    assert ours.evaluation == claims["tcb_evaluation"]
+    name = vectors / "dcap-qvl_tdx_quote_outdated"
+    assert read_standing(name.read_bytes(), Path(f"{name}_collateral.json").read_bytes()) is None
 
 
 def test_the_outdated_quote_fails_and_collateral_of_another_platform_does_not_help(

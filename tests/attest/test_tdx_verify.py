@@ -249,12 +249,58 @@ def test_what_a_trusted_td_must_not_have(made: dict[str, Any], name: str) -> Non
     assert name in failed(verify(PLATFORM.quote(**made)))
 
 
-def test_sept_ve_disable_is_asked_for_by_name_or_by_the_collateral() -> None:
+def test_a_td_without_sept_ve_disable_passes_only_where_the_policy_says_so() -> None:
     quote = PLATFORM.quote(attributes=0)
-    assert failed(verify(quote, None)) == []
     assert failed(verify(quote, None, require_sept_ve_disable=True)) == ["sept ve disable"]
+    assert verify(quote, None).incomplete
     assert failed(verify(quote)) == ["collateral"]
-    assert verify(require_sept_ve_disable=True).passed
+    relaxed = verify(quote, allow_sept_ve=True)
+    assert relaxed.passed, relaxed.broken
+    assert (relaxed.claims["tcb_status"], relaxed.claims["tcb_evaluation"]) == ("UpToDate", 18)
+    shown = next(check for check in relaxed.checks if check.name == "sept ve disable")
+    assert shown.outcome is Outcome.SKIP and shown.allowed_by == "allow_sept_ve"
+    assert TdxPolicy(allow_sept_ve=True).relaxations() == ("allow_sept_ve",)
+    assert TdxPolicy(allow_sept_ve=True, require_sept_ve_disable=True).relaxations() == ()
+    assert not verify(quote, allow_sept_ve=True, require_sept_ve_disable=True).passed
+    assert verify(allow_sept_ve=True, require_sept_ve_disable=True).passed
+
+
+@pytest.mark.parametrize("bit", [0, 4, 16, 27, 29, 32, 62, 63])
+def test_that_relaxation_opens_no_other_attribute(bit: int) -> None:
+    assert not verify(PLATFORM.quote(attributes=1 << bit), allow_sept_ve=True).passed
+
+
+def test_that_relaxation_leaves_every_other_check_of_the_collateral() -> None:
+    """dcap-qvl must look at SEPT_VE_DISABLE last: anything else that is wrong is what it says."""
+    quote = PLATFORM.quote(attributes=0)
+
+    def refused(collateral: bytes, **more: Any) -> list[str]:
+        return failed(verify(quote, collateral, allow_sept_ve=True, **more))
+
+    assert refused(PLATFORM.collateral(revoked=True)) == ["collateral"]
+    assert refused(PLATFORM.collateral(floor=9)) == ["tcb status"]
+    assert refused(PLATFORM.collateral("Revoked")) == ["collateral"]
+    assert refused(MadePlatform().collateral()) == ["collateral"]
+    assert refused(COLLATERAL, at=NOW + timedelta(days=26)) == ["collateral"]
+    for name in ("tcb_info", "qe_identity"):
+        altered = json.loads(COLLATERAL)
+        altered[name] = altered[name].replace("UpToDate", "SWHardeningNeeded")
+        assert refused(json.dumps(altered).encode()) == ["collateral"]
+    forged = bytearray(quote)
+    forged[600] ^= 1
+    assert "quote signature" in failed(verify(bytes(forged), allow_sept_ve=True))
+
+
+@pytest.mark.parametrize("status", ["UpToDate", "SWHardeningNeeded", "ConfigurationNeeded", "OutOfDate"])
+def test_our_reading_of_the_levels_is_dcap_qvls(status: str) -> None:
+    collateral = PLATFORM.collateral(status, ("INTEL-SA-00615",))
+    usual = verify(None, collateral, accepted_statuses=(status,))
+    ours = verify(PLATFORM.quote(attributes=0), collateral, accepted_statuses=(status,), allow_sept_ve=True)
+    assert usual.passed and ours.passed
+    for claim in ("tcb_status", "advisories", "tcb_evaluation"):
+        assert usual.claims[claim] == ours.claims[claim]
+    if status != "UpToDate":
+        assert failed(verify(PLATFORM.quote(attributes=0), collateral, allow_sept_ve=True)) == ["tcb status"]
 
 
 def test_a_service_td_is_refused() -> None:

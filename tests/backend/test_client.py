@@ -12,7 +12,7 @@ import pytest
 from cloister.backend.base import OpenJob, VaultJob
 from cloister.backend.client import ControllerClient
 from cloister.errors import PromptTooLong, QueueFull, ServiceUnavailable, VaultLost
-from cloister.messages.frontend import Ask, EndSession, FromGateway, Serving, StartFrontend
+from cloister.messages.frontend import AdmitKeys, Ask, EndSession, FromGateway, KeyEntry, Serving, StartFrontend
 from cloister.messages.generation import (
     VERSION,
     Accepted,
@@ -47,6 +47,14 @@ async def played() -> AsyncIterator[Played]:
     yield Played(client, controller)
     await client.close()
     controller.die()
+
+
+async def test_keys_that_change_are_passed_on(played: Played) -> None:
+    told: asyncio.Future[tuple[KeyEntry, ...]] = asyncio.get_running_loop().create_future()
+    played.client.when_keys_change(told.set_result)
+    entry = KeyEntry(bytes(32), "ann", "lab", operator=True)
+    played.controller.say(AdmitKeys((entry,)))
+    assert await told == (entry,)
 
 
 async def test_what_is_served_is_known_before_anything_else(played: Played) -> None:

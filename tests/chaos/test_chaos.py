@@ -176,9 +176,7 @@ class Storm:
 def sealed_of(server: Server) -> list[psutil.Process]:
     """The fork server's living children, the eldest first."""
     with suppress(psutil.Error):
-        children = psutil.Process(server.process.pid).children()
-        keeper = next(one for one in children if "cloister.forkserver" in one.cmdline())
-        found = [one for forkserver in keeper.children() for one in forkserver.children()]
+        found = [one for forkserver in server.child("forkserver").children() for one in forkserver.children()]
         return sorted((one for one in found if one.status() != psutil.STATUS_ZOMBIE), key=lambda one: one.create_time())
     return []
 
@@ -195,8 +193,7 @@ class Holdings:
     @classmethod
     def of(cls, server: Server) -> Holdings:
         controller = psutil.Process(server.process.pid)
-        [gateway] = [one for one in controller.children() if "cloister.gateway" in one.cmdline()]
-        people = {"controller": controller, "gateway": gateway}
+        people = {"controller": controller, "gateway": server.child("gateway")}
         kinds: Counter[str] = Counter()
         descriptors = {}
         with suppress(PermissionError, psutil.AccessDenied):  # they are not dumpable: only root may look

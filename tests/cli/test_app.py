@@ -7,8 +7,9 @@ from cloister import __version__
 from tests.cli.conftest import Run
 
 
-def test_the_version_is_the_packages(run: Run) -> None:
-    result = run("version")
+@pytest.mark.parametrize("words", ["version", "--version", "-V"])
+def test_the_version_is_the_packages(run: Run, words: str) -> None:
+    result = run(words)
     assert (result.exit_code, result.stdout) == (0, f"cloister {__version__}\n")
 
 

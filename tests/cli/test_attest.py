@@ -11,15 +11,18 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
+from cloister.attest.azure import verify as azure_verify
 from cloister.attest.nitro import verify_nitro
 from cloister.attest.snp import verify as snp_verify
 from cloister.cli.attest import read_time, unpack
 from cloister.errors import SetupError
-from tests.attest import snp_maker
+from tests.attest import azure_made, snp_maker
 from tests.attest import snp_maker as maker
+from tests.attest.azure_made import MadeVm
 from tests.attest.nitro_maker import NOW, PCRS, Hypervisor
 from tests.attest.snp_maker import AT, Chip, table
 from tests.cli.conftest import Run
+from tests.fuzz.nvidia_made import MadeGpu, MadeManifests, ocsp_answer, swid_tag
 
 NONCE = bytes(range(64)).hex()
 WHEN = AT.isoformat()
@@ -221,6 +224,7 @@ def test_a_policy_that_cannot_be_used_is_refused(check: Run, files: Path, text: 
         (["--at", "9" * 40], "setup_error"),
         (["--kind", "sgx"], "setup_error"),
         (["--user-data", "00"], "setup_error"),
+        (["--event-log", "nowhere"], "setup_error"),
         (["--evidence", "nowhere"], "setup_error"),
         (["--certs", "nowhere"], "setup_error"),
         (["--collateral", "nowhere"], "setup_error"),
@@ -237,7 +241,7 @@ def test_wrong_use_is_told_and_exits_with_2(check: Run, arguments: list[str], co
 
 
 @pytest.mark.parametrize("content", [b"hello", b"\x07" * 5000, b"[[[", bytes(1184), b"00" * 600])
-@pytest.mark.parametrize("kind", ["snp", "tdx", "nitro", "nvidia"])
+@pytest.mark.parametrize("kind", ["snp", "tdx", "azure", "nitro", "nvidia"])
 def test_evidence_that_is_none_is_an_error_and_not_a_verdict(run: Run, files: Path, kind: str, content: bytes) -> None:
     (files / "bad").write_bytes(content)
     result = run("attest", "check", "--kind", kind, "--evidence", str(files / "bad"), "--json")
@@ -344,9 +348,12 @@ def test_a_tdx_quote_without_collateral_is_incomplete(run: Run, vectors: Path) -
     assert run(*base, "--nonce", "00").exit_code == 1
 
 
-def test_the_real_gpu_reports(run: Run, vectors: Path) -> None:
+def test_the_real_gpu_reports(run: Run, vectors: Path, tmp_path: Path) -> None:
     folder = vectors / "nvidia"
     base = ["attest", "check", "--kind", "nvidia", "--at", "2026-01-01", "--json", "--evidence"]
+    assert run(*base, str(folder / "hopper_evidence.json")).exit_code == 3
+    (tmp_path / "policy.toml").write_text("[gpu]\nallow_unmeasured = true\n")
+    base = [*base[:-1], "--policy", str(tmp_path / "policy.toml"), "--evidence"]
     bundle = run(*base, str(folder / "hopper_evidence.json"))
     assert bundle.exit_code == 0, bundle.stdout
     nonce = document(bundle)["claims"]["gpus"][0]["nonce"]
@@ -357,6 +364,78 @@ def test_the_real_gpu_reports(run: Run, vectors: Path) -> None:
     assert run(*base, bare).exit_code == 3
     altered = str(folder / "hopperAttestationReportInvalidSignature.txt")
     assert run(*base, altered, "--certs", str(folder / "hopperCertChain.txt")).exit_code == 1
+
+
+@pytest.mark.parametrize("kind", ["azure", "snp"])
+def test_an_hcl_report_is_read_with_its_runtime_data(run: Run, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "hcl.bin").write_bytes(MadeVm().hcl())
+    base = ["attest", "check", "--kind", kind, "--evidence", str(tmp_path / "hcl.bin"), "--at", "2026-03-01", "--json"]
+    result = run(*base)
+    assert result.exit_code == 3
+    assert outcomes(result)["runtime data"] == "PASS" and outcomes(result)["tpm quote"] == "SKIP"
+    (tmp_path / "hcl.bin").write_bytes(MadeVm().hcl().replace(b'"secure-boot": true', b'"secure-boot": null'))
+    assert run(*base).exit_code == 1
+
+
+def test_azures_document_is_held_to_its_own_policy(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "azure.json").write_text(json.dumps(MadeVm().document()))
+    (tmp_path / "policy.toml").write_text('[azure.pcrs]\n7 = ["' + "ff" * 32 + '"]\n')
+    base = ["attest", "check", "--kind", "azure", "--evidence", str(tmp_path / "azure.json"), "--at", "2026-03-01"]
+    result = run(*base, "--policy", str(tmp_path / "policy.toml"), "--nonce", azure_made.NONCE.hex(), "--json")
+    assert outcomes(result)["nonce"] == "PASS" and outcomes(result)["pcrs"] == "FAIL"
+    wrong = run(*base, "--kind", "snp", "--json")
+    assert wrong.exit_code == 2 and "--kind azure" in document(wrong)["error"]["hint"]
+
+
+def test_azures_document_passes_with_all_that_is_named(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vm = MadeVm()
+    monkeypatch.setitem(azure_verify.verify_azure.__kwdefaults__, "snp_roots", vm.chip.roots)
+    (tmp_path / "azure.json").write_text(json.dumps(vm.document()))
+    for name, data in (("ask", vm.chip.ask), ("ark", vm.chip.ark), ("crl", vm.chip.revocation_list(99).hex().encode())):
+        (tmp_path / name).write_bytes(data)
+    named = f'[snp]\nmeasurements = ["{"aa" * 48}"]\n[azure.pcrs]\n7 = ["{azure_made.PCRS[7].hex()}"]\n'
+    (tmp_path / "policy.toml").write_text(named)
+    base = ["attest", "check", "--kind", "azure", "--evidence", str(tmp_path / "azure.json"), "--at", WHEN, "--json"]
+    base += ["--certs", str(tmp_path / "ask"), str(tmp_path / "ark"), "--policy", str(tmp_path / "policy.toml")]
+    base += ["--nonce", azure_made.NONCE.hex()]
+    assert run(*base, "--collateral", str(tmp_path / "crl")).exit_code == 0
+    unlisted = run(*base)
+    assert unlisted.exit_code == 3 and outcomes(unlisted)["revocation"] == "SKIP"
+
+
+def test_an_event_log_is_held_against_the_quote(run: Run, vectors: Path, tmp_path: Path) -> None:
+    (tmp_path / "log.json").write_text('[{"imr": 3, "event_type": 134217729, "event": "compose-hash"}]')
+    base = ["attest", "check", "--kind", "tdx", "--evidence", str(vectors / "tdx" / "dcap-qvl_tdx_quote")]
+    result = run(*base, "--event-log", str(tmp_path / "log.json"), "--at", "2025-06-25", "--json")
+    assert result.exit_code == 1
+    assert outcomes(result)["rtmr3 log"] == "FAIL" and outcomes(result)["rtmr0 log"] == "SKIP"
+    assert document(result)["claims"]["events"][0]["name"] == "compose-hash"
+    quote = (vectors / "tdx" / "dcap-qvl_tdx_quote").read_bytes().hex()
+    (tmp_path / "dstack.json").write_text(
+        json.dumps({"quote": quote, "event_log": (tmp_path / "log.json").read_text()})
+    )
+    base[-1] = str(tmp_path / "dstack.json")
+    enclosed = run(*base, "--at", "2025-06-25", "--json")
+    assert document(enclosed) == document(result), "dstack's envelope brings the same log along"
+    (tmp_path / "silent.json").write_text("[]")
+    own = run(*base, "--event-log", str(tmp_path / "silent.json"), "--at", "2025-06-25", "--json")
+    assert outcomes(own)["rtmr3 log"] == "PASS", "the log that was named counts"
+
+
+def test_gpu_reports_take_manifests_and_ocsp_responses(run: Run, vectors: Path, tmp_path: Path) -> None:
+    signer, gpu = MadeManifests(), MadeGpu()
+    (tmp_path / "driver.xml").write_bytes(signer.sign(swid_tag("590.12", {1: (bytes(48),)})))
+    (tmp_path / "good.der").write_bytes(ocsp_answer(gpu.certificates[1], gpu.certificates[2], gpu.root))
+    base = ["attest", "check", "--kind", "nvidia", "--at", "2026-01-01", "--json"]
+    base += ["--evidence", str(vectors / "nvidia" / "hopper_evidence.json")]
+    result = run(*base, "--collateral", str(tmp_path / "driver.xml"), "--collateral", str(tmp_path / "good.der"))
+    assert result.exit_code == 1
+    assert outcomes(result)["manifest 0: certificate chain"] == "FAIL"  # not NVIDIA's root
+    assert outcomes(result)["gpu 0: revocation"] == "SKIP"
+    (tmp_path / "bad.der").write_bytes(b"\0not an answer")
+    assert run(*base, "--collateral", str(tmp_path / "bad.der")).exit_code == 2
 
 
 def test_a_gpu_token_needs_its_keys(run: Run, vectors: Path, tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from cloister.cli.chat import without_control_characters
+from cloister.addresses import HttpAddress
+from cloister.cli.chat import _print_answer, without_control_characters
+from cloister.cli.conversation import Conversation
 from cloister.config import DEVELOPMENT_KEY
 from tests.bench.stub_server import (
     MODEL,
@@ -14,6 +16,7 @@ from tests.bench.stub_server import (
     STREAM_HEAD,
     Request,
     Respond,
+    chunk,
     error_response,
     event,
     json_response,
@@ -53,7 +56,7 @@ def test_a_question_goes_sealed_to_a_verified_node(run: Run, node: FakeNode) -> 
     assert result.stderr.count("\n") == 1 and "software TEE" in result.stderr
     asked = node.opened[-1]
     assert asked.prompts == [[{"role": "user", "content": "a private question"}]]
-    assert asked.body == {"model": NODE_MODEL, "messages": {"sealed": 1}, "stream": True}
+    assert asked.body == {"model": NODE_MODEL, "messages": {"sealed": 1}, "temperature": 0.2, "stream": True}
     assert not node.in_the_clear
     assert {each.path for each in node.server.received} == {"/v1/evidence", "/v1/sealed"}
 
@@ -101,6 +104,16 @@ def test_a_refused_key_and_a_broken_answer_are_lines_not_tracebacks(run: Run, no
     result = run("chat", "my secret", "--url", node.url, "--model", "m", *SEALED)
     assert result.exit_code == 1 and "without a seal" in result.stderr
     assert "believe me" not in result.output and "my secret" not in result.output
+
+
+def test_a_node_that_waits_for_its_weights_key_is_said_to(run: Run, node: FakeNode) -> None:
+    async def waiting(received: Received) -> Reply:
+        return reply(503, b'{"error": {"message": "send me all", "code": "waiting_for_key"}}')
+
+    node.sealed = waiting  # type: ignore[method-assign]
+    result = run("chat", "my secret", "--url", node.url, *SEALED)
+    assert result.exit_code == 1 and "waits for the key of its weights" in result.stderr
+    assert "weights release" in result.stderr and "send me all" not in result.stderr
 
 
 def test_an_answer_is_streamed_to_the_terminal(run: Run) -> None:
@@ -217,6 +230,60 @@ def test_a_conversation_remembers_what_was_said(run: Run) -> None:
         result = run("chat", PLAIN, "--url", stub.url, "--max-tokens", "1", stdin="one\n\ntwo\n")
     assert result.exit_code == 0 and result.stdout == "so \nso \n"
     assert [each["content"] for each in stub.requests[-1].body["messages"]] == ["one", "so ", "two"]
+
+
+def test_how_far_a_slow_answer_is_shows_until_there_are_words(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow:
+        on_progress: Callable[[str], None]
+
+        def ask(self, prompt: str) -> Iterator[str]:
+            self.on_progress("token 1, layer 2 of 30\x1b[2J" + "x" * 200)
+            yield "Paris"
+
+    for terminal in (True, False):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
+        _print_answer(Slow(), "?")  # type: ignore[arg-type]
+        said = capsys.readouterr()
+        assert said.out == "Paris\n" and "\x1b[2J" not in said.err
+        assert ("token 1, layer 2 of 30" in said.err) is terminal
+        assert said.err.endswith("\r\x1b[K") is terminal
+
+
+def test_progress_is_heard_and_is_no_part_of_the_answer(run: Run) -> None:
+    honest = openai_server(answer="so ")
+
+    async def respond(request: Request) -> AsyncIterator[bytes]:
+        async for piece in honest(request):
+            yield piece
+            if piece == STREAM_HEAD:
+                yield chunk(b": token 1, layer 2 of 30\n\n")
+
+    heard: list[str] = []
+    with (
+        stub_server(respond) as stub,
+        Conversation(HttpAddress.parse(stub.url), "key", choices={"max_tokens": 1}) as conversation,
+    ):
+        conversation.on_progress = heard.append
+        assert "".join(conversation.ask("?")) == "so " and heard == ["token 1, layer 2 of 30"]
+
+
+def test_commands_do_not_go_to_the_model(run: Run) -> None:
+    said = "one\n/help\n/helo there\n//etc\n/clear\ntwo\n/bye\nthree\n"
+    with stub_server(cloister_server(openai_server(answer="so "), "partitioned")) as stub:
+        result = run("chat", PLAIN, "--url", stub.url, "--max-tokens", "1", "--system", "be", stdin=said)
+    assert result.exit_code == 0 and result.stdout == "so \nso \nso \n"
+    assert "/clear" in result.stderr and "no command /helo" in result.stderr
+    turns = [each for each in stub.requests if each.method == "POST"]
+    asked = [[message["content"] for message in each.body["messages"]] for each in turns]
+    assert asked == [["be", "one"], ["be", "one", "so ", "/etc"], ["be", "two"]]
+    sessions = [each.headers["x-cloister-session"] for each in turns]
+    assert sessions[0] == sessions[1] != sessions[2]
+    assert [each.path for each in stub.requests if each.method == "DELETE"] == [
+        f"/v1/sessions/{sessions[0]}",
+        f"/v1/sessions/{sessions[2]}",
+    ]
 
 
 def test_a_refused_turn_does_not_end_the_conversation(run: Run) -> None:

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from cloister.config import GatewaySettings
-from cloister.gateway.keys import Caller, load_keys
+from cloister.keys import Caller, load_keys
 from tests.cli.conftest import Run
 
 
@@ -29,3 +29,23 @@ def test_keys_are_new_each_time(run: Run) -> None:
 def test_a_name_that_is_none_is_refused(run: Run) -> None:
     result = run("key", "new", "two words")
     assert result.exit_code == 2 and result.stdout == ""
+
+
+def test_a_key_is_put_into_a_file_that_may_be_there_already(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "new" / "keys.toml"
+    keys = [run("key", "new", name, "--into", str(file)).stdout.strip() for name in ("alice", "bob")]
+    assert file.stat().st_mode & 0o777 == 0o600
+    ring = load_keys(GatewaySettings(host="0.0.0.0", keys_file=file))
+    assert [ring.caller(key).tenant for key in keys] == ["alice", "bob"]
+    file.write_text("# ours\n[keys] # who may\n\n[other]\nx = 1\n")
+    file.chmod(0o640)
+    key = run("key", "new", "carol", "--into", str(file)).stdout.strip()
+    assert load_keys(GatewaySettings(keys_file=file)).caller(key).tenant == "carol"
+    assert file.read_text().startswith("# ours\n[keys] # who may\n") and file.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_file_that_cannot_be_used_is_left_as_it_is(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text("[keys\n")
+    result = run("key", "new", "alice", "--into", str(file))
+    assert result.exit_code == 2 and result.stdout == "" and file.read_text() == "[keys\n"

@@ -10,7 +10,9 @@ import psutil
 import pytest
 
 from cloister.config import DEVELOPMENT_KEY
+from cloister.keys import key_line
 from cloister.models.source import ModelFolder
+from cloister.process.sandbox.credentials import NOBODY
 from tests.cli.conftest import Run
 from tests.forkserver.model import save_model
 from tests.served import Server, running_server
@@ -64,13 +66,6 @@ def running(processes: list[psutil.Process]) -> list[psutil.Process]:
     return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
-def is_gateway(process: psutil.Process) -> bool:
-    try:
-        return "cloister.gateway" in process.cmdline()
-    except psutil.NoSuchProcess:  # a vault that ended meanwhile
-        return False
-
-
 @pytest.mark.slow
 def test_serve_answers_chat_at_every_level(server: Server, run: Run) -> None:
     url = server.url()
@@ -93,10 +88,11 @@ def test_its_processes_show_what_they_are_and_nothing_of_who_uses_them(server: S
     processes = [psutil.Process(server.process.pid), *running(server.children())]
     names = {Path(f"/proc/{one.pid}/comm").read_text().strip() for one in processes}
     fronts = {"cl-controller", "cl-gateway", "cl-sealed-api"}
-    assert names == fronts | {"cl-keeper", "cl-forkserver", "cl-service", "cl-vault"}
+    assert names == fronts | {"cl-template", "cl-keeper", "cl-forkserver", "cl-service", "cl-vault"}
     told = " ".join(word for one in processes for word in one.cmdline())
     assert "cloister vault" in told and "cloister service" in told and "a-session" not in told
-    [gateway] = [one for one in processes if is_gateway(one)]
+    gateway = server.child("gateway")
+    assert os.geteuid() != 0 or gateway.uids().real == NOBODY
     status = dict(line.split(":\t", 1) for line in Path(f"/proc/{gateway.pid}/status").read_text().splitlines())
     assert (status["Seccomp"], status["NoNewPrivs"], int(status["CapEff"], 16)) == ("2", "1", 0)
 
@@ -104,7 +100,7 @@ def test_its_processes_show_what_they_are_and_nothing_of_who_uses_them(server: S
 @pytest.mark.slow
 def test_a_killed_gateway_comes_back_at_the_same_address(server: Server) -> None:
     url = server.url()
-    [gateway] = [one for one in running(server.children()) if is_gateway(one)]
+    gateway = server.child("gateway")
     gateway.kill()
     eventually(lambda: not gateway.is_running() or gateway.status() == psutil.STATUS_ZOMBIE)
     eventually(lambda: healthy(url))
@@ -113,18 +109,34 @@ def test_a_killed_gateway_comes_back_at_the_same_address(server: Server) -> None
 
 
 @pytest.mark.slow
-def test_it_stops_at_ctrl_c_and_leaves_nothing_behind(tmp_path: Path, tiny: tuple[str, ...]) -> None:
-    server = Server(tmp_path / "log", *tiny)
+def test_keys_change_while_it_runs_and_ctrl_c_leaves_nothing_behind(
+    tmp_path: Path, tiny: tuple[str, ...], run: Run
+) -> None:
+    keys = tmp_path / "keys.toml"
+    keys.write_text(f"[keys]\n{key_line(DEVELOPMENT_KEY, 'ann')}\n")
+    server = Server(tmp_path / "log", *tiny, "--keys", str(keys), "--served-model-name", "mine")
     try:
-        assert ask(server.url(), "tiny", session="kept").status_code == 200
+        assert ask(server.url(), "mine", session="kept").status_code == 200
         children = server.children()
         assert len(children) >= 4  # gateway, fork server, service, the session's vault
+        added = run("key", "new", "bob", "--into", str(keys)).stdout.strip()
+        keys.write_text("\n".join(line for line in keys.read_text().splitlines() if "ann" not in line))
+        os.killpg(server.process.pid, signal.SIGHUP)  # as a terminal would: only the controller acts on it
+        eventually(lambda: "read again" in server.said)
+        eventually(lambda: ask(server.url(), "mine").status_code == 401)
+        sealed = ("chat", "Hi", "--url", server.url(), *SOFTWARE, "--max-tokens", "1", "--api-key")
+        assert run(*sealed, DEVELOPMENT_KEY).exit_code == 1 and run(*sealed, added).exit_code == 0
+        keys.write_text("nonsense")
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "stay as they were" in server.said)
+        assert not server.process.poll() and running(server.children())
+        os.killpg(server.process.pid, signal.SIGTERM)
     finally:
         status = server.stop()
     assert status == 0
     assert not running(children)
     said = server.said
-    assert "ready in" in said and "development key" in said and said.rstrip().endswith("Stopped.")
+    assert "ready in" in said and said.rstrip().endswith("Stopped.") and "starting it again" not in said
     assert "France" not in said and "Traceback" not in said and "Error" not in said
 
 
@@ -163,11 +175,18 @@ def test_wrong_settings_are_a_line_or_two(run: Run, arguments: tuple[str, ...]) 
     assert result.exit_code in (1, 2) and result.stderr and "Traceback" not in result.output
 
 
-@pytest.mark.slow
-def test_a_taken_port_is_said_so(tmp_path: Path, tiny: tuple[str, ...]) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        server = Server(tmp_path / "log", *tiny, "--port", str(taken.getsockname()[1]))
-        assert server.process.wait(120) == 2
-    assert "Cannot listen" in server.said and "Traceback" not in server.said
+def test_a_taken_port_is_said_before_the_model_is_even_looked_for(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = run("serve", "--port", str(taken.getsockname()[1]), "--model", "./no-such-model")
+    assert result.exit_code == 2 and "Cannot listen" in result.stderr and "--port" in result.stderr
+
+
+def test_the_port_is_kept_until_somebody_listens_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[int] = []
+    monkeypatch.setattr("cloister.process.entry.become", lambda *given: kept.append(given[-1]))
+    monkeypatch.setattr("cloister.models.source.find_model", lambda name: ModelFolder("m", Path("/m"), {}))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert run("serve", "--port", str(port), "--mpc", "off").exit_code == 0
+    assert "Cannot listen" in run("serve", "--port", str(port)).stderr
+    os.close(kept[0])

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from cloister.transparency.note import SigningKey
 from tests.cli.conftest import Run
 from tests.client.fake_node import FakeNode, release_in, running
 
@@ -43,6 +44,24 @@ def test_what_the_policy_lets_go_is_shown_by_name(run: Run, node: FakeNode, tmp_
 def test_the_software_attester_exits_with_1_without_the_flag(run: Run, node: FakeNode) -> None:
     result = run("verify", node.url)
     assert result.exit_code == 1 and "software tee" in result.stdout and "Not verified" in result.stdout
+    assert "say --allow-software-tee" in result.stdout
+
+
+def test_a_released_node_without_a_policy_is_answered_with_the_policy_it_needs(
+    run: Run, node: FakeNode, tmp_path: Path
+) -> None:
+    node.release = release_in(tmp_path / "public", key=SigningKey.generate("example.com/releases"))
+    result = run("verify", node.url, "--allow-software-tee")
+    assert result.exit_code == 1 and "example.com/releases" in result.stdout and "--policy FILE" in result.stdout
+
+
+def test_a_layer_that_is_missing_is_answered_with_who_can_mend_it(run: Run, node: FakeNode, tmp_path: Path) -> None:
+    node.missing_layers = ("memory_lock",)
+    assert run("verify", node.url, "--allow-software-tee").exit_code == 0
+    policy = tmp_path / "policy.toml"
+    policy.write_text("accept_missing_layers = []")
+    result = run("verify", node.url, "--allow-software-tee", "--policy", str(policy))
+    assert result.exit_code == 1 and "accept_missing_layers" in result.stdout
 
 
 def test_json_is_the_whole_document_passed_or_not(run: Run, node: FakeNode) -> None:

@@ -6,7 +6,10 @@ import sys
 import pytest
 
 MODULES = ["openai", "proxy", "verification", "sealed", "provider", "message"]
-OURS = {"addresses", "attest", "channel", "checks", "client", "errors", "files", "levels", "transparency"}
+OURS = {
+    *("addresses", "attest", "channel", "checks", "client", "errors", "files", "levels", "request_fields"),
+    "transparency",
+}
 FORBIDDEN = {"torch", "transformers", "fastapi", "starlette", "uvicorn", "numpy", "prometheus_client"}
 
 

@@ -24,7 +24,7 @@ from cloister.attest.snp import SnpPolicy, verify_snp
 from cloister.channel.envelope import CONTENT_TYPE
 from cloister.channel.sealing import ChannelKey
 from cloister.client.openai import AsyncClient, Client
-from cloister.errors import CloisterError, VerificationFailed
+from cloister.errors import ChannelBroken, CloisterError, VerificationFailed
 from cloister.transparency.checkpoint import ReleaseTrust
 from tests.attest.snp_maker import Chip
 from tests.client.fake_node import KEY, MODEL, FakeNode, manifest_of, release_in, running
@@ -276,24 +276,28 @@ def test_an_altered_answer_is_not_believed(node: FakeNode, way: Ask, stream: boo
         assert isinstance(caught.value, CloisterError) and caught.value.code == "channel_broken"
 
 
-def test_a_connection_that_breaks_is_not_an_end(node: FakeNode, way: Ask) -> None:
+@pytest.mark.parametrize("pieces", [0, 2])
+def test_a_connection_that_breaks_is_not_an_end(node: FakeNode, way: Ask, stream: bool, pieces: int) -> None:
     async def cut(received: Received, forward: Next) -> Reply:
         answer = await forward(received)
 
         async def some() -> AsyncIterator[bytes]:
             number = 0
             async for piece in answer.body:
+                if number == pieces:
+                    raise ConnectionAbortedError
                 yield piece
                 number += 1
-                if number == 3:
-                    raise ConnectionAbortedError
 
         return Reply(200, CONTENT_TYPE, some())
 
     with standing_between(node.url, tricks(sealed=cut)) as middle:
-        with pytest.raises(openai.APIConnectionError):
-            way(middle.url, DEVELOPMENT, True)
+        with pytest.raises((openai.APIConnectionError, openai.APIStatusError)) as caught:
+            way(middle.url, DEVELOPMENT, stream)
+        assert len(middle.sealed_seen) == 1, "it was sent again on its own"
         assert SECRET.encode() not in middle.saw
+    if way is not by_proxy:
+        assert isinstance(caught.value, ChannelBroken)
 
 
 def test_another_requests_answer_is_not_this_ones(node: FakeNode, way: Ask, stream: bool) -> None:

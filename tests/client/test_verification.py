@@ -83,7 +83,7 @@ def test_what_failed_is_not_pinned(node: FakeNode, state: Path) -> None:
 
 def test_only_a_development_log_is_believed_on_first_use(node: FakeNode, tmp_path: Path) -> None:
     node.release = release_in(tmp_path / "real", key=SigningKey.generate("log.example/releases"))
-    assert broken(node.url, DEVELOPMENT) == {"log key"}
+    assert broken(node.url, DEVELOPMENT) == {"release"}
     witness = SigningKey.generate("development/test", Algorithm.COSIGNATURE)
     assert node.release is not None
     node.release = replace_key(node.release, str(witness.verifier))
@@ -234,7 +234,7 @@ def altered(change: Evidence) -> Callable[[HttpAddress, bytes, int], NodeEvidenc
         (lambda evidence: replace(evidence, release=replace(evidence.release, checkpoint="x")), "evidence"),
         (lambda evidence: replace(evidence, release=replace(evidence.release, manifest=b"{}")), "evidence"),
         (lambda evidence: replace(evidence, release=replace(evidence.release, index=7)), "log inclusion"),
-        (lambda evidence: replace(evidence, release=replace(evidence.release, log_key="a+b+c")), "log key"),
+        (lambda evidence: replace(evidence, release=replace(evidence.release, log_key="a+b+c")), "release"),
         (lambda evidence: replace(evidence, release=replace(evidence.release, log_key="development/x")), "evidence"),
     ],
 )

@@ -6,9 +6,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cloister.controller.core_lease import ROUND_TOKENS, Command, CoreLease, Grant
+from cloister.controller.core_lease import PIECE_TOKENS, ROUND_TOKENS, Command, CoreLease, Grant
 from cloister.errors import ProtocolError
+from cloister.fairness import CREDIT
 from cloister.messages.service import Pause, Resume
+from cloister.pace import LEAST_TOKENS
 from tests.examples import examples
 
 CORES = 3
@@ -19,7 +21,7 @@ class Node(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lease = CoreLease(CORES)
+        self.lease = CoreLease(CORES, lambda: self.size)
         self.up = False
         self.may_compute = False  # between its start or Resume, and Paused
         self.pause_asked = False
@@ -29,18 +31,21 @@ class Node(RuleBasedStateMachine):
         self.alive = set(range(6))
         self.spent_since_step = 0
         self.tokens: dict[int, int] = {}
+        self.size = ROUND_TOKENS
 
     def obey(self, commands: list[Command]) -> None:
+        over = self.spent_since_step >= self.size
         for command in commands:
             match command:
-                case Grant(vault=vault, cores=cores):
+                case Grant(vault=vault, cores=cores, tokens=tokens):
                     assert vault == self.waiting[0], "first come, first served"
                     assert not (self.up and self.may_compute), "a vault was let in while the service computes"
                     self.waiting.remove(vault)
                     self.holders[vault] = cores
                     if self.up:
-                        assert self.spent_since_step < ROUND_TOKENS, "the service waits longer than a round"
-                        self.spent_since_step += self.tokens[vault]
+                        assert not over, "the service waits longer than a round"
+                        self.spent_since_step += PIECE_TOKENS + tokens
+                    assert tokens <= min(self.tokens[vault], max(self.size * cores // CORES, LEAST_TOKENS, CREDIT))
                 case Pause():
                     assert self.up and not self.pause_asked
                     self.pause_asked = True
@@ -48,7 +53,11 @@ class Node(RuleBasedStateMachine):
                     assert self.up and not self.may_compute
                     self.may_compute = self.owes_step = True
                     self.pause_asked = False
-                    self.spent_since_step = 0
+                    self.spent_since_step, over = 0, False
+
+    @rule(size=st.sampled_from([1, 8, 64, ROUND_TOKENS]))
+    def somebody_comes_or_goes(self, size: int) -> None:
+        self.size = size
 
     @rule(vault=st.integers(0, 5), tokens=st.sampled_from([1, 64, 511, 512, 2000]))
     def a_vault_wants_it(self, vault: int, tokens: int) -> None:
@@ -146,61 +155,86 @@ TestFloor.settings = examples(150, stateful_step_count=40)
 def test_small_pieces_share_one_round_and_large_ones_do_not() -> None:
     lease = CoreLease(1)
     lease.service_up()
-    assert lease.want(1, 64) == [Pause()]
-    for vault in range(2, 11):
-        assert lease.want(vault, 64) == []
-    assert lease.paused() == [Grant(1, 1)]
-    for vault in range(1, 8):
-        assert lease.done(vault) == [Grant(vault + 1, 1)]
-    assert lease.done(8) == [Resume(), Pause()]  # 512 tokens' worth of work: now the service has its step
-    assert lease.paused() == [Grant(9, 1)]
-    assert lease.done(9) == [Grant(10, 1)]
-    assert lease.done(10) == [Resume()]
+    piece = 128 - PIECE_TOKENS
+    assert lease.want(1, piece) == [Pause()]
+    for vault in range(2, 7):
+        assert lease.want(vault, piece) == []
+    assert lease.paused() == [Grant(1, 1, piece)]
+    for vault in range(1, 4):
+        assert lease.done(vault) == [Grant(vault + 1, 1, piece)]
+    assert lease.done(4) == [Resume(), Pause()]  # 512 tokens' worth of work: now the service has its step
+    assert lease.paused() == [Grant(5, 1, piece)]
+    assert lease.done(5) == [Grant(6, 1, piece)]
+    assert lease.done(6) == [Resume()]
 
 
 def test_one_vault_has_all_cores_and_several_divide_them() -> None:
     lease = CoreLease(4)
-    assert lease.want(1, 64) == [Grant(1, 4)]
+    assert lease.want(1, 64) == [Grant(1, 4, 64)]
     assert lease.want(2, 64) == lease.want(3, 64) == []
-    assert lease.done(1) == [Grant(2, 2), Grant(3, 2)]
+    assert lease.done(1) == [Grant(2, 2, 64), Grant(3, 2, 64)]
     assert [lease.want(vault, 64) for vault in range(4, 9)] == [[]] * 5
-    assert lease.done(2) == [Grant(4, 1), Grant(5, 1)]
-    assert lease.gone(3) == [Grant(6, 1), Grant(7, 1)]
-    assert lease.done(7) == [Grant(8, 1)]
+    assert lease.done(2) == [Grant(4, 1, 64), Grant(5, 1, 64)]
+    assert lease.gone(3) == [Grant(6, 1, 64), Grant(7, 1, 64)]
+    assert lease.done(7) == [Grant(8, 1, 64)]
     assert lease.done(8) == []
+
+
+def test_vaults_that_compute_together_have_one_rounds_tokens_between_them() -> None:
+    lease = CoreLease(2)
+    assert lease.want(0, 4000) == [Grant(0, 2, ROUND_TOKENS)]
+    assert lease.want(1, 4000) == lease.want(2, 4000) == []
+    assert lease.done(0) == [Grant(1, 1, ROUND_TOKENS // 2), Grant(2, 1, ROUND_TOKENS // 2)]
 
 
 def test_the_service_waits_for_the_last_holder_and_nobody_joins_a_round_that_is_over() -> None:
     lease = CoreLease(2)
     lease.service_up()
-    lease.want(1, 400)
-    lease.want(2, 400)
-    lease.want(3, 400)
-    assert lease.paused() == [Grant(1, 1), Grant(2, 1)]
+    for vault in (1, 2, 3):
+        lease.want(vault, 400)
+    assert lease.paused() == [Grant(1, 1, 256), Grant(2, 1, 256)]
     assert lease.done(1) == []
     assert lease.done(2) == [Resume(), Pause()]
+
+
+def test_a_round_is_short_while_another_tenant_is_here_and_long_for_one_alone() -> None:
+    """So another's next token waits for a small piece of a long prompt, never for a large one."""
+    size = 8
+    lease = CoreLease(1, lambda: size)
+    lease.service_up()
+    lease.want(1, 7000, "floods")
+    assert lease.paused() == [Grant(1, 1, 8)]
+    assert lease.want(2, CREDIT, "modest") == []
+    assert lease.done(1) == [Resume(), Pause()]  # the service has a step after each piece
+    assert lease.want(1, 6992, "floods") == []
+    assert lease.paused() == [Grant(2, 1, CREDIT)]  # a newcomer's short prompt is not cut up
+    assert lease.want(3, 6000, "floods") == []
+    assert lease.done(2) == [Resume(), Pause()]
+    assert lease.paused() == [Grant(1, 1, 8)]
+    size = 512
+    assert lease.done(1) == [Grant(3, 1, 512)]
 
 
 def test_a_tenant_does_not_wait_behind_all_that_another_wants() -> None:
     """Thirty-two vaults of one tenant want a long prefill each; the next turn is the other's all the same."""
     lease = CoreLease(1)
-    assert lease.want(0, 512, "floods") == [Grant(0, 1)]
+    assert lease.want(0, 512, "floods") == [Grant(0, 1, 512)]
     for vault in range(1, 32):
         assert lease.want(vault, 512, "floods") == []
     assert lease.want(100, 8, "modest") == []
-    assert lease.done(0) == [Grant(100, 1)]
-    assert lease.done(100) == [Grant(1, 1)]
+    assert lease.done(0) == [Grant(100, 1, 8)]
+    assert lease.done(100) == [Grant(1, 1, 512)]
     assert lease.want(100, 8, "modest") == []  # it has had less: its next piece comes before the other's
-    assert lease.done(1) == [Grant(100, 1)]
+    assert lease.done(1) == [Grant(100, 1, 8)]
 
 
-def test_who_comes_and_goes_saves_nothing_up() -> None:
+def test_who_comes_and_goes_saves_little_up() -> None:
     lease = CoreLease(1)
     lease.want(0, 512, "works")
     for vault in range(1, 5):
         lease.want(vault, 512, "works")
     for vault in range(4):
-        assert lease.done(vault) == [Grant(vault + 1, 1)]
+        assert lease.done(vault) == [Grant(vault + 1, 1, 512)]
     for vault in (10, 11):
         lease.want(vault, 512, "late")
     lease.want(5, 512, "works")

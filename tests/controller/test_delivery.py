@@ -113,6 +113,7 @@ async def test_bad_questions_and_everything_else(delivery: Delivery) -> None:
             assert answer.status_code == 503 and "weights release" in answer.json()["error"]["message"]
         answer = await client.post("/v1/chat/completions", json={"messages": []})
         assert answer.status_code == 503 and answer.headers["retry-after"]
+        assert answer.json()["error"]["code"] == "waiting_for_key"
     assert not delivery.key.done()
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from cloister.messages.generation import Accepted, Cancel, Tokens
-from cloister.messages.vault import Confide, Release, Understood
+from cloister.controller.vaults import MOST_MADE_AT_ONCE
+from cloister.messages.generation import VERSION, Accepted, Cancel, Tokens
+from cloister.messages.vault import Confide, Release, Understood, VaultReady
 from tests.controller.fakes import FakeVault, Node
 
 
@@ -14,6 +15,36 @@ async def finish(node: Node, vault: FakeVault) -> None:
     asked = await vault.next(Confide, skip=(Release,))
     vault.say(Understood(asked.request_id, 1), Tokens(asked.request_id, (1,), finish="stop"))
     await node.frontend.next(Tokens, skip=(Accepted,))
+
+
+async def test_who_has_a_vault_leaves_the_last_spare_one_to_who_has_none() -> None:
+    """Else a tenant that opens session after session has every new vault, and all cores are busy making them."""
+    node = await Node.build(spare_vaults=2)
+    node.ask(1, "a", tenant="floods")
+    node.forkserver.vaults_are_ready = False
+    node.ask(2, "a", tenant="modest")
+    third, fourth = await node.vault(2), await node.vault(3)
+    node.ask(3, "b", tenant="floods")
+    third.say(VaultReady(VERSION))
+    node.ask(4, "b", tenant="modest")
+    node.ask(5, "a", tenant="newcomer")
+    assert (await third.next(Confide)).request_id & 0xFF == 5
+    fourth.say(VaultReady(VERSION))
+    (await node.vault(4)).say(VaultReady(VERSION))
+    assert (await fourth.next(Confide)).request_id & 0xFF == 3
+    assert len(node.relay.sessions) == 4
+    node.close()
+
+
+async def test_who_is_alone_may_have_every_spare_vault_and_so_many_made_at_once() -> None:
+    node = await Node.build(spare_vaults=2)
+    node.forkserver.vaults_are_ready = False
+    for number in range(10):
+        node.ask(number, f"s-{number}", tenant="alone")
+    assert len(node.relay.sessions) == 2 + MOST_MADE_AT_ONCE
+    node.ask(20, tenant="newcomer")
+    assert len(node.relay.sessions) == 3 + MOST_MADE_AT_ONCE, "who has none does not wait for what another wants"
+    node.close()
 
 
 async def test_one_session_one_vault_and_never_another_tenants(node: Node) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from cloister.messages.generation import VERSION, Accepted, AskStats, Stats, Tokens
+from cloister.messages.generation import VERSION, Accepted, AskStats, Cancel, Stats, Submit, Tokens
 from cloister.messages.vault import Confide, CoresDone, LeaseCores, Understood, VaultReady, WantCores
-from tests.controller.fakes import Node
+from tests.controller.fakes import PARAMS, Node
 
 
 async def test_spare_vaults_are_taken_in_turn_and_replaced() -> None:
@@ -73,6 +73,30 @@ async def test_a_vault_that_keeps_the_cores_loses_them_and_the_next_one_gets_the
     other.say(CoresDone(), Tokens(asked.request_id, (1,), finish="stop"))
     assert (await node.frontend.next(Tokens, skip=(Accepted,))).request_id == 2
     node.close()
+
+
+async def test_a_vaults_piece_is_short_while_another_tenant_has_a_request_and_long_alone(node: Node) -> None:
+    """Wherever that request is: with the service, with a vault, or just ended."""
+    pace = node.relay.core_lease._pace
+    pace.note(1, 0.02)
+    pace.note(100, 0.02 + 100 * 0.005)
+    pace.note = lambda tokens, seconds: None  # type: ignore[method-assign]  # nothing is learned from what follows
+    node.ask(1, "long", tenant="floods")
+    vault = await node.vault(0)
+    await vault.next(Confide)
+    pieces = []
+
+    async def piece() -> None:
+        vault.say(WantCores(5000))
+        pieces.append((await vault.next(LeaseCores)).tokens)
+        vault.say(CoresDone())
+
+    await piece()
+    node.send(Submit(2, "modest", (1, 2, 3), PARAMS))
+    await piece()
+    node.send(Cancel(2))
+    await piece()
+    assert pieces == [pace.long, pace.short, pace.short] and pace.long > 20 * pace.short
 
 
 async def test_a_service_that_does_not_make_way_is_given_up_and_vaults_go_on() -> None:

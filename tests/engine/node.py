@@ -20,6 +20,7 @@ from cloister.messages.generation import (
     Tokens,
     label_spans,
 )
+from cloister.pace import Pace
 from tests.engine.fake_runner import FakeRunner
 
 
@@ -46,8 +47,26 @@ class Answer:
         self.finish = message.finish
 
 
-def make_engine(runner: FakeRunner | None = None, prefix: PrefixCache | None = None, **settings: int) -> Engine:
-    return Engine(runner or FakeRunner(), EngineSettings(**settings), prefix)  # type: ignore[arg-type]
+class SetPace(Pace):
+    """Steps of set sizes, whatever the clock says."""
+
+    def __init__(self, short: int, long: int) -> None:
+        super().__init__(long)
+        self._sizes = short, long
+
+    @property
+    def short(self) -> int:
+        return self._sizes[0]
+
+    @property
+    def long(self) -> int:
+        return self._sizes[1]
+
+
+def make_engine(
+    runner: FakeRunner | None = None, prefix: PrefixCache | None = None, pace: Pace | None = None, **settings: int
+) -> Engine:
+    return Engine(runner or FakeRunner(), EngineSettings(**settings), prefix, pace)  # type: ignore[arg-type]
 
 
 def request(number: int, prompt: Iterable[int], tenant: str = "a", **params: object) -> Submit:

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cloister.compute.layout import Layout
-from cloister.engine.engine import _most_positions
+from cloister.engine.engine import Engine, _most_positions
+from cloister.fairness import CREDIT
 from cloister.messages.generation import Accepted, Failed, label_spans
 from tests.engine.fake_runner import FakeRunner
-from tests.engine.node import Answer, alone, make_engine, request, split, without_first
+from tests.engine.node import Answer, SetPace, alone, make_engine, request, split, without_first
 from tests.engine.shared_blocks import SharedBlocks
 from tests.examples import examples
 
@@ -134,6 +135,70 @@ def test_decoding_goes_on_while_a_long_prompt_is_prefilled():
         assert any(m.request_id == 1 for m in engine.step())
 
 
+SHORT, LONG = 8, 256
+
+
+@pytest.fixture
+def runner() -> FakeRunner:
+    return FakeRunner(num_blocks=4000, max_context=8000)
+
+
+@pytest.fixture
+def paced(runner: FakeRunner) -> Engine:
+    """An engine whose steps are short beside others and long alone."""
+    return make_engine(runner, pace=SetPace(SHORT, LONG))
+
+
+def rows_of_steps(engine: Engine, runner: FakeRunner, until: int) -> list[int]:
+    """How many tokens each step computed, up to the one that brings this request's next token."""
+    rows: list[int] = []
+    while True:
+        before = runner.computed_tokens
+        messages = engine.step()
+        rows.append(runner.computed_tokens - before)
+        if any(m.request_id == until and m.tokens for m in messages):
+            return rows
+
+
+def test_alone_a_long_prompt_is_computed_in_long_steps(paced, runner):
+    paced.submit(request(1, [1] * 1000, "a"))
+    assert rows_of_steps(paced, runner, 1) == [256, 256, 256, 232]
+
+
+def test_beside_another_tenant_every_step_is_short(paced, runner):
+    """Whether the other waits, is prefilled or decodes: what it waits for is one short step. Its own short prompt is
+    not cut up."""
+    paced.submit(request(1, [1] * 1000, "long"))
+    paced.step()
+    paced.submit(request(2, [2] * 12, "short", max_tokens=8))
+    assert rows_of_steps(paced, runner, 2) == [12]
+    for _ in range(7):
+        assert [rows <= SHORT for rows in rows_of_steps(paced, runner, 2)] == [True], "a token came with each step"
+    assert not any(number == 2 for number in paced._sequences)
+    assert max(rows_of_steps(paced, runner, 1)) <= SHORT, "who asks again soon finds steps short"
+
+
+def test_what_one_tenant_decodes_leaves_another_its_share_of_a_step(paced, runner):
+    for number in range(40):
+        paced.submit(request(number, [number % 32] * 4, "floods", max_tokens=500))
+    for _ in range(20):
+        paced.step()
+    paced.submit(request(99, [1] * 40, "modest", max_tokens=1))
+    assert rows_of_steps(paced, runner, 99) == [40 + SHORT // 2]
+    paced.submit(request(100, [1] * 300, "modest"))  # no short prompt: cut up, and it has half of every step
+    *steps, last = rows_of_steps(paced, runner, 100)
+    assert max(steps) <= SHORT and last <= SHORT + CREDIT and sum(steps) <= 2 * 300
+
+
+def test_many_of_one_tenant_are_not_slowed_by_short_steps(paced, runner):
+    for number in range(40):
+        paced.submit(request(number, [number % 32] * 4, "a", max_tokens=50))
+    paced.step()
+    before = runner.computed_tokens
+    paced.step()
+    assert runner.computed_tokens - before == 40
+
+
 @given(blocks=st.integers(1, 12), prompt=st.integers(0, 60), public=st.integers(0, 60))
 def test_what_the_context_allows_fits_the_pool_under_every_layout(blocks, prompt, public):
     longest = _most_positions(blocks, 4)
@@ -156,13 +221,19 @@ class EngineMachine(RuleBasedStateMachine):
         reuse=st.booleans(),
         relative=st.booleans(),
         link_rows=st.sampled_from([1, 3, 128]),
+        short=st.sampled_from([1, 4, 64]),
     )
-    def start(self, blocks, chunk, max_running, reuse, relative, link_rows):
+    def start(self, blocks, chunk, max_running, reuse, relative, link_rows, short):
         self.blocks = blocks
         self.prefix = SharedBlocks() if reuse else None
         self.runner = FakeRunner(num_blocks=blocks, max_context=40, relative=relative, link_rows=link_rows)
         self.engine = make_engine(
-            self.runner, self.prefix, chunk_tokens=chunk, max_running=max_running, max_waiting_per_tenant=6
+            self.runner,
+            self.prefix,
+            SetPace(short, 2 * short),
+            chunk_tokens=chunk,
+            max_running=max_running,
+            max_waiting_per_tenant=6,
         )
         for link in LINKS:
             self.engine.attach_link(link, 0, 0)

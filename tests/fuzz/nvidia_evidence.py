@@ -1,4 +1,4 @@
-"""Atheris harness: whatever bytes come as GPU evidence, chain, token or keys, there is a verdict or EvidenceInvalid.
+"""Atheris harness: whatever bytes come as evidence of GPUs, or beside it, there is a verdict or EvidenceInvalid.
 
 Run it by hand for as long as you like: `python tests/fuzz/nvidia_evidence.py -max_total_time=600`.
 """
@@ -14,16 +14,19 @@ import atheris
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 with atheris.instrument_imports(include=["cloister.attest.nvidia"]):
-    from cloister.attest.nvidia import GpuPolicy, verify_gpu_reports, verify_gpu_token
+    from cloister.attest.nvidia import GpuPolicy, References, verify_gpu_reports, verify_gpu_token
     from cloister.errors import EvidenceInvalid
 
-from tests.fuzz.nvidia_made import NONCE, NOW, MadeGpu, MadeService
+from tests.fuzz.nvidia_made import NONCE, NOW, MadeGpu, MadeManifests, MadeService, ocsp_answer, swid_tag
 
 GPU = MadeGpu("GB100")
 REPORT, CHAIN, EVIDENCE = GPU.report(), GPU.chain, GPU.evidence()
+SIGNER = MadeManifests()
+MANIFEST = SIGNER.sign(swid_tag("590.12", {1: (b"\2" * 48,)}))
+ANSWER = ocsp_answer(GPU.certificates[1], GPU.certificates[2], GPU.root)
 SERVICE = MadeService()
 BUNDLE, JWKS = SERVICE.bundle(), SERVICE.jwks()
-POLICY = GpuPolicy(min_driver="1")
+POLICY = GpuPolicy(min_driver="1", allow_unmeasured=True)
 
 
 def spliced(whole: bytes, data: bytes) -> bytes:
@@ -32,8 +35,10 @@ def spliced(whole: bytes, data: bytes) -> bytes:
     return whole[:at] + data[2:] + whole[at + len(data) - 2 :]
 
 
-def reports(evidence: bytes, chain: bytes = CHAIN) -> bool:
-    return verify_gpu_reports(evidence, NONCE, at=NOW, policy=POLICY, chain=chain, roots=GPU.roots).passed
+def reports(evidence: bytes, chain: bytes = CHAIN, manifests: tuple[bytes, ...] = (), ocsp: bytes = ANSWER) -> bool:
+    known = References(manifests, (ocsp,), SIGNER.roots)
+    verdict = verify_gpu_reports(evidence, NONCE, at=NOW, policy=POLICY, chain=chain, references=known, roots=GPU.roots)
+    return verdict.passed
 
 
 def token(bundle: bytes, jwks: bytes = JWKS) -> bool:
@@ -51,6 +56,10 @@ WAYS = [
     altered_report,
     lambda data: reports(spliced(EVIDENCE, data)),
     lambda data: reports(REPORT, spliced(CHAIN, data)),
+    lambda data: reports(REPORT, manifests=(data,)),
+    lambda data: reports(REPORT, manifests=(spliced(MANIFEST, data),)),
+    lambda data: reports(REPORT, ocsp=data),
+    lambda data: reports(REPORT, ocsp=spliced(ANSWER, data)),
     lambda data: token(data),
     lambda data: token(spliced(BUNDLE, data)),
     lambda data: token(BUNDLE, data),

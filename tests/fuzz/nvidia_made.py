@@ -1,4 +1,4 @@
-"""Self-made GPUs and a self-made attestation service: reports, chains, tokens and keys under roots of our own."""
+"""Self-made GPUs, manifests, OCSP answers and a self-made attestation service, all under roots of our own."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.ocsp import OCSPCertStatus, OCSPResponderEncoding, OCSPResponseBuilder
+from lxml import etree
+from signxml import CanonicalizationMethod, SignatureConstructionMethod, XMLSigner
 
 from tests.fuzz.tdx_made import der, name, spki_fingerprint
 
+C14N_11 = CanonicalizationMethod.CANONICAL_XML_1_1
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NONCE = bytes(range(32))
 FWID = b"\x77" * 48
@@ -122,10 +126,102 @@ class MadeGpu:
         return json.dumps([self.entry(nonce)]).encode()
 
 
+SWID = "http://standards.iso.org/iso/19770/-2/2015/schema.xsd"
+
+
+def swid_tag(version: str, golden: Mapping[int, tuple[bytes, ...]], *, product: str = "GH100") -> str:
+    """A manifest before it is signed, in the form of NVIDIA's: 64 measurements, those without values inactive."""
+    resources = []
+    for index in range(64):
+        values = golden.get(index, (bytes(48),))
+        hashes = " ".join(f'ns2:Hash{at}="{value.hex()}"' for at, value in enumerate(values))
+        resources.append(
+            f'<ns0:Resource type="Measurement" index="{index}" active="{index in golden}" '
+            f'alternatives="{len(values)}" {hashes} name="Measurement_{index}" size="48"/>'
+        )
+    return (
+        f'<SoftwareIdentity xmlns="{SWID}" xmlns:ns0="{SWID}" xmlns:ns2="http://www.w3.org/2001/04/xmlenc#sha384" '
+        f'name="{product}" tagId="00" version="1.0" tagVersion="0">\n'
+        f'<ns0:Entity name="NVIDIA Corporation" role="softwareCreator tagCreator"/>\n'
+        f'<ns0:Meta colloquialVersion="{version}" edition="GPU" product="{product}"/>\n'
+        f'<ns0:Payload xmlns:SHA384="http://www.w3.org/2001/04/xmlenc#sha384">{"".join(resources)}</ns0:Payload>\n'
+        f"</SoftwareIdentity>"
+    )
+
+
+@dataclass
+class MadeManifests:
+    """Someone who signs manifests: a signer's certificate, an authority, the root."""
+
+    root: ec.EllipticCurvePrivateKey = field(default_factory=p384)
+    authority: ec.EllipticCurvePrivateKey = field(default_factory=p384)
+    key: Any = field(default_factory=p384)
+    ends: datetime = NOW + timedelta(days=700)
+
+    @property
+    def roots(self) -> frozenset[str]:
+        return frozenset({spki_fingerprint(self.root)})
+
+    @cached_property
+    def certificates(self) -> tuple[x509.Certificate, ...]:
+        make = MadeGpu().certificate
+        return (
+            make("Made RIM Signer", self.key, "Made RIM CA", self.authority, ca=False, ends=self.ends),
+            make("Made RIM CA", self.authority, "Made RIM Root", self.root, ca=True),
+            make("Made RIM Root", self.root, "Made RIM Root", self.root, ca=True),
+        )
+
+    def sign(self, tag: str, *, reference_uri: str | None = None, **how: Any) -> bytes:
+        how = {"signature_algorithm": "ecdsa-sha384", "digest_algorithm": "sha384", "c14n_algorithm": C14N_11} | how
+        signer = XMLSigner(method=SignatureConstructionMethod.enveloped, **how)
+        chain = [one.public_bytes(Encoding.PEM) for one in self.certificates]
+        tree, pem = etree.fromstring(tag), b"".join(chain).decode()
+        return etree.tostring(signer.sign(tree, key=self.key, cert=pem, reference_uri=reference_uri))
+
+
+def ocsp_answer(
+    certificate: x509.Certificate,
+    issuer: x509.Certificate,
+    key: Any,
+    *,
+    responder: x509.Certificate | None = None,
+    status: OCSPCertStatus = OCSPCertStatus.GOOD,
+    made: datetime = NOW - timedelta(hours=1),
+    until: datetime | None = NOW + timedelta(days=1),
+) -> bytes:
+    """What a responder says of one certificate, signed by `key`, with the `responder`'s certificate if it is given."""
+    revoked = status is OCSPCertStatus.REVOKED
+    builder = OCSPResponseBuilder().add_response(
+        certificate, issuer, SHA384(), status, made, until, made if revoked else None, None
+    )
+    signer = responder or MadeGpu().certificate("any name", key, "any name", key, ca=False)
+    builder = builder.responder_id(OCSPResponderEncoding.HASH, signer)
+    if responder is not None:
+        builder = builder.certificates([responder])
+    return builder.sign(key, SHA384()).public_bytes(Encoding.DER)
+
+
+GOOD_CHAIN = {"x-nvidia-cert-status": "valid", "x-nvidia-cert-ocsp-status": "good"}
+
+
+def switch_claims() -> dict[str, Any]:
+    """A switch's token of version 3 in which everything is in order, by the names of NVIDIA's sample."""
+    switch = "x-nvidia-switch-"
+    parts = [f"attestation-report-{what}" for what in ("parsed", "signature-verified", "nonce-match")]
+    rim = ("fetched", "schema-validated", "signature-verified", "version-match", "measurements-available")
+    parts += [f"bios-rim-{what}" for what in rim]
+    parts += ["arch-check", "attestation-report-cert-chain-fwid-match"]
+    return {
+        **{switch + part: True for part in parts},
+        **{switch + chain: dict(GOOD_CHAIN) for chain in ("attestation-report-cert-chain", "bios-rim-cert-chain")},
+        **{"secboot": True, "dbgstat": "disabled", "measres": "success", "hwmodel": "LS_10 A01 FSP BROM"},
+        **{switch + "bios-version": "96.10.55.00.01", "ueid": "6949"},
+    }
+
+
 def gpu_claims() -> dict[str, Any]:
     """A device's token of version 3 in which everything is in order."""
     gpu = "x-nvidia-gpu-"
-    good = {"x-nvidia-cert-status": "valid", "x-nvidia-cert-ocsp-status": "good"}
     parts = [f"{part}-rim-{what}" for part in ("driver", "vbios") for what in ("fetched", "schema-validated")]
     parts += [f"{part}-rim-{what}" for part in ("driver", "vbios") for what in ("signature-verified", "version-match")]
     parts += ["driver-rim-measurements-available", "vbios-rim-measurements-available", "vbios-index-no-conflict"]
@@ -134,7 +230,7 @@ def gpu_claims() -> dict[str, Any]:
     chains = ("attestation-report-cert-chain", "driver-rim-cert-chain", "vbios-rim-cert-chain")
     return {
         **{gpu + part: True for part in parts},
-        **{gpu + chain: dict(good) for chain in chains},
+        **{gpu + chain: dict(GOOD_CHAIN) for chain in chains},
         **{"secboot": True, "dbgstat": "disabled", "measres": "success", "hwmodel": "GH100 A01 GSP BROM"},
         **{gpu + "driver-version": "550.90.07", gpu + "vbios-version": "96.00.9F.00.01", "ueid": "4781"},
     }
@@ -172,10 +268,11 @@ class MadeService:
         overall: Mapping[str, Any] | None = None,
         nonce: bytes = NONCE,
         tokens: Mapping[str, str] | None = None,
+        in_order: Mapping[str, Any] | None = None,
     ) -> bytes:
         """A detached EAT bundle; `devices` and `overall` are laid over claims that are all in order."""
         signed = {
-            device: self.sign({**self.common(nonce), **gpu_claims(), **claims})
+            device: self.sign({**self.common(nonce), **(in_order or gpu_claims()), **claims})
             for device, claims in (devices if devices is not None else {"GPU-0": {}}).items()
         }
         digests = {

@@ -152,6 +152,7 @@ class MadePlatform:
         mrtd: bytes = b"\x11" * 48,
         mrsignerseam: bytes = bytes(48),
         mrservicetd: bytes = bytes(48),
+        rtmrs: tuple[bytes, ...] = tuple(bytes([0x30 + index]) * 48 for index in range(4)),
         chain: bytes | None = None,
         cert_type: int = 5,
         vendor: bytes = VENDOR,
@@ -160,7 +161,7 @@ class MadePlatform:
             "<16s48s48s8sQ8s48s48s48s48s48s48s48s48s64s",
             *(tee_tcb_svn, b"\x22" * 48, mrsignerseam, bytes(8), attributes, bytes.fromhex("e702060000000000")),
             *(mrtd, bytes(48), bytes(48), bytes(48)),
-            *(bytes([0x30 + index]) * 48 for index in range(4)),
+            *rtmrs,
             report_data,
         )
         if body_type >= 3:

@@ -26,6 +26,7 @@ from cloister.messages.generation import SamplingParams, Stats, TokenLogprob, To
 from cloister.messages.prompts import read_prompt
 from cloister.messages.service import View
 from cloister.prompts.reading import PromptReading
+from cloister.prompts.tokenizer import GenerationDefaults
 
 MODEL = "fake/echo-bytes"
 KEY = {"Authorization": f"Bearer {DEVELOPMENT_KEY}"}
@@ -61,6 +62,7 @@ class ByteTokenizer:
 
     vocabulary = VOCABULARY
     stop_tokens = (END,)
+    generation = GenerationDefaults()
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         return list(text.encode())

@@ -6,7 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.fakes import CONTEXT, LEVELS, MODEL, FakeBackend, chat_body
+from cloister.prompts.tokenizer import GenerationDefaults
+from tests.gateway.fakes import CONTEXT, LEVELS, MODEL, ByteTokenizer, FakeBackend, chat_body
 
 URL = "/v1/chat/completions"
 pytestmark = pytest.mark.parametrize("level", LEVELS)
@@ -159,7 +160,7 @@ async def test_sampling_fields_reach_the_backend(http: httpx.AsyncClient, backen
 async def test_text_parts_and_the_developer_role(http: httpx.AsyncClient, backend: FakeBackend) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     messages = [{"role": "developer", "content": "be"}, {"role": "user", "content": parts}]
-    await ask(http, messages=messages, response_format={"type": "text"}, tools=[], unknown_field={"x": 1})
+    await ask(http, messages=messages, response_format={"type": "text"}, tools=[], user="me")
     assert bytes(backend.submitted[0].prompt).decode() == "<system>be<user>ab<assistant>"
 
 
@@ -167,3 +168,14 @@ async def test_a_long_conversation_is_read_whole(http: httpx.AsyncClient, backen
     messages = [{"role": "user", "content": "x"}] * 100
     await ask(http, messages=messages, max_tokens=1)
     assert bytes(backend.submitted[0].prompt).decode() == "<user>x" * 100 + "<assistant>"
+
+
+async def test_what_a_request_leaves_open_the_models_makers_say(
+    http: httpx.AsyncClient, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ByteTokenizer, "generation", GenerationDefaults(temperature=0.6, top_p=0.9, top_k=20))
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}
+    assert (await http.post(URL, json=body)).is_success
+    assert (await http.post(URL, json={**body, "temperature": 0, "top_p": 1, "top_k": 0})).is_success
+    chosen = [(each.params.temperature, each.params.top_p, each.params.top_k) for each in backend.submitted]
+    assert chosen == [(0.6, 0.9, 20), (0.0, 1.0, 0)]

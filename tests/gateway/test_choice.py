@@ -47,6 +47,14 @@ def test_how_the_tokens_come_does_not_show(text: bytes, sizes: list[int], stops:
     assert read(text, sizes, stops, finish=finish, take=False) == at_once
 
 
+@pytest.mark.parametrize("stops", [[], ["b"]])
+def test_a_cut_by_the_limit_shows_no_half_of_a_character(stops: list[str]) -> None:
+    half = "a日".encode()[:-1]
+    assert read(half, [1, 1], stops, finish="length").text == "a"
+    assert read(half, [1, 1], stops, finish="stop").text == "a\ufffd"
+    assert read("a日".encode(), [1, 1], stops, finish="length").text == "a日"
+
+
 @given(texts, sizes)
 def test_without_stop_strings_everything_is_shown_and_scored(text: bytes, sizes: list[int]) -> None:
     whole = read(text, sizes, [])

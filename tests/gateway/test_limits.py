@@ -14,7 +14,7 @@ from cloister.errors import PromptTooLong
 from cloister.gateway import guard
 from cloister.gateway.api import answer_tokens
 from cloister.gateway.app import create_app
-from tests.gateway.fakes import KEY, MODEL, ByteTokenizer, FakeBackend, chat_body, served
+from tests.gateway.fakes import CONTEXT, KEY, LEVELS, MODEL, ByteTokenizer, FakeBackend, chat_body, served
 
 CHAT = "/v1/chat/completions"
 JSON = {"content-type": "application/json"}
@@ -23,20 +23,29 @@ JSON = {"content-type": "application/json"}
 def test_answer_tokens_of_an_unread_prompt() -> None:
     assert answer_tokens(None, None, 16, 100) == 16
     assert answer_tokens(None, None, 1024, 100) == 99, "the context is all there is, and a prompt takes some"
-    assert answer_tokens(None, 99, 16, 100) == 99
-    with pytest.raises(PromptTooLong, match="100 were requested for the answer alone") as refused:
-        answer_tokens(None, 100, 16, 100)
-    assert refused.value.param == "max_tokens"
+    assert answer_tokens(None, 99, 16, 100) == answer_tokens(None, 5000, 16, 100) == 99
 
 
 def test_answer_tokens() -> None:
     assert answer_tokens(10, None, 16, 100) == 16
     assert answer_tokens(90, None, 16, 100) == 10
     assert answer_tokens(90, 10, 16, 100) == 10
+    assert answer_tokens(90, 11, 16, 100) == answer_tokens(90, 5000, 16, 100) == 10
     assert answer_tokens(100, 0, 16, 100) == 0
-    for prompt, asked in ((90, 11), (100, None), (101, 0), (5000, 1)):
-        with pytest.raises(PromptTooLong, match=rf"holds 100 tokens.*\({prompt} in the prompt"):
+    for prompt, asked in ((100, None), (101, 0), (5000, 1)):
+        with pytest.raises(PromptTooLong, match=f"has {prompt} tokens; .* may have 100"):
             answer_tokens(prompt, asked, 16, 100)
+
+
+async def test_an_answer_ends_with_the_context_at_every_level(http: httpx.AsyncClient) -> None:
+    """A prompt that leaves room for ten tokens is served, however many are asked for; one that leaves none is not."""
+    for level in LEVELS:
+        body = {"model": MODEL, "max_tokens": 500, "ignore_eos": True, "protection": level}
+        short = await http.post("/v1/completions", json={**body, "prompt": [97] * (CONTEXT - 10)})
+        assert short.json()["usage"]["completion_tokens"] == 10
+        assert short.json()["choices"][0]["finish_reason"] == "length"
+        full = await http.post("/v1/completions", json={**body, "prompt": [97] * CONTEXT})
+        assert full.status_code == 400 and full.json()["error"]["code"] == "context_length_exceeded"
 
 
 async def test_the_largest_body_passes_and_one_byte_more_does_not(http: httpx.AsyncClient) -> None:

@@ -12,7 +12,8 @@ from cloister.errors import StartingUp
 from cloister.gateway.answer import comment
 from cloister.levels import LEVELS as EVERY_LEVEL
 from cloister.messages.generation import Progress, Tokens
-from tests.gateway.fakes import LEVELS, FakeBackend, chat_body, completion_body
+from cloister.prompts.tokenizer import GenerationDefaults
+from tests.gateway.fakes import LEVELS, ByteTokenizer, FakeBackend, chat_body, completion_body
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 
@@ -62,6 +63,10 @@ async def test_progress_is_a_comment_between_events(http: httpx.AsyncClient, pat
     assert all(line.startswith(("data: ", ":")) for line in lines) and lines[-1] == "data: [DONE]"
 
 
+def test_the_estimate_is_not_of_the_first_token() -> None:
+    assert comment(Progress(1, 1, 2, 12.0)).endswith(b"about 12 s per token after the first\n\n")
+
+
 def test_a_comment_is_one_line_that_readers_of_events_skip() -> None:
     line = comment(Progress(9, 1, 2, 12.0))
     assert line.startswith(b": ") and line.endswith(b"\n\n") and line.count(b"\n") == 2
@@ -85,6 +90,17 @@ async def test_what_needs_logits_needs_them_revealed(
     assert not backend.submitted
     served = await http.post(CHAT, json=chat_body(**{param: value}, mpc_reveal="logits"))
     assert served.status_code == 200 and backend.submitted[0].params.mpc_reveal == "logits"
+
+
+async def test_defaults_that_need_logits_are_not_taken(
+    http: httpx.AsyncClient, backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ByteTokenizer, "generation", GenerationDefaults(temperature=0.6, top_p=0.9, top_k=20))
+    body = chat_body()
+    del body["temperature"]
+    assert (await http.post(CHAT, json=body)).status_code == 200
+    params = backend.submitted[0].params
+    assert (params.temperature, params.top_p, params.top_k) == (0.6, 1.0, 0)
 
 
 async def test_what_can_be_had_on_shares(http: httpx.AsyncClient) -> None:
@@ -114,4 +130,4 @@ async def test_a_server_without_it_says_how_to_have_it(http: httpx.AsyncClient, 
     object.__setattr__(app.state.api, "levels", Levels(LEVELS))
     refused = await http.post(CHAT, json=chat_body())
     assert refused.json()["error"]["code"] == "protection_unavailable"
-    assert "pip install '.[mpc]'" in refused.json()["error"]["message"]
+    assert "make mpc" in refused.json()["error"]["message"]

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cloister.config import GatewaySettings
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.app import create_app
-from cloister.gateway.keys import key_line
+from cloister.keys import key_line
 from tests.gateway.fakes import KEY, MODEL, ByteTokenizer, FakeBackend, chat_body, completion_body
 
 

@@ -181,3 +181,30 @@ async def test_what_needs_the_prompt_is_refused_with_a_way_out(
     assert (response.status_code, error["param"], error["type"]) == (400, param, "invalid_request_error")
     assert level in error["message"]
     assert not backend.submitted
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize(("field", "meant"), [("protecton", "protection"), ("sesion", "session"), ("guided", None)])
+async def test_a_field_that_nobody_knows_is_refused(
+    http: httpx.AsyncClient, backend: FakeBackend, path: str, field: str, meant: str | None
+) -> None:
+    body = (chat_body if path == CHAT else completion_body)(**{field: "isolated"})
+    response = await http.post(path, json=body)
+    error = response.json()["error"]
+    assert response.status_code == 400 and error["param"] == field
+    assert "isolated" not in error["message"] and (meant or "Leave it out") in error["message"]
+    assert not backend.submitted
+
+
+async def test_fields_of_openai_that_change_nothing_are_accepted(http: httpx.AsyncClient) -> None:
+    response = await http.post(CHAT, json=chat_body(user="me", metadata={"a": "b"}, store=True, reasoning_effort="low"))
+    assert response.status_code == 200
+
+
+@pytest.mark.parametrize("headers", [[("X-Cloister-Protecton", "isolated")], [(HEADER, "open"), (HEADER, "isolated")]])
+async def test_a_header_of_ours_that_is_unknown_or_given_twice_is_refused(
+    http: httpx.AsyncClient, backend: FakeBackend, headers: list[tuple[str, str]]
+) -> None:
+    response = await http.post(CHAT, json=chat_body(), headers=httpx.Headers([*headers]))
+    assert response.status_code == 400 and HEADER in response.json()["error"]["message"]
+    assert not backend.submitted

@@ -12,7 +12,7 @@ import pytest
 from cloister.backend.base import VaultJob
 from cloister.config import GatewaySettings
 from cloister.gateway.app import create_app
-from cloister.gateway.keys import key_line, new_key
+from cloister.keys import key_line, new_key
 from tests.gateway.fakes import MODEL, ByteTokenizer, FakeBackend, chat_body, completion_body
 
 CHAT = "/v1/chat/completions"
@@ -90,9 +90,12 @@ async def test_tenant_and_trust_group_come_from_the_key_alone(
     two_tenants: tuple[httpx.AsyncClient, dict[str, Any], dict[str, Any]], backend: FakeBackend
 ) -> None:
     http, ann, bob = two_tenants
-    wish = chat_body(session="same", group="lab", trust_group="lab", tenant="ann")
     for key in (ann, bob):
-        assert (await http.post(CHAT, json=wish, headers={**key, "X-Cloister-Trust-Group": "lab"})).is_success
+        assert (await http.post(CHAT, json=chat_body(session="same"), headers=key)).is_success
+        for wish in ({"group": "lab"}, {"trust_group": "lab"}, {"tenant": "ann"}):
+            assert (await http.post(CHAT, json=chat_body(**wish), headers=key)).status_code == 400
+        header = {"X-Cloister-Trust-Group": "lab"}
+        assert (await http.post(CHAT, json=chat_body(), headers={**key, **header})).status_code == 400
     told = [(each.tenant, job.session, job.group) for each, job in zip(backend.submitted, jobs(backend), strict=True)]
     assert told == [("ann", "same", "lab"), ("bob", "same", "")]
     for key in (ann, bob):

@@ -13,7 +13,7 @@ import pytest
 from cloister.config import GatewaySettings
 from cloister.gateway.app import create_app
 from cloister.gateway.generation import KEPT_S, MOST, WatchedAnswer, WatchedAnswers
-from cloister.gateway.keys import key_line, new_key
+from cloister.keys import key_line, new_key
 from cloister.messages.service import View
 from tests.gateway.fakes import KEY, MODEL, ByteTokenizer, FakeBackend, chat_body
 

@@ -8,7 +8,7 @@ import pytest
 from cloister.config import DEVELOPMENT_KEY, GatewaySettings
 from cloister.gateway import webpage
 from cloister.gateway.app import create_app
-from cloister.gateway.keys import key_line, new_key
+from cloister.keys import key_line, new_key
 from tests.gateway.fakes import MODEL, ByteTokenizer, FakeBackend
 
 

@@ -11,6 +11,7 @@ from cloister.link.network.tls import establish
 from cloister.link.network.vault_bridge import carry
 from cloister.messages.bridge import Accept
 from cloister.process.blocking import BlockingEndpoint
+from cloister.process.hardening import begin_child
 
 
 def _serve(host: socket.socket) -> None:
@@ -21,4 +22,4 @@ def _serve(host: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    run_bridge("bridge-far", _serve)
+    run_bridge(begin_child("bridge-far"), _serve)

@@ -24,10 +24,32 @@ def eventually(holds: Callable[[], bool], seconds: float = 10) -> bool:
 @contextmanager
 def lying_vault(link: LinkMemory, at: int, value: float) -> Iterator[None]:
     """A process that answers every question at once, with ones and zeros but for one float of its first head."""
+    with _beside(lambda: _lie(link, at, value)):
+        yield
+
+
+@contextmanager
+def late_answers(link: LinkMemory, after_s: float = 0.0, wake_every_s: float = 0.0) -> Iterator[None]:
+    """Such a process, which begins to answer after a while, and until then wakes the service for nothing."""
+
+    def answer() -> None:
+        sleeper = Mapping(link.vault_descriptors[1], link.shape.answer_bytes, writable=True)
+        end = time.monotonic() + after_s
+        while time.monotonic() < end:
+            wake(sleeper)
+            time.sleep(wake_every_s)
+        _lie(link, 0, 0.0)
+
+    with _beside(answer):
+        yield
+
+
+@contextmanager
+def _beside(act: Callable[[], None]) -> Iterator[None]:
     pid = os.fork()
     if pid == 0:
         try:
-            _lie(link, at, value)
+            act()
         finally:
             os._exit(1)
     try:

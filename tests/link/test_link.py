@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from cloister.compute.layout import Chunk, Layout, Remote
 from cloister.errors import ProtocolError
 from cloister.link.memory import NUMBER_AT, ROWS_AT, LinkMemory, LinkShape, Mapping, wake
 from cloister.models.decoder import Decoder
-from tests.link.misbehaviour import eventually, lying_vault
+from tests.link.misbehaviour import eventually, late_answers, lying_vault
 from tests.link.vault_stand_in import BLOCKS, hidden_of, vault_of
 from tests.models.architectures import CONFIGS, VOCABULARY, random_decoder
 
@@ -182,6 +183,49 @@ def test_a_vault_that_stops_answering_is_late_and_the_others_are_not(llama: Deco
         bench = Bench(llama, links, patience_ms=200)
         os.kill(pid, signal.SIGSTOP)
         assert broken_how(bench, expected) == "vault_timeout"
+
+
+def test_what_a_vault_answers_while_it_is_killed_does_not_open_its_link_again(llama: Decoder) -> None:
+    """The service would stand still for a vault that is gone, and all others with it."""
+    link = link_of(llama)
+    bench = Bench(llama, [link], patience_ms=200)
+    link.close_down()
+    Mapping(link.vault_descriptors[1], link.shape.answer_bytes, writable=True).word(NUMBER_AT).value = 0
+    bench.step(0)
+    assert bench.asker.broken() == {0: "vault_lost"}
+
+
+def test_being_woken_in_vain_costs_a_vault_no_patience(llama: Decoder) -> None:
+    """A bridge wakes whoever sleeps after every answer, also if it was seen already and the next is awaited."""
+    link = link_of(llama)
+    bench = Bench(llama, [link], patience_ms=2000)
+    with late_answers(link, after_s=1.4, wake_every_s=0.01):
+        bench.step(0)
+    assert bench.asker.broken() == {}
+
+
+def test_while_the_machine_stands_still_no_vault_is_late(llama: Decoder) -> None:
+    """Service and vault are stopped together for longer than the deadline; the vault answers when both go on."""
+    link = link_of(llama)
+    told, tell = os.pipe()
+    service = os.fork()
+    if not service:
+        try:
+            bench = Bench(llama, [link], patience_ms=800)
+            os.write(tell, b"!")
+            bench.step(0)
+            os._exit(0 if bench.asker.broken() == {} else 1)
+        finally:
+            os._exit(2)
+    assert os.read(told, 1) == b"!"
+    asked = Mapping(link.vault_descriptors[0], link.shape.question_bytes, writable=False)
+    assert eventually(lambda: asked.word(NUMBER_AT).value == 1)
+    os.kill(service, signal.SIGSTOP)
+    time.sleep(1)
+    os.kill(service, signal.SIGCONT)
+    time.sleep(0.05)
+    with late_answers(link):
+        assert os.waitstatus_to_exitcode(os.waitpid(service, 0)[1]) == 0
 
 
 def test_a_question_about_a_slot_that_is_not_exposed_ends_the_link(llama: Decoder) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import mmap
 import os
@@ -9,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from cloister.errors import SetupError
-from cloister.models.memory_file import check_sealed, create_memory_file, reopen_read_only, seal
+from cloister.models.memory_file import (
+    ReadOnlyMapping,
+    check_sealed,
+    create_memory_file,
+    gather_into_large_pages,
+    large_page,
+    reopen_read_only,
+    seal,
+)
 
 CONTENT = b"weights " * 1024
 
@@ -77,3 +86,24 @@ def test_every_seal_counts(fd: int, tmp_path: Path) -> None:
     check_sealed(fd)
     with (tmp_path / "plain").open("w") as plain, pytest.raises(SetupError, match="is none"):
         check_sealed(plain.fileno())
+
+
+def test_content_in_large_pages_is_the_same_and_takes_few_faults() -> None:
+    """A process that maps it afterwards sees the same bytes, and the kernel says that the pages are large."""
+    size = 2 * large_page() + mmap.PAGESIZE
+    content = os.urandom(mmap.PAGESIZE) * (size // mmap.PAGESIZE)
+    made = create_memory_file("large")
+    os.write(made, content)
+    if not gather_into_large_pages(made, size):
+        pytest.skip("this kernel gives memory files no large pages")
+    seal(made)
+    fd = reopen_read_only(made)
+    os.close(made)
+    mapping = ReadOnlyMapping(fd, size)
+    os.close(fd)
+    assert ctypes.string_at(mapping.address, size) == content
+    [place] = [
+        part for part in Path("/proc/self/smaps").read_text().split("VmFlags") if f"\n{mapping.address:x}-" in part
+    ]
+    assert f"ShmemPmdMapped: {2 * large_page() // 1024:8d} kB" in place
+    mapping.close()

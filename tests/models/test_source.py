@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -121,6 +122,18 @@ def test_a_converted_model_is_listed_and_verified(cache: Path, small_gguf: Path)
     assert (tiny.name, tiny.state, tiny.dtype, tiny.path) == ("tiny-llama", "ready", "bf16", folder.path)
     assert tiny.bytes > (folder.path / "model.safetensors").stat().st_size
     assert known_models(verify=True)[1].state == "verified"
+
+
+def test_every_name_in_the_list_is_a_name_to_serve(
+    cache: Path, small_gguf: Path, smollm_folder: ModelFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    converted = find_model(str(small_gguf))
+    assert find_model(converted.name).path == find_model(converted.path.name).path == converted.path
+    monkeypatch.setattr(source, "_default_model", lambda: smollm_folder)
+    assert [find_model(model.name).name for model in known_models(verify=False)] == [DEFAULT_NAME, converted.name]
+    shutil.copytree(converted.path, converted.path.with_name(f"other-v{source.CONVERTER_VERSION}"))
+    with pytest.raises(ModelNotFound, match=r"Several models.*other-v"):
+        find_model(converted.name)
 
 
 def test_verify_finds_a_changed_byte(cache: Path, small_gguf: Path) -> None:

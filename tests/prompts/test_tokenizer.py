@@ -17,7 +17,7 @@ from transformers import AutoTokenizer
 from cloister.errors import InvalidRequest, ModelCorrupt, ModelUnsupported
 from cloister.models.source import ModelFolder
 from cloister.prompts.chat_template import Rendered
-from cloister.prompts.tokenizer import Tokenizer
+from cloister.prompts.tokenizer import GenerationDefaults, Tokenizer
 
 START, END = 1, 2
 TEXTS = [
@@ -359,3 +359,8 @@ def test_a_beginning_of_rendered_text_keeps_its_marks() -> None:
 def test_a_template_that_drops_the_assistants_words_names_no_end_of_turn(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, sentencepiece_like(), "{{ bos_token }}", bos_token="<s>", eos_token="</s>")
     assert Tokenizer(folder).stop_tokens == (0,)
+
+
+def test_defaults_that_make_no_sense_are_not_taken() -> None:
+    given = {"temperature": "hot", "top_p": 7, "top_k": 50, "min_p": True, "do_sample": True}
+    assert GenerationDefaults.read(given) == GenerationDefaults(top_k=50)

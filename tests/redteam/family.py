@@ -11,7 +11,17 @@ import psutil
 
 from tests.served import Server
 
-_ONE_OF_EACH = ("controller", "gateway", "sealed_api_keeper", "sealed_api", "keeper", "forkserver", "service")
+_ONE_OF_EACH = (
+    "controller",
+    "edge_code",
+    "computing_code",
+    "gateway",
+    "sealed_api_keeper",
+    "sealed_api",
+    "keeper",
+    "forkserver",
+    "service",
+)
 
 
 @dataclass(frozen=True)
@@ -19,6 +29,8 @@ class Family:
     """Process ids at one moment. Telling vaults from the service takes root: both are forks of the fork server."""
 
     controller: int
+    edge_code: int
+    computing_code: int
     gateway: int
     sealed_api_keeper: int
     sealed_api: int
@@ -29,18 +41,15 @@ class Family:
 
     @classmethod
     def of(cls, server: Server) -> Family:
-        controller = psutil.Process(server.process.pid)
-        children = controller.children()
-        [gateway] = [one for one in children if "cloister.gateway" in one.cmdline()]
-        [sealed_api_keeper] = [one for one in children if "cloister.sealed_api" in one.cmdline()]
+        gateway, sealed_api_keeper, keeper = (server.child(role) for role in ("gateway", "sealed-api", "forkserver"))
         [sealed_api] = sealed_api_keeper.children()
-        [keeper] = [one for one in children if "cloister.forkserver" in one.cmdline()]
         [forkserver] = keeper.children()
         sealed = [one.pid for one in forkserver.children() if one.status() != psutil.STATUS_ZOMBIE]
         [service] = [pid for pid in sealed if not _answers_a_link(pid)]
         vaults = tuple(pid for pid in sealed if pid != service)
+        code = (gateway.ppid(), keeper.ppid())
         fronts = (gateway.pid, sealed_api_keeper.pid, sealed_api.pid)
-        return cls(controller.pid, *fronts, keeper.pid, forkserver.pid, service, vaults)
+        return cls(server.process.pid, *code, *fronts, keeper.pid, forkserver.pid, service, vaults)
 
     @property
     def all(self) -> tuple[int, ...]:

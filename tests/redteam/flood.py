@@ -1,7 +1,7 @@
 """A tenant that floods a server in every way it can: `python -m tests.redteam.flood URL MODEL`, until told to end.
 
-A process of its own: whoever measures another tenant's times must not do this work. It ends when its standard input
-does, and says then, as JSON, what it was answered.
+A process of its own: whoever measures another tenant's times must not do this work. It says when it has risen, ends
+when its standard input does, and says then, as JSON, what it was answered.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Flood:
     def __init__(self, url: str, model: str) -> None:
         self._url, self._model = url, model
         self.answered: Counter[int | str] = Counter()
+        self._risen = asyncio.Event()
         self._chance = random.Random(3)
         self._sealed = SealedClient(url, "floods")
         self._texts = {length: self._text(length) for length in (12_000, 200_000, 1_000_000)}
@@ -48,6 +49,8 @@ class Flood:
             ]  # fmt: skip
             tasks = [asyncio.create_task(self._again(way, http)) for way in ways]
             try:
+                await self._risen.wait()
+                print("risen", flush=True)
                 await asyncio.to_thread(sys.stdin.read)
             finally:
                 for task in tasks:
@@ -58,6 +61,7 @@ class Flood:
         while True:
             with suppress(httpx.HTTPError, OSError):
                 await way(http)
+                self._risen.set()
             await asyncio.sleep(0.05)
 
     async def _half_open(self, http: httpx.AsyncClient) -> None:

@@ -16,11 +16,13 @@ import mmap
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from cloister.link.region import links
 from cloister.process.sandbox.kernel import syscall
 from cloister.process.sandbox.layers import Layer
 from tests.process.sandbox import attempts
@@ -28,6 +30,8 @@ from tests.process.sandbox import attempts
 NOT_IMPORTED = "wave"
 LINK_DESCRIPTORS = 2
 FIONBIO = 0x5421
+FUTEX_WAIT, FUTEX_WAKE, FUTEX_32, MREMAP_TO = 0, 1, 2, 3
+HEARS_FOR_S = 20
 _PROBED_DESCRIPTORS = range(3, 1200)
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -100,6 +104,49 @@ def signal_by_file_flags(here: Here) -> None:
 def see_file_flags(here: Here) -> None:
     if not any(fcntl.fcntl(standard, fcntl.F_GETFL) & os.O_NONBLOCK for standard in (0, 1, 2)):
         raise OSError("nobody has signalled")
+
+
+def _word_of_weights() -> int:
+    return weights_at
+
+
+def _word_of_moved_weights() -> int:
+    """The weights, moved to where the links are."""
+    there = links().upper_word << 32
+    syscall("mremap", weights_at, mmap.PAGESIZE, mmap.PAGESIZE, MREMAP_TO, there)
+    return there
+
+
+def _word_of_code() -> int:
+    """A library's code: private to each who maps it, and one page of one file for all."""
+    return (ctypes.cast(_libc.getpid, ctypes.c_void_p).value or 0) & -4
+
+
+WORDS = {"weights": _word_of_weights, "moved_weights": _word_of_moved_weights, "code": _word_of_code}
+
+
+def _hear(word: int) -> None:
+    """Sleep on a word until a sibling wakes us."""
+    value = ctypes.c_uint32.from_address(word).value
+    patience = (ctypes.c_long * 2)(HEARS_FOR_S, 0)
+    syscall("futex", word, FUTEX_WAIT, value, ctypes.byref(patience), None, 0)
+
+
+def _signal(word: int) -> None:
+    """Wake a sibling that sleeps on a word, or is about to."""
+    end = time.monotonic() + HEARS_FOR_S
+    while not syscall("futex", word, FUTEX_WAKE, 1, None, None, 0):
+        os.sched_yield()
+        if time.monotonic() > end:
+            raise OSError("nobody sleeps there")
+
+
+def hear_by_list(here: Here) -> None:
+    """The call that takes a list of futexes (futex_waitv)."""
+    waiter = (ctypes.c_uint64 * 3)(ctypes.c_uint32.from_address(weights_at).value, weights_at, FUTEX_32)
+    now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 10**9
+    until = (ctypes.c_long * 2)(now + HEARS_FOR_S, 0)
+    syscall("futex_waitv", ctypes.byref(waiter), 1, 0, ctypes.byref(until), time.CLOCK_MONOTONIC)
 
 
 # ---- other processes
@@ -239,7 +286,7 @@ ATTEMPTS: dict[str, Callable[[Here], None]] = {
     one.__name__: one
     for one in (
         *(open_netlink, open_vsock, connect_control, send_descriptor, speak_to_standard_output),
-        *(signal_by_file_flags, see_file_flags),
+        *(signal_by_file_flags, see_file_flags, hear_by_list),
         *(signal_others, trace_others, read_memory_of_others, read_environment_of_others),
         *(map_by_guessed_descriptor, open_descriptors_of_others, write_weights, make_weights_writable),
         *(write_by_guessed_descriptor, write_question_from_vault, make_question_writable_in_vault),
@@ -247,6 +294,10 @@ ATTEMPTS: dict[str, Callable[[Here], None]] = {
         *(resize_question_from_service, write_question_from_service, import_new_module, load_library, read_file),
     )
 }
+
+
+ATTEMPTS |= {f"hear_by_{name}": lambda _, word=word: _hear(word()) for name, word in WORDS.items()}
+ATTEMPTS |= {f"signal_by_{name}": lambda _, word=word: _signal(word()) for name, word in WORDS.items()}
 
 
 def _try(role: Any, control: socket.socket) -> None:

@@ -99,7 +99,9 @@ class Search:
                 for first, last in _runs(new, there):
                     with suppress(OSError):  # pages of the kernel's own
                         data = os.pread(memory.fileno(), (last - first) * PAGE, start + first * PAGE)
-                        pieces.append((start + first * PAGE, name[0].strip() if name else "anonymous", data))
+                        for offset, written in _written(data):
+                            place = start + first * PAGE + offset
+                            pieces.append((place, name[0].strip() if name else "anonymous", written))
         return sorted(pieces)
 
 
@@ -111,6 +113,14 @@ def _runs(new: npt.NDArray[np.bool_], there: npt.NDArray[np.bool_]) -> Iterator[
     wide &= there
     edges = np.flatnonzero(np.diff(np.concatenate(([0], wide.view(np.int8), [0]))))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+
+
+def _written(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Stretches of pages that are not all zeros: most of a reserved cache is. No needle begins or ends with a zero."""
+    pages = np.frombuffer(data[: len(data) // PAGE * PAGE], "<u8").reshape(-1, PAGE // 8).any(axis=1)
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], pages.view(np.int8), [0]))))
+    for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        yield first * PAGE, data[first * PAGE : last * PAGE]
 
 
 def _find_objects(pieces: list[tuple[int, str, bytes]], tokens: tuple[int, ...]) -> Iterator[str]:

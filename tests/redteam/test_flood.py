@@ -2,7 +2,8 @@
 
 Every few seconds the flood has gone through all its ways: half-open connections, heads without end, sealed bodies, many
 answers to one prompt, a session for each request, long prompts, answers that nobody waits for. The other tenant's time
-to its first token is measured before and meanwhile, in one run; before a release the flood lasts for minutes.
+to its first token is measured before and meanwhile, in one run; before a release the flood lasts for minutes. The flood
+has a low priority: what its own client computes on this machine is no work of the node's.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ import httpx
 import psutil
 import pytest
 
-from cloister.gateway.keys import key_line
+from cloister.keys import key_line
 from cloister.models.source import ModelFolder
 from tests.redteam.flood import CHAT, QUESTION
 from tests.served import Server, running_server
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.timeout(1800)
 
 ARGUMENTS = ("--kv-cache-mib", "256", "--vault-kv-mib", "64", "--spare-vaults", "2")
 ALLOWED = {200, 400, 408, 413, 429, 431, 503}
@@ -81,22 +82,24 @@ def memory(server: Server) -> int:
     return total
 
 
-@pytest.mark.release
-@pytest.mark.parametrize("seconds", [300])
+@pytest.mark.parametrize("seconds", [2, pytest.param(300, marks=[pytest.mark.release, pytest.mark.slow])])
 async def test_a_flood_of_one_tenant_leaves_another_served(
     server: Server, short_folder: ModelFolder, seconds: int, record_property: Callable[[str, Any], None]
 ) -> None:
-    """How much slower is told, not asserted: docs/LOG.md says what is missing there."""
+    """How much slower is told, not asserted, for other work on the machine counts in. What is computed before another's
+    first token is: engine/test_scheduler.py, controller/test_core_lease.py."""
     url, model = server.url(), short_folder.name
     modest = Modest(url, model)
+    least = 10 if seconds > 60 else 3
     await modest.first_tokens(0, 3)
-    quiet = await modest.first_tokens(4, 10)
+    quiet = await modest.first_tokens(0, least)
     before = memory(server)
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.redteam.flood", url, model], stdin=PIPE, stdout=PIPE, cwd=ROOT
+        ["nice", "-n", "10", sys.executable, "-m", "tests.redteam.flood", url, model], stdin=PIPE, stdout=PIPE, cwd=ROOT
     ) as flood:
-        await asyncio.sleep(3)
-        flooded = await modest.first_tokens(seconds, 10)
+        assert flood.stdout is not None
+        await asyncio.to_thread(flood.stdout.readline)  # it has risen
+        flooded = await modest.first_tokens(seconds, least)
         answered = Counter(json.loads((await asyncio.to_thread(flood.communicate))[0]))
     ratio = p95(flooded) / p95(quiet)
     grown = memory(server) - before
@@ -104,7 +107,8 @@ async def test_a_flood_of_one_tenant_leaves_another_served(
     print(f"p95 {p95(quiet):.3f} -> {p95(flooded):.3f} s ({ratio:.1f}x, of {len(flooded)}), {grown >> 20} MiB more")
     print(answered)
     assert {int(each) for each in answered if each.isdigit()} <= ALLOWED
-    assert min(answered[way] for way in ("half open", "heads", "left", "200")) > 0, "the flood did not rise"
+    ways = ("half open", "heads", "left", "200") if seconds > 60 else ("heads",)
+    assert min(answered[way] for way in ways) > 0, "the flood did not rise"
     assert grown < MOST_GROWTH
     assert "Traceback" not in server.said
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -23,7 +24,7 @@ from cloister.models.source import ModelFolder
 from cloister.process.sandbox.layers import Layer
 from tests.forkserver.model import save_model
 from tests.forkserver.talk import PATIENCE_S, Child, Controller
-from tests.redteam.inside import ATTEMPTS
+from tests.redteam.inside import ATTEMPTS, WORDS
 
 Role = Literal["vault", "service"]
 
@@ -34,6 +35,9 @@ OF_VAULT = {"write_question_from_vault", "make_question_writable_in_vault"}
 OF_SERVICE = {name for name in ATTEMPTS if name.endswith("_service")}
 HARMLESS = {"speak_to_standard_output", "write_question_from_service", "signal_by_file_flags"}
 """These succeed, to no effect or rightly so; they have tests of their own."""
+
+OF_TWO = {f"hear_by_{word}": f"signal_by_{word}" for word in WORDS} | {"hear_by_list": "signal_by_weights"}
+"""Two siblings conspire: one sleeps on a word that both can read, the other wakes it."""
 
 WITHOUT: dict[str, frozenset[Layer]] = {
     "filter": frozenset({Layer.SECCOMP}),
@@ -81,12 +85,19 @@ class Node:
         return child
 
     def attempt(self, name: str, role: Role) -> Outcome:
+        return self.begin(name, role)()
+
+    def begin(self, name: str, role: Role) -> Callable[[], Outcome]:
+        """Have it attempted in a fresh child; what came of it."""
         child = self._sealed(role)
         hosts = [self.neighbour.pid, self.controller.process.pid, os.getpid()]
         order = json.dumps({"attempt": name, "pids": hosts}).encode()
         link = LinkMemory(self.controller.shape)
         descriptors = list(link.service_descriptors) if role == "service" else []
         socket.send_fds(child.line.socket, [order], descriptors)
+        return partial(self._outcome, child, link)
+
+    def _outcome(self, child: Child, link: LinkMemory) -> Outcome:
         said: dict[str, Any] = {}
         with child.line.socket.makefile("rb") as lines:
             for line in lines:
@@ -126,7 +137,7 @@ def node(tiny: ModelFolder, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.mark.parametrize("role", ["vault", "service"])
-@pytest.mark.parametrize("name", sorted(set(ATTEMPTS) - HARMLESS))
+@pytest.mark.parametrize("name", sorted(set(ATTEMPTS) - HARMLESS - {*OF_TWO, *OF_TWO.values()}))
 def test_it_is_refused_or_ends_whoever_tries(node: Node, name: str, role: Role) -> None:
     if name in (OF_SERVICE if role == "vault" else OF_VAULT):
         pytest.skip("the other role's piece of the link")
@@ -145,6 +156,17 @@ def test_flags_of_its_files_are_seen_by_no_sibling(node: Node, role: Role) -> No
     assert not node.attempt("see_file_flags", role).succeeded
 
 
+def conspire(node: Node, hears: str) -> list[bool]:
+    """Whether a vault was woken, and whether the service woke one."""
+    both = node.begin(hears, "vault"), node.begin(OF_TWO[hears], "service")
+    return [outcome().succeeded for outcome in both]
+
+
+@pytest.mark.parametrize("hears", OF_TWO)
+def test_no_sibling_is_woken_by_a_futex_on_what_all_map(node: Node, hears: str) -> None:
+    assert conspire(node, hears) == [False, False]
+
+
 def test_the_service_writes_its_own_piece_of_a_link(node: Node) -> None:
     """The attempts on links fail for want of permission, not for want of a link."""
     assert node.attempt("write_question_from_service", "service").succeeded
@@ -155,6 +177,9 @@ def test_without_layers_attempts_succeed(missing: str, tiny: ModelFolder, tmp_pa
     with node_without(WITHOUT[missing], tiny, tmp_path / "output") as weak:
         for name in sorted(SUCCEEDS[missing]):
             assert weak.attempt(name, "vault").succeeded, name
+        if missing == "filter":
+            for hears in OF_TWO:
+                assert conspire(weak, hears) == [True, True], hears
         if Layer.CLOSED_DESCRIPTORS in WITHOUT[missing]:
             weak.attempt("speak_to_standard_output", "vault")
             assert b"secret" in weak.output.read_bytes()

@@ -100,11 +100,29 @@ def test_what_is_installed_is_left_alone_until_the_pins_change(
     monkeypatch.setattr(setup, "install", installed.append)
     setup.PYTHON.parent.mkdir(parents=True)
     setup.PYTHON.symlink_to(sys.executable)
-    assert setup.main(["--test"]) == 0 and installed == ["test,mpc"]
-    assert setup.main(["--test"]) == 0 and setup.main([]) == 0 and installed == ["test,mpc"]
+    assert setup.main(["--test"]) == 0 and installed == ["test"]
+    assert setup.main(["--test"]) == 0 and setup.main(["--mpc"]) == 0 and setup.main([]) == 0 and installed == ["test"]
     with setup.CONSTRAINTS.open("a") as constraints:
         constraints.write("some-package==1\n")
-    assert setup.main([]) == 0 and installed == ["test,mpc", ""]
+    assert setup.main([]) == 0 and setup.main(["--mpc"]) == 0 and installed == ["test", "runtime", "mpc"]
+
+
+@pytest.mark.parametrize(("which", "extras"), [("runtime", ""), ("mpc", "[mpc]"), ("test", "[test,mpc]")])
+def test_the_checkout_is_what_runs_whatever_is_installed_beside_it(
+    setup: ModuleType, monkeypatch: pytest.MonkeyPatch, which: str, extras: str
+) -> None:
+    """An install without -e would put a copy in its place."""
+    installed: list[tuple[str, ...]] = []
+    monkeypatch.setattr(setup, "check_machine", lambda: None)
+    monkeypatch.setattr(setup, "run", lambda *command: subprocess.CompletedProcess(command, 0))
+    monkeypatch.setattr(setup, "pip", lambda what, *arguments: installed.append(arguments))
+    monkeypatch.setattr(setup, "FIRST_USE", "")
+    setup.PYTHON.parent.mkdir(parents=True)
+    setup.PYTHON.symlink_to(sys.executable)
+    setup.install(which)
+    rooted = [words for words in installed if words[-1].startswith(str(setup.ROOT))]
+    ours = [words for words in rooted if words[-1] != str(setup.CONSTRAINTS)]
+    assert all(words[-2] == "-e" for words in ours) and ours[-1][-1] == f"{setup.ROOT}{extras}"
 
 
 def test_the_exact_pin_of_torch_is_one_and_the_same() -> None:
@@ -116,5 +134,5 @@ def test_the_exact_pin_of_torch_is_one_and_the_same() -> None:
 
 def test_help_lists_the_targets() -> None:
     listed = make("help", cwd=ROOT).stdout
-    for target in ("setup", "serve", "check", "test", "test-all", "lint", "bench", "clean"):
+    for target in ("setup", "mpc", "serve", "check", "test", "test-all", "lint", "bench", "clean"):
         assert f"make {target}" in listed

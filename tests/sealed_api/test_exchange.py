@@ -15,7 +15,7 @@ from cloister.channel.stream import FrameKind, StreamOpener
 from cloister.config import GatewaySettings
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.app import create_api
-from cloister.gateway.keys import load_keys
+from cloister.keys import load_keys
 from cloister.messages.frontend import Leave, SealedPart, Serve, Taken
 from cloister.messages.generation import Failed
 from cloister.messages.prompts import SealedPrompt

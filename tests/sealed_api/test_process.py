@@ -17,7 +17,9 @@ from cloister.channel.envelope import InnerHead, InnerRequest
 from cloister.channel.sealing import ChannelKey, RequestKeys, address_to, seal_request
 from cloister.channel.stream import StreamOpener
 from cloister.config import GatewaySettings
+from cloister.keys import load_keys
 from cloister.messages.frontend import (
+    AdmitKeys,
     AskSealed,
     FromSealedApi,
     Leave,
@@ -57,7 +59,8 @@ class PlayedController(Peer):
         super().__init__(ours, FromSealedApi)
         self._node = ChannelKey.generate()
         chosen = settings.model_dump_json().encode()
-        self.say(StartFrontend(VERSION, chosen, folder.name, str(folder.path), 1, allow_degraded=False), SERVING)
+        keys = load_keys(settings).entries
+        self.say(StartFrontend(VERSION, chosen, folder.name, str(folder.path), 1, False, keys), SERVING)
 
     async def next_within(self, kind: Any, seconds: float = 240) -> Any:
         async with asyncio.timeout(seconds):
@@ -169,8 +172,13 @@ async def test_it_ends_with_its_socket(tiny: ModelFolder) -> None:
     process.wait(60)
 
 
-async def test_a_keys_file_that_is_not_there_is_told(tiny: ModelFolder, tmp_path: Path) -> None:
-    controller = PlayedController(tiny, GatewaySettings(keys_file=tmp_path / "none.toml"))
-    failed = await controller.next_within(StartFailed)
-    assert failed.code == "setup_error" and "keys file" in failed.message
-    controller.end()
+async def test_keys_change_behind_the_seal_and_what_prevents_a_start_is_told(
+    controller: PlayedController, tmp_path: Path
+) -> None:
+    controller.say(AdmitKeys(()))
+    status, answer = await controller.answer(controller.ask(1, body()))
+    assert status == 401 and b"invalid_api_key" in answer
+    other = PlayedController(ModelFolder("none", tmp_path / "none", {}), GatewaySettings())
+    failed = await other.next_within(StartFailed)
+    assert failed.code == "model_not_found" and "config.json" in failed.message
+    other.end()

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 
 from cloister.attest.evidence import read_evidence, read_statement
@@ -43,11 +42,6 @@ class Node:
             base_url=self.url, headers={"Authorization": f"Bearer {DEVELOPMENT_KEY}"}, timeout=600
         )
         self.model = self.plain.get("/v1/models").json()["data"][0]["id"]
-
-    def child(self, module: str) -> psutil.Process:
-        children = psutil.Process(self.server.process.pid).children()
-        [found] = [one for one in children if module in " ".join(one.cmdline())]
-        return found
 
     def both(self, method: str, path: str, body: Any = None) -> tuple[tuple[int, bytes], tuple[int, bytes]]:
         plain = self.plain.request(method, path, json=body) if body is not None else self.plain.request(method, path)
@@ -232,7 +226,7 @@ def test_a_dead_sealed_api_fails_its_requests_and_is_back(node: Node) -> None:
     body = body_of(node, **ENDLESS)
     with pytest.raises((ChannelBroken, httpx.RemoteProtocolError)), node.sealed.asking("POST", CHAT, body) as reply:
         next(reply.pieces())
-        os.kill(node.child("cloister.sealed_api").children()[0].pid, signal.SIGKILL)
+        os.kill(node.server.child("sealed-api").children()[0].pid, signal.SIGKILL)
         reply.read()
     until(node.idle)
     envelope, _ = node.sealed.seal("GET", "/v1/models")
@@ -250,7 +244,7 @@ def test_a_dead_gateway_fails_its_requests_and_is_back_with_the_same_channel_key
     body = body_of(node, **ENDLESS)
     with pytest.raises((ChannelBroken, httpx.HTTPError)), node.sealed.asking("POST", CHAT, body) as reply:
         next(reply.pieces())
-        node.child("cloister.gateway").kill()
+        node.server.child("gateway").kill()
         reply.read()
 
     def answers() -> bool:

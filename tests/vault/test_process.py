@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from cloister.errors import ProtocolError
+from cloister.levels import VaultLevel
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION, Failed, SamplingParams, Tokens
 from cloister.messages.prompts import ChatPrompt, PromptMessage, TextPrompt, TokenPrompt, write_prompt
@@ -222,7 +223,25 @@ def test_cores_are_asked_for_in_the_size_of_the_work(llama: Decoder, answerer: F
     room.serve()
     room.confide(2, "z" + WORDS[:69], "isolated", max_tokens=3)
     room.serve()
-    assert [m.tokens for m in room.said if isinstance(m, WantCores)] == [80, len(WORDS) - 80, 70, 64, 64]
+    assert [m.tokens for m in room.said if isinstance(m, WantCores)] == [80, len(WORDS) - 80, 70, 1, 1]
+
+
+@pytest.mark.parametrize("level", ["partitioned", "isolated"])
+def test_no_more_is_computed_than_the_cores_were_given_for(room: Room, level: VaultLevel):
+    """And what is answered does not depend on it."""
+    whole = Room(room.decoder)
+    for each in (whole, room):
+        each.confide(1, WORDS, level, max_tokens=3)
+    whole.serve()
+    for tokens in (5, 1, 9):
+        before = room.decoder.rows
+        room.say(LeaseCores(1, tokens))
+        assert room.decoder.rows - before == tokens
+    room.serve()
+    if level == "partitioned":
+        assert room.first(1) == whole.first(1)
+    else:
+        assert room.answer(1) == whole.answer(1) and len(room.answer(1)) == 3
 
 
 def test_cores_given_unasked_end_the_vault(room: Room):

@@ -6,14 +6,15 @@
     Tinfoil     {"format": "https://tinfoil.sh/predicate/…", "body": base64 of gzip}, also in an ATC bundle
     Nitro       {"attestation_doc": base64}, as enclaves' own servers answer
 
-Verifies nothing. What an envelope says beside the report is not evidence: its names are listed, so that nobody takes it
-for checked.
+Verifies nothing. An event log inside is handed on: a quote's registers tell whether it is true. Anything else beside
+the report is not evidence: its names are listed, so that nobody takes it for checked.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
 import zlib
 from collections.abc import Callable
@@ -39,6 +40,8 @@ class Envelope:
     report: bytes
     certificates: tuple[bytes, ...] = ()
     beside: tuple[str, ...] = ()
+    event_log: bytes | None = None
+    """In a form that `cloister.attest.tdx.event_log` reads, or refuses."""
 
 
 def open_envelope(data: bytes) -> Envelope | None:
@@ -77,8 +80,8 @@ def _tinfoil_bundle(fields: dict[str, Any]) -> Envelope:
 
 def _gcp_tdx(fields: dict[str, Any]) -> Envelope:
     inside = _object(fields, "tdCcel")
-    beside = (*_beside(inside, "tdQuote"), *_beside(fields, "tdCcel"))
-    return Envelope("GCP", "tdx", _bytes(inside, "tdQuote"), beside=beside)
+    beside = (*_beside(inside, "tdQuote", "ccelData"), *_beside(fields, "tdCcel"))
+    return Envelope("GCP", "tdx", _bytes(inside, "tdQuote"), (), beside, _log(inside, "ccelData"))
 
 
 def _gcp_snp(fields: dict[str, Any]) -> Envelope:
@@ -88,19 +91,27 @@ def _gcp_snp(fields: dict[str, Any]) -> Envelope:
 
 
 def _intel_quote(fields: dict[str, Any]) -> Envelope:
-    return Envelope("dstack", "tdx", _bytes(fields, "intel_quote"), beside=_beside(fields, "intel_quote", "quote"))
+    beside = _beside(fields, "intel_quote", "quote", "event_log")
+    return Envelope("dstack", "tdx", _bytes(fields, "intel_quote"), (), beside, _log(fields, "event_log"))
 
 
 def _quote(fields: dict[str, Any]) -> Envelope:
     if isinstance(fields["quote"], dict):
         fields = _object(fields, "quote")
-    maker = "CoCo" if "cc_eventlog" in fields else "dstack"
-    return Envelope(maker, "tdx", _bytes(fields, "quote"), beside=_beside(fields, "quote"))
+    maker, name = ("CoCo", "cc_eventlog") if "cc_eventlog" in fields else ("dstack", "event_log")
+    return Envelope(maker, "tdx", _bytes(fields, "quote"), (), _beside(fields, "quote", name), _log(fields, name))
 
 
 def _nitro(fields: dict[str, Any]) -> Envelope:
     name = "attestation_doc" if "attestation_doc" in fields else "attestation_document"
     return Envelope("Nitro", "nitro", _bytes(fields, name), beside=_beside(fields, name))
+
+
+def _azure(fields: dict[str, Any]) -> Envelope:
+    raise EvidenceInvalid(
+        "This is evidence of an Azure VM: the report speaks for its paravisor, the vTPM's quote for the guest.",
+        hint="--kind azure checks both.",
+    )
 
 
 def _taken_apart(maker: str) -> Callable[[dict[str, Any]], Envelope]:
@@ -116,6 +127,7 @@ def _taken_apart(maker: str) -> Callable[[dict[str, Any]], Envelope]:
 _READERS: tuple[tuple[str, Callable[[dict[str, Any]], Envelope]], ...] = (
     ("enclaveAttestationReport", _tinfoil_bundle),
     ("format", _tinfoil),
+    ("hcl_report", _azure),
     ("tdCcel", _gcp_tdx),
     ("sevSnpAttestation", _gcp_snp),
     ("intel_quote", _intel_quote),
@@ -149,6 +161,16 @@ def _bytes(fields: dict[str, Any], name: str) -> bytes:
         return base64.b64decode(letters + "=" * (-len(letters) % 4), validate=True)
     except (binascii.Error, ValueError):
         raise EvidenceInvalid(f"The envelope's {name} is neither hex nor base64.") from None
+
+
+def _log(fields: dict[str, Any], name: str) -> bytes | None:
+    """An event log: JSON, as text or as it is, or packed bytes; None if there is none, or an empty one."""
+    value = fields.get(name)
+    if isinstance(value, list):
+        return json.dumps(value).encode()
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        return value.encode("utf-8", "surrogatepass")
+    return None if value in (None, "") else _bytes(fields, name)
 
 
 def _unpacked(packed: bytes) -> bytes:

@@ -32,6 +32,8 @@ class GpuEvidence(Struct, frozen=True, forbid_unknown_fields=True):
 
     kind: Literal["report", "token"]
     data: Annotated[bytes, Meta(max_length=262144)]
+    ocsp: Annotated[tuple[Annotated[bytes, Meta(max_length=16384)], ...], Meta(max_length=64)] = ()
+    """What NVIDIA's responder says of the reports' certificates (DER). Its signature counts, not who brings it."""
 
 
 class Statement(Struct, frozen=True, forbid_unknown_fields=True):

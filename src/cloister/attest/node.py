@@ -9,7 +9,7 @@ from datetime import datetime
 
 from cloister.attest.attester import verify_software
 from cloister.attest.evidence import GpuEvidence, NodeEvidence, read_statement
-from cloister.attest.nvidia import verify_gpu_reports, verify_gpu_token
+from cloister.attest.nvidia import References, verify_gpu_reports, verify_gpu_token
 from cloister.attest.policy import Policy
 from cloister.attest.snp import verify_snp
 from cloister.attest.tdx import verify_tdx
@@ -76,7 +76,8 @@ def _check_gpu(found: Examination, gpu: GpuEvidence | None, nonce: bytes, at: da
     if gpu.kind == "token":
         verdict = verify_gpu_token(gpu.data, policy.gpu_keys or b"", nonce, at=at, policy=policy.gpu)
     else:
-        verdict = verify_gpu_reports(gpu.data, nonce, at=at, policy=policy.gpu)
+        known = References(policy.gpu_manifests, (*policy.gpu_ocsp, *gpu.ocsp))
+        verdict = verify_gpu_reports(gpu.data, nonce, at=at, policy=policy.gpu, references=known)
     found.passed(name, gpu.kind)
     found.include(Verdict(verdict.checks))
     found.claim("gpu", dict(verdict.claims))
@@ -89,8 +90,10 @@ def _check_statement(found: Examination, evidence: NodeEvidence, policy: Policy)
     found.claim("started", statement.started)
     found.claim("measurement", evidence.measurement.hex())
     found.claim("missing_layers", list(statement.missing_layers))
-    accepted = {*policy.accept_missing_layers, *(UNPRIVILEGED if evidence.tee == "none" else ())}
-    missing = sorted(set(statement.missing_layers) - accepted)
+    accepted = policy.accept_missing_layers
+    if accepted is None:
+        accepted = UNPRIVILEGED if evidence.tee == "none" else ()
+    missing = sorted(set(statement.missing_layers) - set(accepted))
     found.check(
         "sandbox",
         not missing,

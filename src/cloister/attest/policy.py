@@ -43,7 +43,7 @@ from msgspec import Meta, Struct
 from cloister.attest.nvidia import GpuPolicy
 from cloister.attest.snp import SnpPolicy
 from cloister.attest.tdx import TdxPolicy
-from cloister.errors import SetupError
+from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import read_bounded
 from cloister.transparency.checkpoint import USUAL_CHECKPOINT_AGE_S, ReleaseTrust, SigstoreTrust
 from cloister.transparency.freshness import order_of
@@ -83,8 +83,9 @@ class _Demands(Struct, frozen=True):
     measurements: tuple[ReleaseMeasurement, ...] = ()
     """SHA-256 of the manifests of releases accepted; if empty, a log or Sigstore must say which are."""
     max_age_s: Annotated[float, Meta(gt=0, le=7 * 24 * 3600)] = DEFAULT_MAX_AGE_S
-    accept_missing_layers: tuple[Layer, ...] = ()
-    """Layers of the node's sandbox that may be missing; any other that is missing fails the node."""
+    accept_missing_layers: tuple[Layer, ...] | None = None
+    """Layers of the node's sandbox that may be missing; any other that is missing fails the node. Where nothing is
+    said, none may be missing at a node with hardware, and those of node.UNPRIVILEGED at one without."""
     require_gpu: bool = False
     snp: SnpPolicy = SnpPolicy()
     tdx: TdxPolicy = TdxPolicy()
@@ -94,6 +95,8 @@ class _Demands(Struct, frozen=True):
 class _Rules(_Demands, frozen=True, forbid_unknown_fields=True):
     gpu_keys: str | None = None
     snp_revocation_lists: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
+    gpu_manifests: tuple[str, ...] = ()
+    gpu_ocsp: tuple[str, ...] = ()
     log: LogRules | None = None
     sigstore: SigstoreRules | None = None
     minimum_version: str | None = None
@@ -107,6 +110,10 @@ class Policy(_Demands, frozen=True):
     """The JWKS that signs GPU tokens (file `gpu_keys`): without it a token cannot be checked, and nothing passes."""
     snp_revocation_lists: tuple[bytes, ...] = ()
     """AMD's revocation lists (files), for nodes that bring none along."""
+    gpu_manifests: tuple[bytes, ...] = ()
+    """NVIDIA's reference manifests (XML) of the drivers and VBIOSes whose reports pass (files `gpu_manifests`)."""
+    gpu_ocsp: tuple[bytes, ...] = ()
+    """OCSP responses (DER) of the manifests' and the GPUs' certificates (files `gpu_ocsp`); a node may bring more."""
     allow_software_tee: bool = False
     """Accept a node that proves nothing, for development. Only then may its log's key be learnt on first use."""
 
@@ -119,9 +126,10 @@ class Policy(_Demands, frozen=True):
         """Everything this policy lets go that the default does not, by name."""
         return (
             *(["--allow-software-tee"] if self.allow_software_tee else ()),
-            *(f"accept_missing_layers {layer}" for layer in self.accept_missing_layers),
+            *(f"accept_missing_layers {layer}" for layer in self.accept_missing_layers or ()),
             *(f"snp.{name}" for name in self.snp.relaxations()),
             *(f"tdx.{name}" for name in self.tdx.relaxations()),
+            *(f"gpu.{name}" for name in self.gpu.relaxations()),
             *self._about_logs(),
         )
 
@@ -154,25 +162,38 @@ def read_policy(path: Path) -> Policy:
         raise SetupError(f"The policy cannot be used: {wrong}.", hint=f"Look at {path}.") from None
     policy = Policy(
         **{name: getattr(rules, name) for name in _Demands.__struct_fields__},
-        release=_release(rules, path.parent),
+        release=_release(rules, path),
         gpu_keys=None if rules.gpu_keys is None else _read(path.parent / rules.gpu_keys),
         snp_revocation_lists=tuple(_read(path.parent / name) for name in rules.snp_revocation_lists),
+        gpu_manifests=tuple(_read(path.parent / name) for name in rules.gpu_manifests),
+        gpu_ocsp=tuple(_read(path.parent / name) for name in rules.gpu_ocsp),
     )
     # A mistyped key should be found when the policy is read, not when a node is.
-    policy.release.log_keys(), policy.release.witness_keys()
+    try:
+        policy.release.log_keys(), policy.release.witness_keys()
+    except (EvidenceInvalid, SetupError) as wrong:
+        raise SetupError(
+            f"The policy's logs or witnesses cannot be used: {wrong.message}",
+            hint=f"Look at [log] in {path}; `cloister log create` printed the key. {wrong.hint or ''}".strip(),
+        ) from None
     return policy
 
 
-def _release(rules: _Rules, folder: Path) -> ReleaseTrust:
+def _release(rules: _Rules, path: Path) -> ReleaseTrust:
     known: dict[str, Any] = msgspec.structs.asdict(rules.log) if rules.log else {}
     if (signers := rules.sigstore) is not None:
         given = {name: value for name, value in msgspec.structs.asdict(signers).items() if value is not None}
-        known["sigstore"] = SigstoreTrust(**given | {"trusted_root": _read(folder / signers.trusted_root)})
+        known["sigstore"] = SigstoreTrust(**given | {"trusted_root": _read(path.parent / signers.trusted_root)})
     if rules.minimum_version is not None:
         if not known:
-            raise SetupError("minimum_version needs [log] or [sigstore]: a measurement alone names no version.")
+            raise SetupError(
+                "minimum_version needs [log] or [sigstore]: a measurement alone names no version.",
+                hint=f"Look at {path}.",
+            )
         if order_of(rules.minimum_version) is None:
-            raise SetupError("The policy's minimum_version is not numbers and dots.", hint="Like: 1.2.0")
+            raise SetupError(
+                "The policy's minimum_version is not numbers and dots.", hint=f"Like 1.2.0. Look at {path}."
+            )
         known["minimum_version"] = rules.minimum_version
     return ReleaseTrust(**known)
 

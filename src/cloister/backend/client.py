@@ -19,7 +19,16 @@ from cloister.backend.base import AnswerStream, Backend, OpenJob, VaultJob
 from cloister.backend.stream import Event, Mailbox, TokenStream
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.frontend import Ask, AskSealed, EndSession, Serving, StartFrontend, ToGateway
+from cloister.messages.frontend import (
+    AdmitKeys,
+    Ask,
+    AskSealed,
+    EndSession,
+    KeyEntry,
+    Serving,
+    StartFrontend,
+    ToGateway,
+)
 from cloister.messages.generation import (
     VERSION,
     Accepted,
@@ -56,6 +65,7 @@ class ControllerClient(Backend):
         self._open: dict[int, Mailbox] = {}
         self._awaited: defaultdict[tuple[type[msgspec.Struct], int], deque[asyncio.Future[Any]]] = defaultdict(deque)
         self._gone: Callable[[], None] = lambda: None
+        self._admit: Callable[[tuple[KeyEntry, ...]], None] = lambda keys: None
         self._up = True
         self._reading = asyncio.create_task(self._read(reader))
 
@@ -65,6 +75,9 @@ class ControllerClient(Backend):
 
     def when_gone(self, call: Callable[[], None]) -> None:
         self._gone = call
+
+    def when_keys_change(self, call: Callable[[tuple[KeyEntry, ...]], None]) -> None:
+        self._admit = call
 
     @property
     def ready(self) -> Serving:
@@ -188,6 +201,8 @@ class ControllerClient(Backend):
                 self.started.set_result(message)
             case Serving(version=version) if version == VERSION and not self.serving.done():
                 self.serving.set_result(message)
+            case AdmitKeys(keys=keys):
+                self._admit(keys)
             case _:
                 raise ProtocolError("The controller sent a message out of turn.")
 

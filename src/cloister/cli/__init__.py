@@ -5,6 +5,8 @@ Nothing heavy is imported here or at the top of a command's file, so that `--hel
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from cloister.cli.attest import attest
@@ -26,15 +28,31 @@ def version() -> None:
     typer.echo(f"cloister {__version__}")
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+def main(
+    wanted: Annotated[
+        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Serve language models to people who need not trust the provider.
+
+    Begin with `cloister serve`, then `cloister chat --allow-software-tee` in another terminal.
+    """
+
+
 app = typer.Typer(
     name="cloister",
     cls=FriendlyGroup,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,  # its tracebacks may show local variables, and those may hold a prompt
-    help="Serve language models to people who need not trust the provider.\n\n"
-    "Begin with `cloister serve`, then `cloister chat --allow-software-tee` in another terminal.",
 )
+app.callback()(main)
 for command in (serve, chat, verify, proxy, models, version):
     app.command()(command)
 app.add_typer(attest, name="attest")

@@ -20,6 +20,7 @@ from cloister.errors import CloisterError, SetupError
 from cloister.files import read_bounded
 
 if TYPE_CHECKING:
+    from cloister.attest.envelope import Envelope, Kind
     from cloister.checks import Verdict
 
 MAX_FILE_BYTES = 4 << 20
@@ -73,8 +74,10 @@ def read_time(text: str | None) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def read_policy_table(path: Path | None, names: Sequence[str], kind: type[_Policy]) -> _Policy:
-    """The policy under one of these names; the default, if there is no file."""
+def read_policy_table(
+    path: Path | None, names: Sequence[str], kind: type[_Policy], *, optional: bool = False
+) -> _Policy:
+    """The policy under one of these names; the default, if there is no file, or no such table where it is optional."""
     from cloister.attest.policy import Policy
 
     if path is None:
@@ -84,10 +87,12 @@ def read_policy_table(path: Path | None, names: Sequence[str], kind: type[_Polic
     except (ValueError, RecursionError):
         raise SetupError("The policy is not valid TOML.", hint=f"Look at {path}.") from None
     # A name nobody knows may be a mistyped demand, and what is not demanded is not checked.
-    strange = set(tables) - {*Policy.__struct_fields__, "log", "sigstore", "sev-snp", "nvidia", "nitro"}
+    strange = set(tables) - {*Policy.__struct_fields__, "log", "sigstore", "sev-snp", "nvidia", "azure", "nitro"}
     if strange:
         raise SetupError(f"The policy has a part nobody knows: {', '.join(sorted(strange))}.", hint=f"Look at {path}.")
     given = [name for name in names if name in tables]
+    if optional and not given:
+        return kind()
     if len(given) != 1:
         raise SetupError(f"The policy has no [{names[0]}], or more than one.", hint=f"Look at {path}.")
     try:
@@ -98,25 +103,31 @@ def read_policy_table(path: Path | None, names: Sequence[str], kind: type[_Polic
 
 FAILED, WRONG_USE, INCOMPLETE = 1, 2, 3
 _REPORT_DATA_BYTES = 64
-_KINDS = {"snp": "snp", "sev-snp": "snp", "tdx": "tdx", "nvidia": "nvidia", "gpu": "nvidia", "nitro": "nitro"}
+_KINDS = {
+    **{kind: kind for kind in ("snp", "tdx", "azure", "nitro", "nvidia")},
+    **{"sev-snp": "snp", "gpu": "nvidia"},
+}
+_KINDS_HINT = "--kind takes snp, tdx, azure, nitro or nvidia."
 
-attest = typer.Typer(no_args_is_help=True, help="Attestation evidence of SEV-SNP, TDX, Nitro enclaves and NVIDIA GPUs.")
+_HELP = "Attestation evidence of SEV-SNP, TDX, Azure VMs, Nitro enclaves and NVIDIA GPUs."
+attest = typer.Typer(no_args_is_help=True, help=_HELP)
 
 
 @attest.callback()
 def _group() -> None:
-    """Attestation evidence of SEV-SNP, TDX, Nitro enclaves and NVIDIA GPUs."""
+    """Attestation evidence of SEV-SNP, TDX, Azure VMs, Nitro enclaves and NVIDIA GPUs."""
 
 
 @attest.command("check")
 def check(
-    kind: Annotated[str, typer.Option(metavar="snp|tdx|nitro|nvidia", help="Whose evidence it is.")],
+    kind: Annotated[str, typer.Option(metavar="snp|tdx|azure|nitro|nvidia", help="Whose evidence it is.")],
     evidence: Annotated[
         Path,
         typer.Option(
             metavar="FILE",
             help="Report or quote: binary, hex, base64, or in the JSON of dstack, CoCo, GCP or Tinfoil. "
-            "For nvidia also JSON of several reports, or a token.",
+            "For nvidia also JSON of several reports, or a token. For azure an HCL report, or JSON with it, the "
+            "vTPM's quote, and VCEK or TD quote.",
         ),
     ],
     certs: Annotated[
@@ -129,7 +140,19 @@ def check(
     ] = None,
     more_certs: Annotated[list[Path] | None, typer.Argument(metavar="[CERTS]...", hidden=True)] = None,
     collateral: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="tdx: Intel's collateral, JSON. snp: AMD's revocation list.")
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="tdx: Intel's collateral, JSON. snp: AMD's revocation list. azure: either. nvidia: reference "
+            "manifests (XML) and OCSP responses (DER), one --collateral each.",
+        ),
+    ] = None,
+    event_log: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="tdx: what was measured: a CCEL table, or dstack's JSON; else the log in the quote's envelope.",
+        ),
     ] = None,
     nonce: Annotated[
         str | None,
@@ -143,7 +166,7 @@ def check(
     ] = None,
     policy: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="What is demanded: TOML with a table snp, tdx, nitro or gpu."),
+        typer.Option(metavar="FILE", help="What is demanded: TOML with tables snp, tdx, azure, nitro or gpu."),
     ] = None,
     as_json: AsJsonTable = False,
 ) -> None:
@@ -159,6 +182,8 @@ def check(
 
       cloister attest check --kind tdx --evidence quote.bin --collateral collateral.json --nonce 00ff… --json
 
+      cloister attest check --kind azure --evidence evidence.json --certs cert_chain.pem --collateral crl --nonce 00ff…
+
       cloister attest check --kind nitro --evidence document.bin --nonce 00ff… --policy policy.toml
 
       cloister attest check --kind nvidia --evidence gpus.json --nonce 931d… --policy policy.toml
@@ -168,7 +193,7 @@ def check(
     try:
         moment = read_time(at)
         files = _certificate_files(certs, more_certs)
-        verdict = _verify(kind, evidence, files, collateral, nonce, user_data, moment, policy)
+        verdict = _verify(kind, evidence, files, collateral, event_log, nonce, user_data, moment, policy)
     except CloisterError as wrong:
         _report_error(wrong, as_json)
         raise typer.Exit(WRONG_USE) from None
@@ -191,70 +216,121 @@ def _verify(
     kind: str,
     evidence: Path,
     certificates: list[bytes],
-    collateral: Path | None,
+    collateral: list[Path] | None,
+    event_log: Path | None,
     nonce: str | None,
     user_data: str | None,
     at: datetime,
     policy: Path | None,
 ) -> Verdict:
     if kind not in _KINDS:
-        raise SetupError(f"Evidence of kind {kind!r} is not known.", hint="--kind takes snp, tdx, nitro or nvidia.")
+        raise SetupError(f"Evidence of kind {kind!r} is not known.", hint=_KINDS_HINT)
     if user_data is not None and kind != "nitro":
         raise SetupError(
             "--user-data is for Nitro documents.", hint="Others carry it within their report data: --nonce."
         )
     data = read_file(evidence)
-    beside = read_file(collateral) if collateral else None
+    azure = kind == "azure" or (_KINDS[kind] in ("snp", "tdx") and unpack(data).startswith(b"HCLA"))
+    if event_log is not None and (azure or kind != "tdx"):
+        raise SetupError("--event-log is for TDX quotes.", hint="What was measured elsewhere is told by other logs.")
+    files = [read_file(path) for path in collateral or ()]
     asked = read_nonce(nonce) if nonce is not None else None
     if _KINDS[kind] == "nvidia":
-        return _verify_gpus(data, certificates, asked, at, policy)
-    data, inside = _opened(_KINDS[kind], data)
+        return _verify_gpus(data, certificates, files, asked, at, policy)
+    if len(files) > 1:
+        raise SetupError("One piece of evidence takes one collateral.", hint="Give --collateral once.")
+    beside = files[0] if files else None
     if kind == "nitro":
-        from cloister.attest.nitro import NitroPolicy, verify_nitro
-
-        carried = None if user_data is None else read_nonce(user_data)
-        rules = read_policy_table(policy, ("nitro",), NitroPolicy)
-        return verify_nitro(data, at=at, policy=rules, nonce=asked, user_data=carried)
-    if _KINDS[kind] == "tdx":
+        return _verify_nitro(data, asked, user_data, at, policy)
+    if azure:
+        return _verify_azure(data, certificates, beside, asked, at, policy)
+    envelope = _opened("tdx" if kind == "tdx" else "snp", data)
+    bound = _report_data(asked)
+    if kind == "tdx":
         from cloister.attest.tdx import TdxPolicy, verify_tdx
 
         if certificates:
             typer.echo("Note: a TDX quote brings its certificates; --certs was not used.", err=True)
         tdx = read_policy_table(policy, ("tdx",), TdxPolicy)
-        return verify_tdx(data, beside, at=at, policy=tdx, report_data=_report_data(asked))
+        log = read_file(event_log) if event_log else envelope.event_log
+        return verify_tdx(envelope.report, beside, at=at, policy=tdx, report_data=bound, event_log=log)
     from cloister.attest.snp import SnpPolicy, verify_snp
     from cloister.attest.snp.report import unwrap_report
 
-    report, table = unwrap_report(data)
-    pieces = [*map(unpack, certificates), *inside, table, *([unpack(beside)] if beside else [])]
+    report, table = unwrap_report(envelope.report)
+    pieces = [*map(unpack, certificates), *envelope.certificates, table, *([unpack(beside)] if beside else [])]
     snp = read_policy_table(policy, ("snp", "sev-snp"), SnpPolicy)
-    return verify_snp(report, pieces, at=at, policy=snp, report_data=_report_data(asked))
+    return verify_snp(report, pieces, at=at, policy=snp, report_data=bound)
 
 
-def _opened(kind: str, data: bytes) -> tuple[bytes, tuple[bytes, ...]]:
-    """The evidence, and certificates that came in the same envelope; says what else was there and is not checked."""
-    from cloister.attest.envelope import open_envelope
+def _opened(kind: Kind, data: bytes) -> Envelope:
+    """What holds the evidence; a bare report counts as an envelope of nobody's. Says what else is not checked."""
+    from cloister.attest.envelope import Envelope, open_envelope
 
     envelope = open_envelope(data)
     if envelope is None:
-        return unpack(data), ()
+        return Envelope("", kind, unpack(data))
     if envelope.kind != kind:
         raise SetupError(f"This is {envelope.maker}'s envelope of evidence of kind {envelope.kind}, not {kind}.")
     if envelope.beside:
         names = ", ".join(envelope.beside)
         typer.echo(f"Note: {envelope.maker}'s envelope; not checked: {names}.", err=True)
-    return envelope.report, envelope.certificates
+    return envelope
+
+
+def _verify_nitro(
+    data: bytes, nonce: bytes | None, user_data: str | None, at: datetime, policy: Path | None
+) -> Verdict:
+    from cloister.attest.nitro import NitroPolicy, verify_nitro
+
+    document = _opened("nitro", data).report
+    carried = None if user_data is None else read_nonce(user_data)
+    rules = read_policy_table(policy, ("nitro",), NitroPolicy)
+    return verify_nitro(document, at=at, policy=rules, nonce=nonce, user_data=carried)
+
+
+def _verify_azure(
+    data: bytes,
+    certificates: list[bytes],
+    collateral: bytes | None,
+    nonce: bytes | None,
+    at: datetime,
+    policy: Path | None,
+) -> Verdict:
+    """Policy tables: [azure] for the guest, [snp] or [tdx] for what it runs on; each may be left out."""
+    from cloister.attest.azure import AzurePolicy, verify_azure
+    from cloister.attest.snp import SnpPolicy
+    from cloister.attest.tdx import TdxPolicy
+
+    return verify_azure(
+        data if data.lstrip().startswith(b"{") else unpack(data),
+        [unpack(one) for one in certificates],
+        None if collateral is None else unpack(collateral),
+        nonce,
+        at=at,
+        policy=read_policy_table(policy, ("azure",), AzurePolicy, optional=True),
+        snp=read_policy_table(policy, ("snp", "sev-snp"), SnpPolicy, optional=True),
+        tdx=read_policy_table(policy, ("tdx",), TdxPolicy, optional=True),
+    )
 
 
 def _verify_gpus(
-    data: bytes, certificates: list[bytes], nonce: bytes | None, at: datetime, policy: Path | None
+    data: bytes,
+    certificates: list[bytes],
+    beside: list[bytes],
+    nonce: bytes | None,
+    at: datetime,
+    policy: Path | None,
 ) -> Verdict:
-    from cloister.attest.nvidia import GpuPolicy, verify_gpu_reports, verify_gpu_token
+    from cloister.attest.nvidia import GpuPolicy, References, verify_gpu_reports, verify_gpu_token
     from cloister.checks import Examination
 
     rules = read_policy_table(policy, ("gpu", "nvidia"), GpuPolicy)
     if not _is_token(data):
-        return verify_gpu_reports(data, nonce, at=at, policy=rules, chain=b"\n".join(certificates) or None)
+        manifests = tuple(one for one in beside if one.lstrip().startswith(b"<"))
+        known = References(manifests, tuple(unpack(one) for one in beside if one not in manifests))
+        chain = b"\n".join(certificates) or None
+        return verify_gpu_reports(data, nonce, at=at, policy=rules, chain=chain, references=known)
     if not certificates:
         unsigned = Examination()
         unsigned.skipped("token signature", "no keys were given: fetch NVIDIA's JWKS and name it with --certs")

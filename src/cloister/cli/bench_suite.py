@@ -288,7 +288,7 @@ def _need_spu() -> None:
     from importlib.util import find_spec
 
     if find_spec("spu") is None or find_spec("jax") is None:
-        raise SetupError("Generation on shares is not installed.", hint="pip install 'cloister[mpc]' (Python 3.11).")
+        raise SetupError("Generation on shares is not installed.", hint="`make mpc` installs it (Python 3.11).")
 
 
 def _lengths(text: str) -> tuple[int, ...]:

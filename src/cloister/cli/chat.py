@@ -32,9 +32,11 @@ def chat(
         int | None, typer.Option(min=1, help="Tokens in an answer at most.", show_default="the server's choice")
     ] = None,
     temperature: Annotated[
-        float | None,
-        typer.Option(min=0, help="0 always takes the likeliest token.", show_default="the server's choice"),
-    ] = None,
+        float,
+        typer.Option(
+            min=0, max=2, help="0 always takes the likeliest token; a small model talks nonsense at 1, sense near 0.2."
+        ),
+    ] = 0.2,
     seed: Annotated[
         int | None, typer.Option(help="The same seed draws the same answer.", show_default="random")
     ] = None,
@@ -97,8 +99,35 @@ def chat(
             _converse(conversation)
 
 
+COMMANDS = {
+    "/help": "this list",
+    "/clear": "begin a new conversation; the node forgets this one",
+    "/exit": "end, as Ctrl-D does",
+}
+_ALSO = {"/?": "/help", "/new": "/clear", "/bye": "/exit", "/quit": "/exit"}
+
+
+def _command(conversation: Conversation, line: str) -> bool:
+    """Do what the line says to us; whether the conversation goes on. Nothing of it is sent."""
+    word = line.split()[0]
+    match _ALSO.get(word, word):
+        case "/exit":
+            return False
+        case "/clear":
+            conversation.forget()
+            typer.secho("A new conversation begins.", dim=True, err=True)
+        case "/help":
+            for command, what in COMMANDS.items():
+                typer.secho(f"{command:<8} {what}", dim=True, err=True)
+            typer.secho("//…      send a line that begins with a slash", dim=True, err=True)
+        case _:
+            typer.secho(f"There is no command {without_control_characters(word)}, and it was not sent.", err=True)
+            typer.secho("/help lists the commands; begin with // to send a slash.", dim=True, err=True)
+    return True
+
+
 def _converse(conversation: Conversation) -> None:
-    typer.secho(f"Talking to {conversation.model}. Ctrl-D ends it.", dim=True, err=True)
+    typer.secho(f"Talking to {conversation.model}. Ctrl-D ends it, /help shows more.", dim=True, err=True)
     while True:
         try:
             line = input("› " if sys.stdin.isatty() else "").strip()
@@ -107,8 +136,12 @@ def _converse(conversation: Conversation) -> None:
             return
         if not line:
             continue
+        if line.startswith("/") and not line.startswith("//"):
+            if not _command(conversation, line):
+                return
+            continue
         try:
-            _print_answer(conversation, line)
+            _print_answer(conversation, line.removeprefix("/"))
         except KeyboardInterrupt:
             typer.echo(" (stopped)", err=True)
         except CloisterError as error:
@@ -116,10 +149,37 @@ def _converse(conversation: Conversation) -> None:
 
 
 def _print_answer(conversation: Conversation, prompt: str) -> None:
-    for piece in conversation.ask(prompt):
-        sys.stdout.write(without_control_characters(piece))
-        sys.stdout.flush()
+    progress = ProgressLine()
+    conversation.on_progress = progress.show
+    try:
+        for piece in conversation.ask(prompt):
+            progress.clear()
+            sys.stdout.write(without_control_characters(piece))
+            sys.stdout.flush()
+    finally:
+        progress.clear()
     sys.stdout.write("\n")
+
+
+class ProgressLine:
+    """How far a slow answer is: one line of the terminal, written over, and gone when there are words to show."""
+
+    MOST = 78
+
+    def __init__(self) -> None:
+        self._shown = False
+
+    def show(self, told: str) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[K{without_control_characters(told)[: self.MOST]}")
+            sys.stderr.flush()
+            self._shown = True
+
+    def clear(self) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._shown = False
 
 
 def without_control_characters(text: str) -> str:

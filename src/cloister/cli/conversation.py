@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -20,8 +20,8 @@ from cloister.client.sealed import SealedTransport
 from cloister.client.verification import VerifiedNode
 from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, SetupError, Unauthorized
 from cloister.levels import OPEN
+from cloister.request_fields import LEVEL_HEADER, SESSION_HEADER
 
-LEVEL_HEADER, SESSION_HEADER = "X-Cloister-Protection", "X-Cloister-Session"
 NOT_OPENAI_HINT = "Give the address of an OpenAI-compatible server, such as one started with `cloister serve`."
 
 
@@ -50,7 +50,10 @@ class Conversation:
         )
         self._model = model
         self._choices = choices
-        self._messages: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
+        self._system: list[dict[str, str]] = [{"role": "system", "content": system}] if system else []
+        self._messages = list(self._system)
+        self.on_progress: Callable[[str], None] = lambda told: None
+        """Called with how far the server says a slow answer is."""
 
     def __enter__(self) -> Conversation:
         return self
@@ -59,12 +62,18 @@ class Conversation:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            self.forget()
+        finally:
+            self._client.close()
+
+    def forget(self) -> None:
+        """Begin anew, and have the server forget what was said."""
+        try:
             if self._session_kept:
                 self._client.delete(self._url(f"/v1/sessions/{quote(self._session, safe='')}"), timeout=5.0)
         except (httpx2.TransportError, CloisterError):
             pass  # a server that is gone has forgotten too, and one that started again
-        finally:
-            self._client.close()
+        self._messages, self._session, self._session_kept = list(self._system), secrets.token_hex(16), False
 
     @property
     def model(self) -> str:
@@ -91,7 +100,9 @@ class Conversation:
                 self._check_level(response)
                 self._session_kept |= SESSION_HEADER in response.headers
                 for line in response.iter_lines():
-                    if line.startswith("data:") and (piece := self._text_of(line[5:].strip())):
+                    if line.startswith(": "):
+                        self.on_progress(line[2:])
+                    elif line.startswith("data:") and (piece := self._text_of(line[5:].strip())):
                         said.append(piece)
                         yield piece
         except httpx2.TransportError as wrong:

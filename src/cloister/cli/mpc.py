@@ -270,7 +270,7 @@ async def _serve_proxy(
     from cloister.mpc.client.passes import ModelAtParties
     from cloister.prompts.tokenizer import Tokenizer
 
-    typer.secho("Waiting for the parties…", dim=True, err=True)
+    await _say_what_is_awaited(file, key)
     parties = await ModelAtParties.reach(file, _PATIENCE_S, key)
     backend = ClientBackend(
         lambda say: make_client(parties, folder, say, max_context=context, draft_tokens=drafts),
@@ -289,6 +289,21 @@ async def _serve_proxy(
     finally:
         await backend.close()
         await parties.close()
+
+
+async def _say_what_is_awaited(file: Path, key: Path | None) -> None:
+    from cloister.mpc.certificates import DEFAULT_CLIENT_KEY, Credentials
+    from cloister.mpc.client.parties import ask_all
+    from cloister.mpc.config import read_config
+
+    typer.secho("Waiting for the parties…", dim=True, err=True)
+    own = key or file.parent / DEFAULT_CLIENT_KEY
+    if not own.is_file():
+        return  # who reaches for the parties says so
+    for each in await ask_all(read_config(file), Credentials.beside(own)):
+        if not each.ready:
+            dealt = f"; `cloister mpc deal --config {file}` deals them" if "dealt" in each.problem else ""
+            typer.echo(f"  party {each.rank} ({each.address}): {each.problem}{dealt}", err=True)
 
 
 def _warn(warning: str | None) -> None:

@@ -45,9 +45,13 @@ def serve(
     model: Annotated[
         str | None,
         typer.Option(
-            help="A model's folder, a GGUF file, or a hub id where there is network.",
+            help="A model's folder, a GGUF file, a name that `cloister models` lists, or a hub id.",
             show_default="SmolLM2-135M-Instruct",
         ),
+    ] = None,
+    served_model_name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What users call the model.", show_default="the model's own name"),
     ] = None,
     dtype: Annotated[Dtype, typer.Option(help="Precision of weights and arithmetic.")] = _ENGINE.dtype,
     weights: Annotated[
@@ -61,7 +65,13 @@ def serve(
     kernels: Annotated[KernelChoice, typer.Option(help="Which kernels compute.")] = _ENGINE.kernels,
     kv_cache_mib: Annotated[int, typer.Option(min=1, help="Memory for the KV cache.")] = _ENGINE.kv_cache_mib,
     max_running: Annotated[int, typer.Option(min=1, help="Sequences decoded at once.")] = _ENGINE.max_running,
-    chunk_tokens: Annotated[int, typer.Option(min=1, help="Tokens in one step.")] = _ENGINE.chunk_tokens,
+    chunk_tokens: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Tokens in one step at most: half a second's worth, and few beside other tenants.",
+        ),
+    ] = _ENGINE.chunk_tokens,
     max_context: Annotated[
         int, typer.Option(min=0, help="Longest prompt plus answer; 0: what the model allows.")
     ] = _ENGINE.max_context,
@@ -115,7 +125,7 @@ def serve(
     mpc: Annotated[
         MpcChoice,
         _mpc(
-            help="auto: offered where `pip install '.[mpc]'` was done, and three parties are started on this machine "
+            help="auto: offered where `make mpc` was done, and three parties are started on this machine "
             "with the first request for it, each taking about 2.9 GB with the default model. local: start them now."
         ),
     ] = "auto",
@@ -180,7 +190,13 @@ def serve(
             sealed_weights=sealed_weights.absolute() if sealed_weights else None,
             provider_key=provider_key,
         ),
-        gateway=GatewaySettings(host=host, port=port, keys_file=keys, request_timeout_s=request_timeout),
+        gateway=GatewaySettings(
+            host=host,
+            port=port,
+            keys_file=keys,
+            served_model_name=served_model_name or None,
+            request_timeout_s=request_timeout,
+        ),
         mpc=MpcSettings(
             mode=mpc,
             parties=mpc_parties.absolute() if mpc_parties else None,
@@ -200,18 +216,21 @@ def _become_controller(settings: Settings) -> NoReturn:
     from cloister.controller.evidence import find_release
     from cloister.controller.forkserver import check_remote_vaults
     from cloister.controller.mpc_offer import check_mpc
-    from cloister.gateway.keys import load_keys
+    from cloister.gateway.server import reserve_port
+    from cloister.keys import load_keys
     from cloister.models.source import find_model
     from cloister.process.entry import become
 
     with Console(stderr=True, highlight=False).status("Starting…"):
-        load_keys(settings.gateway)  # a wrong keys file should not cost the time to load a model
+        # What is wrong should not cost the time to load a model.
+        load_keys(settings.gateway)
+        reserved = reserve_port(settings.gateway)
         check_remote_vaults(settings.controller)
         find_attester(settings.controller.attester)
         find_release(settings.controller.release)
         folder = _sealed_model(settings) or find_model(settings.model)
         check_mpc(settings, folder)
-    become("cloister.controller", settings, folder.name, folder.path, begun)
+    become("cloister.controller", settings, folder.name, folder.path, begun, reserved)
 
 
 def _sealed_model(settings: Settings) -> ModelFolder | None:
@@ -246,24 +265,38 @@ def new(
         ),
     ] = "",
     operator: Annotated[bool, typer.Option("--operator", help="It also opens /metrics.")] = False,
+    into: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Add it to this keys file, made if there is none.", show_default="only printed"
+        ),
+    ] = None,
 ) -> None:
-    """Make a key: prints it once, and the line that admits it.
+    """Make a key: prints it once, and the line that admits it or, with --into, adds that to a keys file.
+
+    A running server reads its keys file again at `kill -HUP` of its process: that is how keys are added and, by
+    deleting their lines, revoked.
 
     Examples:
 
-      cloister key new alice
+      cloister key new alice --into keys.toml
 
       cloister key new bob --trust-group research
 
       cloister key new prometheus --operator
 
-      cloister serve --host 0.0.0.0 --keys keys.toml    # with that line in its keys table
+      cloister serve --host 0.0.0.0 --keys keys.toml
     """
-    from cloister.gateway.keys import key_line, new_key
+    from cloister.keys import add_line, key_line, new_key
 
     secret = new_key()
     line = key_line(secret, tenant, trust_group, operator=operator)
+    if into is not None:
+        add_line(into, line)
     typer.secho("The key, shown this once; give it to its owner:", dim=True, err=True)
     typer.echo(secret)
+    if into is not None:
+        typer.secho(f"It is admitted by {into}; `pkill -HUP cl-controller` tells running servers.", dim=True, err=True)
+        return
     typer.secho("For the keys file, under [keys]:", dim=True, err=True)
     typer.echo(line)

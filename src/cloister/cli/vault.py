@@ -44,7 +44,9 @@ def serve(
     weights: Annotated[WeightFormat, typer.Option(help="As the server's.")] = _ENGINE.weights,
     threads: Annotated[int, typer.Option(min=0, help="Compute threads; 0: every core.")] = _ENGINE.threads,
     kernels: Annotated[KernelChoice, typer.Option(help="Which kernels compute.")] = _ENGINE.kernels,
-    chunk_tokens: Annotated[int, typer.Option(min=1, help="Tokens in one piece of work.")] = _ENGINE.chunk_tokens,
+    chunk_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens in one piece of work at most.")
+    ] = _ENGINE.chunk_tokens,
     max_context: Annotated[
         int, typer.Option(min=0, help="Longest prompt plus answer; 0: what the model allows.")
     ] = _ENGINE.max_context,

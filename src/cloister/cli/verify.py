@@ -90,6 +90,8 @@ def _print(verification: Verification) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from cloister.client.verification import next_step
+
     console = Console()
     console.print(checks_table(verification.verdict))
     console.print()
@@ -100,6 +102,8 @@ def _print(verification: Verification) -> None:
         console.print(Text("Not verified: something that matters could not be checked.", style="yellow"))
     else:
         console.print(Text("Not verified: do not send it anything you would not publish.", style="red"))
+    if step := next_step(verification.verdict):
+        console.print(Text(step), soft_wrap=True)
 
 
 def proxy(

@@ -193,7 +193,8 @@ def release(
         _say({"released": True, **verification.as_json()})
     else:
         model = verification.verdict.claims.get("model", "its model")
-        typer.echo(f"{verification.url} is verified and has the key; it starts to serve {model!r} now.")
+        typer.echo(f"{verification.url} is verified and has the key.")
+        typer.echo(f"It checks the weights next, and serves {model!r} if they are what their provider signed.")
         if note := software_note(verification):
             typer.secho(note, fg="yellow", err=True)
 

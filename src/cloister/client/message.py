@@ -18,15 +18,22 @@ import msgspec
 from cloister.channel.envelope import CONTENT_TYPE, MAX_PROMPTS, Envelope, InnerHead, InnerRequest
 from cloister.channel.sealing import address_to, key_id, seal_prompt, seal_request
 from cloister.channel.stream import FrameKind, StreamOpener
-from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, InvalidRequest, MessageRepeated
+from cloister.errors import (
+    ChannelBroken,
+    ChannelKeyUnknown,
+    CloisterError,
+    InvalidRequest,
+    MessageRepeated,
+    WaitingForKey,
+)
 from cloister.levels import OPEN
+from cloister.request_fields import LEVEL_HEADER, UNUSED
 
 ENDPOINT = "/v1/sealed"
 OUTER_HEADERS = (("Content-Type", CONTENT_TYPE), ("Accept", CONTENT_TYPE))
 """All that is said outside, the same for every user."""
 
 PROMPT_FIELDS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
-LEVEL_HEADER = "x-cloister-protection"
 
 PARAMETERS = frozenset(
     (
@@ -37,14 +44,6 @@ PARAMETERS = frozenset(
     )
 )
 """What the process that speaks OpenAI's API needs beside the prompts. It reads them, as it reads the answer."""
-UNUSED = frozenset(
-    (
-        *("user", "metadata", "store", "prediction", "service_tier", "safety_identifier", "prompt_cache_key"),
-        *("prompt_cache_retention", "reasoning_effort", "verbosity", "modalities", "audio", "web_search_options"),
-        *("tool_choice", "parallel_tool_calls", "function_call"),
-    )
-)
-"""Fields of OpenAI's that no node uses: they stay here, whatever they hold."""
 REFUSED: dict[str, tuple[bytes, ...]] = {
     "tools": (b"null", b"[]"),
     "functions": (b"null", b"[]"),
@@ -151,7 +150,7 @@ def _is_parameter(name: str, value: msgspec.Raw) -> bool:
 
 def _is_open(fields: _Fields, headers: Headers) -> bool:
     """Whether every place that names a level names `open`: a request that contradicts itself is not open."""
-    asked = [f'"{value}"' for name, value in headers if name.lower() == LEVEL_HEADER]
+    asked = [f'"{value}"' for name, value in headers if name.lower() == LEVEL_HEADER.lower()]
     if "protection" in fields and (in_body := bytes(fields["protection"]).decode("utf-8", "replace")) != "null":
         asked.append(in_body)
     return bool(asked) and all(each == f'"{OPEN}"' for each in asked)
@@ -172,7 +171,13 @@ LAST_EVENT = b"data: [DONE]\n\n"
 
 MAX_REFUSAL_BYTES = 64 * 1024
 _MAX_RETRY_AFTER_S = 60
-_CODES = frozenset(("queue_full", "service_unavailable", "body_too_large", "body_timeout", "not_found", "foreign_host"))
+_CODES = {
+    **dict.fromkeys(("queue_full", "service_unavailable", "body_too_large", "body_timeout", "not_found"), ""),
+    "foreign_host": "",
+    WaitingForKey.code: " It says that it waits for the key of its weights, which their provider releases with "
+    "`cloister weights release`.",
+}
+"""Codes that are passed on, and what they say beyond their names."""
 
 
 class SealedAnswer:
@@ -265,7 +270,7 @@ def read_refusal(status: int, retry_after: str, body: bytes) -> Refusal:
     return Refusal(
         status,
         f"The sealed request was refused before it reached the node's inside (HTTP {status}"
-        f"{f', {known}' if known else ''}). This refusal is not authenticated.",
+        f"{f', {known}' if known else ''}).{_CODES.get(known or '', '')} This refusal is not authenticated.",
         known,
         None if seconds is None else min(seconds, _MAX_RETRY_AFTER_S),
     )

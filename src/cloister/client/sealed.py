@@ -9,6 +9,7 @@ the work on the node.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 
 import httpx2
 
@@ -27,6 +28,9 @@ from cloister.client.message import (
 )
 from cloister.client.verification import Verification, VerifiedNode
 from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, InvalidRequest, ServiceUnavailable
+
+_CUT = (httpx2.NetworkError, httpx2.RemoteProtocolError)
+"""The connection broke. That is an end like any other: whether the answer is whole, only its seal can tell."""
 
 Raising = Callable[[CloisterError, httpx2.Request], Exception]
 """What to raise for an error of ours, where the caller's library wants one of its own family."""
@@ -82,7 +86,7 @@ class OpenedStream(_Opening, httpx2.SyncByteStream):
         self._pieces = self._outer.iter_raw()
         try:
             while (response := self._response(self)) is None:
-                self._take(next(self._pieces, None))
+                self._take(self._next())
         except BaseException:
             self.close()
             raise
@@ -96,7 +100,7 @@ class OpenedStream(_Opening, httpx2.SyncByteStream):
                 if opened := self._given():
                     yield opened
                 else:
-                    self._take(next(self._pieces, None))
+                    self._take(self._next())
         except CloisterError as error:
             raise self._raising(error, self._request) from None
         finally:
@@ -106,6 +110,11 @@ class OpenedStream(_Opening, httpx2.SyncByteStream):
         self._answer.close()
         self._outer.close()
 
+    def _next(self) -> bytes | None:
+        with suppress(*_CUT):
+            return next(self._pieces, None)
+        return None
+
 
 class AsyncOpenedStream(_Opening, httpx2.AsyncByteStream):
     """For `httpx2.AsyncClient`."""
@@ -114,7 +123,7 @@ class AsyncOpenedStream(_Opening, httpx2.AsyncByteStream):
         self._pieces = self._outer.aiter_raw()
         try:
             while (response := self._response(self)) is None:
-                self._take(await anext(self._pieces, None))
+                self._take(await self._next())
         except BaseException:
             await self.aclose()
             raise
@@ -128,7 +137,7 @@ class AsyncOpenedStream(_Opening, httpx2.AsyncByteStream):
                 if opened := self._given():
                     yield opened
                 else:
-                    self._take(await anext(self._pieces, None))
+                    self._take(await self._next())
         except CloisterError as error:
             raise self._raising(error, self._request) from None
         finally:
@@ -137,6 +146,11 @@ class AsyncOpenedStream(_Opening, httpx2.AsyncByteStream):
     async def aclose(self) -> None:
         self._answer.close()
         await self._outer.aclose()
+
+    async def _next(self) -> bytes | None:
+        with suppress(*_CUT):
+            return await anext(self._pieces, None)
+        return None
 
 
 def as_it_is(error: CloisterError, request: httpx2.Request) -> Exception:

@@ -70,6 +70,18 @@ class Verification:
         }
 
 
+def next_step(verdict: Verdict) -> str:
+    """What a user may do about a node that was not verified; "" if nothing."""
+    broken = {check.name for check in verdict.broken}
+    if "software tee" in broken:
+        return "To accept a development node that proves nothing, say --allow-software-tee (allow_software_tee=True)."
+    if broken & {"release", "launch"}:
+        return "A policy says which releases and machines are accepted: --policy FILE (docs/client.md)."
+    if "sandbox" in broken:
+        return "Its operator can complete the sandbox; a policy can accept less: accept_missing_layers."
+    return ""
+
+
 class NodeNotVerified(VerificationFailed):
     """The node did not prove what the policy asks for; `verification` is the whole document."""
 
@@ -77,12 +89,7 @@ class NodeNotVerified(VerificationFailed):
         broken = verification.verdict.broken
         what = "; ".join(f"{check.name} ({check.outcome}: {check.reason})" for check in broken[:4])
         more = f" and {len(broken) - 4} more" if len(broken) > 4 else ""
-        software = any(check.name == "software tee" for check in broken)
-        hint = (
-            "To accept a development node that proves nothing, say --allow-software-tee (allow_software_tee=True)."
-            if software
-            else "Nothing was sent to it. `cloister verify` shows every check."
-        )
+        hint = next_step(verification.verdict) or "Nothing was sent to it. `cloister verify` shows every check."
         super().__init__(
             f"{verification.url} is not verified: {what}{more}.", checks=tuple(each.name for each in broken), hint=hint
         )
@@ -227,8 +234,10 @@ def _met_here(found: Examination, evidence: NodeEvidence, pinned: str | None) ->
     """The trust in the log that a development node brings along."""
     name = "log key"
     given = evidence.release.log_key if evidence.release else ""
-    if not given.startswith(ORIGIN_PREFIX):  # any other name belongs to a log that somebody may really rely on
-        found.failed(name, f"a development node's log is called {ORIGIN_PREFIX}…, and this one is not")
+    if not given:
+        found.failed(name, "the node does not show its log")
+    elif not given.startswith(ORIGIN_PREFIX):  # any other name belongs to a log that somebody may really rely on
+        found.failed("release", f"it is in a log that no policy names, {given.partition('+')[0][:256]!r}")
     elif VerifierKey.parse(given).algorithm is not Algorithm.ED25519:
         found.failed(name, "the key is not a log's")
     elif pinned is None:

@@ -153,6 +153,10 @@ class Kernels(ABC):
         """The calling thread will wake vaults at every layer: those it wakes wait until it has woken all."""
         return None
 
+    def drop_scratch(self) -> None:
+        """Let go of memory that is kept for the next step."""
+        return None
+
     def forget(self) -> None:
         """Overwrite what is left of the steps so far outside the cache, where anything is kept between them."""
         return None

@@ -6,9 +6,9 @@ Keys of a block lie as [kv head][dim][16], values as [kv head][16][dim]: the ord
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
 from cloister.compute.base import CacheShape, KVCache
@@ -58,6 +58,9 @@ def on_host(cache: KVCache) -> HostCache:
 
 
 def _zeros(*size: int, dtype: torch.dtype) -> torch.Tensor:
-    """Zeros that take memory only when a page is written: a large cache costs nothing at start."""
-    raw = np.zeros(math.prod(size) * dtype.itemsize, dtype=np.uint8)
-    return torch.from_numpy(raw).view(dtype).view(size)
+    """Zeros that take memory only when a page is written: a large cache costs nothing at start.
+
+    From the kernel itself: an allocator that wipes what it frees writes zeros to all it gives out, too.
+    """
+    raw = mmap.mmap(-1, math.prod(size) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(raw, dtype=dtype).view(size)

@@ -2,16 +2,17 @@
 commands out; no sockets, no clocks). `LeaseKeeper` carries its commands out and ends a process that is late.
 
 Two teams of kernel threads on the same cores slow each other down, so heavy work takes turns. Vaults wait, the service
-pauses, vaults have the cores for about ROUND_TOKENS of work, then the service computes one step at least
-(messages.service.Resume). A turn goes to a vault of the tenant that has had least, so that nobody waits behind all that
-another has asked for. Vaults that wait together divide the cores: a thread does most where it waits for no other.
+pauses, vaults have the cores for a round, then the service computes one step at least (messages.service.Resume). How
+much that is depends on who is here (pace.Pace): little beside other tenants, much for one alone; but a newcomer's
+short prompt is not cut up. A turn goes to a vault of the tenant that has had least, so that nobody waits behind all
+that another asked for. Vaults that wait together divide the cores: a thread does most where it waits for no other.
 Answering links is light and needs no lease.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -21,13 +22,21 @@ from cloister.errors import ProtocolError
 from cloister.fairness import ServiceMeter
 from cloister.messages.service import Pause, Resume
 from cloister.messages.vault import LeaseCores
+from cloister.pace import LEAST_TOKENS, Company, Pace
 
 ROUND_TOKENS = 512
+"""Of work in a round, at most."""
+
+SHORT_STEPS = 2
+"""What a round may last beside other tenants, in steps of one token: the service's own step comes after it."""
+
+PIECE_TOKENS = 8
+"""What a piece of work weighs beside its tokens, for it reads all weights."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """Work for about so many tokens, for this tenant."""
+    """Work of so many tokens, for this tenant."""
 
     tokens: int
     tenant: str
@@ -35,10 +44,11 @@ class Wish:
 
 @dataclass(frozen=True)
 class Grant:
-    """Give this vault so many cores."""
+    """Give this vault so many cores, for so many tokens."""
 
     vault: int
     cores: int
+    tokens: int
 
 
 Command = Pause | Resume | Grant
@@ -46,9 +56,10 @@ Command = Pause | Resume | Grant
 
 class CoreLease:
     """Never more cores given than there are, never any while the service computes. Within a tenant the first to come is
-    the first served."""
+    the first served. `size` says how many tokens a round may have now."""
 
-    def __init__(self, cores: int) -> None:
+    def __init__(self, cores: int, size: Callable[[], int] = lambda: ROUND_TOKENS) -> None:
+        self._size = size
         self.holders: dict[int, int] = {}
         """Vaults that compute, and on how many cores."""
         self._cores = cores
@@ -114,18 +125,23 @@ class CoreLease:
         return granted
 
     def _grants(self) -> list[Command]:
+        """Cores for as many as wait and find some, unless the round is over; they share its tokens."""
         granted: list[Command] = []
-        free = self._cores - sum(self.holders.values())
-        while free and self._waiting and (self.service == "absent" or self._spent < ROUND_TOKENS):
+        free, size = self._cores - sum(self.holders.values()), self._size()
+        if self.service != "absent" and self._spent >= size:
+            return granted
+        while free and self._waiting:
             cores = max(1, free // len(self._waiting))
             vault = min(self._waiting, key=self._turn)
             wish = self._waiting.pop(vault)
-            self._meter.charge(wish.tenant, inputs=wish.tokens)
+            most = max(size * cores // self._cores, LEAST_TOKENS)
+            tokens = wish.tokens if wish.tokens <= self._meter.uncut(wish.tenant) else min(wish.tokens, most)
+            self._meter.charge(wish.tenant, inputs=PIECE_TOKENS + tokens)
             self._last = wish.tenant
-            self._spent += wish.tokens
+            self._spent += PIECE_TOKENS + tokens
             self.holders[vault] = cores
             free -= cores
-            granted.append(Grant(vault, cores))
+            granted.append(Grant(vault, cores, tokens))
         return granted
 
     def _turn(self, vault: int) -> tuple[int, bool]:
@@ -142,10 +158,17 @@ class Computes(Protocol):
 
 
 class LeaseKeeper:
-    """One lease for the service and all vaults."""
+    """One lease for the service and all vaults. `company` is who is here, wherever their requests are computed."""
 
-    def __init__(self, cores: int, vault_deadline_s: float, service_deadline_s: float) -> None:
-        self._lease = CoreLease(cores)
+    def __init__(
+        self, cores: int, vault_deadline_s: float, service_deadline_s: float, company: Company | None = None
+    ) -> None:
+        self._cores = cores
+        self._company = company or Company()
+        self._pace = Pace(ROUND_TOKENS, SHORT_STEPS)
+        self._lease = CoreLease(cores, self._size)
+        self._tenants: dict[int, str] = {}
+        self._given: dict[int, tuple[Grant, float]] = {}
         self._vaults: dict[int, Computes] = {}
         self._service: Computes | None = None
         self._vault_deadline_s = vault_deadline_s
@@ -155,17 +178,31 @@ class LeaseKeeper:
 
     def want(self, number: int, vault: Computes, tokens: int, tenant: str) -> None:
         self._vaults[number] = vault
-        self._obey(self._lease.want(number, tokens, tenant))
+        commands = self._lease.want(number, tokens, tenant)
+        self._tenants[number] = tenant
+        self._company.arrive(tenant)
+        self._obey(commands)
 
     def done(self, number: int) -> None:
         commands = self._lease.done(number)
-        self._vault_timers.pop(number).cancel()
+        grant, begun = self._given[number]
+        self._pace.note(grant.tokens, (asyncio.get_running_loop().time() - begun) * grant.cores / self._cores)
+        self._leave(number)
         self._obey(commands)
 
     def gone(self, number: int) -> None:
         self._vaults.pop(number, None)
-        _stop(self._vault_timers.pop(number, None))
+        self._leave(number)
         self._obey(self._lease.gone(number))
+
+    def _leave(self, number: int) -> None:
+        _stop(self._vault_timers.pop(number, None))
+        self._given.pop(number, None)
+        if (tenant := self._tenants.pop(number, None)) is not None:
+            self._company.leave(tenant)
+
+    def _size(self) -> int:
+        return self._pace.short if self._company.shared else self._pace.long
 
     def paused(self) -> None:
         commands = self._lease.paused()
@@ -183,12 +220,14 @@ class LeaseKeeper:
         self._obey(self._lease.service_gone())
 
     def _obey(self, commands: Iterable[Command]) -> None:
-        later = asyncio.get_running_loop().call_later
+        loop = asyncio.get_running_loop()
+        later = loop.call_later
         for command in commands:
             if isinstance(command, Grant):
                 vault = self._vaults[command.vault]
                 self._vault_timers[command.vault] = later(self._vault_deadline_s, vault.give_up)
-                vault.send(LeaseCores(command.cores))
+                self._given[command.vault] = command, loop.time()
+                vault.send(LeaseCores(command.cores, command.tokens))
             elif self._service is not None:
                 if isinstance(command, Pause):
                     self._service_timer = later(self._service_deadline_s, self._service.give_up)

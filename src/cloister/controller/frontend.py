@@ -17,9 +17,11 @@ import msgspec
 from cloister.config import Settings
 from cloister.controller.process import Controller
 from cloister.messages.frontend import (
+    AdmitKeys,
     AskEvidence,
     FromGateway,
     FromSealedApi,
+    KeyEntry,
     Leave,
     Listening,
     Mishap,
@@ -48,10 +50,13 @@ class FrontendProcess(ABC):
     ready: ClassVar[type[msgspec.Struct]]
     grace_s: ClassVar[float]
 
-    def __init__(self, controller: Controller, folder: ModelFolder, settings: Settings) -> None:
+    def __init__(
+        self, controller: Controller, folder: ModelFolder, settings: Settings, keys: tuple[KeyEntry, ...]
+    ) -> None:
         self.controller = controller
         self.settings = settings.gateway
         self._folder = folder
+        self._keys = keys
         self._allow_degraded = settings.controller.allow_degraded_sandbox
         self._created = int(time())
         self._closing = False
@@ -65,16 +70,19 @@ class FrontendProcess(ABC):
         self.endpoint = handle.endpoint
         self.number = self.controller.relay.add_frontend(self.endpoint)
         settings = self.settings.model_dump_json().encode()
-        folder = self._folder
-        handle.send(
-            StartFrontend(VERSION, settings, folder.name, str(folder.path), self._created, self._allow_degraded)
-        )
+        path, name = str(self._folder.path), self.settings.served_model_name or self._folder.name
+        handle.send(StartFrontend(VERSION, settings, name, path, self._created, self._allow_degraded, self._keys))
 
     async def open(self, serving: Serving) -> msgspec.Struct:
         """Have it take requests; what it says when it does."""
         self._serving = serving
         self._handle.send(serving)
         return await self._handle.ready
+
+    def admit(self, keys: tuple[KeyEntry, ...]) -> None:
+        """From now on these keys and no others; one that is started again gets them too."""
+        self._keys = keys
+        self._handle.send(AdmitKeys(keys))
 
     async def close(self) -> None:
         """End it. What it is doing gets as much time as its kind allows."""
@@ -119,7 +127,7 @@ class Gateway(FrontendProcess):
     module = "cloister.gateway"
     says = FromGateway
     ready = Listening
-    grace_s = 15.0
+    grace_s = 1.5
 
     async def serve(self, serving: Serving) -> str:
         """Have it listen; the URL."""
@@ -154,7 +162,7 @@ class SealedApi(FrontendProcess):
     module = "cloister.sealed_api"
     says = FromSealedApi
     ready = Settled
-    grace_s = 2.0
+    grace_s = 0.0
 
     async def open(self, serving: Serving) -> msgspec.Struct:
         settled = await super().open(serving)

@@ -39,7 +39,7 @@ def _require(settings: Settings, folder: ModelFolder) -> None:
     if missing := [name for name in _PACKAGES if find_spec(name) is None]:
         raise SetupError(
             f"The level mpc needs {' and '.join(missing)}.",
-            hint="Install them with: pip install '.[mpc]'  (SPU has packages for Python 3.11 and Linux x86-64.)",
+            hint="`make mpc` installs them. (SPU has packages for Python 3.11 and Linux x86-64.)",
         )
     if settings.controller.sealed_weights is not None and settings.mpc.parties is None:
         raise SetupError(

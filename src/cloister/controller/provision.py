@@ -37,15 +37,16 @@ from cloister.messages.sealed_weights import (
 from cloister.models.source import ModelFolder
 from cloister.process.child import environment, inherit_everywhere
 from cloister.process.handle import ModuleHandle
+from cloister.process.hardening import signals_held
 from cloister.sealed_weights.file import WeightsBundle
 from cloister.sealed_weights.header import read_provider_key
 
 GRACE_S = 10.0
 
+Provided = tuple[ModelFolder, Settings, "Unsealing | None"]
 
-async def provide(
-    start: StartController, settings: Settings, console: Console
-) -> tuple[ModelFolder, Settings, Unsealing | None]:
+
+async def provide(start: StartController, settings: Settings, console: Console) -> Provided:
     """The model, the settings with the address promised while the server waited for it, and the unsealing to be told
     when the weights are packed, and in the end."""
     provider = settings.controller.provider_key
@@ -152,7 +153,8 @@ class Delivery:
 async def _missing_layers() -> tuple[str, ...]:
     """What this machine's sandbox lacks: the provider wants to know before it trusts it with weights."""
     command = (sys.executable, "-m", "cloister.process.sandbox")
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=environment())
+    with signals_held():
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=environment())
     said, _ = await process.communicate()
     return tuple(json.loads(said)["missing"])
 

@@ -42,6 +42,10 @@ class Frontend(Protocol):
     def send_soon(self, message: msgspec.Struct) -> None: ...
 
 
+NO_VAULT = VaultLost(
+    "No vault can be had: this server's vault host cannot be used now.",
+    hint="Its operator finds the reason in the server's output. Try again later.",
+)
 MOST_BLOCKS = 1 << 24
 MOST_STEPS = 1 << 40
 
@@ -68,10 +72,18 @@ class Relay:
             settings.max_waiting_for_vaults, self._confide, lambda owner: self.sessions.held_by(owner)
         )
         self.requests = Requests(self._tell, serving, self._ended)
-        self.core_lease = LeaseKeeper(cores, settings.vault_deadline_s, settings.service_deadline_s)
-        self.vaults = Vaults(settings.spare_vaults, settings.vault_ready_s, self._from_vault, self._vault_ended)
+        company = self.requests.company
+        self.core_lease = LeaseKeeper(cores, settings.vault_deadline_s, settings.service_deadline_s, company)
+        self.vaults = Vaults(
+            settings.spare_vaults, settings.vault_ready_s, self._from_vault, self._vault_ended, self._queue.move
+        )
         self.sessions = Sessions(
-            self.vaults, settings.max_vaults, settings.session_idle_s, self._session_begins, self._session_ended
+            self.vaults,
+            settings.max_vaults,
+            settings.session_idle_s,
+            self._session_begins,
+            self._session_ended,
+            lambda: company.shared,
         )
         self._node = Node(self.requests, self.sessions, serving)
         self._open = OpenRoute(self._node)
@@ -263,7 +275,8 @@ class Relay:
             if (request := self.requests.get(request_id)) is not None:
                 if request.holder == "service" and service is not None:
                     service.send(Cancel(request_id))
-                self.requests.fail(request, VaultLost.because("vault_lost"))
+                lost = VaultLost.because("vault_lost") if session.vault.trouble is None else NO_VAULT
+                self.requests.fail(request, lost)
         self._queue.move()
 
     def _vault_ended(self, vault: Vault) -> None:

@@ -26,6 +26,7 @@ from cloister.levels import Decodes, Level
 from cloister.messages.frontend import Serving
 from cloister.messages.generation import Accepted, Failed, SamplingParams, TokenLogprob, Tokens
 from cloister.messages.lifecycle import failed
+from cloister.pace import Company
 
 Holder = Literal["vault", "service", "mpc"]
 
@@ -72,6 +73,11 @@ class Request:
     shown: tuple[int, ...] = ()
     made: list[int] = field(default_factory=list)
 
+    @property
+    def owner(self) -> str:
+        """Whose share of the node it takes: a trust group's is one."""
+        return self.session.key.owner if self.session else self.tenant
+
 
 class Requests:
     """`tell` reaches the process that asked; `ended` is told of every request that comes to its end."""
@@ -86,6 +92,8 @@ class Requests:
         self._serving = serving
         self._ended = ended
         self._under_way: dict[int, Request] = {}
+        self.company = Company()
+        """The tenants they are of."""
         self.prompt_tokens = 0
         self.output_tokens = 0
         """Of all requests there ever were."""
@@ -102,6 +110,7 @@ class Requests:
 
     def add(self, request: Request) -> None:
         self._under_way[request.request_id] = request
+        self.company.arrive(request.owner)
 
     def get(self, request_id: int) -> Request | None:
         return self._under_way.get(request_id)
@@ -114,6 +123,7 @@ class Requests:
 
     def drop(self, request: Request) -> None:
         del self._under_way[request.request_id]
+        self.company.leave(request.owner)
 
     def understood(self, request: Request, prompt_tokens: int) -> None:
         """Whoever reads the prompt says how long it is."""

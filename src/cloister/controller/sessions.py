@@ -47,6 +47,8 @@ class Sessions:
     """At most so many, and of these no tenant may have all: a quarter is left for whoever comes next.
 
     Where all are taken, who needs one gives up an idle session of its own, or takes one from a tenant that has more.
+    A tenant that has a vault waits while many are made; while several tenants are here (`shared`) it leaves the last
+    spare one to who has none.
     `on_open` and `on_close` are told of every vault that begins or ceases to serve a session.
     """
 
@@ -57,7 +59,9 @@ class Sessions:
         idle_s: float,
         on_open: Callable[[Vault], None],
         on_close: Callable[[Session], None],
+        shared: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._shared = shared
         self._vaults = vaults
         self._most = most
         self._most_of_one = most - most // 4
@@ -129,7 +133,14 @@ class Sessions:
             if not own and (mine >= self._most_of_one or not others):
                 raise QueueFull("All vaults are in use.", retry_after=2)
             self.end(own[0] if own else max(others, key=lambda session: self._held[session.key.owner]))
+        elif mine and not self._has_one_more():
+            raise QueueFull("Others may need the next vault.", retry_after=2)
         session = self._by_key[key] = Session(key, self._vaults.take())
         self._held[key.owner] += 1
         self._on_open(session.vault)
         return session
+
+    def _has_one_more(self) -> bool:
+        """Whether there is a vault for who has one already."""
+        vaults = self._vaults
+        return vaults.has_one_soon and (vaults.has_one_beside_the_last or not self._shared())

@@ -7,6 +7,7 @@ provider sealed it, this process ends and the folder with it.
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 from cloister.controller.memory_folder import MemoryFolder
@@ -52,9 +53,12 @@ def unseal(order: Unseal) -> MemoryFolder:
     return folder
 
 
-def main() -> None:
-    serve(BlockingEndpoint(begin_child("unsealer"), ToUnsealer))
+ROLE = "unsealer"
+
+
+def main(control: socket.socket) -> None:
+    serve(BlockingEndpoint(control, ToUnsealer))
 
 
 if __name__ == "__main__":
-    main()
+    main(begin_child(ROLE))

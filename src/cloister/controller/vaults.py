@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
@@ -15,13 +16,19 @@ from time import monotonic
 import msgspec
 
 from cloister.controller.forkserver import ForkServer, Remote
-from cloister.errors import ProtocolError, ServiceUnavailable
+from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable
 from cloister.link.memory import LinkMemory, LinkShape
 from cloister.messages.generation import VERSION
+from cloister.messages.lifecycle import StartFailed, why_not_started
 from cloister.messages.vault import FromVault, VaultReady
 from cloister.process.endpoint import Endpoint
 
+log = logging.getLogger(__name__)
+
 SECONDS_BEFORE_REPLACING_A_DEAD_SPARE = 1.0
+
+MOST_MADE_AT_ONCE = 4
+"""Beyond these a vault waits to be made, unless its tenant has none: making one takes the cores, outside all turns."""
 
 
 class Vault:
@@ -35,13 +42,19 @@ class Vault:
         ready_s: float,
         on_message: Callable[[Vault, msgspec.Struct], None],
         on_end: Callable[[Vault], None],
+        on_sealed: Callable[[], None] = lambda: None,
     ) -> None:
         self.number = number
+        self._on_sealed = on_sealed
         self.link = LinkMemory(shape)
         self.open = True
         self.ordered_at = monotonic()
         self.taken_at: float | None = None
         self.sealed_at: float | None = None
+        self.trouble: CloisterError | None = None
+        """Why there is no vault, where that was said."""
+        self.tried = asyncio.Event()
+        """It is sealed, or never will be."""
         self._on_message = on_message
         self._on_end = on_end
         self._held_back: list[msgspec.Struct] = []
@@ -66,6 +79,7 @@ class Vault:
         if not self.open:
             return
         self.open = False
+        self.tried.set()
         self._patience.cancel()
         self._channel.close()
         self._child.kill(wait_s)
@@ -78,15 +92,21 @@ class Vault:
         elif isinstance(message, VaultReady) and message.version == VERSION:
             self._patience.cancel()
             self.sealed_at = monotonic()
+            self.tried.set()
             for held in self._held_back:
                 self._channel.send(held)
             self._held_back.clear()
+            self._on_sealed()
+        elif isinstance(message, StartFailed):
+            self.trouble = why_not_started(message)
+            self.give_up()
         else:
             raise ProtocolError("A vault spoke before it was sealed.")
 
 
 class Vaults:
-    """Makes vaults, and keeps `spares` fresh ones while there is a fork server."""
+    """Makes vaults, and keeps `spares` fresh ones while there is a fork server. `on_sealed` is told when there is one
+    more."""
 
     def __init__(
         self,
@@ -94,7 +114,9 @@ class Vaults:
         ready_s: float,
         on_message: Callable[[Vault, msgspec.Struct], None],
         on_end: Callable[[Vault], None],
+        on_sealed: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_sealed = on_sealed
         self._wanted = spares
         self._ready_s = ready_s
         self._on_message = on_message
@@ -103,8 +125,11 @@ class Vaults:
         self._forkserver: ForkServer | Remote | None = None
         self._shape: LinkShape | None = None
         self._spares: deque[Vault] = deque()
+        self._made: list[Vault] = []
+        """Those that were not sealed when we last looked."""
         self._last_ordered: Vault | None = None
         self._last_taken: Vault | None = None
+        self._trouble: CloisterError | None = None
 
     def open(self, forkserver: ForkServer | Remote, shape: LinkShape) -> None:
         """Begin to take vaults from this fork server or vault host."""
@@ -118,6 +143,34 @@ class Vaults:
         vault.taken_at = monotonic()
         self._last_taken = vault
         return vault
+
+    async def try_one(self) -> None:
+        """Wait until a fresh vault is sealed or never will be: then `trouble` tells how it went."""
+        vault = self._spares[0] if self._spares else self._fork()
+        await vault.tried.wait()
+        if vault not in self._spares:
+            vault.close()
+
+    @property
+    def trouble(self) -> CloisterError | None:
+        """Why there are no vaults, where that was said; None if the last one ordered is there."""
+        last = self._last_ordered
+        return self._trouble if last is None or last.sealed_at is None else None
+
+    @property
+    def has_one_beside_the_last(self) -> bool:
+        """Whether a spare vault is sealed, and another; where fewer are kept, whether these are."""
+        return self._sealed_spares >= min(2, self._wanted)
+
+    @property
+    def has_one_soon(self) -> bool:
+        """Whether a spare vault is sealed, or one more may be made now."""
+        self._made = [vault for vault in self._made if vault.open and vault.sealed_at is None]
+        return self._sealed_spares > 0 or len(self._made) < MOST_MADE_AT_ONCE
+
+    @property
+    def _sealed_spares(self) -> int:
+        return sum(vault.sealed_at is not None for vault in self._spares)
 
     @property
     def shape(self) -> LinkShape | None:
@@ -152,11 +205,22 @@ class Vaults:
         if self._forkserver is None or self._shape is None:
             raise ServiceUnavailable("The server is restarting.", hint="Try again in a few seconds.")
         self._last_ordered = Vault(
-            next(self._numbers), self._forkserver, self._shape, self._ready_s, self._on_message, self._vault_ended
+            next(self._numbers),
+            self._forkserver,
+            self._shape,
+            self._ready_s,
+            self._on_message,
+            self._vault_ended,
+            self._on_sealed,
         )
+        self._made.append(self._last_ordered)
         return self._last_ordered
 
     def _vault_ended(self, vault: Vault) -> None:
+        if vault.trouble is not None and str(vault.trouble) != str(self._trouble):
+            log.error("There are no vaults. %s", vault.trouble)  # once: others are tried again and again
+        if vault.trouble is not None or vault.sealed_at is not None:
+            self._trouble = vault.trouble
         if vault in self._spares:
             self._spares.remove(vault)
             asyncio.get_running_loop().call_later(SECONDS_BEFORE_REPLACING_A_DEAD_SPARE, self._refill)

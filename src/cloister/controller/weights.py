@@ -5,20 +5,15 @@ The controller never looks inside: it makes the file, waits for the packer, and 
 
 from __future__ import annotations
 
-import asyncio
 import os
-import sys
-from asyncio.subprocess import PIPE
-
-import msgspec
 
 from cloister.config import EngineSettings
 from cloister.errors import CloisterError, SetupError
 from cloister.messages.generation import VERSION
-from cloister.messages.lifecycle import Start, StartFailed, why_not_started
+from cloister.messages.lifecycle import FromPacker, Start, WeightsPacked
 from cloister.models.memory_file import check_sealed, create_memory_file, reopen_read_only, seal
 from cloister.models.source import ModelFolder
-from cloister.process.child import environment, inherited
+from cloister.process.handle import ModuleHandle
 
 PACKER = "cloister.models.pack_weights"
 
@@ -37,27 +32,19 @@ async def seal_weights(folder: ModelFolder, settings: EngineSettings) -> int:
 
 
 async def _pack(folder: ModelFolder, settings: EngineSettings, fd: int) -> None:
-    start = Start(VERSION, folder.name, str(folder.path), settings.model_dump_json().encode())
-    command = (sys.executable, "-m", PACKER, str(fd))
-    packer = await asyncio.create_subprocess_exec(
-        *command, pass_fds=[fd, *inherited()], stdin=PIPE, stdout=PIPE, env=environment()
-    )
+    packer = ModuleHandle("packer", PACKER, FromPacker, WeightsPacked, lost=_lost())
     try:
-        said, _ = await packer.communicate(msgspec.json.encode(start))
+        packer.send(Start(VERSION, folder.name, str(folder.path), settings.model_dump_json().encode()), (fd,))
+        packed = await packer.ready
     finally:
-        if packer.returncode is None:  # even if we were cancelled, no packer stays behind with a writable descriptor
-            packer.kill()
-            await packer.wait()
-    if packer.returncode or not os.fstat(fd).st_size:
-        raise _why(said, packer.returncode)
+        packer.kill()  # even if we were cancelled, no packer stays behind with a writable descriptor
+        await packer.ends()
+    if os.fstat(fd).st_size != packed.length:
+        raise _lost()
 
 
-def _why(said: bytes, status: int | None) -> CloisterError:
-    try:
-        reason = msgspec.json.decode(said, type=StartFailed)
-    except msgspec.MsgspecError:
-        return SetupError(
-            f"The process that packs the weights ended with status {status}.",
-            hint="Perhaps memory ran out: the weights must fit into it once.",
-        )
-    return why_not_started(reason)
+def _lost() -> CloisterError:
+    return SetupError(
+        "The process that packs the weights ended before it was done.",
+        hint="Perhaps memory ran out: the weights must fit into it once.",
+    )

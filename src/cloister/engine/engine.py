@@ -31,6 +31,7 @@ from cloister.errors import (
 )
 from cloister.messages.generation import Accepted, Failed, Phase, Stats, Submit, TokenLogprob, Tokens
 from cloister.messages.lifecycle import failed
+from cloister.pace import Pace
 
 log = logging.getLogger(__name__)
 
@@ -41,14 +42,17 @@ SCORES_AT_ONCE = 2048
 class Engine:
     """Serves many sequences over one runner. Every answer is a message for the frontend."""
 
-    def __init__(self, runner: Runner, settings: EngineSettings, prefix: PrefixCache | None = None) -> None:
+    def __init__(
+        self, runner: Runner, settings: EngineSettings, prefix: PrefixCache | None = None, pace: Pace | None = None
+    ) -> None:
         self._runner = runner
         self._pool = BlockPool(runner.num_blocks, runner.wipe)
         self._asker = runner.asker
         prefix = PrefixCache() if prefix is None else prefix
         prefix.attach(self._pool, runner.block_tokens)
         link_rows = self._asker.capacity if self._asker else 0
-        self._scheduler = Scheduler(settings, self._pool, runner.block_tokens, prefix, link_rows)
+        self._pace = pace or Pace(settings.chunk_tokens)
+        self._scheduler = Scheduler(settings, self._pool, runner.block_tokens, prefix, link_rows, self._pace)
         self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
         self._sequences: dict[int, Sequence] = {}
         self._over: dict[int, Tokens] = {}
@@ -91,25 +95,32 @@ class Engine:
             return None
         return Tokens(request_id, finish="cancelled")
 
-    def step(self) -> list[Tokens | Failed]:
-        """Compute once for everyone whose turn it is; the messages that result."""
+    @property
+    def remaining(self) -> int:
+        """Tokens that could be computed now: each sequence's next, and all of its prompt before that."""
+        return sum(sequence.remaining for sequence in self._sequences.values())
+
+    def step(self, most: int | None = None) -> list[Tokens | Failed]:
+        """Compute once for everyone whose turn it is, at most so many tokens if that is said; what comes of it."""
         begun = perf_counter()
         try:
-            return self._step()
+            return self._step(most)
         finally:
             self._step_seconds += perf_counter() - begun
 
-    def _step(self) -> list[Tokens | Failed]:
+    def _step(self, most: int | None) -> list[Tokens | Failed]:
         messages: list[Tokens | Failed] = list(self._over.values())
         self._over.clear()
-        batch = self._scheduler.schedule()
+        batch = self._scheduler.schedule(most)
         if not batch:
             return messages + self._fail_stuck()
         self._steps += 1
+        begun = perf_counter()
         try:
             logits = self._runner.forward([work.chunk for work in batch])
             broken = self._asker.broken() if self._asker else {}
             sampled = self._sample(batch, logits, broken)
+            self._pace.note(sum(len(work.chunk.tokens) for work in batch), perf_counter() - begun)
         except Exception as error:
             log.error("A step failed: %s.", where_raised(error))
             return messages + [self._fail(work.sequence, error) for work in batch]

@@ -1,6 +1,8 @@
 """Who computes in the next step: iteration-level batching with chunked prefill, fair among tenants.
 
 Each step first continues the sequences that decode, then prefills in chunks with what is left of the token budget.
+While several tenants are here steps are short, so that nobody's next token waits for another's prompt (pace.Pace); one
+that is alone has long ones.
 Turns go to the tenant least served (ServiceMeter), never by prefix match or prompt length. When blocks run out, the
 youngest sequence of the tenant most served is preempted: its blocks are freed, its tokens kept, and it is recomputed
 later. Each segment of a sequence's layout has blocks of its own, so the answer's first token always begins one. A link
@@ -26,6 +28,7 @@ from cloister.engine.blocks import BlockPool, PrefixCache
 from cloister.engine.sequence import Sequence
 from cloister.engine.tenants import WaitingRoom
 from cloister.fairness import ServiceMeter
+from cloister.pace import Company, Pace
 
 MAX_FORCED_ROWS = 64
 """Rows of logits that forced passes may have in one step: keeps the buffer of logits small."""
@@ -96,9 +99,17 @@ class Scheduler:
     """Waiting and running sequences, and the blocks they hold."""
 
     def __init__(
-        self, settings: EngineSettings, pool: BlockPool, block_tokens: int, prefix: PrefixCache, link_rows: int
+        self,
+        settings: EngineSettings,
+        pool: BlockPool,
+        block_tokens: int,
+        prefix: PrefixCache,
+        link_rows: int,
+        pace: Pace,
     ) -> None:
-        self._budget = settings.chunk_tokens
+        self._most = settings.chunk_tokens
+        self._pace = pace
+        self._company = Company()
         self._max_running = settings.max_running
         self._pool = pool
         self._block_tokens = block_tokens
@@ -114,6 +125,7 @@ class Scheduler:
         """Queue a new sequence, or raise QueueFull."""
         self.waiting.enter(sequence)
         self._meter.arrive(sequence.tenant)
+        self._company.arrive(sequence.tenant)
 
     def remove(self, sequence: Sequence, *, keep_prefix: bool) -> None:
         """The sequence ended, in any state; `keep_prefix` offers what it computed to the prefix cache."""
@@ -121,18 +133,21 @@ class Scheduler:
             self.waiting.leave(sequence)
         self._vacate(sequence, keep_prefix=keep_prefix)
         self._meter.leave(sequence.tenant)
+        self._company.leave(sequence.tenant)
         self.waiting.note_departure()
 
-    def schedule(self) -> list[Work]:
-        """The next step's work. What it returns must be computed, or its sequences removed."""
+    def schedule(self, most: int | None = None) -> list[Work]:
+        """The next step's work, of `most` tokens if that is said. It must be computed, or its sequences removed."""
         self._step += 1
         if self.waiting:
             self._make_place()
-        decoding = self._grown(self._turn_to_decode())
+        budget, of_prompts = self._sizes(most)
+        room = self._most if most is None else most
+        decoding = self._grown(self._turn_to_decode(budget))
         plan = [self._work(sequence, 1, Wanted.LAST) for sequence in decoding]
         links = LinkRows(self._link_rows)
         links.take(plan)
-        return plan + self._prefill(self._budget - len(plan), links)
+        return plan + self._prefill(min(budget - len(plan), of_prompts), room - len(plan), links)
 
     def computed(self, work: Work) -> None:
         """The work's keys and values are in the cache."""
@@ -141,16 +156,26 @@ class Scheduler:
         if work.chunk.start < _first_segment(sequence) <= work.end:
             self._offer(sequence)
 
-    def _turn_to_decode(self) -> list[Sequence]:
+    def _sizes(self, most: int | None) -> tuple[int, int]:
+        """How many tokens the step may have, and how many of them may be of prompts."""
+        if most is None and not self._company.shared:
+            return self._most, self._pace.long
+        budget = min(self._most, max(self._pace.short, self._meter.active) if most is None else most)
+        return budget, budget
+
+    def _turn_to_decode(self, budget: int) -> list[Sequence]:
         """The sequences one token away from the next; the least served of them if the budget is too small for all.
 
-        A quarter of the budget is for prefill while anyone needs it (with a budget under four: every other step).
+        While anyone needs prefill, a quarter of the budget is for that (with a budget under four: every other step), or
+        the equal shares of those tenants who need nothing else.
         """
+        prefilling = {s.tenant for s in self.running.values() if s.remaining > 1 or s.owes_prompt_logprobs}
+        prefilling |= self.waiting.tenants
         ready = [s for s in self.running.values() if s.remaining == 1 and not s.owes_prompt_logprobs]
         ready = within_links(ready, self._link_rows)
-        budget = self._budget
-        if len(ready) < len(self.running) or self.waiting:
-            budget -= self._budget // 4 or self._step % 2
+        if prefilling:
+            others = len(prefilling - {s.tenant for s in ready})
+            budget -= max(budget // 4, budget * others // max(self._meter.active, 1)) or self._step % 2
         if len(ready) > budget:
             ready.sort(key=lambda s: (self._meter.served(s.tenant), s.last_step, s.arrival))
             del ready[budget:]
@@ -168,8 +193,11 @@ class Scheduler:
             sequence.blocks.append(block)
         return decoding
 
-    def _prefill(self, budget: int, links: LinkRows) -> list[Work]:
-        """Chunks for the sequences that still prefill and for newcomers, tenant by tenant, the least served first."""
+    def _prefill(self, budget: int, room: int, links: LinkRows) -> list[Work]:
+        """Chunks for the sequences that still prefill and for newcomers, tenant by tenant, the least served first.
+
+        The short prompt of a tenant that has just come is not cut up, whatever the budget.
+        """
         plan: list[Work] = []
         forced_rows = MAX_FORCED_ROWS
         begun: dict[str, list[Sequence]] = {}
@@ -192,11 +220,12 @@ class Scheduler:
                 # Wait for the least served even when others would fit: else small requests starve big ones.
                 admitting = False
                 continue
-            chunk, wanted = self._chunk(sequence, links.fitting(sequence, budget), forced_rows)
+            most = min(sequence.remaining, room) if sequence.remaining <= self._meter.uncut(tenant) else budget
+            chunk, wanted = self._chunk(sequence, links.fitting(sequence, most), forced_rows)
             if chunk:
                 plan.append(self._work(sequence, chunk, wanted))
                 links.take(plan[-1:])
-                budget -= chunk
+                budget, room = budget - chunk, room - chunk
                 forced_rows -= chunk if wanted is Wanted.ALL else 0
         return plan
 

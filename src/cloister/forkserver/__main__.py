@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
+import socket
+from contextlib import suppress
 
+from cloister.errors import SetupError
 from cloister.process.hardening import begin_child
+from cloister.process.template import ONE_THREAD
 
-ONE_THREAD = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-}
+ROLE = "forkserver"
+CODE = ("cloister.forkserver.process",)
 
 
-def main() -> None:
-    """Libraries that would start threads are told not to before they are imported."""
-    control = begin_child("forkserver")
+def load() -> None:
+    """The kernels are code, too. Where they cannot be had, whoever needs them says why."""
+    from cloister.compute.cpu.library import open_library
+
+    with suppress(SetupError, OSError):
+        open_library()
+
+
+def main(control: socket.socket) -> None:
     os.environ.update(ONE_THREAD)
     from cloister.forkserver.process import serve
 
@@ -24,4 +30,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(begin_child(ROLE))

@@ -20,6 +20,7 @@ import torch
 from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
 from cloister.errors import ProtocolError
+from cloister.link.region import links
 from cloister.messages.frames import encode_frame
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import Preload, Spawn, start_failed
@@ -101,7 +102,7 @@ def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_deg
         enter_own()
         model.decoder.kernels.start_team(model.settings.threads)
         role, kept, memory = _vault(model, descriptors) if spawn.role == "vault" else _service(model)
-        seal(Profile(spawn.role, {control.fileno(), *kept}, memory, allow_degraded=allow_degraded))
+        seal(Profile(spawn.role, {control.fileno(), *kept}, memory, links().upper_word, allow_degraded=allow_degraded))
     except Exception as error:
         if spawn.role == "service":
             with suppress(OSError):

@@ -12,8 +12,10 @@ import socket
 from cloister.errors import ProtocolError, SetupError
 from cloister.forkserver import child
 from cloister.forkserver.rehearsal import rehearse
+from cloister.link.region import links
 from cloister.messages.lifecycle import Preload, Preloaded, Spawn, Spawned, ToForkServer, start_failed
 from cloister.process.blocking import BlockingEndpoint
+from cloister.process.hardening import give_back_freed_memory
 from cloister.process.sandbox.namespaces import empty_root, fresh_pid_namespace, leave_host
 from cloister.process.sandbox.seal import available_layers
 from cloister.process.sandbox.seccomp import filter_program
@@ -48,8 +50,10 @@ class ForkServer:
         os.close(weights)
         rehearse(self._model)
         for receives in (False, True):  # assembled once here, not once in every child, which is pid 1 of its namespace
-            filter_program(receives_descriptors=receives, own_pid=1)
+            filter_program(receives_descriptors=receives, own_pid=1, futexes=links().upper_word)
+        self._model.decoder.kernels.drop_scratch()
         gc.collect()
+        give_back_freed_memory()  # every child would map it, and give it back page by page when it ends
         gc.freeze()  # so that no collection in a child writes to, and thereby copies, what it shares with all others
         if len(os.listdir("/proc/self/task")) != 1:
             raise SetupError("A library started a thread in the fork server, which could not fork safely.")

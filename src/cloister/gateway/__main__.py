@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 from cloister.process.hardening import begin_child
 
+ROLE = "gateway"
+CODE = ("cloister.gateway.process",)
 
-def main() -> None:
-    control = begin_child("gateway")
+
+def main(control: socket.socket) -> None:
     from cloister.gateway.process import serve
 
     # asyncio's own loop: uvloop keeps what it last received in a buffer that lives as long as the loop.
@@ -16,4 +19,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(begin_child(ROLE))

@@ -46,7 +46,9 @@ def comment(progress: Progress) -> bytes:
     """How far a slow answer is, as a comment among the events: a line that begins with a colon, which readers of events
     skip (HTML standard, §9.2.6)."""
     pace = progress.seconds_per_token
-    estimate = "" if pace is None else f", about {pace:.2g} s per token"
+    # Its pass reads the whole prompt: the estimate is not of this one.
+    later = " after the first" if progress.token == 1 else ""
+    estimate = "" if pace is None else f", about {pace:.2g} s per token{later}"
     return f": token {progress.token}, layer {progress.layer} of {progress.layers}{estimate}\n\n".encode()
 
 

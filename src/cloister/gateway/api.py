@@ -12,8 +12,8 @@ import secrets
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Annotated, cast
+from dataclasses import dataclass, replace
+from typing import Annotated, TypeVar, cast
 
 import msgspec
 from fastapi import Depends, Request, Security
@@ -28,7 +28,6 @@ from cloister.gateway.answer import Answer, Reply, StreamedAnswer
 from cloister.gateway.choice import Choice, Echo, StopStrings
 from cloister.gateway.generation import Generation, WatchedAnswer, WatchedAnswers
 from cloister.gateway.guard import read_body
-from cloister.gateway.keys import Caller, KeyRing
 from cloister.gateway.metrics import Metrics
 from cloister.gateway.schema import (
     MAX_CHOICES,
@@ -38,15 +37,19 @@ from cloister.gateway.schema import (
     prompts_of,
     sealed_request_of,
 )
-from cloister.gateway.terms import LEVEL_HEADER, SESSION_HEADER, Levels, Session, choose_session
+from cloister.gateway.terms import Levels, Session, choose_session, header_terms
+from cloister.keys import Caller, KeyRing
 from cloister.levels import ConfidedLevel, Level
 from cloister.messages.frontend import Serving
 from cloister.messages.generation import SamplingParams
 from cloister.messages.prompts import ChatPrompt, Prompt, SealedPrompt, TextPrompt, write_prompt
 from cloister.prompts.json_prompt import check_size, invalid_from
 from cloister.prompts.reading import Marked, PromptReading, ReadPrompt
-from cloister.prompts.tokenizer import Tokenizer
+from cloister.prompts.tokenizer import GenerationDefaults, Tokenizer
+from cloister.request_fields import LEVEL_HEADER, SESSION_HEADER
 
+T = TypeVar("T", int, float)
+NO_DEFAULTS = GenerationDefaults()
 bearer = HTTPBearer(auto_error=False, description="An API key of this server.")
 
 _LONG_CHARACTERS = 8192
@@ -130,7 +133,7 @@ class Api:
         jobs: list[OpenJob | VaultJob] = []
         for number, prompt in enumerate(prompts):
             job = await self._job(prompt, level, session, asked.caller)
-            params = self._params(body, job, default_tokens)
+            params = self._params(body, level, job, default_tokens)
             echo = echo_of(prompt, job, self.tokenizer) if body.echoes and isinstance(job, OpenJob) else None
             for which in range(body.n or 1):
                 seeded = msgspec.structs.replace(params, seed=choice_seed(body.seed, which))
@@ -148,6 +151,7 @@ class Api:
             body = kind.model_validate_json(raw)
         except ValidationError as wrong:
             raise invalid_from(wrong) from None
+        body.refuse_unknown()
         if body.model != self.model:
             raise ModelNotFound("The model asked for is not served here.", hint=f"This server has {self.model!r}.")
         return body
@@ -167,47 +171,55 @@ class Api:
             return OpenJob(read.tokens, read.public)
         return VaultJob(cast(ConfidedLevel, level.name), session.name, session.keep, unread, caller.trust_group)
 
-    def _params(self, body: GenerationRequest, job: OpenJob | VaultJob, default_tokens: int) -> SamplingParams:
+    def _params(
+        self, body: GenerationRequest, level: Level, job: OpenJob | VaultJob, default_tokens: int
+    ) -> SamplingParams:
         ready = self.backend.ready
         prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else None
         max_tokens = answer_tokens(prompt_tokens, body.token_limit, default_tokens, ready.max_context)
-        return sampling_params(body, max_tokens, ready.vocabulary, self.tokenizer.stop_tokens)
+        refused = {each.param: None for each in level.refuses if each.param in ("top_p", "top_k", "min_p")}
+        defaults = replace(self.tokenizer.generation, **refused)
+        return sampling_params(body, max_tokens, ready.vocabulary, self.tokenizer.stop_tokens, defaults)
 
 
 def answer_tokens(prompt_tokens: int | None, asked: int | None, default: int, max_context: int) -> int:
-    """How many tokens the answer may have; PromptTooLong when it and the prompt do not fit the context together.
+    """How many tokens the answer may have: what was asked for, or what the context has room for if that is less.
 
-    Where the prompt's length is not known here (None), whoever reads the prompt caps the answer to what is left.
+    PromptTooLong when there is no room at all. Where the prompt's length is not known here (None), whoever reads the
+    prompt goes by the same rule.
     """
     room = max_context - (1 if prompt_tokens is None else prompt_tokens)
-    wanted = asked if asked is not None else max(1, min(default, room))
-    if wanted <= room:
-        return wanted
-    if prompt_tokens is None:
-        requested = f"{wanted} were requested for the answer alone."
-    else:
-        requested = f"{prompt_tokens + wanted} were requested ({prompt_tokens} in the prompt, {wanted} for the answer)."
-    raise PromptTooLong(
-        f"This model's context holds {max_context} tokens; {requested}",
-        param="max_tokens" if room > 0 else None,
-        hint="Shorten the prompt or ask for fewer tokens.",
-    )
+    wanted = default if asked is None else asked
+    if room < min(wanted, 1):
+        raise PromptTooLong(
+            f"The prompt has {prompt_tokens} tokens; prompt and answer together may have {max_context}.",
+            param="prompt",
+            hint="Shorten the prompt.",
+        )
+    return min(wanted, room)
 
 
 def sampling_params(
-    body: GenerationRequest, max_tokens: int, vocabulary: int, stop_tokens: tuple[int, ...]
+    body: GenerationRequest,
+    max_tokens: int,
+    vocabulary: int,
+    stop_tokens: tuple[int, ...],
+    defaults: GenerationDefaults = NO_DEFAULTS,
 ) -> SamplingParams:
-    """The parameters of every choice, but for seeds; InvalidRequest if they name tokens the model does not have."""
-    temperature = 1.0 if body.temperature is None else body.temperature
+    """The parameters of every choice, but for seeds; InvalidRequest if they name tokens the model does not have.
+
+    What the request leaves open, the model's own defaults say; what they leave open too, OpenAI's.
+    """
+    temperature = _first(body.temperature, defaults.temperature, 1.0)
     bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
     if bias and max(bias) >= vocabulary:
         raise InvalidRequest(f"logit_bias: Token ids must be below {vocabulary}.", param="logit_bias")
     return SamplingParams(
         max_tokens=max_tokens,
         temperature=temperature if temperature >= _GREEDY_BELOW else 0.0,
-        top_k=min(max(body.top_k or 0, 0), vocabulary),
-        top_p=1.0 if body.top_p is None else max(body.top_p, _SMALLEST_TOP_P),
-        min_p=body.min_p or 0.0,
+        top_k=min(max(_first(body.top_k, defaults.top_k, 0), 0), vocabulary),
+        top_p=max(_first(body.top_p, defaults.top_p, 1.0), _SMALLEST_TOP_P),
+        min_p=_first(body.min_p, defaults.min_p, 0.0),
         repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
@@ -217,6 +229,10 @@ def sampling_params(
         stop_tokens=() if body.ignore_eos else stop_tokens,
         mpc_reveal=body.mpc_reveal or "token",
     )
+
+
+def _first(asked: T | None, default: T | None, otherwise: T) -> T:
+    return asked if asked is not None else default if default is not None else otherwise
 
 
 def choice_seed(seed: int | None, choice: int) -> int:
@@ -256,8 +272,7 @@ async def _asked(
 ) -> Asked:
     timeout = api_of(request).settings.request_timeout_s
     deadline = asyncio.get_running_loop().time() + timeout
-    headers = request.headers
-    return Asked(caller_of(request, credentials), deadline, headers.get(LEVEL_HEADER), headers.get(SESSION_HEADER))
+    return Asked(caller_of(request, credentials), deadline, *header_terms(request.headers.items()))
 
 
 AskedBy = Annotated[Asked, Depends(_asked)]

@@ -17,12 +17,12 @@ from cloister.gateway.api import Api, PromptReader
 from cloister.gateway.errors import ErrorReply, handle_cloister_error, handle_http_error
 from cloister.gateway.generation import WatchedAnswers
 from cloister.gateway.guard import Guard
-from cloister.gateway.keys import KeyRing, load_keys
 from cloister.gateway.metrics import Metrics
 from cloister.gateway.openapi import describe
 from cloister.gateway.schema import ChatRequest, CompletionRequest
 from cloister.gateway.terms import Levels
 from cloister.gateway.webpage import PageInfo, mount_page
+from cloister.keys import KeyRing, load_keys
 from cloister.prompts.tokenizer import Tokenizer
 
 
@@ -75,9 +75,10 @@ def create_app(
     settings: GatewaySettings,
     created: int,
     carrier: Carrier | None = None,
+    keys: KeyRing | None = None,
 ) -> FastAPI:
     """The application of the HTTP edge: the API, the page and, where there is a carrier, the secure channel."""
-    app = create_api(backend, tokenizer, model, settings, created, load_keys(settings))
+    app = create_api(backend, tokenizer, model, settings, created, keys or load_keys(settings))
     if carrier is not None:
         app.state.carrier = carrier
         app.include_router(sealed.router)

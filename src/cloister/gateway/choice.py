@@ -13,7 +13,7 @@ from typing import Literal
 
 from cloister.errors import ServiceUnavailable
 from cloister.messages.generation import Progress, SamplingParams, TokenLogprob, Tokens
-from cloister.prompts.tokenizer import Tokenizer
+from cloister.prompts.tokenizer import REPLACEMENT, Tokenizer
 
 
 class _Pattern:
@@ -204,7 +204,9 @@ class Choice:
     def _end(self, finish: str) -> None:
         if finish == "cancelled":
             raise ServiceUnavailable("The service gave the request up.", hint="Try again.")
-        self._decode(self._stream.finish())
+        rest = self._stream.finish()
+        # Cut by the limit, a text may end within a character: no half of one is shown.
+        self._decode(rest.rstrip(REPLACEMENT) if finish == "length" else rest)
         if self.finish is not None:
             return
         if self._watch is not None:

@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 from cloister.channel.envelope import CONTENT_TYPE
 from cloister.config import GatewaySettings
-from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable
+from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, WaitingForKey
 from cloister.gateway.errors import BodyTooLarge, handle_cloister_error
 from cloister.gateway.server import serve as serve_http
 from cloister.messages.frontend import AskEvidence, Evidence, Listening
@@ -98,7 +98,7 @@ def create_key_waiting(client: KeyClient) -> FastAPI:
         return Response(answer.answer, media_type=CONTENT_TYPE)
 
     async def not_yet(request: Request) -> Response:
-        raise ServiceUnavailable(
+        raise WaitingForKey(
             "This server waits for the key of its weights.",
             hint="Its provider releases it: `cloister weights release`.",
         )
@@ -134,9 +134,12 @@ async def serve(controller: socket.socket) -> None:
         client.send(start_failed(reason, "The server cannot wait for its key"))
 
 
-def main() -> None:
-    asyncio.run(serve(begin_child("key-waiting")))
+ROLE = "key-waiting"
+
+
+def main(control: socket.socket) -> None:
+    asyncio.run(serve(control))
 
 
 if __name__ == "__main__":
-    main()
+    main(begin_child(ROLE))

@@ -14,8 +14,9 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from cloister.gateway.terms import LEVEL_HEADER, SESSION_HEADER, SESSION_PATTERN
+from cloister.gateway.terms import SESSION_PATTERN
 from cloister.levels import LEVELS
+from cloister.request_fields import LEVEL_HEADER, SESSION_HEADER
 
 _REF = "#/components/schemas/{}"
 _ERRORS = {

@@ -12,6 +12,7 @@ from cloister.gateway.app import create_app
 from cloister.gateway.client import GatewayClient
 from cloister.gateway.sealed import SealedFirst
 from cloister.gateway.server import serve as serve_http
+from cloister.keys import KeyRing
 from cloister.messages.frontend import Listening
 from cloister.messages.lifecycle import start_failed
 from cloister.models.source import open_folder
@@ -26,8 +27,10 @@ async def serve(controller: socket.socket) -> None:
         start = await client.started
         settings = GatewaySettings.model_validate_json(start.settings)
         tokenizer = Tokenizer(open_folder(Path(start.path), start.name))
+        keys = KeyRing.of(start.keys)
+        client.when_keys_change(keys.admit)
         await client.serving
-        app = create_app(client, tokenizer, start.name, settings, start.created, client)
+        app = create_app(client, tokenizer, start.name, settings, start.created, client, keys)
         client.when_gone(lambda: signal.raise_signal(signal.SIGTERM))
 
         def listens(url: str) -> None:

@@ -40,13 +40,13 @@ class ModelList(msgspec.Struct):
     object: Literal["list"] = "list"
 
 
-@router.get("/v1/models", **replies("ModelList", 401, 503))
+@router.get("/v1/models", **replies("ModelList", 400, 401, 503))
 async def list_models(request: Request, asked: AskedBy) -> Response:
     """The models that can be asked."""
     return json_response(ModelList([_model(api_of(request))]))
 
 
-@router.get("/v1/models/{model:path}", **replies("Model", 401, 404, 503))
+@router.get("/v1/models/{model:path}", **replies("Model", 400, 401, 404, 503))
 async def show_model(request: Request, model: str, asked: AskedBy) -> Response:
     """One model."""
     api = api_of(request)
@@ -105,7 +105,7 @@ class RequestView(msgspec.Struct):
     object: Literal["request.view"] = "request.view"
 
 
-@router.get("/v1/requests/{request_id}/view", **replies("RequestView", 401, 404, 503))
+@router.get("/v1/requests/{request_id}/view", **replies("RequestView", 400, 401, 404, 503))
 async def view_request(request: Request, request_id: str, asked: AskedBy) -> Response:
     """What the provider sees of a request of the caller's own, while it runs and for a short while after."""
     api = api_of(request)

@@ -1,7 +1,8 @@
 """The bodies of requests, as OpenAI's API reference has them, plus the extras vLLM's users know.
 
-Known fields are checked strictly (no "3" for 3, no true for 1, no NaN); fields this server does not know are ignored,
-as OpenAI does. What only a particular model can judge (its context, its vocabulary) is checked elsewhere.
+Known fields are checked strictly (no "3" for 3, no true for 1, no NaN). A body's unknown fields are refused, as OpenAI
+does: one of them may be a misspelt `protection`. Further inside they are ignored. What only a particular model can
+judge (its context, its vocabulary) is checked elsewhere.
 
 Of each body there is a second form for requests that came sealed: in the prompts' place it says how many there are.
 Only the sealed API puts a SealedRequest into a request's scope; no client can. Neither key nor sealed prompt is seen
@@ -12,11 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from operator import not_
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 from starlette.requests import Request
 
 from cloister.errors import InvalidRequest
@@ -24,6 +34,7 @@ from cloister.gateway.terms import SESSION_PATTERN
 from cloister.levels import LEVELS, OPEN, PARTITIONED, Level
 from cloister.messages.prompts import Prompt, PromptField, SealedPrompt
 from cloister.prompts.json_prompt import EMPTY, Given, Messages, OnePrompt, chat_prompt, one_prompt
+from cloister.request_fields import UNUSED
 
 MAX_CHOICES = 128
 
@@ -97,11 +108,13 @@ class SealedCount(Given):
 class GenerationRequest(Given):
     """What chat and plain completions have in common."""
 
+    model_config = ConfigDict(extra="allow", json_schema_extra={"additionalProperties": False})
+
     model: Annotated[str, StringConstraints(max_length=1024)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = Field(default=None, ge=1, le=MAX_CHOICES)
-    temperature: float | None = Field(default=None, ge=0, le=2, description="0 is greedy; default 1")
+    temperature: float | None = Field(default=None, ge=0, le=2, description="0 is greedy; default the model's, else 1")
     top_p: float | None = Field(default=None, ge=0, le=1)
     top_k: int | None = Field(default=None, ge=-1, le=2**31 - 1, description="0 or -1 switch it off")
     min_p: float | None = Field(default=None, ge=0, le=1)
@@ -130,6 +143,18 @@ class GenerationRequest(Given):
         "top_p, logprobs and the like; the parties see neither",
     )
     prompt_logprobs: NoPromptLogprobs = Field(default=None, json_schema_extra={"type": "null"})
+
+    def refuse_unknown(self) -> None:
+        """InvalidRequest for a field that nobody knows; those that are known and not used are forgotten."""
+        given = self.model_extra or {}
+        if unknown := next((name for name in given if name not in UNUSED), None):
+            like = get_close_matches(unknown, type(self).model_fields, n=1)
+            raise InvalidRequest(
+                f"The field {unknown[:64]!r} is not known here.",
+                param=unknown[:64],
+                hint=f"Is {like[0]!r} meant?" if like else "Leave it out.",
+            )
+        given.clear()
 
     @property
     def prompts(self) -> Sequence[Prompt] | SealedCount:
@@ -179,7 +204,8 @@ class ChatOptions(GenerationRequest):
         default=None,
         ge=1,
         le=2**31 - 1,
-        description="default: what is left of the context, at most 1024; the older name of max_completion_tokens",
+        description="at most; an answer ends with the context in any case. Default 1024; the older name of "
+        "max_completion_tokens",
     )
     max_completion_tokens: int | None = Field(default=None, ge=1, le=2**31 - 1)
     logprobs: bool | None = None

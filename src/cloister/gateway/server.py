@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable
 from types import FrameType
@@ -13,14 +14,16 @@ from cloister.config import GatewaySettings
 from cloister.errors import SetupError
 from cloister.gateway.connection import bounded
 
-_GRACE_S = 10
+_GRACE_S = 1
 _BACKLOG = 2048
 
 
 async def serve(app: ASGIApp, settings: GatewaySettings, on_ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; `on_ready` gets the URL once it listens. Running answers get time to end."""
     listener = _bind(settings)
-    # No access log: paths and addresses are users' own. uvicorn's own lines hold no content.
+    listener.listen(_BACKLOG)
+    # No access log: paths and addresses are users' own. An answer that is cut off when we end is no news either.
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     config = uvicorn.Config(
         app,
         http=bounded(settings.max_connections, settings.max_connections_of_one),
@@ -55,15 +58,28 @@ class _Server(uvicorn.Server):
         self._captured_signals.clear()
 
 
-def _bind(settings: GatewaySettings) -> socket.socket:
+def reserve_port(settings: GatewaySettings) -> int | None:
+    """The descriptor of a socket that keeps the port for who inherits it, and nobody listens on; None for any port."""
+    if not settings.port:
+        return None
+    _bind(settings).close()  # SetupError if somebody listens there
+    try:
+        kept = _bind(settings, shared=False)
+    except SetupError:
+        return None  # connections of an earlier server linger: they prevent this, and not that the gateway listens
+    kept.set_inheritable(True)
+    return kept.detach()
+
+
+def _bind(settings: GatewaySettings, *, shared: bool = True) -> socket.socket:
+    """A socket of that address. One that is not `shared` keeps everybody else away, even before it listens."""
     try:
         found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
         listener = socket.socket(family, kind, protocol)
         try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(shared))
             listener.bind(address)
-            listener.listen(_BACKLOG)
         except OSError:
             listener.close()
             raise

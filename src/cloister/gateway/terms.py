@@ -8,18 +8,32 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from msgspec import Struct
 
 from cloister.errors import InvalidRequest, LevelUnavailable
 from cloister.levels import LEVELS, OPEN, Level, default_of
+from cloister.request_fields import HEADER_PREFIX, LEVEL_HEADER, SESSION_HEADER
 
-LEVEL_HEADER = "X-Cloister-Protection"
-SESSION_HEADER = "X-Cloister-Session"
 SESSION_PATTERN = r"^[!-~]{1,128}$"
 _SESSION_NAME = re.compile(SESSION_PATTERN[1:-1])
+
+
+def header_terms(headers: Iterable[tuple[str, str]]) -> tuple[str | None, str | None]:
+    """The level and the session that the headers ask for; InvalidRequest for a header of ours that there is not."""
+    asked: dict[str, str] = {}
+    for name, value in headers:
+        if not (name := name.lower()).startswith(HEADER_PREFIX):
+            continue
+        if name not in (LEVEL_HEADER.lower(), SESSION_HEADER.lower()) or name in asked:
+            wrong = "is given twice" if name in asked else "is not known"
+            raise InvalidRequest(
+                f"The header {name[:64]!r} {wrong}.", hint=f"Known: {LEVEL_HEADER} and {SESSION_HEADER}, once each."
+            )
+        asked[name] = value
+    return asked.get(LEVEL_HEADER.lower()), asked.get(SESSION_HEADER.lower())
 
 
 class LevelInfo(Struct, frozen=True):

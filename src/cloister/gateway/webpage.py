@@ -7,9 +7,7 @@ from pathlib import Path
 import msgspec
 from fastapi import APIRouter, FastAPI, Request
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse, Response
-from starlette.staticfiles import StaticFiles
-from starlette.types import Scope
+from starlette.responses import Response
 
 from cloister.config import DEVELOPMENT_KEY
 from cloister.gateway.api import api_of, json_response
@@ -17,6 +15,7 @@ from cloister.gateway.openapi import replies
 from cloister.gateway.terms import LevelInfo
 
 FOLDER = Path(__file__).parent / "page"
+KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
@@ -43,23 +42,7 @@ class PageInfo(msgspec.Struct):
     development_key: str | None
 
 
-class _Files(StaticFiles):
-    async def get_response(self, path: str, scope: Scope) -> Response:
-        response = await super().get_response(path, scope)
-        response.headers.update(HEADERS)
-        return response
-
-
 router = APIRouter()
-
-
-@router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
-async def page() -> Response:
-    """The chat page."""
-    index = FOLDER / "index.html"
-    if not index.is_file():
-        raise HTTPException(404)
-    return FileResponse(index, headers=HEADERS)
 
 
 @router.get("/api/page", **replies("PageInfo"))
@@ -73,6 +56,30 @@ async def page_info(request: Request) -> Response:
 
 
 def mount_page(app: FastAPI) -> None:
-    """Put the page and its files into the application."""
+    """Put the page and its files into the application. They are read now: later the gateway reads no file."""
     app.include_router(router)
-    app.mount("/static", _Files(directory=FOLDER, check_dir=False), name="static")
+    files = {path.name: _File(path) for path in sorted(FOLDER.glob("*.*"))}
+
+    async def index() -> Response:
+        """The chat page."""
+        return _answer(files.get("index.html"))
+
+    async def file(name: str) -> Response:
+        return _answer(files.get(name))
+
+    app.add_api_route("/", index, methods=["GET", "HEAD"], include_in_schema=False)
+    app.add_api_route("/static/{name}", file, methods=["GET", "HEAD"], include_in_schema=False)
+
+
+class _File:
+    """A file of the page, as it was when the gateway started."""
+
+    def __init__(self, path: Path) -> None:
+        self.content = path.read_bytes()
+        self.kind = KINDS.get(path.suffix, "application/octet-stream")
+
+
+def _answer(file: _File | None) -> Response:
+    if file is None:
+        raise HTTPException(404)
+    return Response(file.content, media_type=file.kind, headers=HEADERS)

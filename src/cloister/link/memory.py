@@ -12,26 +12,23 @@ import mmap
 import os
 import platform
 import struct
-from ctypes import byref, c_int, c_long, c_size_t, c_uint32, c_void_p
+import threading
+from ctypes import byref, c_int, c_long, c_uint32, c_void_p
 from dataclasses import dataclass
 
 from cloister.errors import ProtocolError
+from cloister.link.region import Region, links, map_shared, unmap
 
 MAGIC, VERSION = 0x4B4E4C43, 1
 CLOSED = 0xFFFFFFFF
-NUMBER_AT, WAITING_AT, ROWS_AT = 64, 128, 192
+NUMBER_AT, WAITING_AT, CLOSED_AT, ROWS_AT = 64, 128, 132, 192
 ASK_BYTES = 8
 _HEAD = struct.Struct("<6I")
 _FIXED_SIZE = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
-_MAP_FAILED = c_void_p(-1).value
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 _WAIT, _WAKE, _EVERYONE = 0, 1, 2**31 - 1
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = c_void_p
-_libc.mmap.argtypes = [c_void_p, c_size_t, c_int, c_int, c_int, c_long]
-_libc.munmap.argtypes = [c_void_p, c_size_t]
-_futex = _libc.syscall
+_futex = ctypes.CDLL(None, use_errno=True).syscall
 _futex.argtypes = [c_long, c_void_p, c_int, c_uint32, c_void_p, c_void_p, c_uint32]
 _futex.restype = c_long
 
@@ -68,10 +65,12 @@ class LinkShape:
         return _HEAD.pack(MAGIC, VERSION, self.heads, self.dim, self.layers, self.capacity)
 
     def map(self, question: int, answer: int, *, asks: bool) -> tuple[Mapping, Mapping]:
-        """Both pieces. Who asks may write to the question, who answers to the answer. ProtocolError if one is unfit."""
+        """Both pieces. Who asks may write to the question, who answers to the answer. ProtocolError if one is unfit.
+
+        Among the process's links: a sealed process can sleep on no word elsewhere."""
         pieces = (
-            Mapping(question, self.question_bytes, writable=asks),
-            Mapping(answer, self.answer_bytes, writable=not asks),
+            Mapping(question, self.question_bytes, writable=asks, region=links()),
+            Mapping(answer, self.answer_bytes, writable=not asks, region=links()),
         )
         if any(piece.read(0, _HEAD.size) != self.head() for piece in pieces):
             for piece in pieces:
@@ -81,19 +80,15 @@ class LinkShape:
 
 
 class Mapping:
-    """`size` bytes of a descriptor's memory, checked for that size. The descriptor may be closed afterwards.
+    """`size` bytes of a descriptor's memory, checked for that size. The descriptor may be closed afterwards."""
 
-    Made by C's mmap: Python's own keeps a second descriptor, which a sealed process may not make.
-    """
-
-    def __init__(self, descriptor: int, size: int, *, writable: bool) -> None:
+    def __init__(self, descriptor: int, size: int, *, writable: bool, region: Region | None = None) -> None:
         if os.fstat(descriptor).st_size != size:
             raise ProtocolError("A piece of shared memory has another size than it should.")
         protection = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
-        address = _libc.mmap(None, size, protection, mmap.MAP_SHARED, descriptor, 0)
-        if address == _MAP_FAILED or address is None:
-            raise OSError(ctypes.get_errno(), "shared memory cannot be mapped")
-        self.address: int = address
+        place = map_shared if region is None else region.map
+        self._region = region
+        self.address = place(descriptor, size, protection)
         self.size = size
 
     def read(self, offset: int, size: int) -> bytes:
@@ -114,7 +109,8 @@ class Mapping:
 
     def close(self) -> None:
         if self.address:
-            _libc.munmap(self.address, self.size)
+            release = unmap if self._region is None else self._region.release
+            release(self.address, self.size)
             self.address = 0
 
 
@@ -132,6 +128,18 @@ def sleep_on(piece: Mapping, value: int, seconds: float | None = None) -> None:
 def wake(piece: Mapping) -> None:
     """Wake everyone who sleeps on a piece's number."""
     _futex(_SYS_FUTEX, piece.address + NUMBER_AT, _WAKE, _EVERYONE, None, None, 0)
+
+
+_lock = threading.Lock()
+
+
+def fence() -> None:
+    """What was read and written before is read and written before what follows, as the other side sees it: x86 keeps
+    this order anyway, ARM where it is told to. A lock given back and taken again tells it (C11: release, acquire)."""
+    with _lock:
+        pass
+    with _lock:
+        pass
 
 
 class _Direction:
@@ -167,6 +175,7 @@ class LinkMemory:
     def close_down(self) -> None:
         """End the link for both sides: a service that waits returns at once, a vault's loop ends."""
         if self._open:
+            self._question.mapping.word(CLOSED_AT).value = 1  # a vault that has not ended yet cannot undo this
             for each in (self._question, self._answer):
                 each.mapping.word(NUMBER_AT).value = CLOSED  # where the next number would be
                 wake(each.mapping)

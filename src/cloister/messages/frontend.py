@@ -97,8 +97,27 @@ class Evidence(OfRequest, frozen=True, tag="evidence"):
     document: Annotated[bytes, Meta(max_length=1 << 20)]
 
 
+class KeyEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """One API key, by its SHA-256, and whose it is (keys.Caller)."""
+
+    digest: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    tenant: Name
+    trust_group: Annotated[str, Meta(max_length=64)] = ""
+    operator: bool = False
+
+
+KeyEntries = Annotated[tuple[KeyEntry, ...], Meta(max_length=65536)]
+
+
+class AdmitKeys(Struct, frozen=True, tag="admit_keys", forbid_unknown_fields=True):
+    """Controller → frontend: from now on these API keys and no others."""
+
+    keys: KeyEntries
+
+
 class StartFrontend(Struct, frozen=True, tag="start_frontend", forbid_unknown_fields=True):
-    """Controller → frontend, first: its settings as their own JSON, and the model whose tokenizer it needs."""
+    """Controller → frontend, first: its settings as their own JSON, the model whose tokenizer it needs, and who may
+    ask."""
 
     version: int
     settings: Annotated[bytes, Meta(max_length=65536)]
@@ -106,6 +125,7 @@ class StartFrontend(Struct, frozen=True, tag="start_frontend", forbid_unknown_fi
     path: Path
     created: int
     allow_degraded: bool = False
+    keys: KeyEntries = ()
 
 
 class Listening(Struct, frozen=True, tag="listening", forbid_unknown_fields=True):
@@ -124,7 +144,7 @@ class Serving(Ready, frozen=True, tag="serving"):
 AboutGenerating = Accepted | Tokens | Failed | Stats | View
 AskGenerating = Submit | Cancel | AskStats | AskView | EndSession
 FromGateway = Listening | StartFailed | Ask | AskGenerating | Sealed | Taken | Leave | AskEvidence
-ToGateway = StartFrontend | Serving | AboutGenerating | SealedPart | Evidence
+ToGateway = StartFrontend | AdmitKeys | Serving | AboutGenerating | SealedPart | Evidence
 
 
 class Serve(OfRequest, frozen=True, tag="serve"):
@@ -170,5 +190,5 @@ class Mishap(Struct, frozen=True, tag="mishap", forbid_unknown_fields=True):
     kind: MishapKind
 
 
-ToSealedApi = StartFrontend | Serving | AboutGenerating | Serve | Taken | Leave
+ToSealedApi = StartFrontend | AdmitKeys | Serving | AboutGenerating | Serve | Taken | Leave
 FromSealedApi = Settled | StartFailed | Mishap | AskGenerating | AskSealed | SealedPart | Failed

@@ -26,12 +26,14 @@ class Start(Struct, frozen=True, tag="start", forbid_unknown_fields=True):
 
 
 class StartController(Struct, frozen=True, forbid_unknown_fields=True):
-    """Command line → controller, as JSON in a memory file: all settings, the model found, and when it all began."""
+    """Command line → controller, as JSON in a memory file: all settings, the model found, when it all began, and the
+    descriptor of a socket that keeps the port until somebody listens there."""
 
     settings: str
     name: Name
     path: Path
     begun: float
+    reserved: int | None = None
 
 
 class StartFailed(Struct, frozen=True, tag="start_failed", forbid_unknown_fields=True):
@@ -42,7 +44,29 @@ class StartFailed(Struct, frozen=True, tag="start_failed", forbid_unknown_fields
     hint: Annotated[str, Meta(max_length=4096)] | None = None
 
 
+class WeightsPacked(Struct, frozen=True, tag="weights_packed", forbid_unknown_fields=True):
+    """Packer → controller: the memory file whose descriptor came with `Start` holds all parts."""
+
+    length: Annotated[int, Meta(ge=1)]
+
+
+FromPacker = StartFailed | WeightsPacked
+
 ChildId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+class Fork(Struct, frozen=True, tag="fork", forbid_unknown_fields=True):
+    """Controller → template: fork this entry. Descriptors: its control socket, and those it knows by `numbers`."""
+
+    child: ChildId
+    entry: Name
+    numbers: Annotated[tuple[Annotated[int, Meta(ge=3, le=65535)], ...], Meta(max_length=4)] = ()
+
+
+class Forked(Struct, frozen=True, tag="forked", forbid_unknown_fields=True):
+    """Template → controller, with a pidfd: the child exists. It says itself that it is ready, or hangs up."""
+
+    child: ChildId
 
 
 class Preload(Start, frozen=True, tag="preload"):

@@ -45,9 +45,11 @@ class Release(OfRequest, frozen=True, tag="release"):
 
 
 class LeaseCores(Struct, frozen=True, tag="lease_cores", forbid_unknown_fields=True):
-    """Controller → vault: so many cores are yours for the piece of work you asked them for."""
+    """Controller → vault: so many cores are yours for the piece of work you asked them for, or for the first so many
+    tokens of it."""
 
     cores: Annotated[int, Meta(ge=1, le=4096)]
+    tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 2**31 - 1
 
 
 class VaultReady(Struct, frozen=True, tag="vault_ready", forbid_unknown_fields=True):
@@ -63,7 +65,7 @@ class Understood(OfRequest, frozen=True, tag="understood"):
 
 
 class WantCores(Struct, frozen=True, tag="want_cores", forbid_unknown_fields=True):
-    """Vault → controller: I have work for some cores, about as much as prefilling so many tokens."""
+    """Vault → controller: I have work for some cores: so many tokens."""
 
     tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
@@ -119,7 +121,10 @@ class LinkBroken(Struct, frozen=True, tag="link_broken", forbid_unknown_fields=T
 
 
 ToVault = Confide | Release | Cancel | LeaseCores | Verify
-FromVault = VaultReady | Understood | WantCores | CoresDone | Prefilled | Verified | Tokens | Failed | LinkBroken
+FromVault = (
+    VaultReady | StartFailed | Understood | WantCores | CoresDone | Prefilled | Verified | Tokens | Failed | LinkBroken
+)
+"""StartFailed is for a bridge that gets no vault; a vault that was sealed must not say it."""
 
 
 class StartMpcClient(Struct, frozen=True, tag="start_mpc_client", forbid_unknown_fields=True):

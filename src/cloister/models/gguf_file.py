@@ -54,7 +54,7 @@ class GgufFile:
     def _model(self) -> PreTrainedModel:
         """The architecture without weights: it says which tensors there must be."""
         with self._unsupported_if_it_fails("it is not a decoder-only model transformers knows"), torch.device("meta"):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(self.config)  # type: ignore[no-untyped-call]
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(self.config)
         return model
 
     def write_description(self, folder: Path) -> None:

@@ -110,7 +110,7 @@ class HookedDecoder(Decoder):
 def _assembled(config: PretrainedConfig, parts: Parts, kernels: Kernels) -> Any:
     """The model on its parts: products for its linear layers, tensors for what is left (norms, embeddings)."""
     with no_init_weights(), _parameters_without_memory():
-        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)  # type: ignore[no-untyped-call]
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.eval().requires_grad_(False)
     model.tie_weights()
     stored = _stored_names(model, parts)

@@ -1,21 +1,31 @@
-"""The packer: `python -m cloister.models.pack_weights FD` packs a model's weights into the file FD and ends.
+"""The packer: `python -m cloister.models.pack_weights FD` packs a model's weights into a memory file and ends.
 
-It reads one `Start` as JSON from standard input. If it fails, it writes one `StartFailed` as JSON to standard output.
-It sees a model and settings, never a prompt. Sealing is up to the caller.
+The file's descriptor comes with the order. It sees a model and settings, never a prompt. Sealing is up to the caller.
 """
 
 from __future__ import annotations
 
-import sys
+import os
+import socket
 from pathlib import Path
-
-import msgspec
 
 from cloister.config import EngineSettings
 from cloister.errors import ProtocolError, SetupError, where_raised
 from cloister.messages.generation import VERSION
-from cloister.messages.lifecycle import Start, StartFailed, start_failed
-from cloister.process.hardening import die_with_parent, name_process
+from cloister.messages.lifecycle import Start, StartFailed, WeightsPacked, start_failed
+from cloister.models.memory_file import gather_into_large_pages
+from cloister.process.blocking import BlockingEndpoint
+from cloister.process.hardening import begin_child
+
+ROLE = "packer"
+CODE = (
+    "cloister.compute.choose",
+    "cloister.models.decoder",
+    "cloister.models.load",
+    "cloister.models.sealed",
+    "cloister.models.source",
+    "cloister.models.weights",
+)
 
 
 def pack_weights(start: Start, fd: int) -> int:
@@ -23,6 +33,8 @@ def pack_weights(start: Start, fd: int) -> int:
     if start.version != VERSION:
         raise ProtocolError("The packer was started by a controller of another version.")
     # Loading torch and transformers takes seconds: not when this module is only imported.
+    import torch
+
     from cloister.compute.choose import choose_device
     from cloister.models.decoder import RawParts
     from cloister.models.load import load_decoder
@@ -30,33 +42,36 @@ def pack_weights(start: Start, fd: int) -> int:
     from cloister.models.source import open_folder
     from cloister.models.weights import open_weights
 
+    torch.set_num_threads(os.cpu_count() or 1)  # nobody computes yet
     settings = EngineSettings.model_validate_json(start.settings)
     device = choose_device(settings)
     folder = open_folder(Path(start.path), start.name)
     writer = PartsWriter(RawParts(open_weights(folder), device.kernels), device.kernels, fd)
     load_decoder(folder, writer, device, settings.max_context)
-    return writer.finish()
+    length = writer.finish()
+    gather_into_large_pages(fd, length)
+    return length
 
 
-def main() -> None:
-    name_process("packer")
-    die_with_parent()
+def serve(control: BlockingEndpoint[Start]) -> None:
+    if (start := control.next()) is None:
+        return
+    [fd] = control.take_descriptors(1)
     try:
-        pack_weights(msgspec.json.decode(sys.stdin.buffer.read(), type=Start), int(sys.argv[1]))
+        said: WeightsPacked | StartFailed = WeightsPacked(pack_weights(start, fd))
     except (OSError, MemoryError) as failure:
-        _fail(StartFailed(SetupError.code, f"The weights cannot be packed: {where_raised(failure)}.", _ROOM))
+        said = StartFailed(SetupError.code, f"The weights cannot be packed: {where_raised(failure)}.", _ROOM)
     except Exception as reason:
-        _fail(start_failed(reason, "The weights cannot be packed"))
+        said = start_failed(reason, "The weights cannot be packed")
+    control.send(said)
 
 
 _ROOM = "The weights must fit into memory once: make room, or choose a smaller model or --weights int8."
 
 
-def _fail(reason: StartFailed) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(reason))
-    sys.stdout.flush()
-    sys.exit(1)
+def main(control: socket.socket) -> None:
+    serve(BlockingEndpoint(control, Start))
 
 
 if __name__ == "__main__":
-    main()
+    main(begin_child(ROLE))

@@ -25,9 +25,8 @@ from msgspec import Meta
 from cloister.compute.base import Kernels
 from cloister.compute.layer import Gate, Packed
 from cloister.errors import ModelCorrupt, SetupError
-from cloister.link.memory import Mapping
 from cloister.models.decoder import Parts, lacking
-from cloister.models.memory_file import check_sealed
+from cloister.models.memory_file import ReadOnlyMapping, check_sealed
 from cloister.models.weights import DTYPE_NAMES, DTYPES
 
 MAGIC = b"CLOISTER"
@@ -229,7 +228,7 @@ def _check_entry(entry: Entry, end: int) -> None:
 def _mapped(fd: int, size: int) -> torch.Tensor:
     """The file's bytes, read-only and shared; unmapped when the last view is gone."""
     try:
-        mapping = Mapping(fd, size, writable=False)
+        mapping = ReadOnlyMapping(fd, size)
     except OSError as failure:
         raise SetupError(f"The weights cannot be mapped: {os.strerror(failure.errno or 0)}.") from failure
     memory = (ctypes.c_ubyte * size).from_address(mapping.address)

@@ -1,4 +1,5 @@
-"""From what a user calls a model to a folder on this machine: the default, a folder, a GGUF file or a hub id.
+"""From what a user calls a model to a folder on this machine: a folder, a GGUF file, a name of one that is here, a hub
+id, or the default.
 
 It also lists the models that are here. It reads no weights, and imports torch and transformers only to convert.
 """
@@ -50,10 +51,15 @@ def find_model(reference: str | None) -> ModelFolder:
         if path.suffix != ".gguf":
             raise ModelUnsupported(f"{path} is not a model.", hint="Give a folder, a .gguf file or a hub id.")
         return _converted(path, _name_of(path), sha256_of(path))
+    if reference == DEFAULT_NAME:
+        return _default_model()
+    if (named := _named(reference)) is not None:
+        return named
     if _HUB_ID.fullmatch(reference) and not reference.endswith(".gguf"):
         return _hub_model(reference)
     raise ModelNotFound(
-        f"There is no model {reference}.", hint="Give a folder, a .gguf file or a hub id, or leave --model out."
+        f"There is no model {reference}.",
+        hint="Give a folder, a .gguf file, a hub id or a name that `cloister models` lists, or leave --model out.",
     )
 
 
@@ -114,6 +120,18 @@ def _converted(gguf: Path, name: str, sha256: str) -> ModelFolder:
     if not target.is_dir():
         convert_gguf(gguf, target, name=name, sha256=sha256)
     return open_folder(target, name)
+
+
+def _named(name: str) -> ModelFolder | None:
+    """The converted model of this name. Where several have it, that is said: each folder has a name of its own."""
+    known = [model for model in known_models(verify=False) if model.path and model.state != "corrupt"]
+    found = [model for model in known if model.path and name in (model.name, model.path.name)]
+    newest = [model for model in found if str(model.path).endswith(f"-v{CONVERTER_VERSION}")] or found
+    if len(newest) > 1:
+        raise ModelNotFound(
+            f"Several models here are called {name}.", hint=f"Give one's path: {', '.join(str(m.path) for m in newest)}"
+        )
+    return open_folder(path, newest[0].name) if newest and (path := newest[0].path) else None
 
 
 def _local_folder(path: Path) -> ModelFolder:

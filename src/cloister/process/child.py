@@ -9,9 +9,11 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Protocol
 
-from cloister.process.hardening import WIPE_FREED_MEMORY
+from cloister.process.hardening import WIPE_FREED_MEMORY, signals_held
 
 # What a child of ours may know of the environment: where things are, and in what language.
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR", "CC")
@@ -32,15 +34,10 @@ def inherit_everywhere(descriptor: int | None) -> None:
     _inherited[:] = [] if descriptor is None else [descriptor]
 
 
-def inherited() -> tuple[int, ...]:
-    """What every child inherits."""
-    return tuple(_inherited)
-
-
-def run_module(module: str, peer: socket.socket, **more_environment: str) -> subprocess.Popen[bytes]:
-    """`python -m module FD` with `peer` open beside the standard descriptors and `inherited`; ours is closed."""
-    command = [sys.executable, "-m", module, str(peer.fileno())]
-    with peer:
+def run_module(module: str, peer: socket.socket, *arguments: str, **more_environment: str) -> subprocess.Popen[bytes]:
+    """`python -m module FD …` with `peer` open beside the standard descriptors and `inherited`; ours is closed."""
+    command = [sys.executable, "-m", module, str(peer.fileno()), *arguments]
+    with peer, signals_held():
         return subprocess.Popen(
             command,
             pass_fds=[peer.fileno(), *_inherited],
@@ -70,7 +67,9 @@ class Child:
         self._doomed = True
         if self._pidfd is not None:
             self._signal(signal.SIGKILL)
-            select.select([self._pidfd], [], [], wait_s)
+            ended = select.poll()  # unlike select, it takes descriptors beyond 1023
+            ended.register(self._pidfd, select.POLLIN)
+            ended.poll(1000 * wait_s)
             os.close(self._pidfd)
             self._pidfd = None
 
@@ -80,17 +79,17 @@ class Child:
                 signal.pidfd_send_signal(self._pidfd, number)
 
 
-class ModuleChild(Child):
-    """`python -m module FD`, started by us; the event loop reaps it when it ends."""
+class StartedChild(Child):
+    """A child whose end can be awaited, also before it is born."""
 
-    def __init__(self, module: str, peer: socket.socket, **more_environment: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._process = run_module(module, peer, **more_environment)
-        pidfd = os.pidfd_open(self._process.pid)
-        self.born(os.dup(pidfd))
-        self._loop.add_reader(pidfd, self._bury, pidfd)
+
+    def born(self, pidfd: int) -> None:
+        self._loop.add_reader(watched := os.dup(pidfd), self._bury, watched)
+        super().born(pidfd)
 
     async def ends(self, patience_s: float | None = None) -> bool:
         """Wait for its end; whether it came."""
@@ -100,14 +99,49 @@ class ModuleChild(Child):
     def _bury(self, pidfd: int) -> None:
         self._loop.remove_reader(pidfd)
         os.close(pidfd)
+        self._end()
+
+    def _end(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+
+class ModuleChild(StartedChild):
+    """`python -m module FD …`, started by us; the event loop reaps it when it ends."""
+
+    def __init__(self, module: str, peer: socket.socket, *arguments: str, **more_environment: str) -> None:
+        super().__init__()
+        self._process = run_module(module, peer, *arguments, **more_environment)
+        self.born(os.pidfd_open(self._process.pid))
+
+    def _end(self) -> None:
         self._process.wait()
-        self._ended.set_result(None)
+        super()._end()
 
 
-def start_module(module: str, *, wiping: bool = True, **variables: str) -> tuple[ModuleChild, socket.socket]:
+class Forks(Protocol):
+    """Who has the code of modules and forks them."""
+
+    def fork(self, entry: str, peer: socket.socket, inherited: Sequence[int]) -> StartedChild: ...
+
+
+_loaded: dict[str, Forks] = {}
+
+
+def fork_from(loaded: Mapping[str, Forks]) -> None:
+    """From now on `start_module` has these modules forked from code that is loaded already, all others executed."""
+    _loaded.clear()
+    _loaded.update(loaded)
+
+
+def start_module(
+    module: str, *arguments: str, wiping: bool = True, **variables: str
+) -> tuple[StartedChild, socket.socket]:
     """Such a process, and our end of the socket to it; its freed memory is wiped unless told otherwise."""
     ours, theirs = socket.socketpair()
-    return ModuleChild(module, theirs, **(WIPE_FREED_MEMORY if wiping else {}), **variables), ours
+    if module in _loaded:
+        return _loaded[module].fork(module, theirs, _inherited), ours
+    return ModuleChild(module, theirs, *arguments, **(WIPE_FREED_MEMORY if wiping else {}), **variables), ours
 
 
 def _pid_of(pidfd: int) -> int | None:

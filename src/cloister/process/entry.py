@@ -3,7 +3,8 @@
     `cloister serve` → become → python -m cloister.controller FD → run_server
 
 FD is a memory file with the settings; arguments could be read by anyone on the machine. The new process starts with
-nothing but its own code in memory, and with an allocator that wipes what it frees.
+nothing but its own code in memory, and with an allocator that wipes what it frees. Signals that ask it to end wait
+until it can hear them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -23,25 +25,34 @@ from rich.console import Console
 
 from cloister.errors import CloisterError, SetupError
 from cloister.messages.lifecycle import StartController
-from cloister.process.hardening import WIPE_FREED_MEMORY, forbid_core_dumps, hide_tracebacks, name_process
+from cloister.process.hardening import ENDING, WIPE_FREED_MEMORY, forbid_core_dumps, hide_tracebacks, name_process
 
 T = TypeVar("T")
 Serve = Callable[[StartController, Console, asyncio.Task[Any]], Coroutine[Any, Any, None]]
 
+STOP_S = 2.0
+"""How long a server may take to end in order. After that it ends at once, and the kernel ends its children with it."""
+STOPPED_TWICE = 130
 
-def become(module: str, settings: BaseModel, name: str, path: Path, begun: float) -> NoReturn:
-    """Replace this program by `python -m module FD`; `name` and `path` are the model's."""
-    start = StartController(settings.model_dump_json(), name, str(path.absolute()), begun)
+
+def become(
+    module: str, settings: BaseModel, name: str, path: Path, begun: float, reserved: int | None = None
+) -> NoReturn:
+    """Replace this program by `python -m module FD`; `name` and `path` are the model's. The descriptor `reserved`, a
+    socket that keeps the port, goes with it."""
+    start = StartController(settings.model_dump_json(), name, str(path.absolute()), begun, reserved)
     note = os.memfd_create("cloister-settings", 0)
     os.write(note, msgspec.json.encode(start))
     os.lseek(note, 0, os.SEEK_SET)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     os.execve(sys.executable, [sys.executable, "-m", module, str(note)], {**os.environ, **WIPE_FREED_MEMORY})
 
 
 def run_server(role: str, serve: Serve) -> NoReturn:
     """Serve what the memory file says until told to stop, then end with a status; errors are told in their own words.
 
-    `serve` gets a task that is done when somebody sends SIGINT or SIGTERM.
+    `serve` gets a task that is done when somebody asks this process to end (hardening.ENDING). It may handle SIGHUP in
+    its own way. Who asks twice does not wait.
     """
     name_process(role)
     hide_tracebacks()
@@ -56,25 +67,46 @@ def run_server(role: str, serve: Serve) -> NoReturn:
         # asyncio's own loop: uvloop keeps what it last received in a buffer that lives as long as the loop.
         asyncio.run(_serve(serve, start, console))
     except CloisterError as reason:
-        console.print(f"[red]Error: {reason.message}[/]", soft_wrap=True)
+        console.print(f"Error: {reason.message}", style="red", markup=False, soft_wrap=True)
         if reason.hint:
             console.print(reason.hint, markup=False, soft_wrap=True)
         status = 2 if isinstance(reason, SetupError) else 1
-    sys.stderr.flush()
-    os._exit(status)  # does not wait for threads that wait for dead children
+    _end(status)
 
 
 async def _serve(serve: Serve, start: StartController, console: Console) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+
+    def asked() -> None:
+        for number in ENDING:
+            loop.remove_signal_handler(number)
+            signal.signal(number, lambda *_: _end(STOPPED_TWICE))
+        # A thread: the loop may be waiting for a process that does not end.
+        timer = threading.Timer(STOP_S, lambda: _stopped(console))
+        timer.daemon = True
+        timer.start()
+        stop.set()
+
+    for number in ENDING:
+        loop.add_signal_handler(number, asked)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     stopped = asyncio.create_task(stop.wait())
     try:
         await serve(start, console, stopped)
     finally:
         stopped.cancel()
+    _stopped(console)
+
+
+def _stopped(console: Console) -> NoReturn:
     console.print("Stopped.")
+    _end(0)
+
+
+def _end(status: int) -> NoReturn:
+    sys.stderr.flush()
+    os._exit(status)  # does not wait for threads that wait for dead children
 
 
 async def unless_stopped(stopped: asyncio.Task[Any], work: Coroutine[Any, Any, T]) -> T | None:

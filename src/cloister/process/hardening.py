@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import resource
 import signal
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from types import TracebackType
 
@@ -20,13 +23,16 @@ PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2
 PR_SET_DUMPABLE = 4
 PR_SET_NAME = 15
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals by which somebody asks a process to end."""
+
 log = logging.getLogger("cloister")
 
 # Freed memory is overwritten at once, so that what passed through does not linger: every allocation is malloc's, none
 # waits in a thread's cache, and free() fills what it takes back.
 WIPE_FREED_MEMORY = {
     "PYTHONMALLOC": "malloc",
-    "GLIBC_TUNABLES": "glibc.malloc.perturb=165:glibc.malloc.tcache_count=0",
+    "GLIBC_TUNABLES": "glibc.malloc.perturb=165:glibc.malloc.tcache_count=0:glibc.malloc.hugetlb=1",
 }
 
 
@@ -35,18 +41,48 @@ def begin_child(role: str) -> socket.socket:
 
     Its end of the socket to who started it.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; who started us decides
-    name_process(role)
+    _begin(role, forked=False)
+    return socket.socket(fileno=int(sys.argv[1]))
+
+
+def begin_forked(role: str, control: int, parent: int) -> socket.socket:
+    """The same for a child that a template forked: what a process is told by arguments it knows already."""
+    _begin(role, forked=True)
+    if os.getppid() != parent:
+        os._exit(1)  # it ended before we were tied to it
+    return socket.socket(fileno=control)
+
+
+def _begin(role: str, *, forked: bool) -> None:
+    for number in ENDING:  # a terminal and a service manager send them to all; who started us decides
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+    name_process(role, forked=forked)
     hide_tracebacks()
     forbid_core_dumps()
     die_with_parent()
-    return socket.socket(fileno=int(sys.argv[1]))
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Whoever is started meanwhile does not hear ENDING before it is ready to: Python would print a traceback."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def forbid_core_dumps() -> None:
     """No core file, and no other process of this user may read our memory."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def give_back_freed_memory() -> None:
+    """What the allocator keeps for later goes back to the kernel."""
+    with suppress(AttributeError):  # another C library than GNU's
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def die_with_parent() -> bool:

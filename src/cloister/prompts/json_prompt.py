@@ -36,7 +36,7 @@ OnePrompt: TypeAlias = TextPrompt | TokenPrompt
 
 
 class Given(BaseModel):
-    """Whatever comes from a user: known fields are checked strictly, unknown ones are ignored, as OpenAI does."""
+    """Whatever comes from a user: known fields are checked strictly, unknown ones are ignored."""
 
     model_config = STRICT
 
@@ -50,7 +50,7 @@ class ContentPart(Given):
     @model_validator(mode="after")
     def _only_text(self) -> ContentPart:
         if self.type != "text" or self.text is None:
-            raise ValueError("Only content parts of type 'text' are supported")
+            raise ValueError("Only content parts of type 'text' are supported, no images or sounds")
         return self
 
 
@@ -142,7 +142,10 @@ def check_size(size: int) -> None:
 
 def invalid_from(wrong: ValidationError, *within: str) -> InvalidRequest:
     """The first thing wrong with a body (or with what is `within` this field), told in our words and none of its."""
-    first = wrong.errors(include_url=False, include_context=False, include_input=False)[0]
+    errors = wrong.errors(include_url=False, include_context=False, include_input=False)
+    # Where several forms are allowed (a text, a list of parts), the one that was tried is the one that got furthest.
+    place = errors[0]["loc"][:-1]
+    first = max((each for each in errors if each["loc"][: len(place)] == place), key=lambda each: len(each["loc"]))
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "missing":
         message = "This field is required"
@@ -151,5 +154,5 @@ def invalid_from(wrong: ValidationError, *within: str) -> InvalidRequest:
     path = (*within, *first["loc"])
     where = path[0] if path else None
     param = where if isinstance(where, str) else None
-    place = "".join(f"[{step}]" for step in path[1:2] if isinstance(step, int))
-    return InvalidRequest(f"{param}{place}: {message}." if param else f"{message}.", param=param)
+    within_list = "".join(f"[{step}]" for step in path[1:2] if isinstance(step, int))
+    return InvalidRequest(f"{param}{within_list}: {message}." if param else f"{message}.", param=param)

@@ -14,6 +14,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,32 @@ REPLACEMENT = "\ufffd"
 
 # A character has at most four bytes. A longer run without text is noise, and holding it would cost ever more.
 _LONGEST_HELD = 32
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDefaults:
+    """How a model's makers have it sampled where a request does not say (generation_config.json); None: not said.
+
+    Penalties are left out: some need the prompt where tokens are chosen, and a default must hold at every level.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+
+    @classmethod
+    def read(cls, given: dict[str, Any]) -> GenerationDefaults:
+        """What makes sense of it: no request could say the rest."""
+
+        def number(name: str, low: float, high: float) -> Any:
+            value = given.get(name)
+            fits = isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+            return value if fits else None
+
+        top_k = number("top_k", 0, 2**31 - 1)
+        top_k = int(top_k) if top_k is not None else None
+        return cls(number("temperature", 0, 2), number("top_p", 0, 1), top_k, number("min_p", 0, 1))
 
 
 class TextStream(ABC):
@@ -122,7 +149,9 @@ class Tokenizer:
         self._plain = _without_added(described, self._reserved)
         self._byte_level = (described.get("decoder") or {}).get("type") == "ByteLevel"
         self._chat = self._compile(template)
-        self.stop_tokens: tuple[int, ...] = self._find_stop_tokens(folder)
+        generation = _read_json(folder.path / "generation_config.json")
+        self.stop_tokens: tuple[int, ...] = self._find_stop_tokens(folder, generation)
+        self.generation = GenerationDefaults.read(generation)
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """The text's ids. Special tokens named in it become those tokens: it is for raw prompts."""
@@ -271,8 +300,7 @@ class Tokenizer:
             reserved_for_assistant=self._special.values(),
         )
 
-    def _find_stop_tokens(self, folder: ModelFolder) -> tuple[int, ...]:
-        generation = _read_json(folder.path / "generation_config.json")
+    def _find_stop_tokens(self, folder: ModelFolder, generation: dict[str, Any]) -> tuple[int, ...]:
         configured = generation.get("eos_token_id", folder.config.get("eos_token_id"))
         known = [configured] if isinstance(configured, int) else list(configured or [])
         named = _token_name(self._settings.get("eos_token"))

@@ -15,11 +15,13 @@ from rich.console import Console
 from cloister.config import OutpostSettings
 from cloister.messages.lifecycle import StartController
 from cloister.models.source import ModelFolder
+from cloister.process.code import COMPUTING, Code
 from cloister.process.entry import run_server, unless_stopped
-from cloister.remote_vaults.host import VaultHost
+from cloister.remote_vaults.host import DOORKEEPER, VaultHost
 
 
 async def _serve(start: StartController, console: Console, stopped: asyncio.Task[Any]) -> None:
+    code = Code((DOORKEEPER,), COMPUTING)
     host = VaultHost(ModelFolder(start.name, Path(start.path), {}), OutpostSettings.model_validate_json(start.settings))
     try:
         with console.status(f"Loading {start.name}…"):
@@ -31,9 +33,10 @@ async def _serve(start: StartController, console: Console, stopped: asyncio.Task
                 f"ready in {seconds:.1f} s",
                 soft_wrap=True,
             )
-            await stopped
+            await unless_stopped(stopped, code.lost())
     finally:
         await host.close()
+        await code.close()
 
 
 if __name__ == "__main__":

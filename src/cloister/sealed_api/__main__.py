@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 
 from cloister.process.hardening import begin_child
 
+ROLE = "sealed-api"
+CODE = ("cloister.sealed_api.process",)
 
-def main() -> None:
-    control = begin_child("sealed-api")
+
+def main(control: socket.socket) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # it must have one thread only when it leaves the host
     from cloister.sealed_api.process import serve
 
@@ -16,4 +19,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(begin_child(ROLE))

@@ -22,7 +22,7 @@ from cloister.backend.client import ControllerClient
 from cloister.config import GatewaySettings
 from cloister.errors import ProtocolError
 from cloister.gateway.app import create_api
-from cloister.gateway.keys import KeyRing, load_keys
+from cloister.keys import KeyRing
 from cloister.messages.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
 from cloister.messages.frontend import Leave, Mishap, MishapKind, Serve, Settled, StartFrontend, Taken, ToSealedApi
 from cloister.messages.generation import VERSION
@@ -72,22 +72,21 @@ def serve(control: socket.socket) -> None:
         settings = GatewaySettings.model_validate_json(start.settings)
         tokenizer = Tokenizer(open_folder(Path(start.path), start.name))
         tokenizer.warm()
-        keys = load_keys(settings)
         asyncio.run(rehearse(tokenizer, start.name, settings))
-        filter_program(receives_descriptors=False, own_pid=1)
+        filter_program(receives_descriptors=False, own_pid=1, futexes=None)
         leave_host()
         empty_root()
         give_up_powers(())
-        asyncio.run(_serve(control, start, settings, tokenizer, keys))
+        asyncio.run(_serve(control, start, settings, tokenizer))
     except Exception as wrong:
         control.setblocking(True)
         control.sendall(encode_frame((start_failed(wrong, "The sealed API cannot start"),)))
 
 
-async def _serve(
-    control: socket.socket, start: StartFrontend, settings: GatewaySettings, tokenizer: Tokenizer, keys: KeyRing
-) -> None:
+async def _serve(control: socket.socket, start: StartFrontend, settings: GatewaySettings, tokenizer: Tokenizer) -> None:
     client = await SealedApiClient.connect(control)
+    keys = KeyRing.of(start.keys)
+    client.when_keys_change(keys.admit)
     gone = asyncio.Event()
     client.when_gone(gone.set)
     await client.serving

@@ -18,7 +18,7 @@ from cloister.channel.sealing import seal_request
 from cloister.config import DEVELOPMENT_KEY, GatewaySettings
 from cloister.errors import ChannelBroken, QueueFull, where_raised
 from cloister.gateway.app import create_api
-from cloister.gateway.keys import load_keys
+from cloister.keys import load_keys
 from cloister.levels import OPEN, Needs, served
 from cloister.messages.frontend import Serve, Serving
 from cloister.messages.generation import VERSION, SamplingParams, Stats, TokenLogprob, Tokens

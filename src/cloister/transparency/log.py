@@ -57,7 +57,10 @@ class Log:
     @classmethod
     def open(cls, folder: Path) -> Log:
         """The log in this folder. Checking its checkpoint against the key beside it shows damage, not deceit."""
-        key = VerifierKey.parse(_read(folder, _KEY, MAX_KEY_CHARACTERS).removesuffix("\n"))
+        try:
+            key = VerifierKey.parse(_read(folder, _KEY, MAX_KEY_CHARACTERS).removesuffix("\n"))
+        except EvidenceInvalid as wrong:
+            raise EvidenceInvalid(f"{folder / _KEY} holds no log's key: {wrong.message}", hint=wrong.hint) from None
         signed = read_checkpoint(_read(folder, _CHECKPOINT, MAX_NOTE_CHARACTERS))
         if not signed.signed_by(key):
             raise EvidenceInvalid(f"The checkpoint in {folder} is not signed by the log's key.")

@@ -13,9 +13,6 @@ from cloister.messages.generation import Failed, Submit, Tokens
 from cloister.messages.lifecycle import raised
 from cloister.vault.memory import SessionMemory
 
-DECODE_STEP_TOKENS = 64
-"""What a decode step weighs, in prefilled tokens: it reads all weights, as a small chunk does."""
-
 MAX_RUNNING = 16
 """Answers generated at once: each row of logits is as long as the vocabulary, and a vault's memory is small."""
 
@@ -27,7 +24,6 @@ class Isolated:
         most = min(settings.max_running, MAX_RUNNING)
         self._engine = Engine(runner, settings.model_copy(update={"max_running": most}), memory)
         self._chunk = settings.chunk_tokens
-        self._unanswered: dict[int, int] = {}
         self._open: set[int] = set()
 
     def __contains__(self, request_id: int) -> bool:
@@ -39,29 +35,21 @@ class Isolated:
         if isinstance(verdict, Failed):
             raise raised(verdict)
         self._open.add(request.request_id)
-        self._unanswered[request.request_id] = len(request.prompt)
 
     def drop(self, request_id: int) -> None:
         """End a request in whatever state it is; one that is not here ended already."""
         self._engine.cancel(request_id)
-        self._forget(request_id)
+        self._open.discard(request_id)
 
     @property
     def next_tokens(self) -> int:
-        """About how much the next step computes, in prefilled tokens."""
-        if not self._open:
-            return 0
-        return max(DECODE_STEP_TOKENS, min(self._chunk, sum(self._unanswered.values())))
+        """How many tokens the next step computes at most."""
+        return min(self._chunk, max(self._engine.remaining, 1)) if self._open else 0
 
-    def work(self) -> list[Tokens | Failed]:
-        """One step for all; the messages that come of it."""
-        messages = self._engine.step()
+    def work(self, most: int) -> list[Tokens | Failed]:
+        """One step for all, of `most` tokens; the messages that come of it."""
+        messages = self._engine.step(min(most, self._chunk))
         for message in messages:
-            self._unanswered.pop(message.request_id, None)
             if isinstance(message, Failed) or message.finish is not None:
-                self._forget(message.request_id)
+                self._open.discard(message.request_id)
         return messages
-
-    def _forget(self, request_id: int) -> None:
-        self._open.discard(request_id)
-        self._unanswered.pop(request_id, None)

@@ -71,10 +71,10 @@ class Partitioned:
         request_id = self.next_request
         return 0 if request_id is None else min(self._chunk, self._waiting[request_id].remaining)
 
-    def work(self, request_id: int) -> Prefilled | None:
-        """Compute one chunk of this prompt; with its last, the answer's first token."""
+    def work(self, request_id: int, most: int) -> Prefilled | None:
+        """Compute one chunk of this prompt, of `most` tokens; with its last, the answer's first token."""
         sequence = self._waiting[request_id]
-        logits = self._prefill(sequence)
+        logits = self._prefill(sequence, min(most, self._chunk))
         if sequence.computed < sequence.prompt_length:
             return None
         prompt, layout = tuple(sequence.tokens), sequence.layout
@@ -96,13 +96,13 @@ class Partitioned:
         left = sequence.limit - sequence.prompt_length
         return Prefilled(request_id, (first,), max_tokens=left, public=prompt[: layout.public])
 
-    def _prefill(self, sequence: Sequence) -> torch.Tensor:
+    def _prefill(self, sequence: Sequence, most: int) -> torch.Tensor:
         """Compute the prompt's next chunk; with the last, the logits of the answer's first token.
 
         Rows do not depend on the rest of the batch, so the engine would choose the same first token.
         """
         start, layout = sequence.computed, sequence.layout
-        end = min(start + self._chunk, sequence.prompt_length)
+        end = min(start + most, sequence.prompt_length)
         wanted = Wanted.LAST if end == sequence.prompt_length else Wanted.NONE
         blocks = sequence.blocks[: layout.blocks(end)]
         logits = self._runner.forward([Chunk(sequence.tokens[start:end], start, blocks, layout, wanted)])

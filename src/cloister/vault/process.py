@@ -143,12 +143,12 @@ class Vault:
                 self._partitioned.drop(request_id)
                 self._isolated.drop(request_id)
                 return []
-            case LeaseCores(cores=cores):
+            case LeaseCores(cores=cores, tokens=tokens):
                 if not self._wants_cores:
                     raise ProtocolError("Cores were given to a vault that did not ask for them.")
                 self._wants_cores = False
                 self._kernels.use_cores(cores)
-                return [*self._work(), CoresDone()]
+                return [*self._work(tokens), CoresDone()]
             case Verify():
                 raise ProtocolError("This vault verifies no tokens.")
 
@@ -182,13 +182,13 @@ class Vault:
         self._wants_cores = True
         return [WantCores(tokens)]
 
-    def _work(self) -> list[msgspec.Struct]:
-        """One piece: a chunk of a prompt, or a step of the answers generated here."""
+    def _work(self, most: int) -> list[msgspec.Struct]:
+        """One piece: a chunk of a prompt, or a step of the answers generated here; no more tokens than allowed."""
         request_id = self._partitioned.next_request
         if request_id is None:
-            return list(self._isolated.work()) if self._isolated.next_tokens else []
+            return list(self._isolated.work(most)) if self._isolated.next_tokens else []
         try:
-            first = self._partitioned.work(request_id)
+            first = self._partitioned.work(request_id, most)
         except MemoryError:
             raise
         except Exception as error:

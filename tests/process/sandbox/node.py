@@ -150,9 +150,8 @@ def _as_child(attempt: Callable[[Any], Any], setting: Setting, told: int, wait: 
     enter_own(setting.without)
     thread = ThreadPoolExecutor(1)
     thread.submit(int).result()
-    profile = Profile(
-        setting.name, {told, wait, *setting.keep}, DATA_BYTES, setting.without, allow_degraded=setting.allow_degraded
-    )
+    kept = {told, wait, *setting.keep}
+    profile = Profile(setting.name, kept, DATA_BYTES, without=setting.without, allow_degraded=setting.allow_degraded)
     try:
         report = seal(profile)
         _tell(told, people=people, applied=report.applied, missing=report.missing)

@@ -25,14 +25,14 @@ def check(result):
 """
 STILL = {
     "accepts": "listener.accept()[0].sendall(b'x'); assert caller.recv(1) == b'x'",
-    "reads": "open(sys.argv[1] + '/there').read()",
-    "imports": "import wave, this",
     "starts threads": "t = threading.Thread(target=int); t.start(); t.join()",
     "tells itself to end": "signal.signal(signal.SIGTERM, lambda *_: os._exit(0)); "
     "signal.raise_signal(signal.SIGTERM); os._exit(1)",
     "writes what is open": "mine.write('x'); mine.flush()",
 }
 NO_MORE = {
+    "reads a file": "open(sys.argv[1] + '/there').read()",
+    "reads code": "import wave",
     "changes a file": "open(sys.argv[1] + '/there', 'a').write('x')",
     "makes a file": "open(sys.argv[1] + '/new', 'w')",
     "removes a file": "os.unlink(sys.argv[1] + '/there')",
@@ -49,6 +49,7 @@ NO_MORE = {
     "leaves its namespaces": "check(libc.unshare(0x10000000))",
 }
 AS_ROOT = {
+    "is root": "os._exit(os.geteuid() != 0)",
     "becomes another": "os.setuid(1000)",
     "owns a file": "os.chown(sys.argv[1] + '/there', 1, 1)",
     "roots elsewhere": "os.chroot('/')",

@@ -12,10 +12,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.process.sandbox import kernel, seccomp
-from cloister.process.sandbox.bpf import ALLOW, ERRNO, KILL_PROCESS, Rule, assemble, equals, has_any, is_null, lacks
+from cloister.process.sandbox.bpf import (
+    ALLOW,
+    ERRNO,
+    KILL_PROCESS,
+    Rule,
+    assemble,
+    equals,
+    has_any,
+    is_null,
+    lacks,
+    upper_word,
+)
 
 EPERM = ERRNO | errno.EPERM
 OWN_PID = 7
+LINKS = 0x7F1A
 Judge = Callable[..., int]
 
 
@@ -46,7 +58,8 @@ def arch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 @pytest.fixture
 def judge(arch: str) -> Judge:
     programs = {
-        service: seccomp.filter_program(receives_descriptors=service, own_pid=OWN_PID) for service in (False, True)
+        service: seccomp.filter_program(receives_descriptors=service, own_pid=OWN_PID, futexes=LINKS)
+        for service in (False, True)
     }
 
     def answer(name: str, *arguments: int, service: bool = False) -> int:
@@ -56,11 +69,11 @@ def judge(arch: str) -> Judge:
 
 
 def test_plain_calls(judge: Judge) -> None:
-    for name in ("read", "write", "close", "futex", "clock_gettime", "exit_group", "munmap", "rt_sigreturn", "brk"):
+    for name in ("read", "write", "close", "clock_gettime", "exit_group", "munmap", "rt_sigreturn", "brk"):
         assert judge(name) == ALLOW, name
     for name in ("execve", "socket", "ptrace", "kill", "unshare", "io_uring_setup", "memfd_create", "bpf", "mount"):
         assert judge(name) == KILL_PROCESS, name
-    for name in ("openat", "prctl", "setuid", "seccomp", "ftruncate", "dup", "setsockopt", "close_range", "mlockall"):
+    for name in ("openat", "prctl", "setuid", "seccomp", "ftruncate", "dup", "setsockopt", "close_range", "mremap"):
         assert judge(name) == EPERM, name
 
 
@@ -75,6 +88,25 @@ def test_memory_is_never_executable_and_always_counted(judge: Judge) -> None:
     assert judge("mmap", 0, 4096, read_write, private | anonymous | grows) == EPERM
     assert judge("mprotect", 0, 4096, read_write) == ALLOW
     assert judge("mprotect", 0, 4096, read_write | execute) == EPERM
+
+
+def test_only_words_of_links_are_shared_futexes(judge: Judge, arch: str) -> None:
+    link, elsewhere = LINKS << 32 | 0x40, (LINKS + 1) << 32 | 0x40
+    wait, wake, private, realtime = 0, 1, 128, 256
+    for op in (wait, wake):
+        assert judge("futex", link, op) == judge("futex", (LINKS + 1 << 32) - 4, op) == ALLOW
+        for outside in (elsewhere, (LINKS << 32) - 4, 0x40):
+            assert judge("futex", outside, op) == EPERM
+        assert judge("futex", 1 << 56 | link, op) == EPERM, "a tagged pointer"
+        assert judge("futex", link, op | realtime) == EPERM
+    for op in range(2, 16):  # requeueing and waking have a second address, owned futexes their own ways to wake
+        assert judge("futex", link, op) == EPERM, op
+    for op in range(16):
+        assert judge("futex", elsewhere, op | private) == judge("futex", elsewhere, op | private | realtime) == ALLOW
+    assert judge("futex_waitv", link) == judge("set_robust_list") == EPERM
+    closed = seccomp.filter_program(receives_descriptors=False, own_pid=OWN_PID, futexes=None)
+    answers = [run(closed, kernel.AUDIT_ARCH[arch], kernel.TABLES[arch]["futex"], (link, op)) for op in (0, 1, 128)]
+    assert answers == [EPERM, EPERM, ALLOW]
 
 
 def test_new_threads_are_refused_and_new_processes_end_it(judge: Judge) -> None:
@@ -108,7 +140,7 @@ def test_limits_may_be_read_and_not_set(judge: Judge) -> None:
 
 
 def test_another_architecture_ends_the_process(judge: Judge, arch: str) -> None:
-    program = seccomp.filter_program(receives_descriptors=True, own_pid=OWN_PID)
+    program = seccomp.filter_program(receives_descriptors=True, own_pid=OWN_PID, futexes=LINKS)
     i386 = 0x40000003
     assert run(program, i386, kernel.TABLES[arch]["read"]) == KILL_PROCESS
     assert run(program, kernel.AUDIT_ARCH[arch], 0x40000000 | kernel.TABLES[arch]["read"]) == KILL_PROCESS
@@ -116,7 +148,7 @@ def test_another_architecture_ends_the_process(judge: Judge, arch: str) -> None:
 
 @given(number=st.integers(0, 1000), arguments=st.tuples(*[st.integers(0, 2**64 - 1)] * 6))
 def test_a_call_without_a_rule_is_refused(number: int, arguments: tuple[int, ...]) -> None:
-    program = seccomp.filter_program(receives_descriptors=True, own_pid=OWN_PID)
+    program = seccomp.filter_program(receives_descriptors=True, own_pid=OWN_PID, futexes=LINKS)
     known = set(kernel.TABLES[kernel.machine()].values())
     answer = run(program, kernel.AUDIT_ARCH[kernel.machine()], number, arguments)
     assert number in known or answer == EPERM
@@ -129,6 +161,7 @@ def test_a_call_without_a_rule_is_refused(number: int, arguments: tuple[int, ...
             st.one_of(
                 st.tuples(st.just(equals), st.integers(0, 5), st.integers(0, 3)),
                 st.tuples(st.just(is_null), st.integers(0, 5)),
+                st.tuples(st.just(upper_word), st.integers(0, 5), st.integers(0, 1)),
                 st.tuples(st.just(has_any), st.integers(0, 5), st.integers(1, 3)),
                 st.tuples(st.just(lacks), st.integers(0, 5), st.integers(1, 3)),
             ),
@@ -145,6 +178,8 @@ def test_the_assembler_means_what_its_rules_say(
         word = arguments[argument]
         if kind is equals:
             return [word & 0xFFFFFFFF] == value
+        if kind is upper_word:
+            return [word >> 32] == value
         if kind is is_null:
             return word == 0
         assert kind in (has_any, lacks)

@@ -1,25 +1,29 @@
-"""The policy for a node's GPUs, and whether their reports fulfil it: signature, root, nonce, chip, versions, firmware.
+"""Whether GPUs' own reports fulfil a policy: signature, root, nonce, chip, versions, firmware, revocation.
 
-Revocation (OCSP) and NVIDIA's reference manifests need more than the report: the policy may name measurements, else
-that check shows as skipped. NVIDIA's service does both (`cloister.attest.nvidia.token`).
+Firmware is compared with measurements the policy names, or with NVIDIA's reference manifests; revocation with OCSP
+responses. Manifests and responses are handed in, nothing is fetched. NVIDIA's service does both for its tokens
+(`cloister.attest.nvidia.token`).
 """
 
 from __future__ import annotations
 
 import hmac
-import re
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA384
-from msgspec import Meta, Struct
+from cryptography.x509.ocsp import OCSPResponse
+from msgspec import Struct
 
 from cloister.attest.chain import ecdsa_signed, find_chain, key_fingerprint, read_certificates, subject
+from cloister.attest.nvidia.ocsp import examine_revocation, read_responses
+from cloister.attest.nvidia.policy import SWITCH, GpuPolicy, examine_versions
 from cloister.attest.nvidia.spdm import (
     FWID,
-    Architecture,
+    NVDEC0_STATUS,
     DeviceEvidence,
     GpuReport,
     architecture,
@@ -30,57 +34,27 @@ from cloister.attest.nvidia.spdm import (
     vbios_version,
 )
 from cloister.checks import Examination, Verdict
+from cloister.errors import EvidenceInvalid
 
-VERSION = "[0-9]+([.][0-9]+)*"
+if TYPE_CHECKING:
+    from cloister.attest.nvidia.manifest import Manifest
 
-
-class GpuPolicy(Struct, frozen=True, forbid_unknown_fields=True):
-    """Defaults accept any confidential GPU of NVIDIA that is what it says, and NVIDIA's own service."""
-
-    architectures: tuple[Architecture, ...] = ("HOPPER", "BLACKWELL")
-    min_gpus: Annotated[int, Meta(ge=1, le=64)] = 1
-    min_driver: Annotated[str, Meta(pattern=f"^({VERSION})?$")] = ""
-    """Such as `550.90.07`."""
-    vbios: tuple[str, ...] = ()
-    """The VBIOS versions accepted, such as `96.00.9F.00.01`; empty: any."""
-    require_fwid: bool = False
-    """Refuse a report that does not name its firmware (older drivers); one that names another is refused always."""
-    measurements: dict[str, tuple[str, ...]] = {}
-    """For reports: accepted values (hex) by index of the measurement, as NVIDIA's reference manifests list them."""
-    issuers: tuple[str, ...] = ("https://nras.attestation.nvidia.com",)
-    """For tokens: who may have issued them."""
-    leeway_seconds: Annotated[int, Meta(ge=0, le=3600)] = 0
-    """For tokens: how far clocks may differ."""
-
-    def __post_init__(self) -> None:
-        if not re.fullmatch(f"({VERSION})?", self.min_driver):
-            raise ValueError("min_driver is a version such as 550.90.07")
-        for index, values in self.measurements.items():
-            hexadecimal = values and all(re.fullmatch("([0-9a-fA-F]{2})+", one) for one in values)
-            if not hexadecimal or not re.fullmatch("[0-9]{1,3}", index):
-                raise ValueError("measurements: hexadecimal values by the number of the measurement")
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part[:9]) for part in version.split("."))
-
-
-def examine_versions(driver: str, vbios: str, policy: GpuPolicy, found: Examination) -> None:
-    """Add the checks `driver` and `vbios`."""
-    if policy.min_driver:
-        ok = bool(re.fullmatch(VERSION, driver)) and _numbers(driver) >= _numbers(policy.min_driver)
-        found.check("driver", ok, f"{driver or 'unknown'} is older than {policy.min_driver}", driver)
-    else:
-        found.skipped("driver", "the policy names no floor", required=False)
-    if policy.vbios:
-        known = vbios.upper() in {one.upper() for one in policy.vbios}
-        found.check("vbios", known, f"{vbios or 'unknown'} is not one the policy accepts", vbios)
-    else:
-        found.skipped("vbios", "the policy names none", required=False)
-
+MAX_MANIFESTS = 64
+NVDEC0_INDEX: Final = 35
+"""Measured only where the video decoder is on."""
+NVDEC0_OFF: Final = b"\x55"
 
 NVIDIA_ROOTS = frozenset({"a90c4eb5acfd3e3d03a25db6a26b84f720ad0503196c627c21ddd48dd85b06a4"})
 """The key of `NVIDIA Device Identity CA`."""
+
+
+class References(Struct, frozen=True):
+    """What reports are compared with: NVIDIA's manifests (XML), and OCSP responses (DER)."""
+
+    manifests: tuple[bytes, ...] = ()
+    ocsp: tuple[bytes, ...] = ()
+    manifest_roots: frozenset[str] = frozenset({"dec1dc316477aa851eebdf51327ae9f864bc8d89254657ed1e7eb9168af1e1a3"})
+    """The key of `NVIDIA CoRIM signing Root CA`."""
 
 
 def verify_gpu_reports(
@@ -90,29 +64,53 @@ def verify_gpu_reports(
     at: datetime,
     policy: GpuPolicy,
     chain: bytes | None = None,
+    references: References = References(),  # noqa: B008 (frozen)
     roots: frozenset[str] = NVIDIA_ROOTS,
 ) -> Verdict:
     """The verdict on all reports at a time. `roots` are fingerprints of keys (SHA-256 of SubjectPublicKeyInfo)."""
     devices = read_bundle(evidence, chain)
+    answers = read_responses(references.ocsp)
     found = Examination()
+    manifests = _verify_manifests(references, answers, at, policy, found)
     described: list[dict[str, Any]] = []
     keys: list[str] = []
     for index, device in enumerate(devices):
         one = Examination(prefix=f"gpu {index}: ")
-        leaf = _examine_device(device, nonce, at, policy, roots, one)
+        leaf = _examine_device(device, nonce, at, policy, roots, answers, one)
+        switch = leaf is not None and architecture(subject(leaf)) == SWITCH
+        _examine_measurements(device.report, policy, manifests, one, switch=switch)
         verdict = one.verdict()
         described.append(dict(verdict.claims))
         keys += [key_fingerprint(leaf)] if leaf else []
         found.include(Verdict(verdict.checks))
+    count = policy.counted([one.get("architecture") for one in described])
     found.check(
-        "gpu count",
-        len(devices) >= policy.min_gpus,
-        f"{len(devices)} reported, the policy asks for {policy.min_gpus}",
-        str(len(devices)),
+        "gpu count", count >= policy.min_gpus, f"{count} reported, the policy asks for {policy.min_gpus}", str(count)
     )
     found.check("gpus distinct", len(set(keys)) == len(keys), "one GPU reported more than once")
     found.claim("gpus", described)
     return found.verdict()
+
+
+def _verify_manifests(
+    references: References, answers: Sequence[OCSPResponse], at: datetime, policy: GpuPolicy, found: Examination
+) -> tuple[Manifest, ...] | None:
+    """The manifests that hold; None if none was given."""
+    if not references.manifests:
+        return None
+    if len(references.manifests) > MAX_MANIFESTS:
+        raise EvidenceInvalid(f"At most {MAX_MANIFESTS} reference manifests are read.")
+    from cloister.attest.nvidia.manifest import verify_manifest  # XML is read by nobody else
+
+    verified = []
+    for number, data in enumerate(references.manifests):
+        one = Examination(prefix=f"manifest {number}: ")
+        manifest = verify_manifest(data, references.manifest_roots, at, one)
+        if manifest is not None:
+            examine_revocation(manifest.chain, answers, at, one, required=policy.require_ocsp)
+            verified.append(manifest)
+        found.include(one.verdict())
+    return tuple(verified)
 
 
 def _examine_device(
@@ -121,13 +119,14 @@ def _examine_device(
     at: datetime,
     policy: GpuPolicy,
     roots: frozenset[str],
+    answers: Sequence[OCSPResponse],
     found: Examination,
 ) -> x509.Certificate | None:
     report = device.report
     for name, value in describe(report.opaque).items():
         found.claim(name, value)
     found.claim("nonce", report.nonce.hex())
-    leaf = _examine_signature(device, at, policy, roots, found)
+    chain = _examine_signature(device, at, policy, roots, found)
     if nonce is None:
         found.skipped("nonce", "nothing to compare with was given", required=False)
     else:
@@ -135,15 +134,17 @@ def _examine_device(
     if device.stated_nonce:
         same = device.stated_nonce.lower().removeprefix("0x") == report.nonce.hex()
         found.check("stated nonce", same, "the report has another nonce than is written beside it")
-    examine_versions(driver_version(report.opaque), vbios_version(report.opaque), policy, found)
-    _examine_measurements(report, policy, found)
-    found.skipped("revocation", "needs NVIDIA's OCSP service; its tokens answer for it", required=False)
+    leaf = chain[0] if chain else None
+    known = architecture(subject(leaf)) if leaf else None
+    examine_versions(driver_version(report.opaque), vbios_version(report.opaque), policy, found, known)
+    if chain:  # the GPU itself issued its leaf
+        examine_revocation(chain[1:], answers, at, found, required=policy.require_ocsp)
     return leaf
 
 
 def _examine_signature(
     device: DeviceEvidence, at: datetime, policy: GpuPolicy, roots: frozenset[str], found: Examination
-) -> x509.Certificate | None:
+) -> tuple[x509.Certificate, ...] | None:
     certificates = read_certificates(device.chain) if device.chain else ()
     if not certificates:
         found.skipped("certificate chain", "the report comes without certificates")
@@ -160,7 +161,7 @@ def _examine_signature(
     found.claim("serial", f"{leaf.serial_number:X}")
     _examine_architecture(leaf, device.stated_architecture, policy, found)
     _examine_firmware(leaf, device.report, policy, found)
-    return leaf
+    return chain
 
 
 def _examine_architecture(leaf: x509.Certificate, stated: str, policy: GpuPolicy, found: Examination) -> None:
@@ -184,13 +185,61 @@ def _examine_firmware(leaf: x509.Certificate, report: GpuReport, policy: GpuPoli
         found.check("firmware", hmac.compare_digest(certified, reported), "the certificate is of other firmware")
 
 
-def _examine_measurements(report: GpuReport, policy: GpuPolicy, found: Examination) -> None:
-    if not policy.measurements:
-        found.skipped("measurements", "the policy names none to compare with", required=False)
-        return
-    wrong = [
+def _examine_measurements(
+    report: GpuReport,
+    policy: GpuPolicy,
+    manifests: tuple[Manifest, ...] | None,
+    found: Examination,
+    *,
+    switch: bool,
+) -> None:
+    if policy.measurements:
+        wrong = [
+            index
+            for index, accepted in policy.measurements.items()
+            if report.measurements.get(int(index) + 1, b"").hex() not in {one.lower() for one in accepted}
+        ]
+        found.check("measurements", not wrong, f"not as the policy has them: {', '.join(wrong)}")
+    if manifests is not None:
+        _examine_golden(report, manifests, found, switch=switch)
+    elif not policy.measurements:
+        if policy.allow_unmeasured:
+            any_firmware = "this GPU may run any firmware that NVIDIA ever signed"
+            found.check("measurements", False, any_firmware, allowed_by="allow_unmeasured")
+        else:
+            nothing = "neither the policy's measurements nor a reference manifest was given to compare with"
+            found.skipped("measurements", nothing)
+
+
+def _examine_golden(report: GpuReport, manifests: Sequence[Manifest], found: Examination, *, switch: bool) -> None:
+    """Driver and VBIOS each against the manifest of the version the report names; a switch has no driver."""
+    versions = {} if switch else {"driver": driver_version(report.opaque)}
+    versions["vbios"] = vbios_version(report.opaque)
+    compared: dict[str, Mapping[int, frozenset[bytes]]] = {}
+    for name, version in versions.items():
+        ours = [one for one in manifests if one.version.upper() == version.upper()]
+        if not ours:
+            found.failed(f"{name} manifest", f"none that was given and holds is of {version or 'an unknown version'}")
+            continue
+        golden = min((one.golden for one in ours), key=lambda one: len(_deviating(report, one)))
+        wrong = _deviating(report, golden)
+        found.check(
+            f"{name} manifest",
+            not wrong,
+            f"measures otherwise than NVIDIA's manifest of {version} at {', '.join(map(str, wrong))}",
+            f"{len(golden)} measurements of {version}",
+        )
+        compared[name] = golden
+    both = set.intersection(*map(set, compared.values())) if len(compared) == 2 else set()
+    if both:
+        found.failed("manifests distinct", "driver and VBIOS claim the same measurements")
+
+
+def _deviating(report: GpuReport, golden: Mapping[int, frozenset[bytes]]) -> list[int]:
+    """Where the report is not as the manifest has it. Manifests count from 0, SPDM from 1."""
+    off = report.opaque.get(NVDEC0_STATUS) == NVDEC0_OFF
+    return [
         index
-        for index, accepted in policy.measurements.items()
-        if report.measurements.get(int(index), b"").hex() not in {one.lower() for one in accepted}
+        for index, accepted in golden.items()
+        if report.measurements.get(index + 1) not in accepted and not (off and index == NVDEC0_INDEX)
     ]
-    found.check("measurements", not wrong, f"not as the policy has them: {', '.join(wrong)}")

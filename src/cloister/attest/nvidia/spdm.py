@@ -36,7 +36,7 @@ DMTF = 1
 
 @dataclass(frozen=True)
 class GpuReport:
-    """A report as the GPU signed it. `nonce` is the asker's, from the request."""
+    """A report as the GPU signed it. `nonce` is the asker's, from the request; `measurements` are by SPDM's index."""
 
     nonce: bytes
     measurements: Mapping[int, bytes]
@@ -60,8 +60,10 @@ def read_report(data: bytes) -> GpuReport:
     record_end = 8 + int.from_bytes(response[5:8], "little")
     opaque_start = record_end + 34
     opaque_end = opaque_start + int.from_bytes(response[opaque_start - 2 : opaque_start], "little")
-    if len(response) != opaque_end + SIGNATURE_BYTES:
+    end = opaque_end + SIGNATURE_BYTES
+    if len(response) < end or response[end:] not in (b"", b"\0"):  # some tools end a Hopper's report as if it were text
         raise EvidenceInvalid(f"The GPU report has {len(data)} bytes, which is not what its own lengths add up to.")
+    data = data[: REQUEST_BYTES + end]
     return GpuReport(
         nonce=request[4:36],
         measurements=MappingProxyType(_read_measurements(response[8:record_end], blocks)),
@@ -197,13 +199,14 @@ Architecture = Literal["HOPPER", "BLACKWELL", "LS10"]
 
 DRIVER_VERSION: Final = 3
 VBIOS_VERSION: Final = 6
+NVDEC0_STATUS: Final = 11
 FWID: Final = 20
 _TEXTS: Final = {15: "chip_sku", 16: "chip_sku_mod", 17: "project", 18: "project_sku", 19: "project_sku_mod"}
 _BYTES: Final = {
     4: "gpu_info",
     13: "cpr_info",
     14: "board_id",
-    11: "nvdec0_status",
+    NVDEC0_STATUS: "nvdec0_status",
     FWID: "fwid",
     21: "protected_pcie",
     33: "system_enable",

@@ -20,7 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from msgspec import Meta, Struct
 
-from cloister.attest.nvidia.reports import GpuPolicy, examine_versions
+from cloister.attest.nvidia.policy import SWITCH, GpuPolicy, examine_versions
 from cloister.attest.nvidia.spdm import architecture
 from cloister.checks import Examination, Verdict, decode_evidence
 from cloister.errors import EvidenceInvalid
@@ -144,33 +144,45 @@ def _why_unsigned(token: str, header: _Header, keys: dict[str, ec.EllipticCurveP
     return ""
 
 
-GPU: Final = "x-nvidia-gpu-"
+_RIM: Final = ("fetched", "schema-validated", "signature-verified", "measurements-available")
 
-# Claims of versions 2 and 3 of NVIDIA's token: what must be exactly so, by the name of the check.
-_MUST: Final[dict[str, tuple[tuple[str, Any], ...]]] = {
-    "secure boot": (("secboot", True),),
-    "debug": (("dbgstat", "disabled"),),
-    "measurements": (("measres", "success"),),
-    "architecture match": ((GPU + "arch-check", True),),
-    "report": (
-        (GPU + "attestation-report-parsed", True),
-        (GPU + "attestation-report-signature-verified", True),
-        (GPU + "attestation-report-nonce-match", True),
-    ),
-    "reference manifests": (
-        (GPU + "vbios-index-no-conflict", True),
-        *(
-            (f"{GPU}{part}-rim-{what}", True)
-            for part in ("driver", "vbios")
-            for what in ("fetched", "schema-validated", "signature-verified", "measurements-available")
-        ),
-    ),
-}
-_CHAINS: Final = (
-    (GPU + "attestation-report-cert-chain", GPU + "attestation-report-cert-chain-validated"),
-    (GPU + "driver-rim-cert-chain", GPU + "driver-rim-cert-validated"),
-    (GPU + "vbios-rim-cert-chain", GPU + "vbios-rim-cert-validated"),
-)
+
+class _Words(Struct, frozen=True):
+    """How versions 2 and 3 of NVIDIA's token speak of a kind of device: its claims' prefix, and its manifests."""
+
+    prefix: str
+    manifests: tuple[str, ...]
+    firmware: str
+    """The claim with the version of its VBIOS."""
+
+    def must(self, *, versions: bool) -> dict[str, tuple[tuple[str, Any], ...]]:
+        """What must be exactly so, by the name of the check."""
+        conflict = ((self.prefix + "vbios-index-no-conflict", True),) if len(self.manifests) > 1 else ()
+        parts = (*_RIM, "version-match") if versions else _RIM
+        return {
+            "secure boot": (("secboot", True),),
+            "debug": (("dbgstat", "disabled"),),
+            "measurements": (("measres", "success"),),
+            "architecture match": ((self.prefix + "arch-check", True),),
+            "report": tuple(
+                (f"{self.prefix}attestation-report-{what}", True)
+                for what in ("parsed", "signature-verified", "nonce-match")
+            ),
+            "reference manifests": (
+                *conflict,
+                *((f"{self.prefix}{part}-rim-{what}", True) for part in self.manifests for what in parts),
+            ),
+        }
+
+    def chains(self) -> tuple[tuple[str, str], ...]:
+        """Each chain's claim in version 3, and in version 2."""
+        report = f"{self.prefix}attestation-report-cert-chain"
+        rims = (f"{self.prefix}{part}-rim-cert-" for part in self.manifests)
+        return ((report, report + "-validated"), *((rim + "chain", rim + "validated") for rim in rims))
+
+
+_GPU: Final = _Words("x-nvidia-gpu-", ("driver", "vbios"), "vbios-version")
+_SWITCH: Final = _Words("x-nvidia-switch-", ("bios",), "bios-version")
 _ABSENT: Final = object()
 
 
@@ -223,11 +235,13 @@ def _examine_dates(claims: Mapping[str, Any], now: float, leeway: int, found: Ex
     if unusable:
         found.failed("dates", f"the token has no usable {', '.join(unusable)}")
         return
-    ahead = [name for name in ("iat", "nbf") if dates[name] > now + leeway]
+    ahead = [name for name in ("iat", "nbf") if dates[name] > now]
+    within = max(dates["iat"], dates["nbf"]) <= now + leeway and now - leeway < dates["exp"]
     found.check(
         "dates",
-        not ahead and now - leeway < dates["exp"],
+        not ahead and now < dates["exp"],
         f"{', '.join(ahead)} lies in the future" if ahead else "the token has expired",
+        allowed_by=f"leeway_seconds {leeway}" if within else "",
     )
 
 
@@ -245,33 +259,41 @@ def _examine_digest(name: str, device: SignedToken, overall: Mapping[str, Any], 
 
 def _examine_gpu(name: str, claims: Mapping[str, Any], policy: GpuPolicy, found: Examination) -> None:
     model = claims.get("hwmodel")
-    driver, vbios = _plain(claims.get(GPU + "driver-version", "")), _plain(claims.get(GPU + "vbios-version", ""))
+    known = architecture(model) if isinstance(model, str) else None
+    words = _SWITCH if known == SWITCH else _GPU
+    driver = _plain(claims.get(words.prefix + "driver-version", ""))
+    vbios = _plain(claims.get(words.prefix + words.firmware, ""))
     for key, value in (
         *(("name", _plain(name)), ("chip", _plain(model)), ("serial", _plain(claims.get("ueid", "")))),
         *(("driver_version", driver), ("vbios_version", vbios)),
     ):
         found.claim(key, value)
-    for check, wanted in _MUST.items():
+    for check, wanted in words.must(versions=_says_versions(claims, words)).items():
         wrong = [claim for claim, value in wanted if not _same(claims.get(claim, _ABSENT), value)]
         found.check(check, not wrong, f"the service does not say so of {', '.join(wrong)}")
-    _examine_certificates(claims, found)
-    fwid = claims.get(GPU + "attestation-report-cert-chain-fwid-match")
+    _examine_certificates(claims, words, found)
+    fwid = claims.get(words.prefix + "attestation-report-cert-chain-fwid-match")
     if fwid is None:
         found.skipped("firmware", "the token does not say", required=policy.require_fwid)
     else:
         found.check("firmware", fwid is True, "the certificate is of other firmware")
-    known = architecture(model) if isinstance(model, str) else None
     found.claim("architecture", known)
     found.check(
         "architecture", known in policy.architectures, f"{_plain(model)} is not one the policy accepts", str(known)
     )
-    examine_versions(driver, vbios, policy, found)
+    examine_versions(driver, vbios, policy, found, known)
 
 
-def _examine_certificates(claims: Mapping[str, Any], found: Examination) -> None:
+def _says_versions(claims: Mapping[str, Any], words: _Words) -> bool:
+    """Version 2 does not say whether the manifests are of the versions reported; if a token says, it counts."""
+    older = all(claims.get(chain) is None and claims.get(validated) is True for chain, validated in words.chains())
+    return not older or any(f"{words.prefix}{part}-rim-version-match" in claims for part in words.manifests)
+
+
+def _examine_certificates(claims: Mapping[str, Any], words: _Words, found: Examination) -> None:
     """Version 3 says status and revocation of each chain, version 2 that it was validated."""
     wrong = []
-    for chain, validated in _CHAINS:
+    for chain, validated in words.chains():
         stated = claims.get(chain)
         if isinstance(stated, dict):
             ok = stated.get("x-nvidia-cert-status") == "valid" and stated.get("x-nvidia-cert-ocsp-status") == "good"
@@ -289,11 +311,13 @@ def _examine_count(
     if not devices:
         found.skipped("gpu count", "the token comes without the tokens of its GPUs")
         return
+    models = [token.claims.get("hwmodel") for token in devices.values()]
+    count = policy.counted([architecture(model) if isinstance(model, str) else None for model in models])
     found.check(
         "gpu count",
-        not missing and len(devices) >= policy.min_gpus,
-        f"{len(devices)} tokens of GPUs, {len(missing)} missing; the policy asks for {policy.min_gpus}",
-        str(len(devices)),
+        not missing and count >= policy.min_gpus,
+        f"{count} tokens of GPUs, {len(missing)} missing; the policy asks for {policy.min_gpus}",
+        str(count),
     )
     ids = [token.claims.get("ueid") for token in devices.values()]
     distinct = len({str(one) for one in ids}) == len(ids) and all(isinstance(one, str) for one in ids)

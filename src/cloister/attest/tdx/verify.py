@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -21,13 +22,18 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from cloister.attest.chain import ecdsa_signed, find_chain, read_certificates
+from cloister.attest.tdx.event_log import RUNTIME_KIND, Event, read_event_log, replay
 from cloister.attest.tdx.quote import ANY, Quote, TdReport, TdxPolicy, read_quote
+from cloister.attest.tdx.tcb import read_levels
 from cloister.checks import Examination, Verdict
 from cloister.errors import EvidenceInvalid
 
 MAX_COLLATERAL_BYTES = 262144
 MAX_REASON = 200
+RUNTIME_REGISTER = 3
 NO_LEVEL = "No matching TCB level"
+EXPOSED = "SEPT_VE_DISABLE is not enabled"
+"""Last of all that dcap-qvl looks at: whatever else is wrong, it says that instead."""
 
 
 class CollateralRefused(Exception):
@@ -94,6 +100,14 @@ def judge(quote: bytes, collateral: dcap_qvl.QuoteCollateralV3, root: bytes, sec
         raise CollateralRefused("dcap-qvl could not cope with this collateral") from None
 
 
+def read_standing(data: bytes, collateral: bytes) -> Standing | None:
+    """The same for a quote that dcap-qvl refused for SEPT_VE_DISABLE alone; None if the collateral does not say."""
+    try:
+        return Standing(*read_levels(data, read_quote(data), collateral), {})
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+
+
 INTEL_ROOTS = frozenset({"a0af031289f5d5d4132f9186068a7fc13628633ba235777472e29b6b6c67a49e"})
 """The key of `Intel SGX Root CA`."""
 INTEL_QE_VENDOR = bytes.fromhex("939a7233f79c4ca9940a0db3957f0607")
@@ -108,6 +122,7 @@ def verify_tdx(
     at: datetime,
     policy: TdxPolicy,
     report_data: bytes | None,
+    event_log: bytes | None = None,
     roots: frozenset[str] = INTEL_ROOTS,
 ) -> Verdict:
     """The verdict on a quote at a time. `roots` are fingerprints of keys (SHA-256 of SubjectPublicKeyInfo)."""
@@ -119,6 +134,7 @@ def verify_tdx(
     _examine_model(chain, policy, found)
     _examine_standing(quote, read.report, collateral, chain, at, policy, found)
     examine_report(read.report, policy, report_data, found)
+    _examine_log(read.report, event_log, policy, found)
     return found.verdict()
 
 
@@ -220,17 +236,21 @@ def _examine_standing(
         return
     try:
         standing = judge(quote, word, chain[-1].public_bytes(Encoding.DER), int(at.timestamp()))
+        found.check("collateral", standing.agrees_with(report), "dcap-qvl reads another report out of this quote")
     except CollateralRefused as refused:
-        if NO_LEVEL in str(refused):
+        standing = None
+        if policy.allow_sept_ve and str(refused).removeprefix("Verification failed: ") == EXPOSED:
+            standing = read_standing(quote, collateral)
+        if standing is not None:
+            found.passed("collateral", "read past SEPT_VE_DISABLE, as the policy allows")
+        elif NO_LEVEL in str(refused):
             found.skipped("collateral", "not judged to its end: the platform matches no level of it")
             found.failed("tcb status", "older than every TCB level Intel lists for this platform (below OutOfDate)")
         else:
-            # The reason may quote the collateral: it is shown short, on one line of plain letters.
-            text = str(refused).removeprefix("Verification failed: ")[:MAX_REASON]
-            found.failed("collateral", "".join(letter if " " <= letter <= "~" else " " for letter in text))
+            found.failed("collateral", _shown(str(refused).removeprefix("Verification failed: ")))
             found.skipped("tcb status", "the collateral was refused")
+    if standing is None:
         return
-    found.check("collateral", standing.agrees_with(report), "dcap-qvl reads another report out of this quote")
     found.claim("tcb_status", standing.status)
     found.claim("advisories", list(standing.advisories))
     found.claim("tcb_evaluation", standing.evaluation)
@@ -256,6 +276,11 @@ def _examine_standing(
     )
 
 
+def _shown(text: str) -> str:
+    """What collateral or a log says, short, on one line of plain letters."""
+    return "".join(letter if " " <= letter <= "~" else " " for letter in text[:MAX_REASON])
+
+
 def _signed(key: object, signature: bytes, data: bytes) -> bool:
     """ECDSA over SHA-256 with a P-256 key, the signature as two numbers of 32 bytes."""
     return ecdsa_signed(key, ec.SECP256R1, SHA256(), signature, data)
@@ -270,6 +295,8 @@ def _number(little: bytes) -> str:
 UNDER_DEBUG = 0xFF
 SEPT_VE_DISABLE = 1 << 28
 MIGRATABLE = 1 << 29
+HARMLESS = 1 << 30 | 1 << 31
+"""Protection keys and key locker, which the TD uses for itself."""
 
 
 def examine_report(report: TdReport, policy: TdxPolicy, report_data: bytes | None, found: Examination) -> None:
@@ -307,14 +334,15 @@ def _examine_attributes(report: TdReport, policy: TdxPolicy, found: Examination)
             found.check(name, known, f"{value} is not one the policy accepts", value)
     attributes = report.td_attributes
     found.check("debug", not attributes & UNDER_DEBUG, "the TD runs under debug: its host reads its memory")
-    if policy.require_sept_ve_disable:
-        found.check(
-            "sept ve disable",
-            bool(attributes & SEPT_VE_DISABLE),
-            "the host may take pages from the TD and make it fault (SEPT_VE_DISABLE is off)",
-        )
+    exposed = "the host may take pages from the TD and make it fault (SEPT_VE_DISABLE is off)"
+    if attributes & SEPT_VE_DISABLE or policy.require_sept_ve_disable:
+        found.check("sept ve disable", bool(attributes & SEPT_VE_DISABLE), exposed)
+    elif not policy.allow_sept_ve:
+        found.skipped("sept ve disable", f"{exposed}; no collateral passes with this", required=False)
     else:
-        found.skipped("sept ve disable", "the policy does not ask for it by name", required=False)
+        found.check("sept ve disable", False, exposed, allowed_by="allow_sept_ve")
+        # Whoever stops at this bit has not looked at the others.
+        found.check("attributes", not attributes & ~HARMLESS, f"{attributes:#x} has bits set that are not understood")
     found.check("migration", not attributes & MIGRATABLE, "the TD can be migrated by a TD that is not attested")
     if report.version != "1.0":
         found.check("service td", not any(report.mrservicetd), "a service TD that is not attested is bound to this one")
@@ -335,3 +363,39 @@ def _examine_module(report: TdReport, policy: TdxPolicy, found: Examination) -> 
         all(have >= want for have, want in zip(report.tee_tcb_svn, floor, strict=True)),
         f"{report.tee_tcb_svn.hex()} lies below {floor.hex()}",
     )
+
+
+def _examine_log(report: TdReport, log: bytes | None, policy: TdxPolicy, found: Examination) -> None:
+    """What the log says was measured, held against the registers. Without a log nothing is named."""
+    if log is None:
+        for name in policy.runtime_events:
+            found.skipped(f"event {name}", "no event log was given")
+        return
+    events = read_event_log(log)
+    found.claim("events", [event.describe() for event in events])
+    for index, register in enumerate(replay(events)):
+        ours = [event for event in events if event.register == index]
+        told: bytes = getattr(report, f"rtmr{index}")
+        if not ours and any(told):
+            found.skipped(f"rtmr{index} log", "the log does not tell what was measured", required=False)
+        else:
+            names = dict.fromkeys(event.name or event.kind for event in ours)
+            reason = "the log's events do not give the quote's register"
+            found.check(
+                f"rtmr{index} log",
+                hmac.compare_digest(register, told),
+                reason,
+                _shown(f"{len(ours)} events: {', '.join(names)}"),
+            )
+    _examine_runtime_events([event for event in events if event.register == RUNTIME_REGISTER], policy, found)
+
+
+def _examine_runtime_events(events: Sequence[Event], policy: TdxPolicy, found: Examination) -> None:
+    """An event under another name, or none, might be the one looked for, and the one found somebody else's."""
+    unknown = not all(event.covered and event.kind == RUNTIME_KIND for event in events)
+    for name, accepted in policy.runtime_events.items():
+        values = [event.value.hex() for event in events if event.name == name]
+        known = len(values) == 1 and values[0] in {one.lower() for one in accepted}
+        shown = ", ".join(value[:96] for value in values) or "not in the log"
+        reason = "RTMR3 has events that are not named" if unknown else f"{shown}: not once, or not accepted"
+        found.check(f"event {name}", known and not unknown, reason, shown)

@@ -40,7 +40,7 @@ def write_random_model(place: Path, sizes: Mapping[str, int], like: ModelFolder)
     }
     config = LlamaConfig(**settings)
     with torch.device("meta"):
-        tensors = dict(LlamaForCausalLM(config).named_parameters())  # type: ignore[no-untyped-call]
+        tensors = dict(LlamaForCausalLM(config).named_parameters())
     folder = place / f"random-llama-{round(sum(each.numel() for each in tensors.values()) / 1e6)}m"
     folder.mkdir(parents=True)
     for name in _TOKENIZER:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -83,7 +84,7 @@ class AskedStruct(Structure):
 
 
 class AskingStruct(Structure):
-    _fields_: ClassVar = [("links", POINTER(POINTER(AskedStruct))), ("count", c_int), ("asked_ns", c_uint64)]
+    _fields_: ClassVar = [("links", POINTER(POINTER(AskedStruct))), ("count", c_int), ("waited_ns", c_uint64)]
 
 
 class SlotStruct(Structure):
@@ -169,9 +170,15 @@ def _processor_features() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
 
 
+@cache
+def open_library(*, tiles: bool = True) -> ctypes.CDLL:
+    """Its code is looked for once: a process forked later has it, whatever became of the file."""
+    return ctypes.CDLL(str(build_library(tiles=tiles)))
+
+
 def load_library(threads: int, *, tiles: bool = True) -> ctypes.CDLL:
     """The library, its team started; without AMX tiles where the operating system forbids them."""
-    library = ctypes.CDLL(str(build_library(tiles=tiles)))
+    library = open_library(tiles=tiles)
     library.cloister_bf16_with.restype = ctypes.c_char_p
     for name, types in SIGNATURES.items():
         function = getattr(library, f"cloister_{name}")

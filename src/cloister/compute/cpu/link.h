@@ -14,6 +14,7 @@
 #define LINK_VERSION 1u
 #define CLOSED 0xffffffffu /* the number that ends a link; only the controller writes it */
 #define LAST_NUMBER 0xfffffff0u
+#define NAP_NS 50000000u
 
 enum verdict { FINE = 0, VAULT_LOST = 1, VAULT_LATE = 2, LINK_MALFORMED = 3 };
 
@@ -31,6 +32,7 @@ struct question {
     _Alignas(64) atomic_uint number; /* of the newest question; what the vault sleeps on */
     uint32_t layer, rows;
     _Alignas(64) atomic_uint waiting; /* the service sleeps, or is about to */
+    atomic_uint closed; /* the controller ended the link: a vault that is being killed may still answer over CLOSED */
     _Alignas(64) struct ask_row row[]; /* [capacity], then the queries [capacity][heads][dim] */
 };
 
@@ -73,7 +75,7 @@ struct asked {
 struct asking {
     struct asked **links;
     int count;
-    uint64_t asked_ns; /* when the newest questions went out */
+    uint64_t waited_ns; /* for the answers to the newest questions, so far */
 };
 
 /* Threads that wake each other take turns of this length: a woken vault goes before threads of the service that only
@@ -92,7 +94,7 @@ static void take_short_turns(void) {
 /* Sends the queries of one layer to every vault of the batch: all of them first, then the waking, which costs more. */
 static void ask(const struct attention *job, struct asking *asking, int layer) {
     size_t width = (size_t)job->heads * job->dim;
-    asking->asked_ns = now_ns();
+    asking->waited_ns = 0;
     for (int i = 0; i < asking->count; i++) {
         struct asked *link = asking->links[i];
         if (link->verdict != FINE) continue;
@@ -140,29 +142,35 @@ static void take_answer(const struct attention *job, struct asked *link) {
     }
 }
 
-static void await(struct asked *link, const struct asking *asking) {
+/* Time counts against a vault's patience once, and only if it could have answered meanwhile: not what we compute before
+ * we wait, and not what a nap takes beyond its limit, for then this machine stood still, and the vault with it. */
+static void await(struct asked *link, struct asking *asking) {
+    uint64_t stood = 0;
     for (int spins = 0;; spins++) {
         unsigned number = atomic_load(&link->reply->number);
-        if (number == link->number) return;
-        if (number == CLOSED) {
+        if (number == link->number) break;
+        if (number == CLOSED || atomic_load(&link->question->closed)) {
             link->verdict = VAULT_LOST;
-            return;
+            break;
         }
         if (spins < 64) {
             RELAX();
             continue;
         }
-        uint64_t begun = now_ns(), limit = asking->asked_ns + link->patience_ns;
-        if (begun >= limit) {
+        if (asking->waited_ns >= link->patience_ns) {
             link->verdict = VAULT_LATE;
-            return;
+            break;
         }
+        uint64_t nap = link->patience_ns - asking->waited_ns, begun = now_ns();
+        if (nap > NAP_NS) nap = NAP_NS;
         atomic_store(&link->question->waiting, 1);
-        if (atomic_load(&link->reply->number) == number) sleep_on(&link->reply->number, number, limit - begun);
+        if (atomic_load(&link->reply->number) == number) sleep_on(&link->reply->number, number, nap);
         atomic_store(&link->question->waiting, 0);
-        uint64_t stood = now_ns() - begun;
-        link->patience_ns -= stood < link->patience_ns ? stood : link->patience_ns;
+        uint64_t took = now_ns() - begun;
+        if (took > nap) took = nap;
+        asking->waited_ns += took, stood += took;
     }
+    link->patience_ns -= stood;
 }
 
 /* Waits for every vault that was asked. The last one asked answers last, most likely: waiting for it first, the others

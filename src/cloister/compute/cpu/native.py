@@ -132,6 +132,11 @@ class NativeKernels(Kernels):
     def take_short_turns(self) -> None:
         self.library.cloister_take_short_turns()
 
+    def drop_scratch(self) -> None:
+        self._buffers.clear()
+        self._space = WorkspaceStruct()
+        self._prepared = self._asked = None
+
     def forget(self) -> None:
         """The scratch, and the last batch, which holds its tokens."""
         for buffer in self._buffers.values():

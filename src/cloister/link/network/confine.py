@@ -14,15 +14,15 @@ from collections.abc import Callable, Collection
 from typing import NoReturn
 
 from cloister.errors import CloisterError, SandboxIncomplete, where_raised
-from cloister.process.hardening import begin_child, die_with_parent
+from cloister.link.region import links
+from cloister.process.hardening import die_with_parent
 from cloister.process.sandbox import seccomp
 from cloister.process.sandbox.credentials import give_up_powers
 from cloister.process.sandbox.resources import close_all_but
 
 
-def run_bridge(role: str, serve: Callable[[socket.socket], None]) -> None:
-    """All a bridge does: `python -m … FD`."""
-    control = begin_child(role)
+def run_bridge(control: socket.socket, serve: Callable[[socket.socket], None]) -> None:
+    """All a bridge does."""
     try:
         serve(control)
     except Exception as reason:
@@ -39,7 +39,7 @@ def confine(loops: Collection[Callable[[], None]], keep: Collection[int], *, all
     for loop in others:
         threading.Thread(target=_run, args=(loop, gate), daemon=True).start()
     close_all_but({0, 1, 2, *keep})
-    held = seccomp.install(receives_descriptors=False) and seccomp.installed()
+    held = seccomp.install(receives_descriptors=False, futexes=links().upper_word) and seccomp.installed()
     if not held and not allow_degraded:
         say(SandboxIncomplete("A bridge of the network link cannot seal itself (seccomp)."))
         os._exit(1)

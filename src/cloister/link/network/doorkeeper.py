@@ -25,7 +25,7 @@ from cloister.link.network.tls import SecureChannel, context_for
 from cloister.link.network.vault_bridge import carry
 from cloister.messages.bridge import Accept, Arrived
 from cloister.process.blocking import BlockingEndpoint
-from cloister.process.hardening import die_with_parent, name_process
+from cloister.process.hardening import begin_child, die_with_parent, name_process
 from cloister.process.sandbox.resources import close_all_but
 
 READ_BYTES = 1 << 14
@@ -102,5 +102,12 @@ class Doorkeeper:
             os._exit(1)
 
 
+ROLE = "doorkeeper"
+
+
+def main(control: socket.socket) -> None:
+    run_bridge(control, _serve)
+
+
 if __name__ == "__main__":
-    run_bridge("doorkeeper", _serve)
+    main(begin_child(ROLE))

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable
 
 from cloister.errors import ProtocolError
-from cloister.link.memory import ASK_BYTES, CLOSED, NUMBER_AT, ROWS_AT, WAITING_AT, LinkShape, sleep_on, wake
+from cloister.link.memory import ASK_BYTES, CLOSED, NUMBER_AT, ROWS_AT, WAITING_AT, LinkShape, fence, sleep_on, wake
 
 QUESTION, ANSWER, CONTROL, HANDSHAKE = 1, 2, 3, 4
 HEAD = struct.Struct("<4I")
@@ -81,6 +81,7 @@ class VaultEnd(_LinkEnd):
             sleep_on(self._question, number)
         if number == CLOSED:
             return None
+        fence()
         layer, rows = self._layer.value, self._rows.value
         if not self._may_be_asked(number, layer, rows):
             raise ProtocolError("The service asked what it must not.")
@@ -101,6 +102,7 @@ class VaultEnd(_LinkEnd):
             raise ProtocolError("An answer came that fits no question.")
         self._answers[ROWS_AT : ROWS_AT + len(parts)] = parts
         self._status.value, self._answered_rows.value = status, rows
+        fence()
         self._answered.value = number
         wake(self._answer)
 
@@ -122,6 +124,7 @@ class ServiceEnd(_LinkEnd):
         self._questions[self._queries_at : self._queries_at + rows * self._query_bytes] = rest[split:]
         self._layer.value, self._rows.value = layer, rows
         before, self._last = self._answered.value, number
+        fence()
         self._number.value = number
         wake(self._question)
         while (answered := self._answered.value) != number:
@@ -132,6 +135,7 @@ class ServiceEnd(_LinkEnd):
             sleep_on(self._answer, answered, SECONDS_BETWEEN_LOOKS)
             if self._answered.value == answered and give_up():
                 return None
+        fence()
         status, answered_rows = self._status.value, self._answered_rows.value
         if 0 < status <= WORST_STATUS:
             return HEAD.pack(ANSWER, number, status, 0), self._answers[:0]

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import socket
 
-from cloister.errors import ProtocolError, VaultLost
+from cloister.errors import CloisterError, ProtocolError, VaultLost
 from cloister.link.network.address import Address
 from cloister.link.network.confine import confine, run_bridge
 from cloister.link.network.handshake import ask_for_vault, shape_of
 from cloister.link.network.records import ANSWER, CONTROL, CONTROL_BYTES, KIND, VaultEnd, kind_of, longest_record
 from cloister.link.network.tls import SecureChannel, establish
 from cloister.messages.bridge import Connect, ToServerBridge
+from cloister.messages.frames import encode_frame
+from cloister.messages.lifecycle import start_failed
 from cloister.process.blocking import BlockingEndpoint
+from cloister.process.hardening import begin_child
 
 CONNECT_S = 10.0
 _ZEROS = bytes(CONTROL_BYTES)
@@ -28,17 +31,27 @@ def _serve(control: socket.socket) -> None:
         return
     shape = shape_of(order.request)
     link = VaultEnd(shape, *line.take_descriptors(2))
+    try:
+        connection, channel = _reach(order, longest_record(shape))
+    except CloisterError as reason:  # the controller says so, once: it asks again every second
+        control.sendall(encode_frame((start_failed(reason, "The vault host cannot be used"),)))
+        return
+    bridge = ServerBridge(control, link, channel)
+    loops = (bridge.from_vault, bridge.questions, bridge.from_controller)
+    confine(loops, (control.fileno(), connection.fileno()), allow_degraded=order.allow_degraded)
+
+
+def _reach(order: Connect, longest: int) -> tuple[socket.socket, SecureChannel]:
+    """A connection to the vault host behind which a vault is being made, or why there is none."""
     address = Address.parse(order.address)
     try:
         connection = address.connect(CONNECT_S)
     except OSError as reason:
         why = reason.strerror or type(reason).__name__
         raise VaultLost(f"The vault host at {address} cannot be reached: {why}.") from None
-    channel = establish(connection, order.credentials, longest_record(shape))
+    channel = establish(connection, order.credentials, longest)
     ask_for_vault(channel, order.request, address)
-    bridge = ServerBridge(control, link, channel)
-    loops = (bridge.from_vault, bridge.questions, bridge.from_controller)
-    confine(loops, (control.fileno(), connection.fileno()), allow_degraded=order.allow_degraded)
+    return connection, channel
 
 
 class ServerBridge:
@@ -75,5 +88,12 @@ class ServerBridge:
                 raise ProtocolError("A record came that is not for this side.")
 
 
+ROLE = "bridge-near"
+
+
+def main(control: socket.socket) -> None:
+    run_bridge(control, _serve)
+
+
 if __name__ == "__main__":
-    run_bridge("bridge-near", _serve)
+    main(begin_child(ROLE))

@@ -24,7 +24,7 @@ from cloister.messages.mpc import (
 )
 from cloister.mpc.config import PartiesConfig
 from cloister.mpc.connection import Connection
-from cloister.process.child import ModuleChild, start_module
+from cloister.process.child import StartedChild, start_module
 
 SECONDS_TO_END = 60.0
 """A process that was killed takes milliseconds, or as long as freeing its memory does."""
@@ -50,7 +50,7 @@ class Workers:
         self._hear = hear
         self._ended = ended
         self._folder = Path(tempfile.mkdtemp(prefix="cloister-party-"))
-        self._children: list[ModuleChild] = []
+        self._children: list[StartedChild] = []
         self._connections: list[Connection] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._open = True

@@ -28,6 +28,11 @@ def equals(argument: int, value: int) -> Test:
     return ((_low(argument), _EQUAL, False, value),)
 
 
+def upper_word(argument: int, value: int) -> Test:
+    """The argument, a pointer, lies in the 4 GiB whose addresses have this upper word."""
+    return ((_low(argument) + 4, _EQUAL, False, value),)
+
+
 def is_null(argument: int) -> Test:
     """The argument, a pointer, is zero in both words."""
     return ((_low(argument), _EQUAL, False, 0), (_low(argument) + 4, _EQUAL, False, 0))

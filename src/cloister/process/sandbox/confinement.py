@@ -1,8 +1,8 @@
 """What a process that must speak to the network gives up: the gateway, once it listens and has read what it needs.
 
-It cannot have an empty root or a network of its own. But it keeps no capability, whoever started it; it writes, makes
-and executes no file; it starts no process, opens no connection and signals nobody. Acting as it, one can answer users
-wrongly, and change neither the code nor the keys of another process.
+It cannot have an empty root or a network of its own. But root becomes nobody, and no capability is kept; it opens and
+executes no file, its own code included; it starts no process, opens no connection and signals nobody. Acting as it, one
+can answer users wrongly, and change neither the code nor the keys of another process.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 
 from cloister.process.hardening import die_with_parent, forbid_core_dumps
 from cloister.process.sandbox import kernel, landlock, seccomp
-from cloister.process.sandbox.credentials import drop_capabilities, holds_capability
+from cloister.process.sandbox.credentials import become_nobody, drop_capabilities, holds_capability
 from cloister.process.sandbox.kernel import prctl
 from cloister.process.sandbox.layers import Layer
 
@@ -20,8 +20,9 @@ def confine() -> tuple[str, ...]:
     """Give all this up, for good; what could not be given up. Call it while there is one thread: others keep theirs."""
     missing: list[str] = []
     lone = len(os.listdir("/proc/self/task")) == 1
+    become_nobody()
     prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    if not landlock.only_read(network=False) or not lone:
+    if not landlock.forbid_files_and_network() or not lone:
         missing.append(Layer.LANDLOCK.value)
     drop_capabilities()
     if holds_capability() or not lone:

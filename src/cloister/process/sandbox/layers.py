@@ -66,11 +66,13 @@ class Report:
 
 @dataclass(frozen=True)
 class Profile:
-    """`without` leaves layers out on purpose: it exists so that a test can watch a check go red."""
+    """`futexes` says where the process shares futexes with others (seccomp.filter_program). `without` leaves layers out
+    on purpose: it exists so that a test can watch a check go red."""
 
     name: Literal["vault", "service", "sealed_api"]
     keep_descriptors: Collection[int]
     data_bytes: int
+    futexes: int | None = None
     without: frozenset[Layer] = frozenset()
     allow_degraded: bool = False
 

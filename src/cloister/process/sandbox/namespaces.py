@@ -14,7 +14,7 @@ import signal
 from collections.abc import Collection
 
 from cloister.errors import SetupError
-from cloister.process.hardening import die_with_parent, name_process
+from cloister.process.hardening import ENDING, die_with_parent, name_process
 from cloister.process.sandbox import layers
 from cloister.process.sandbox.credentials import become_nobody, give_up_powers
 from cloister.process.sandbox.kernel import PR_GET_DUMPABLE, PR_SET_DUMPABLE, prctl, syscall
@@ -170,7 +170,8 @@ def _continue_as_first_process() -> None:
 
 def _keep(child: int, pipe: int) -> None:
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; the controller decides
+        for number in ENDING:  # sent to all; the controller decides
+            signal.signal(number, signal.SIG_IGN)
         name_process("keeper")
         close_all_but({pipe})
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

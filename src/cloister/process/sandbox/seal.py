@@ -64,7 +64,8 @@ def _forbid_dumps() -> bool:
 
 
 def _filter(profile: Profile) -> bool:
-    return seccomp.install(receives_descriptors=profile.receives_descriptors) and seccomp.installed()
+    held = seccomp.install(receives_descriptors=profile.receives_descriptors, futexes=profile.futexes)
+    return held and seccomp.installed()
 
 
 _LEFT: dict[Layer, Callable[[Profile], bool]] = {

@@ -12,12 +12,24 @@ import os
 from functools import cache
 
 from cloister.process.sandbox import kernel
-from cloister.process.sandbox.bpf import ALLOW, ERRNO, KILL_PROCESS, Rule, assemble, equals, has_any, is_null, lacks
+from cloister.process.sandbox.bpf import (
+    ALLOW,
+    ERRNO,
+    KILL_PROCESS,
+    Rule,
+    assemble,
+    equals,
+    has_any,
+    is_null,
+    lacks,
+    upper_word,
+)
 from cloister.process.sandbox.kernel import AUDIT_ARCH, has, machine, number_of, prctl, syscall
 
 _SET_MODE_FILTER, _ALL_THREADS = 1, 1
 _PROT_EXEC = 0x4
 _MAP_SHARED, _MAP_ANONYMOUS, _MAP_GROWSDOWN = 0x1, 0x20, 0x100
+_FUTEX_WAIT, _FUTEX_WAKE, _FUTEX_PRIVATE = 0, 1, 128
 _CLONE_THREAD = 0x00010000
 _FIONBIO, _FIOCLEX = 0x5421, 0x5451
 _F_GETFD, _F_SETFD, _F_GETFL, _F_GET_SEALS = 1, 2, 3, 1034
@@ -27,8 +39,7 @@ _EPERM = ERRNO | errno.EPERM
 _ALLOWED = """
     read write readv writev lseek close fstat shutdown getsockname getpeername getsockopt
     poll ppoll select pselect6 epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2
-    futex futex_waitv sched_yield sched_getaffinity getcpu membarrier rseq set_robust_list
-    munmap mremap madvise brk
+    sched_yield sched_getaffinity getcpu membarrier rseq munmap madvise brk
     clock_gettime clock_getres clock_nanosleep nanosleep gettimeofday time times
     getpid gettid getppid getuid geteuid getgid getegid getresuid getresgid getgroups
     rt_sigreturn rt_sigprocmask rt_sigaction sigaltstack restart_syscall exit exit_group
@@ -46,20 +57,33 @@ _ATTACKS = """
 """
 
 
-def filter_program(*, receives_descriptors: bool, own_pid: int) -> bytes:
-    """The filter for this machine's architecture; remembered, so that whoever forks can assemble it before."""
-    return _assembled(machine(), receives_descriptors, own_pid)
+def filter_program(*, receives_descriptors: bool, own_pid: int, futexes: int | None) -> bytes:
+    """The filter for this machine's architecture; remembered, so that whoever forks can assemble it before.
+
+    `futexes` is the upper word of the addresses where other processes may be waited for and woken: those of links.
+    """
+    return _assembled(machine(), receives_descriptors, own_pid, futexes)
 
 
 @cache
-def _assembled(architecture: str, receives_descriptors: bool, own_pid: int) -> bytes:
-    rules = _judged(own_pid)  # first: unlike plain answers, the kernel cannot remember these per call
+def _assembled(architecture: str, receives_descriptors: bool, own_pid: int, futexes: int | None) -> bytes:
+    # First: unlike plain answers, the kernel cannot remember these per call.
+    rules = {"futex": _futex(futexes)} | _judged(own_pid)
     rules |= {name: Rule((), ALLOW) for name in _ALLOWED.split()}
     rules |= {name: Rule((), KILL_PROCESS) for name in _ATTACKS.split()}
     if receives_descriptors:
         rules["recvmsg"] = Rule((), ALLOW)
     known = {number_of(name): rule for name, rule in rules.items() if has(name)}
     return assemble(AUDIT_ARCH[architecture], known, default=_EPERM)
+
+
+def _futex(upper: int | None) -> Rule:
+    """A private futex is the process's own, wherever it lies. A shared one reaches all who map that memory, be it only
+    to read: the weights, a library's code. So it must be a link's, and the operation one that a link needs, which has
+    no second address. The kernel wakes by itself at a thread's end (robust lists), but nobody can wait there."""
+    private = (has_any(1, _FUTEX_PRIVATE),)
+    shared = () if upper is None else tuple((equals(1, op), upper_word(0, upper)) for op in (_FUTEX_WAIT, _FUTEX_WAKE))
+    return Rule((private, *shared), _EPERM)
 
 
 def _judged(own_pid: int) -> dict[str, Rule]:
@@ -91,9 +115,10 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
-def install(*, receives_descriptors: bool) -> bool:
+def install(*, receives_descriptors: bool, futexes: int | None) -> bool:
     """Puts the filter on every thread of this process. Needs no_new_privs."""
-    return _install(filter_program(receives_descriptors=receives_descriptors, own_pid=os.getpid()))
+    program = filter_program(receives_descriptors=receives_descriptors, own_pid=os.getpid(), futexes=futexes)
+    return _install(program)
 
 
 def _install(code: bytes) -> bool:

@@ -4,7 +4,8 @@ A line of the keys file is `"sha256:…" = "tenant"` or `"sha256:…" = { tenant
 one trust group may share a vault (Petridish §7.2). With `operator = true` the key also opens /metrics, which tells of
 all tenants together.
 
-This module knows nothing of HTTP. Whatever is doubtful (no key, an unreadable file, a malformed line) means no.
+The controller reads the file, at the start and when it is told that it changed; frontends are given its entries. This
+module knows nothing of HTTP. Whatever is doubtful (no key, an unreadable file, a malformed line) means no.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ import hmac
 import re
 import secrets
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from cloister.addresses import is_loopback
 from cloister.config import DEVELOPMENT_KEY, GatewaySettings
 from cloister.errors import SetupError, Unauthorized
+from cloister.files import make_folder, needed, write_whole
+from cloister.messages.frontend import KeyEntry
 
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+_TABLE = re.compile(r"^\[keys\][^\n]*(\n|\Z)", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 DEVELOPMENT_TENANT = "development"
 
@@ -37,10 +41,24 @@ class Caller:
 
 
 class KeyRing:
-    """Answers whom a key belongs to."""
+    """Answers whom a key belongs to. `entries` are its keys as they go from the controller to the frontends."""
 
     def __init__(self, callers: Mapping[bytes, Caller]) -> None:
         self._callers = tuple(callers.items())
+
+    @classmethod
+    def of(cls, entries: Iterable[KeyEntry]) -> KeyRing:
+        ring = cls({})
+        ring.admit(entries)
+        return ring
+
+    @property
+    def entries(self) -> tuple[KeyEntry, ...]:
+        return tuple(KeyEntry(digest, *astuple(caller)) for digest, caller in self._callers)
+
+    def admit(self, entries: Iterable[KeyEntry]) -> None:
+        """From now on these keys and no others."""
+        self._callers = tuple((each.digest, Caller(each.tenant, each.trust_group, each.operator)) for each in entries)
 
     def caller(self, key: str | None) -> Caller:
         """The key's owner, found in a time that does not depend on the key; Unauthorized when there is none."""
@@ -82,6 +100,22 @@ def key_line(key: str, tenant: str, trust_group: str = "", *, operator: bool = F
     return f'"sha256:{_digest(key).hex()}" = {owner}'
 
 
+def add_line(path: Path, line: str) -> None:
+    """Put the line under `[keys]` in the keys file, which is made if there is none. What would spoil it is not written.
+
+    It may be read by its owner alone: it holds no key, but tells who uses the server.
+    """
+    with needed(f"{path} cannot be changed"):
+        text = path.read_text("utf-8") if path.exists() else ""
+        mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
+        made, places = _TABLE.subn(lambda found: f"{found[0].rstrip()}\n{line}\n", text, count=1)
+        if not places:
+            made = f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}[keys]\n{line}\n"
+        _callers(path, made)
+        make_folder(path.absolute().parent)
+        write_whole(path.absolute(), made.encode(), mode=mode)
+
+
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
 
@@ -107,15 +141,26 @@ def _caller(owner: object) -> Caller:
 
 def _read(path: Path) -> dict[bytes, Caller]:
     try:
-        table = tomllib.loads(path.read_text("utf-8")).get("keys")
+        text = path.read_text("utf-8")
     except OSError as wrong:
-        raise SetupError(f"The keys file cannot be read: {wrong.strerror}.", hint=f"Look at {path}.") from None
+        raise SetupError(
+            f"The keys file cannot be read: {wrong.strerror}.",
+            hint=f"Look at {path}; `cloister key new TENANT --into {path}` makes one.",
+        ) from None
+    except ValueError:
+        raise SetupError("The keys file is not text.", hint=f"Look at {path}.") from None
+    return _callers(path, text)
+
+
+def _callers(path: Path, text: str) -> dict[bytes, Caller]:
+    try:
+        table = tomllib.loads(text).get("keys")
     except ValueError:
         raise SetupError("The keys file is not valid TOML.", hint=f"Look at {path}.") from None
     if not isinstance(table, dict) or not table:
         raise SetupError(
             "The keys file admits nobody: its [keys] table is missing or empty.",
-            hint=f"Add the line `cloister key new TENANT` prints to {path}.",
+            hint=f"`cloister key new TENANT --into {path}` adds one.",
         )
     callers: dict[bytes, Caller] = {}
     for name, owner in table.items():

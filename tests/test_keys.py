@@ -8,7 +8,7 @@ import pytest
 from cloister.addresses import is_loopback
 from cloister.config import DEVELOPMENT_KEY, GatewaySettings
 from cloister.errors import SetupError, Unauthorized
-from cloister.gateway.keys import Caller, KeyRing, key_line, load_keys, new_key
+from cloister.keys import Caller, KeyRing, key_line, load_keys, new_key
 
 
 def test_a_new_key_opens_for_its_tenant_only(tmp_path: Path) -> None:

@@ -1,0 +1,79 @@
+"""The policy for a node's GPUs: what their reports, and the tokens of NVIDIA's service, must say."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from cloister.attest.nvidia.spdm import Architecture
+from cloister.checks import Examination
+
+VERSION = "[0-9]+([.][0-9]+)*"
+SWITCH: Architecture = "LS10"
+
+
+class GpuPolicy(Struct, frozen=True, forbid_unknown_fields=True):
+    """Defaults accept any confidential GPU of NVIDIA whose firmware is known good, and NVIDIA's own service."""
+
+    architectures: tuple[Architecture, ...] = ("HOPPER", "BLACKWELL")
+    min_gpus: Annotated[int, Meta(ge=1, le=64)] = 1
+    """NVSwitches (LS10) do not count, unless the policy accepts nothing else."""
+    min_driver: Annotated[str, Meta(pattern=f"^({VERSION})?$")] = ""
+    """Such as `550.90.07`."""
+    vbios: tuple[str, ...] = ()
+    """The VBIOS versions accepted, such as `96.00.9F.00.01`; empty: any."""
+    require_fwid: bool = False
+    """Refuse a report that does not name its firmware (older drivers); one that names another is refused always."""
+    measurements: dict[str, tuple[str, ...]] = {}
+    """For reports: accepted values (hex) by index, counted from 0 as NVIDIA's reference manifests count. SPDM's own
+    index is one more."""
+    allow_unmeasured: bool = False
+    """Relaxation: accept reports whose firmware was compared with nothing, neither `measurements` nor manifests."""
+    require_ocsp: bool = False
+    """For reports: refuse a GPU or a manifest without a current OCSP response for each certificate NVIDIA issued."""
+    issuers: tuple[str, ...] = ("https://nras.attestation.nvidia.com",)
+    """For tokens: who may have issued them."""
+    leeway_seconds: Annotated[int, Meta(ge=0, le=3600)] = 0
+    """Relaxation, for tokens: how far clocks may differ."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(f"({VERSION})?", self.min_driver):
+            raise ValueError("min_driver is a version such as 550.90.07")
+        for index, values in self.measurements.items():
+            hexadecimal = values and all(re.fullmatch("([0-9a-fA-F]{2})+", one) for one in values)
+            if not hexadecimal or not re.fullmatch("[0-9]{1,3}", index):
+                raise ValueError("measurements: hexadecimal values by the number of the measurement")
+
+    def relaxations(self) -> tuple[str, ...]:
+        """What this policy lets go that the default does not."""
+        unmeasured = ["allow_unmeasured"] if self.allow_unmeasured else []
+        return (*unmeasured, *([f"leeway_seconds {self.leeway_seconds}"] if self.leeway_seconds else ()))
+
+    def counted(self, known: list[Architecture | None]) -> int:
+        """How many of these devices count as GPUs."""
+        if set(self.architectures) == {SWITCH}:
+            return len(known)
+        return sum(one != SWITCH for one in known)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part[:9]) for part in version.split("."))
+
+
+def examine_versions(
+    driver: str, vbios: str, policy: GpuPolicy, found: Examination, known: Architecture | None = None
+) -> None:
+    """Add the checks `driver` and `vbios`. A switch has no driver of its own."""
+    if policy.min_driver and known != SWITCH:
+        ok = bool(re.fullmatch(VERSION, driver)) and _numbers(driver) >= _numbers(policy.min_driver)
+        found.check("driver", ok, f"{driver or 'unknown'} is older than {policy.min_driver}", driver)
+    else:
+        reason = "a switch has none" if known == SWITCH else "the policy names no floor"
+        found.skipped("driver", reason, required=False)
+    if policy.vbios:
+        accepted = vbios.upper() in {one.upper() for one in policy.vbios}
+        found.check("vbios", accepted, f"{vbios or 'unknown'} is not one the policy accepts", vbios)
+    else:
+        found.skipped("vbios", "the policy names none", required=False)

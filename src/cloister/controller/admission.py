@@ -1,0 +1,70 @@
+"""Who may ask: the keys file is read at the start, and again on SIGHUP; frontends are told.
+
+Keys are added and revoked this way without a restart. What a revoked key has under way comes to its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Sequence
+from typing import Protocol
+
+from cloister.config import GatewaySettings
+from cloister.errors import CloisterError
+from cloister.keys import load_keys
+from cloister.messages.frontend import KeyEntry
+
+log = logging.getLogger(__name__)
+
+
+class Admits(Protocol):
+    """A frontend."""
+
+    def admit(self, keys: tuple[KeyEntry, ...]) -> None: ...
+
+
+class Admission:
+    """`keys` are those that count now."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+        self._frontends: Sequence[Admits] = ()
+        self._has_terminal = _has_terminal()
+        self.keys = load_keys(settings).entries
+
+    def watch(self, *frontends: Admits) -> None:
+        """From now on SIGHUP reads the file again."""
+        self._frontends = frontends
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.hung_up)
+
+    def hung_up(self) -> None:
+        """Somebody sent SIGHUP: read the file again. A file that cannot be used changes nothing.
+
+        A terminal that is closed sends the same signal to what was started from it, and means the end.
+        """
+        if self._has_terminal and not _has_terminal():
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        if self._settings.keys_file is None:
+            log.warning("There is no keys file to read again: `cloister serve --keys FILE`.")
+            return
+        try:
+            self.keys = load_keys(self._settings).entries
+        except CloisterError as wrong:
+            log.error("The keys stay as they were. %s", wrong)
+            return
+        for frontend in self._frontends:
+            frontend.admit(self.keys)
+        log.warning("The keys file was read again; keys it admits: %d.", len(self.keys))
+
+
+def _has_terminal() -> bool:
+    """Whether this process belongs to a terminal that is there (tty(4))."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True

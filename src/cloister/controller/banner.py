@@ -1,0 +1,95 @@
+"""What a server says when it is ready: what it serves and how, and commands that work as they are shown."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from cloister.attest.attester import Tee
+from cloister.config import DEVELOPMENT_KEY, Settings
+from cloister.errors import CloisterError
+from cloister.levels import MPC
+from cloister.messages.frontend import Serving
+
+
+def command_as_typed() -> str:
+    """What starts `cloister` from this folder: its name if that finds this installation, else a path to it."""
+    script = Path(sys.executable).with_name("cloister")
+    found = shutil.which("cloister")
+    if found is not None and Path(found) == script:
+        return "cloister"
+    if not script.exists():
+        return f"{shlex.quote(sys.executable)} -m cloister"
+    here = Path.cwd()
+    return shlex.quote(str(script.relative_to(here) if script.is_relative_to(here) else script))
+
+
+def say_ready(
+    console: Console, url: str, model: str, serving: Serving, settings: Settings, tee: Tee, seconds: float
+) -> None:
+    key = "$CLOISTER_API_KEY" if settings.gateway.keys_file else DEVELOPMENT_KEY
+    facts = f"{settings.engine.dtype}, {serving.kernels} kernels, context {serving.max_context}"
+    body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello!"}}], "temperature": 0.2}}'
+    console.print(
+        f"[bold green]Cloister[/] serves [bold]{escape(model)}[/] ({facts}); ready in {seconds:.1f} s", soft_wrap=True
+    )
+    console.print(f"  page  {url}/\n  API   {url}/v1\n", soft_wrap=True)
+    if serving.missing_layers:
+        console.print(
+            f"[yellow]The sandbox lacks {', '.join(serving.missing_layers)} on this machine.[/]{_to_mend(serving)}\n",
+            soft_wrap=True,
+        )
+    if MPC in serving.levels:
+        console.print(f"{_about_mpc(settings)}\n", soft_wrap=True)
+    if settings.gateway.keys_file is None:
+        console.print(
+            f"[yellow]Anyone on this machine may use it with the development key {key}.[/] "
+            f"`{escape(command_as_typed())} key new TENANT --into keys.toml` makes real keys.\n",
+            soft_wrap=True,
+        )
+    if tee == "none":
+        console.print("[yellow]No hardware speaks for this machine: clients refuse it unless told otherwise.[/]\n")
+    options = ("" if url.endswith(":8000") else f" --url {url}") + (" --allow-software-tee" if tee == "none" else "")
+    for line in (
+        f"Try it:  {command_as_typed()} chat{options}",
+        f"     or  curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\",
+        f'           -H "Authorization: Bearer {key}" \\',
+        f"           -d '{body}'",
+    ):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def say_where_vaults_live(console: Console, settings: Settings, trouble: CloisterError | None) -> None:
+    """Only of interest where it is another machine, which may not be there."""
+    host = settings.controller.outpost
+    if host is None:
+        return
+    if trouble is None:
+        console.print(f"\nVaults live on {host}, which answers.", markup=False, soft_wrap=True)
+    else:
+        words = f"\nThere are no vaults: {trouble} Requests that need one get 503; it is tried again every second."
+        console.print(words, style="red", markup=False, soft_wrap=True)
+
+
+_REMEDIES = {
+    "memory_lock": "memory_lock keeps prompts out of swap: `ulimit -l unlimited` before the start, "
+    "LimitMEMLOCK=infinity in a systemd unit, or CAP_IPC_LOCK.",
+    "no_swap": "no_swap: this machine has swap that prompts may reach; `swapoff -a`.",
+}
+
+
+def _to_mend(serving: Serving) -> str:
+    """What an operator does to have the layers that are missing, where it is easily done."""
+    return "".join(f"\n  {_REMEDIES[layer]}" for layer in serving.missing_layers if layer in _REMEDIES)
+
+
+def _about_mpc(settings: Settings) -> str:
+    if settings.mpc.parties is not None:
+        return "Level mpc: computed by the parties that --mpc-parties names."
+    when = "are being started" if settings.mpc.mode == "local" else "start with the first request for it"
+    return f"Level mpc: three parties on this machine {when}; with the default model they take about 9 GB of memory."

@@ -1,0 +1,107 @@
+"""The code a node runs, loaded once at its start: templates, and the children they fork for us.
+
+    with_code(("cloister.gateway", …), …) → start_module("cloister.gateway") forks it from what was loaded then
+
+A template that ends takes its children with it, and nothing can be started from the code it had: `lost` is then done,
+and its owner stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+
+from cloister.errors import ProtocolError, ServiceUnavailable
+from cloister.messages.lifecycle import Fork, Forked
+from cloister.process import child
+from cloister.process.endpoint import Endpoint
+
+TEMPLATE = "cloister.process.template"
+COMPUTING = ("cloister.forkserver", "cloister.models.pack_weights")
+"""What needs torch: entries of one template, which loads it once for both."""
+
+
+class ForkedChild(child.StartedChild):
+    """A template's child. One that is told to end before it exists ends as soon as it does."""
+
+    def terminate(self) -> None:
+        if self.pid is None:
+            self.kill()
+        super().terminate()
+
+    def never_born(self) -> None:
+        if self.pid is None:
+            self._end()
+
+
+class Template:
+    """A handle on a template; it loads its entries while others work. `lost` is done if it ends before `close`."""
+
+    def __init__(self, entries: Sequence[str]) -> None:
+        self.entries = tuple(entries)
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._numbers = itertools.count(1)
+        self._unborn: dict[int, ForkedChild] = {}
+        self._process, ours = child.start_module(TEMPLATE, *entries)
+        self._endpoint = Endpoint(ours, Forked, self._forked, self._ended)
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    def fork(self, entry: str, peer: socket.socket, inherited: Sequence[int]) -> ForkedChild:
+        """A child with `peer`, which is closed here, and these descriptors under their own numbers."""
+        number, born = next(self._numbers), ForkedChild()
+        self._unborn[number] = born
+        with peer:
+            self._endpoint.send(Fork(number, entry, tuple(inherited)), (peer.fileno(), *inherited))
+        if not self._endpoint.open:
+            self._forget_unborn()
+        return born
+
+    async def close(self) -> None:
+        self._endpoint.close()
+        self._process.kill()
+        await self._process.ends()
+        self._forget_unborn()
+
+    def _forked(self, message: Forked) -> None:
+        if (born := self._unborn.pop(message.child, None)) is None:
+            raise ProtocolError("A template forked what nobody ordered.")
+        born.born(self._endpoint.take_descriptor())
+
+    def _ended(self) -> None:
+        self._process.kill()
+        self._forget_unborn()
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+    def _forget_unborn(self) -> None:
+        for each in self._unborn.values():
+            each.never_born()
+        self._unborn.clear()
+
+
+class Code:
+    """All templates of this process. While it is open, `start_module` forks what they have loaded."""
+
+    def __init__(self, *groups: Sequence[str]) -> None:
+        self._templates = [Template(entries) for entries in groups]
+        child.fork_from({entry: template for template in self._templates for entry in template.entries})
+
+    async def lost(self) -> None:
+        """Return only to say that what was loaded is gone: ServiceUnavailable."""
+        await asyncio.wait([template.lost for template in self._templates], return_when=asyncio.FIRST_COMPLETED)
+        raise ServiceUnavailable(
+            "A process that holds the node's code ended, and no other may be started without it.",
+            hint="Start the server again.",
+        )
+
+    async def close(self) -> None:
+        child.fork_from({})
+        for template in self._templates:
+            with suppress(OSError):
+                await template.close()

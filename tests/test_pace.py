@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+
+from cloister.pace import FIRST_TOKENS, LEAST_TOKENS, LINGER_S, LONG_S, SHORT_STEPS, Company, Pace
+
+
+def learned(one: float, each: float, most: int = 512) -> Pace:
+    """After steps of a machine that takes so long for one, and for each token of it."""
+    pace = Pace(most)
+    for _ in range(30):
+        for tokens in (1, 16, 64):
+            pace.note(tokens, one + (tokens > 1) * each * tokens)
+    return pace
+
+
+def test_a_short_step_lasts_as_long_as_a_few_that_decode_and_a_long_one_half_a_second():
+    pace = learned(0.020, 0.0025)
+    assert pace.short == pytest.approx((SHORT_STEPS - 1) * 0.020 / 0.0025, abs=1)
+    assert pace.long == pytest.approx((LONG_S - 0.020) / 0.0025, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("one", "each", "short", "long"),
+    [
+        pytest.param(0.02, 0.5, LEAST_TOKENS, LEAST_TOKENS, id="slow"),
+        pytest.param(0.004, 1e-6, 512, 512, id="fast"),
+    ],
+)
+def test_no_machine_is_so_slow_that_nothing_is_computed_nor_so_fast_that_there_is_no_limit(one, each, short, long):
+    pace = learned(one, each)
+    assert (pace.short, pace.long) == (short, long)
+    assert Pace(2).long == learned(one, each, most=2).short == 2
+
+
+def test_before_anything_is_learned_steps_are_of_moderate_size():
+    assert Pace(512).short == Pace(512).long == FIRST_TOKENS
+
+
+def test_a_clock_that_stands_still_does_no_harm():
+    pace = Pace(512)
+    pace.note(64, 0.0)
+    assert pace.short == pace.long == 512
+
+
+def test_who_left_a_moment_ago_still_counts_and_not_for_ever():
+    now = 100.0
+    company = Company(lambda: now)
+    assert not company.shared
+    for _ in range(2):
+        company.arrive("a")
+    assert not company.shared
+    company.arrive("b")
+    assert company.shared
+    company.leave("b")
+    now += LINGER_S
+    assert company.shared
+    now += 1
+    assert not company.shared
+    company.leave("a")
+    company.leave("a")
+    company.arrive("a")
+    assert not company.shared, "one tenant that asks again and again is alone"
+
+
+def test_tenants_who_never_return_are_forgotten():
+    now = 0.0
+    company = Company(lambda: now)
+    for number in range(1000):
+        now += 1
+        company.arrive(str(number))
+        company.leave(str(number))
+    assert len(company._left) <= LINGER_S + 1 and not company._present
