@@ -64,7 +64,15 @@ class Command:
 def is_a(process: psutil.Process, role: str) -> bool:
     """Whether it is alive and was forked for this role."""
     try:
-        return process.cmdline()[:1] == [f"cloister {role}"] and process.status() != psutil.STATUS_ZOMBIE
+        return process.cmdline()[:1] == [f"cloister {role}"] and lives(process)
+    except psutil.Error:
+        return False
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether it runs, and does not just wait to be buried."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
 

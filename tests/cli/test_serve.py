@@ -131,6 +131,7 @@ def test_keys_change_while_it_runs_and_ctrl_c_leaves_nothing_behind(
         eventually(lambda: "stay as they were" in server.said)
         assert not server.process.poll() and running(server.children())
         os.killpg(server.process.pid, signal.SIGTERM)
+        server.process.wait(60)
     finally:
         status = server.stop()
     assert status == 0

@@ -15,7 +15,7 @@ from cloister.controller.provision import Unsealing
 from cloister.controller.weights import seal_weights
 from cloister.errors import ModelCorrupt, ServiceUnavailable, SetupError
 from cloister.models.source import ModelFolder, open_folder
-from cloister.process.child import inherited
+from cloister.process.child import _inherited
 from cloister.prompts.tokenizer import Tokenizer
 from cloister.sealed_weights.file import seal_weights as seal_to_file
 from cloister.transparency.note import SigningKey
@@ -44,7 +44,7 @@ async def unsealing() -> AsyncIterator[Unsealing]:
     one = Unsealing()
     yield one
     await one.close()
-    assert inherited() == ()
+    assert not _inherited
 
 
 async def test_the_packed_weights_are_the_same_as_from_a_disk(
@@ -81,7 +81,7 @@ async def test_locked_it_has_no_parameters_and_nobody_can_write(
 async def test_only_who_inherits_it_can_reach_it(unsealing: Unsealing, sealed: Path, model: ModelFolder) -> None:
     folder = await unsealing.unseal(model.name, sealed, str(PROVIDER.verifier), bytearray(KEY))
     command = [sys.executable, "-c", f"print(open('{folder.path}/config.json').read()[:1])"]
-    told = subprocess.run(command, pass_fds=inherited(), capture_output=True, text=True, check=True)
+    told = subprocess.run(command, pass_fds=_inherited, capture_output=True, text=True, check=True)
     assert told.stdout == "{\n"
     assert subprocess.run(command, capture_output=True, check=False).returncode, "it has no path"
     assert str(folder.path) not in Path("/proc/mounts").read_text()
@@ -96,7 +96,7 @@ async def test_altered_weights_give_nothing(
     (tmp_path / "altered").write_bytes(data)
     with pytest.raises(ModelCorrupt, match="was altered"):
         await unsealing.unseal(model.name, tmp_path / "altered", str(PROVIDER.verifier), bytearray(KEY))
-    assert inherited() == ()
+    assert not _inherited
 
 
 async def test_another_providers_weights_or_another_key(unsealing: Unsealing, sealed: Path, model: ModelFolder) -> None:

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "client.md")
 MODEL = "SmolLM2-135M-Instruct"
 
+NEED_OTHERS_FILES = ("cloister attest ", "cloister log ")
 LEFT_TO_THE_READER = {
     "http://127.0.0.1:8000": "{url}",
     "https://node.example": "{url}",
@@ -52,6 +53,7 @@ def test_every_program_runs(document: Path, short_server: str, capsys: pytest.Ca
 
 def test_every_command_that_can_run_here_runs(short_server: str, tmp_path: Path) -> None:
     lines = [line for document in DOCUMENTS for line in commands_of(document) if line.startswith("cloister ")]
+    lines = [line for line in lines if not line.startswith(NEED_OTHERS_FILES)]
     assert {shlex.split(line)[1] for line in lines} >= {"verify", "proxy"}
     for number, line in enumerate(lines):
         _, *words = shlex.split(put_in(line, short_server), comments=True)

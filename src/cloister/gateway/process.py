@@ -31,6 +31,7 @@ async def serve(controller: socket.socket) -> None:
         client.when_keys_change(keys.admit)
         await client.serving
         app = create_app(client, tokenizer, start.name, settings, start.created, client, keys)
+        app.openapi()  # made now, and kept: it wants code that is read from files
         client.when_gone(lambda: signal.raise_signal(signal.SIGTERM))
 
         def listens(url: str) -> None:
