@@ -31,13 +31,14 @@ class Check:
     """One thing looked at. `reason` says why it failed or was skipped, or what was found.
 
     A check that is not `required` is one nobody asked for (no nonce given, say). It may be skipped, but is shown, so
-    that nobody takes it for passed.
+    that nobody takes it for passed. Where the policy lets something wrong go, `allowed_by` names its relaxation.
     """
 
     name: str
     outcome: Outcome
     reason: str = ""
     required: bool = True
+    allowed_by: str = ""
 
     @property
     def holds(self) -> bool:
@@ -88,9 +89,12 @@ class Examination:
     def skipped(self, name: str, reason: str, *, required: bool = True) -> None:
         self._add(name, Outcome.SKIP, reason, required)
 
-    def check(self, name: str, holds: bool, reason: str, found: str = "") -> bool:
-        """PASS if it holds, else FAIL for this reason."""
-        self._add(name, Outcome.PASS if holds else Outcome.FAIL, found if holds else reason)
+    def check(self, name: str, holds: bool, reason: str, found: str = "", *, allowed_by: str = "") -> bool:
+        """PASS if it holds, else FAIL for this reason; SKIP if the policy has a relaxation for it."""
+        if not holds and allowed_by:
+            self._checks.append(Check(self._prefix + name, Outcome.SKIP, reason, False, allowed_by))
+        else:
+            self._add(name, Outcome.PASS if holds else Outcome.FAIL, found if holds else reason)
         return holds
 
     def claim(self, name: str, value: Any) -> None:

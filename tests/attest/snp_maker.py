@@ -6,7 +6,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Literal
 from uuid import UUID
 
@@ -24,7 +24,7 @@ AT = datetime(2026, 3, 1, tzinfo=UTC)
 FROM, UNTIL = AT - timedelta(days=100), AT + timedelta(days=100)
 AMD = "1.3.6.1.4.1.3704.1."
 CPUID = {"Milan": (0x19, 0x01, 1), "Genoa": (0x19, 0x11, 1), "Turin": (0x1A, 0x02, 1)}
-TCB = {"bootloader": 4, "tee": 1, "snp": 24, "microcode": 219, "fmc": 0}
+TCB = {"bootloader": 4, "tee": 1, "snp": 27, "microcode": 219, "fmc": 0}
 CHIP = bytes(range(1, 65))
 VCEK, VLEK, ASK, ARK, CRL = (
     UUID(text)
@@ -119,7 +119,8 @@ def pack_tcb(product: Product, tcb: Mapping[str, int]) -> bytes:
 
 @dataclass
 class Chip:
-    """A chip (or, with a VLEK, a provider) whose reports verify under `roots`."""
+    """A chip (or, with a VLEK, a provider) whose reports verify under `roots`. Certificates take long to sign: they are
+    made once."""
 
     product: Product = "Milan"
     kind: Literal["vcek", "vlek"] = "vcek"
@@ -136,11 +137,11 @@ class Chip:
     def ask_name(self) -> str:
         return f"SEV-VLEK-{self.product}" if self.kind == "vlek" else f"SEV-{self.product}"
 
-    @property
+    @cached_property
     def ark(self) -> bytes:
         return certificate(self.ark_name, rsa_key("ark"), self.ark_name, rsa_key("ark"), serial=1)
 
-    @property
+    @cached_property
     def ask(self) -> bytes:
         return certificate(self.ask_name, rsa_key("ask"), self.ark_name, rsa_key("ark"), serial=2)
 
@@ -149,11 +150,16 @@ class Chip:
         values = {"ca": False, "extensions": {key: value for key, value in extensions.items() if value}} | changes
         return certificate(f"SEV-{self.kind.upper()}", self.key, self.ask_name, rsa_key("ask"), **values)
 
-    @property
+    @cached_property
     def certificates(self) -> list[bytes]:
         return [self.leaf(), self.ask, self.ark]
 
-    @property
+    @cached_property
+    def pieces(self) -> list[bytes]:
+        """Certificates and revocation list: all that the default asks for."""
+        return [*self.certificates, self.revocation_list()]
+
+    @cached_property
     def roots(self) -> dict[Product, str]:
         return {self.product: key_fingerprint(x509.load_der_x509_certificate(self.ark))}
 

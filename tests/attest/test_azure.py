@@ -7,6 +7,7 @@ import hashlib
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from cloister.attest.azure import AzurePolicy, verify_azure
 from cloister.attest.azure.hcl import read_hcl
 from cloister.attest.azure.tpm import read_tpm_quote
 from cloister.attest.snp import SnpPolicy
-from cloister.attest.tdx import TdxPolicy
+from cloister.attest.tdx import Launch, TdxPolicy
 from cloister.checks import Outcome, Verdict
 from cloister.errors import EvidenceInvalid
 from tests.attest.azure_made import NONCE, PCRS, MadeVm, base64url, tpm_message
@@ -24,15 +25,18 @@ from tests.fuzz.tdx_made import NOW, MadePlatform
 
 VM = MadeVm()
 CHAIN = (VM.chip.ask, VM.chip.ark)
-SNP, TDX = SnpPolicy(), TdxPolicy()
+LIST = VM.chip.revocation_list(99)
+SNP = SnpPolicy(measurements=("aa" * 48,))
+TDX = TdxPolicy(launches=(Launch(mrtd="11" * 48, rtmr0="30" * 48, rtmr1="31" * 48, rtmr2="32" * 48),))
+GUEST = {"7": (PCRS[7].hex(),)}
 PLATFORM = MadePlatform()
 
 
 def verify(document: Any = None, nonce: bytes | None = NONCE, **policy: Any) -> Verdict:
     evidence = document if isinstance(document, bytes) else json.dumps(document or VM.document()).encode()
-    rules = AzurePolicy(**policy)
+    rules = AzurePolicy(**{"pcrs": GUEST} | policy)
     roots = VM.chip.roots
-    return verify_azure(evidence, CHAIN, None, nonce, at=AT, policy=rules, snp=SNP, tdx=TDX, snp_roots=roots)
+    return verify_azure(evidence, CHAIN, LIST, nonce, at=AT, policy=rules, snp=SNP, tdx=TDX, snp_roots=roots)
 
 
 def broken(verdict: Verdict) -> list[str]:
@@ -47,6 +51,17 @@ def test_a_vm_in_order_passes_and_tells_its_pcrs() -> None:
     assert verdict.claims["vm_configuration"]["secure-boot"] == "True"
     names = [check.name for check in verdict.checks if check.outcome is Outcome.PASS]
     assert {"runtime data", "vtpm key", "tpm quote", "nonce", "pcrs quoted", "report signature"} <= set(names)
+
+
+def test_nothing_passes_that_the_policy_does_not_name() -> None:
+    assert verify(pcrs={}).incomplete and broken(verify(pcrs={})) == ["pcrs"]
+    evidence, rules = json.dumps(VM.document()).encode(), AzurePolicy(pcrs=GUEST)
+    nobody = {"policy": rules, "snp": SnpPolicy(), "tdx": TDX, "snp_roots": VM.chip.roots}
+    assert broken(verify_azure(evidence, CHAIN, LIST, NONCE, at=AT, **nobody)) == ["launch"]
+    named = nobody | {"snp": SNP}
+    assert broken(verify_azure(evidence, CHAIN, None, NONCE, at=AT, **named)) == ["revocation"]
+    revoked = VM.chip.revocation_list(2)
+    assert broken(verify_azure(evidence, CHAIN, revoked, NONCE, at=AT, **named)) == ["revocation"]
 
 
 def test_the_oldest_form_of_the_document_passes() -> None:
@@ -66,7 +81,11 @@ def test_runtime_data_the_report_is_not_over_is_refused() -> None:
 
 def test_a_report_of_the_guest_itself_is_refused() -> None:
     """Above VMPL 0 the guest, not the paravisor, has chosen the report data."""
-    assert broken(verify(VM.document(hcl_report=base64url(VM.hcl(vmpl=2))))) == ["vmpl"]
+    document = VM.document(hcl_report=base64url(VM.hcl(vmpl=2)))
+    assert broken(verify(document)) == ["vmpl"]
+    lax = {"snp": msgspec.structs.replace(SNP, vmpl=(0, 2)), "tdx": TDX, "snp_roots": VM.chip.roots}
+    evidence, rules = json.dumps(document).encode(), AzurePolicy(pcrs=GUEST)
+    assert broken(verify_azure(evidence, CHAIN, LIST, NONCE, at=AT, policy=rules, **lax)) == ["vmpl"]
 
 
 def test_quotes_of_other_keys_and_other_nonces_are_refused() -> None:
@@ -106,7 +125,7 @@ def test_pcrs_must_be_those_quoted_and_those_the_policy_names() -> None:
     assert verify(pcrs={"7": (PCRS[7].hex().upper(),), "14": ("ff" * 32, PCRS[14].hex())}).passed
     assert broken(verify(pcrs={"7": ("ff" * 32,)})) == ["pcrs"]
     swapped = VM.document(tpm_quote=VM.quote(pcrs=(PCRS[1], PCRS[0], *PCRS[2:])))
-    assert broken(verify(swapped)) == ["pcrs quoted"]
+    assert broken(verify(swapped)) == ["pcrs quoted", "pcrs"]
     assert broken(verify(swapped, pcrs={"0": (PCRS[1].hex(),)})) == ["pcrs quoted", "pcrs"]
     some = (0, 4, 7)
     for values in (PCRS, tuple(PCRS[index] for index in some)):
@@ -131,7 +150,7 @@ def tdx_document(**changes: Any) -> dict[str, Any]:
 
 def verify_td(document: Any) -> Verdict:
     evidence, collateral = json.dumps(document).encode(), PLATFORM.collateral()
-    rules, roots = AzurePolicy(), PLATFORM.roots
+    rules, roots = AzurePolicy(pcrs=GUEST), PLATFORM.roots
     return verify_azure(evidence, (), collateral, NONCE, at=NOW, policy=rules, snp=SNP, tdx=TDX, tdx_roots=roots)
 
 
@@ -140,6 +159,8 @@ def test_tdx_needs_a_quote_over_the_same_runtime_data() -> None:
     assert verdict.passed, verdict.broken
     assert broken(verify_td(tdx_document(td_quote=base64url(PLATFORM.quote())))) == ["runtime data"]
     assert broken(verify_td(tdx_document(td_quote=None))) == ["quote"]
+    other = PLATFORM.quote(report_data=hashlib.sha256(VM.runtime()).digest() + bytes(32), mrtd=b"\x12" * 48)
+    assert broken(verify_td(tdx_document(td_quote=base64url(other)))) == ["launch"]
 
 
 @pytest.mark.parametrize(

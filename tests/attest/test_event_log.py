@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cloister.attest.tdx import TdxPolicy, verify_tdx
+from cloister.attest.tdx import Launch, TdxPolicy, verify_tdx
 from cloister.attest.tdx.event_log import Event, read_event_log, replay
 from cloister.checks import Outcome, Verdict
 from cloister.errors import EvidenceInvalid
@@ -76,11 +76,12 @@ def verify(log: bytes | list[Any] | None, *, truth: bytes | list[Any] | None = N
     """The log beside a quote whose registers come of `truth`: the log itself, unless another is given."""
     log, truth = (json.dumps(one).encode() if isinstance(one, list) else one for one in (log, truth or log))
     rtmrs = replay(read_event_log(truth)) if truth else (bytes(48),) * 4
+    launch = Launch(mrtd="11" * 48, **{f"rtmr{index}": rtmrs[index].hex() for index in range(3)})
     return verify_tdx(
         PLATFORM.quote(rtmrs=rtmrs),
         COLLATERAL,
         at=NOW,
-        policy=TdxPolicy(**policy),
+        policy=TdxPolicy(launches=(launch,), **policy),
         report_data=None,
         event_log=log,
         roots=PLATFORM.roots,

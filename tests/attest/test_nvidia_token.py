@@ -179,7 +179,10 @@ def test_the_nonce_must_be_the_one_asked_with() -> None:
 def test_time_is_the_one_given_and_leeway_the_policys() -> None:
     late = NOW + timedelta(seconds=3601)
     assert broken(verify(at=late)) == ["dates", "GPU-0: dates"]
-    assert verify(at=late, leeway_seconds=5).passed
+    relaxed = verify(at=late, leeway_seconds=5)
+    assert relaxed.passed and {one.allowed_by for one in relaxed.checks if one.name.endswith("dates")} == {
+        "leeway_seconds 5"
+    }
     with pytest.raises(ValueError, match="zone"):
         verify(at=late.replace(tzinfo=None))
 

@@ -15,9 +15,11 @@ WHOLE = f"""
 tees = ["sev-snp"]
 measurements = ["{RELEASE}"]
 max_age_s = 60
+minimum_version = "1.2"
 require_gpu = true
 accept_missing_layers = ["landlock"]
 gpu_keys = "jwks.json"
+snp_revocation_lists = ["milan.crl"]
 gpu_manifests = ["driver.xml"]
 gpu_ocsp = ["gpu.der"]
 
@@ -25,27 +27,37 @@ gpu_ocsp = ["gpu.der"]
 logs = ["{LOG}"]
 witnesses = ["{WITNESS}"]
 quorum = 1
+max_checkpoint_age_s = 1e6
 
 [sigstore]
 trusted_root = "root.json"
 identity = "release@log.example"
 issuer = "https://issuer.example"
+repository = "https://git.example/cloister"
 
 [snp]
 measurements = ["{"cd" * 48}"]
 minimum_tcb = {{ snp = 24 }}
 
 [tdx]
-mrtd = ["{"ef" * 48}"]
+allow_sept_ve = true
+
+[[tdx.launches]]
+mrtd = "{"ef" * 48}"
+rtmr0 = "any"
+rtmr1 = "{"01" * 48}"
+rtmr2 = "{"02" * 48}"
 
 [gpu]
 min_gpus = 8
+allow_unmeasured = true
 """
 
 
 def written(folder: Path, text: str) -> Path:
     (folder / "root.json").write_text("{}")
     (folder / "jwks.json").write_text('{"keys": []}')
+    (folder / "milan.crl").write_text("a list")
     (folder / "driver.xml").write_text("<a/>")
     (folder / "gpu.der").write_bytes(b"\x30\x00")
     path = folder / "policy.toml"
@@ -60,16 +72,23 @@ def test_a_whole_file_becomes_a_policy(tmp_path: Path) -> None:
     assert policy.release.logs == (LOG,) and policy.release.witnesses == (WITNESS,) and policy.release.needed == 1
     assert policy.release.sigstore is not None
     assert policy.release.sigstore.trusted_root == b"{}" and policy.release.sigstore.identity == "release@log.example"
+    assert policy.release.sigstore.pins == {"repository": "https://git.example/cloister", "ref": "", "workflow": ""}
     assert policy.gpu_keys == b'{"keys": []}' and policy.gpu.min_gpus == 8
     assert (policy.gpu_manifests, policy.gpu_ocsp) == ((b"<a/>",), (b"\x30\x00",))
     assert policy.snp.measurements == ("cd" * 48,) and policy.snp.minimum_tcb.snp == 24
-    assert policy.tdx.mrtd == ("ef" * 48,)
+    assert [launch.mrtd for launch in policy.tdx.launches] == ["ef" * 48]
+    assert policy.snp_revocation_lists == (b"a list",)
+    assert policy.release.minimum_version == "1.2" and policy.release.max_checkpoint_age_s == 1e6
+    assert policy.relaxations() == (
+        *("accept_missing_layers landlock", "tdx.launches rtmr0 any", "tdx.allow_sept_ve"),
+        *("gpu.allow_unmeasured", "log.max_checkpoint_age_s 1000000"),
+    )
     assert policy.names_releases and not policy.allow_software_tee
 
 
 def test_what_is_not_said_keeps_the_strict_default(tmp_path: Path) -> None:
     for policy in (read_policy(written(tmp_path, "")), load_policy(None)):
-        assert policy == Policy()
+        assert policy == Policy() and policy.relaxations() == ()
         assert policy.tees == ("sev-snp", "tdx") and not policy.names_releases and not policy.allow_software_tee
         assert policy.snp == SnpPolicy() and not policy.snp.allow_debug and policy.accept_missing_layers is None
 
@@ -77,6 +96,10 @@ def test_what_is_not_said_keeps_the_strict_default(tmp_path: Path) -> None:
 def test_witnesses_without_a_quorum_must_all_have_signed(tmp_path: Path) -> None:
     path = written(tmp_path, f'[log]\nlogs = ["{LOG}"]\nwitnesses = ["{WITNESS}"]\n')
     assert read_policy(path).release.needed == 1
+
+
+def test_a_log_that_nobody_witnesses_is_a_relaxation(tmp_path: Path) -> None:
+    assert read_policy(written(tmp_path, f'[log]\nlogs = ["{LOG}"]\n')).relaxations() == ("log without witnesses",)
 
 
 def test_only_a_flag_accepts_the_software_attester(tmp_path: Path) -> None:
@@ -104,6 +127,8 @@ def test_only_a_flag_accepts_the_software_attester(tmp_path: Path) -> None:
         ("[snp]\nallow_debugging = true", "snp"),
         ('[snp]\nmeasurements = ["abc"]', "snp"),
         ('[tdx]\nmrtd = ["abc"]', "mrtd"),
+        (f'[[tdx.launches]]\nmrtd = "{"ef" * 48}"', "rtmr0"),
+        ('snp_revocation_lists = ["missing.crl"]', "missing.crl"),
         ("[gpu]\nmin_gpus = 0", "gpu"),
         ("[log]\nquorum = 1", "logs"),
         ("[log]\nlogs = []", "logs"),
@@ -113,6 +138,10 @@ def test_only_a_flag_accepts_the_software_attester(tmp_path: Path) -> None:
         (f'[log]\nlogs = ["{LOG}"]\nwitnesses = ["{WITNESS}"]\nquorum = 2', "quorum"),
         ('[sigstore]\ntrusted_root = "root.json"\nidentity = ""\nissuer = "x"', "identity"),
         ('[sigstore]\ntrusted_root = "missing.json"\nidentity = "x"\nissuer = "x"', "missing.json"),
+        ('[sigstore]\ntrusted_root = "root.json"\nidentity = "x"\nissuer = "x"\nref = ""', "ref"),
+        ('minimum_version = "1.2"', "minimum_version"),
+        (f'minimum_version = "1.2rc1"\n[log]\nlogs = ["{LOG}"]', "minimum_version"),
+        (f'[log]\nlogs = ["{LOG}"]\nmax_checkpoint_age_s = 0', "max_checkpoint_age_s"),
         ('gpu_keys = "missing.json"', "missing.json"),
         ('gpu_manifests = ["missing.xml"]', "missing.xml"),
         ('gpu_ocsp = ["missing.der"]', "missing.der"),

@@ -16,8 +16,9 @@ from cloister.checks import Verdict
 from cloister.errors import EvidenceInvalid
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-# This guest was started with debugging allowed; everything else about it is as it should be.
-LENIENT = SnpPolicy(allow_debug=True)
+LAUNCH = "b07af9620f3b839b47996422ddec6058338951d984e312115131ea82705eaf5b6bdf8a9ece31a5a608eb0cf2e4872b01"
+# This guest was started in 2021 with debugging allowed, on firmware of that time; no revocation list came with it.
+LENIENT = SnpPolicy(measurements=(LAUNCH,), allow_debug=True, allow_old_tcb=True, allow_missing_revocation_list=True)
 REPORT_DATA = bytes([1, 2, 3, 4, 5]).ljust(64, b"\0")
 
 
@@ -51,8 +52,11 @@ def test_the_real_report_verifies_up_to_amds_root(report: bytes, certificates: l
     assert str(verdict.claims["measurement"]).startswith("b07af9620f3b839b")
 
 
-def test_its_debug_bit_is_seen(report: bytes, certificates: list[bytes]) -> None:
-    assert broken(verify(report, certificates, policy=SnpPolicy())) == ["debug"]
+def test_each_thing_wrong_with_it_has_a_name(report: bytes, certificates: list[bytes]) -> None:
+    wrong = broken(verify(report, certificates, policy=SnpPolicy()))
+    assert wrong == ["revocation", "debug", "shipped tcb floor", "launch"]
+    let_go = [check.allowed_by for check in verify(report, certificates).checks if check.allowed_by]
+    assert let_go == ["allow_missing_revocation_list", "allow_debug", "allow_old_tcb"]
 
 
 def test_another_time_and_another_nonce_fail(report: bytes, certificates: list[bytes]) -> None:

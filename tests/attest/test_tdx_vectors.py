@@ -9,12 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from cloister.attest.tdx import TdxPolicy, verify_tdx
+from cloister.attest.tdx import Launch, TdxPolicy, verify_tdx
 from cloister.attest.tdx.verify import read_standing
 from cloister.checks import Outcome
 from cloister.errors import EvidenceInvalid
 
 IN_TIME = datetime(2025, 6, 25, tzinfo=UTC)
+# What the current quote's TD was started from: nothing else about it has to be let go.
+LAUNCH = Launch(
+    mrtd="91eb2b44d141d4ece09f0c75c2c53d247a3c68edd7fafe8a3520c942a604a407de03ae6dc5f87f27428b2538873118b7",
+    rtmr0="44c0197b39157fdd7a4dcc44767f9d6b0bb3977c7a8e347b8492f827fe9d9e5c48aca29b220b80b6a540cf994b9bc9c0",
+    rtmr1="0084452c01668329d4bc06acdf58a7205c26743304509973949e5619bf81a6a7aea8c323c173019b3093d54e579e9378",
+    rtmr2="d833feef2cd945148aa38ead2c53e9b7f138190aaaebfc551dccd829fc207aa3ba80b70870d7330733642e01d48c3132",
+)
+POLICY = TdxPolicy(launches=(LAUNCH,))
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +38,7 @@ def current(vectors: Path) -> tuple[bytes, bytes]:
 
 def refused(quote: bytes, collateral: bytes | None) -> bool:
     try:
-        return not verify_tdx(quote, collateral, at=IN_TIME, policy=TdxPolicy(), report_data=None).passed
+        return not verify_tdx(quote, collateral, at=IN_TIME, policy=POLICY, report_data=None).passed
     except EvidenceInvalid:
         return True
 
@@ -39,7 +47,7 @@ def test_a_production_quote_without_collateral_is_signed_but_incomplete(vectors:
     quote = (vectors / "go-tdx-guest_tdx_prod_quote_SPR_E4.dat").read_bytes()
     verdict = verify_tdx(quote, None, at=datetime(2024, 1, 1, tzinfo=UTC), policy=TdxPolicy(), report_data=None)
     assert verdict.incomplete
-    assert [check.name for check in verdict.broken] == ["collateral", "tcb status"]
+    assert [check.name for check in verdict.broken] == ["collateral", "tcb status", "launch"]
     outcomes = {check.name: check.outcome for check in verdict.checks}
     for name in ("quote signature", "attestation key", "qe report signature", "certificate chain", "certificate dates"):
         assert outcomes[name] is Outcome.PASS
@@ -51,11 +59,20 @@ def test_a_quote_is_up_to_date_within_its_collaterals_time(current: tuple[bytes,
         "9a9d48e7f6799642d3d1b34e1e5e1742d4bb02dd6ddd551862c1211d35c304f9"
         "eca3efdbb481601c163cf52493d6e44aed55d51ec39b7e518fadb92c2b523f20"
     )
-    policy = TdxPolicy(require_sept_ve_disable=True)
+    policy = TdxPolicy(
+        launches=(LAUNCH,),
+        require_sept_ve_disable=True,
+        td_attributes=("0000000010000000",),
+        xfam=("00000000000602e7",),
+        fmspcs=("B0C06F000000",),
+    )
     verdict = verify_tdx(quote, collateral, at=IN_TIME, policy=policy, report_data=data)
     assert verdict.passed, verdict.broken
     assert verdict.claims["tcb_status"] == "UpToDate"
     assert verdict.claims["mrtd"].startswith("91eb2b44d141d4ec")
+    assert not any(check.allowed_by for check in verdict.checks)
+    unnamed = verify_tdx(quote, collateral, at=IN_TIME, policy=TdxPolicy(), report_data=data)
+    assert unnamed.incomplete and [check.name for check in unnamed.broken] == ["launch"]
     for at in (datetime(2025, 6, 1, tzinfo=UTC), datetime(2025, 8, 1, tzinfo=UTC)):
         late = verify_tdx(quote, collateral, at=at, policy=policy, report_data=data)
         assert "collateral" in [check.name for check in late.broken]

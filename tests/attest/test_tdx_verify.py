@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from cloister.attest.tdx import TdxPolicy, verify_tdx
+from cloister.attest.tdx import Launch, TdxPolicy, verify_tdx
 from cloister.attest.tdx.quote import read_quote
 from cloister.attest.tdx.verify import judge, read_collateral
 from cloister.checks import Outcome, Verdict
@@ -19,6 +19,8 @@ from cloister.errors import EvidenceInvalid
 from tests.fuzz.tdx_made import NOW, SEPT_VE_DISABLE, MadePlatform, p256
 
 PLATFORM = MadePlatform()
+REGISTERS = {"mrtd": "11" * 48, "rtmr0": "30" * 48, "rtmr1": "31" * 48, "rtmr2": "32" * 48}
+LAUNCH = Launch(**REGISTERS)
 COLLATERAL = PLATFORM.collateral()
 
 
@@ -32,9 +34,8 @@ def verify(
     **policy: Any,
 ) -> Verdict:
     quote = platform.quote() if quote is None else quote
-    return verify_tdx(
-        quote, collateral, at=at, policy=TdxPolicy(**policy), report_data=report_data, roots=platform.roots
-    )
+    rules = TdxPolicy(**{"launches": (LAUNCH,)} | policy)
+    return verify_tdx(quote, collateral, at=at, policy=rules, report_data=report_data, roots=platform.roots)
 
 
 def broken(verdict: Verdict) -> list[str]:
@@ -77,6 +78,9 @@ def test_a_status_passes_only_where_the_policy_accepts_it(status: Any) -> None:
     assert broken(verify(None, collateral)) == ["tcb status"]
     verdict = verify(None, collateral, accepted_statuses=("UpToDate", status))
     assert verdict.passed
+    assert {check.name: check.allowed_by for check in verdict.checks if check.allowed_by} == {
+        "tcb status": f"accepted_statuses {status}"
+    }
     assert verdict.claims["tcb_status"] == status
     assert verdict.claims["advisories"] == ["INTEL-SA-00615"]
     assert broken(verify(None, collateral, accepted_statuses=(status,), refused_advisories=("INTEL-SA-00615",))) == [
@@ -255,7 +259,9 @@ def test_a_td_without_sept_ve_disable_passes_only_where_the_policy_says_so() -> 
     assert relaxed.passed, relaxed.broken
     assert (relaxed.claims["tcb_status"], relaxed.claims["tcb_evaluation"]) == ("UpToDate", 18)
     shown = next(check for check in relaxed.checks if check.name == "sept ve disable")
-    assert shown.outcome is Outcome.SKIP and "allow_sept_ve" in shown.reason
+    assert shown.outcome is Outcome.SKIP and shown.allowed_by == "allow_sept_ve"
+    assert TdxPolicy(allow_sept_ve=True).relaxations() == ("allow_sept_ve",)
+    assert TdxPolicy(allow_sept_ve=True, require_sept_ve_disable=True).relaxations() == ()
     assert not verify(quote, allow_sept_ve=True, require_sept_ve_disable=True).passed
     assert verify(allow_sept_ve=True, require_sept_ve_disable=True).passed
 
@@ -325,23 +331,68 @@ def test_report_data_is_compared_whole() -> None:
     assert skipped.outcome is Outcome.SKIP and not skipped.required
 
 
+@pytest.mark.parametrize("register", ["mrtd", "rtmr0", "rtmr1", "rtmr2"])
+def test_the_registers_of_a_launch_are_needed_and_compared(register: str) -> None:
+    assert verify(launches=(Launch(**REGISTERS | {register: REGISTERS[register].upper()}),)).passed
+    assert broken(verify(launches=(Launch(**REGISTERS | {register: "ff" * 48}),))) == ["launch"]
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"launches": [{name: REGISTERS[name] for name in REGISTERS if name != register}]}, TdxPolicy)
+
+
 @pytest.mark.parametrize(
     ("register", "value"),
+    [("rtmr3", "33"), ("mrseam", "22"), ("mrconfigid", "00"), ("mrowner", "00"), ("mrownerconfig", "00")],
+)
+def test_other_registers_are_compared_where_a_launch_names_them(register: str, value: str) -> None:
+    assert verify(launches=(Launch(**REGISTERS, **{register: value * 48}),)).passed
+    assert broken(verify(launches=(Launch(**REGISTERS, **{register: "ff" * 48}),))) == ["launch"]
+
+
+def test_one_launchs_firmware_does_not_go_with_anothers_settings() -> None:
+    """Two platforms that are accepted, and a quote with the MRTD of one and the RTMR0 of the other."""
+    other = Launch(mrtd="aa" * 48, rtmr0="bb" * 48, rtmr1="31" * 48, rtmr2="32" * 48)
+    assert verify(launches=(other, LAUNCH)).passed
+    mixed = (msgspec.structs.replace(LAUNCH, rtmr0="bb" * 48), msgspec.structs.replace(other, rtmr0="30" * 48))
+    verdict = verify(launches=mixed)
+    assert broken(verdict) == ["launch"] and "rtmr0" in verdict.broken[0].reason
+
+
+def test_settings_that_cannot_be_foretold_are_let_go_by_name() -> None:
+    verdict = verify(launches=(Launch(**REGISTERS | {"rtmr0": "any"}),))
+    assert verdict.passed
+    assert [(check.name, check.allowed_by) for check in verdict.checks if check.allowed_by] == [
+        ("rtmr0", "launches rtmr0 any")
+    ]
+    assert TdxPolicy(launches=(Launch(**REGISTERS | {"rtmr0": "any"}),)).relaxations() == ("launches rtmr0 any",)
+    with pytest.raises(ValueError):
+        Launch(**REGISTERS | {"mrtd": "any"})
+
+
+def test_a_td_nobody_named_is_not_accepted() -> None:
+    verdict = verify(launches=())
+    assert verdict.incomplete and broken(verdict) == ["launch"]
+
+
+@pytest.mark.parametrize(
+    ("pin", "value", "name"),
     [
-        ("mrtd", "11" * 48),
-        ("rtmr0", "30" * 48),
-        ("rtmr1", "31" * 48),
-        ("rtmr2", "32" * 48),
-        ("rtmr3", "33" * 48),
-        ("mrseam", "22" * 48),
-        ("mrconfigid", "00" * 48),
-        ("mrowner", "00" * 48),
-        ("mrownerconfig", "00" * 48),
+        ("td_attributes", "0000000010000000", "td attributes"),
+        ("xfam", "00000000000602e7", "xfam"),
+        ("fmspcs", "90C06F000000", "fmspc"),
     ],
 )
-def test_registers_must_be_ones_the_policy_names(register: str, value: str) -> None:
-    assert verify(**{register: ("ff" * 48, value.upper())}).passed
-    assert broken(verify(**{register: ("ff" * 48,)})) == [register]
+def test_attributes_xfam_and_model_can_be_pinned(pin: str, value: str, name: str) -> None:
+    assert verify(**{pin: ("f" * len(value), value)}).passed
+    assert broken(verify(**{pin: ("f" * len(value),)})) == [name]
+    assert broken(verify(**{pin: ()})) == [name]
+
+
+def test_the_model_is_known_from_a_trusted_certificate_only() -> None:
+    assert verify().claims["fmspc"] == "90c06f000000"
+    verdict = verify_tdx(
+        PLATFORM.quote(), COLLATERAL, at=NOW, policy=TdxPolicy(fmspcs=("90c06f000000",)), report_data=None
+    )
+    assert "fmspc" in broken(verdict) and verdict.claims["fmspc"] == ""
 
 
 def test_the_floor_of_the_tee_tcb_svn_holds_for_each_component() -> None:
@@ -349,10 +400,13 @@ def test_the_floor_of_the_tee_tcb_svn_holds_for_each_component() -> None:
     assert broken(verify(min_tee_tcb_svn="000004" + "00" * 13)) == ["tee tcb svn"]
 
 
-@pytest.mark.parametrize("policy", [{"mrtd": ["ff"]}, {"mrtd": ["zz" * 48]}, {"min_tee_tcb_svn": "1"}, {"mrdt": []}])
+@pytest.mark.parametrize(
+    "policy",
+    [{"fmspcs": ["ff"]}, {"xfam": ["zz" * 8]}, {"td_attributes": ["0x1"]}, {"min_tee_tcb_svn": "1"}, {"mrtd": []}],
+)
 def test_a_mistyped_policy_is_refused(policy: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(policy, TdxPolicy)
-    if "mrdt" not in policy:
+    if "mrtd" not in policy:
         with pytest.raises(ValueError):
             TdxPolicy(**policy)

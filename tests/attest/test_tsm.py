@@ -78,11 +78,21 @@ def test_a_report_comes_with_the_hosts_certificates_and_verifies(kernel: Kernel)
         made.report,
         made.certificates,
         at=AT,
-        policy=SnpPolicy(),
+        policy=SnpPolicy(measurements=("aa" * 48,), allow_missing_revocation_list=True),
         report_data=ASKED,
         roots=kernel.chip.roots,
     )
     assert verdict.passed, verdict.broken
+
+
+def test_a_revocation_list_in_the_hosts_table_is_passed_on(kernel: Kernel) -> None:
+    chip = kernel.chip
+    kernel.aux = table(
+        {maker.CRL: chip.revocation_list(), maker.ARK: chip.ark, maker.VCEK: chip.leaf(), maker.ASK: chip.ask}
+    )
+    made = kernel.attester().attest(ASKED)
+    policy = SnpPolicy(measurements=("aa" * 48,))
+    assert verify_snp(made.report, made.certificates, at=AT, policy=policy, report_data=ASKED, roots=chip.roots).passed
 
 
 def test_the_signer_comes_first(kernel: Kernel) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,15 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
+from cloister.attest.azure import verify as azure_verify
+from cloister.attest.nitro import verify_nitro
 from cloister.attest.snp import verify as snp_verify
 from cloister.cli.attest import read_time, unpack
 from cloister.errors import SetupError
-from tests.attest import azure_made
+from tests.attest import azure_made, snp_maker
 from tests.attest import snp_maker as maker
 from tests.attest.azure_made import MadeVm
+from tests.attest.nitro_maker import NOW, PCRS, Hypervisor
 from tests.attest.snp_maker import AT, Chip, table
 from tests.cli.conftest import Run
 from tests.fuzz.nvidia_made import MadeGpu, MadeManifests, ocsp_answer, swid_tag
@@ -34,6 +38,8 @@ def files(chip: Chip, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a report and its certificates; our own root stands in for AMD's."""
     monkeypatch.setitem(snp_verify.verify_snp.__kwdefaults__, "roots", chip.roots)
     (tmp_path / "report.bin").write_bytes(chip.report())
+    (tmp_path / "crl").write_bytes(chip.revocation_list(99))
+    (tmp_path / "named.toml").write_text(f'[snp]\nmeasurements = ["{"aa" * 48}"]\n')
     for name, der in zip(("vcek", "ask", "ark"), chip.certificates, strict=True):
         (tmp_path / f"{name}.der").write_bytes(der)
     return tmp_path
@@ -46,6 +52,9 @@ def check(run: Run, files: Path) -> Run:
     ) -> Result:
         given = [part for name in certs for part in ("--certs", str(files / f"{name}.der"))]
         base = ["attest", "check", "--kind", "snp", "--evidence", str(files / evidence), "--at", WHEN]
+        for option, name in (("--policy", "named.toml"), ("--collateral", "crl")):
+            if option not in arguments:
+                base += [option, str(files / name)]
         return run(*base, *given, *arguments)
 
     return command
@@ -72,6 +81,18 @@ def test_a_failed_check_is_named_and_exits_with_1(check: Run, chip: Chip, files:
     result = check(evidence="debug.bin")
     assert result.exit_code == 1 and "Failed" in result.stdout and "debug" in result.stdout.splitlines()[-1]
     assert outcomes(check("--json", evidence="debug.bin"))["debug"] == "FAIL"
+
+
+def test_what_a_relaxation_lets_go_is_shown_with_its_name(check: Run, chip: Chip, files: Path) -> None:
+    (files / "debug.bin").write_bytes(chip.report(policy=0xB0000))
+    (files / "lax.toml").write_text((files / "named.toml").read_text() + "allow_debug = true\n")
+    arguments = ("--policy", str(files / "lax.toml"))
+    result = check(*arguments, evidence="debug.bin")
+    assert result.exit_code == 0 and "allowed by the policy: allow_debug" in " ".join(result.stdout.split())
+    shown = {
+        one["name"]: one["allowed_by"] for one in document(check(*arguments, "--json", evidence="debug.bin"))["checks"]
+    }
+    assert shown["debug"] == "allow_debug" and shown["vmpl"] == ""
 
 
 def test_missing_certificates_exit_with_3(check: Run) -> None:
@@ -114,9 +135,39 @@ def test_evidence_comes_in_many_forms(check: Run, chip: Chip, files: Path, form:
     assert result.exit_code == 0, result.stdout
 
 
+@pytest.mark.parametrize("maker", ["GCP", "Tinfoil"])
+def test_evidence_comes_in_other_peoples_envelopes(check: Run, chip: Chip, files: Path, maker: str) -> None:
+    packed = [base64.b64encode(each).decode() for each in (chip.report(), table({snp_maker.VCEK: chip.leaf()}))]
+    body = base64.b64encode(gzip.compress(chip.report())).decode()
+    envelopes = {
+        "GCP": {"sevSnpAttestation": {"report": packed[0], "auxBlob": packed[1]}, "challenge": "c"},
+        "Tinfoil": {
+            "enclaveAttestationReport": {"format": "https://tinfoil.sh/predicate/sev-snp-guest/v2", "body": body},
+            "vcek": base64.b64encode(chip.leaf()).decode(),
+            "domain": "node.example",
+        },
+    }
+    (files / "envelope").write_text(json.dumps(envelopes[maker], indent=2))
+    result = check("--json", evidence="envelope", certs=("ask", "ark"))
+    assert result.exit_code == 0, result.stdout
+    assert f"{maker}'s envelope; not checked" in result.stderr
+    wrong = check("--kind", "tdx", "--json", evidence="envelope", certs=())
+    assert wrong.exit_code == 2 and "of kind snp, not tdx" in document(wrong)["error"]["message"]
+
+
+@pytest.mark.parametrize("content", [b'{\n  "hello": 1}', b'{"attestation_report": {"version": 2}}', b"eyJh.eyJp.c2ln"])
+@pytest.mark.parametrize("kind", ["snp", "tdx"])
+def test_envelopes_that_hold_no_report_are_named(run: Run, files: Path, kind: str, content: bytes) -> None:
+    (files / "bad").write_bytes(content)
+    error = document(run("attest", "check", "--kind", kind, "--evidence", str(files / "bad"), "--json"))["error"]
+    assert error["code"] == "evidence_invalid" and error["hint"]
+    assert "version" not in error["message"]
+
+
 def test_several_files_may_follow_one_certs(run: Run, files: Path) -> None:
     names = [str(files / f"{name}.der") for name in ("ark", "vcek", "ask")]
     base = ["attest", "check", "--kind", "snp", "--evidence", str(files / "report.bin"), "--at", WHEN]
+    base += ["--policy", str(files / "named.toml"), "--collateral", str(files / "crl")]
     assert run(*base, "--certs", *names).exit_code == 0
     assert run(*base, *names).exit_code == 2
 
@@ -130,12 +181,14 @@ def test_collateral_of_snp_is_a_revocation_list(check: Run, chip: Chip, files: P
 
 def test_a_policy_is_heeded(check: Run, files: Path) -> None:
     policy = files / "policy.toml"
+    named = f'measurements = ["{"aa" * 48}"]\n'
     for text, code in (
-        (f'[snp]\nmeasurements = ["{"aa" * 48}"]\n', 0),
+        (f"[snp]\n{named}", 0),
         (f'[sev-snp]\nmeasurements = ["{"ab" * 48}"]\n', 1),
-        ('tees = ["sev-snp"]\n[snp.minimum_tcb]\nsnp = 24\n[tdx]\n', 0),
-        ("[snp]\nminimum_tcb = { snp = 25 }\n", 1),
-        ("[snp]\nallow_smt = false\n", 1),
+        (f'tees = ["sev-snp"]\n[snp]\n{named}[snp.minimum_tcb]\nsnp = 27\n[tdx]\n', 0),
+        (f"[snp]\n{named}minimum_tcb = {{ snp = 28 }}\n", 1),
+        (f"[snp]\n{named}require_smt_off = true\n", 1),
+        ("[snp]\n", 3),
     ):
         policy.write_text(text)
         assert check("--policy", str(policy)).exit_code == code, text
@@ -170,6 +223,8 @@ def test_a_policy_that_cannot_be_used_is_refused(check: Run, files: Path, text: 
         (["--at", "tomorrow"], "setup_error"),
         (["--at", "9" * 40], "setup_error"),
         (["--kind", "sgx"], "setup_error"),
+        (["--user-data", "00"], "setup_error"),
+        (["--event-log", "nowhere"], "setup_error"),
         (["--evidence", "nowhere"], "setup_error"),
         (["--certs", "nowhere"], "setup_error"),
         (["--collateral", "nowhere"], "setup_error"),
@@ -186,7 +241,7 @@ def test_wrong_use_is_told_and_exits_with_2(check: Run, arguments: list[str], co
 
 
 @pytest.mark.parametrize("content", [b"hello", b"\x07" * 5000, b"[[[", bytes(1184), b"00" * 600])
-@pytest.mark.parametrize("kind", ["snp", "tdx", "nvidia"])
+@pytest.mark.parametrize("kind", ["snp", "tdx", "azure", "nitro", "nvidia"])
 def test_evidence_that_is_none_is_an_error_and_not_a_verdict(run: Run, files: Path, kind: str, content: bytes) -> None:
     (files / "bad").write_bytes(content)
     result = run("attest", "check", "--kind", kind, "--evidence", str(files / "bad"), "--json")
@@ -218,6 +273,20 @@ def test_times() -> None:
         read_time("")
 
 
+def test_a_nitro_document(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hypervisor = Hypervisor()
+    monkeypatch.setitem(verify_nitro.__kwdefaults__, "roots", hypervisor.roots)
+    (tmp_path / "document").write_bytes(base64.b64encode(hypervisor.document()))
+    pcrs = "".join(f'pcr{index} = "{PCRS[index].hex()}"\n' for index in (0, 1, 2))
+    (tmp_path / "policy.toml").write_text(f"[[nitro.enclaves]]\n{pcrs}")
+    base = ["attest", "check", "--kind", "nitro", "--evidence", str(tmp_path / "document"), "--at", NOW.isoformat()]
+    assert run(*base).exit_code == 3
+    base += ["--policy", str(tmp_path / "policy.toml")]
+    nonce, data = b"nonce".hex(), b"user data".hex()
+    assert run(*base, "--nonce", nonce, "--user-data", data).exit_code == 0
+    assert run(*base, "--nonce", "00").exit_code == run(*base, "--user-data", "00").exit_code == 1
+
+
 # Real evidence.
 
 
@@ -238,8 +307,10 @@ def test_the_real_snp_report(run: Run, vectors: Path, tmp_path: Path) -> None:
     base += ["--at", "2026-01-01", "--nonce", "0102030405", "--json"]
     strict = run(*base)
     assert strict.exit_code == 1
-    assert [name for name, outcome in outcomes(strict).items() if outcome == "FAIL"] == ["debug"]
-    (tmp_path / "policy.toml").write_text("[snp]\nallow_debug = true\n")
+    assert [name for name, outcome in outcomes(strict).items() if outcome == "FAIL"] == ["debug", "shipped tcb floor"]
+    launch = document(strict)["claims"]["measurement"]
+    lax = "allow_debug = true\nallow_old_tcb = true\nallow_missing_revocation_list = true\n"
+    (tmp_path / "policy.toml").write_text(f'[snp]\nmeasurements = ["{launch}"]\n{lax}')
     assert run(*base, "--policy", str(tmp_path / "policy.toml")).exit_code == 0
     assert run(*base, "--policy", str(tmp_path / "policy.toml"), "--at", "2031-01-01").exit_code == 1
 
@@ -252,10 +323,17 @@ def test_the_real_snp_report(run: Run, vectors: Path, tmp_path: Path) -> None:
         ("dcap-qvl_tdx_quote", "2035-01-01", 1, "SKIP"),
     ],
 )
-def test_the_real_tdx_quotes(run: Run, vectors: Path, quote: str, at: str, code: int, status: str) -> None:
+def test_the_real_tdx_quotes(
+    run: Run, vectors: Path, tmp_path: Path, quote: str, at: str, code: int, status: str
+) -> None:
     evidence, collateral = vectors / "tdx" / quote, vectors / "tdx" / f"{quote}_collateral.json"
     base = ["attest", "check", "--kind", "tdx", "--evidence", str(evidence), "--at", at, "--json"]
-    result = run(*base, "--collateral", str(collateral))
+    unnamed = run(*base, "--collateral", str(collateral))
+    assert unnamed.exit_code == (code or 3) and outcomes(unnamed)["launch"] == "SKIP"
+    registers = {name: document(unnamed)["claims"][name] for name in ("mrtd", "rtmr0", "rtmr1", "rtmr2")}
+    lines = "".join(f'{name} = "{value}"\n' for name, value in registers.items())
+    (tmp_path / "policy.toml").write_text(f"[[tdx.launches]]\n{lines}")
+    result = run(*base, "--collateral", str(collateral), "--policy", str(tmp_path / "policy.toml"))
     assert result.exit_code == code, result.stdout
     assert outcomes(result)["tcb status"] == status
 
@@ -305,6 +383,26 @@ def test_azures_document_is_held_to_its_own_policy(run: Run, tmp_path: Path) -> 
     base = ["attest", "check", "--kind", "azure", "--evidence", str(tmp_path / "azure.json"), "--at", "2026-03-01"]
     result = run(*base, "--policy", str(tmp_path / "policy.toml"), "--nonce", azure_made.NONCE.hex(), "--json")
     assert outcomes(result)["nonce"] == "PASS" and outcomes(result)["pcrs"] == "FAIL"
+    wrong = run(*base, "--kind", "snp", "--json")
+    assert wrong.exit_code == 2 and "--kind azure" in document(wrong)["error"]["hint"]
+
+
+def test_azures_document_passes_with_all_that_is_named(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vm = MadeVm()
+    monkeypatch.setitem(azure_verify.verify_azure.__kwdefaults__, "snp_roots", vm.chip.roots)
+    (tmp_path / "azure.json").write_text(json.dumps(vm.document()))
+    for name, data in (("ask", vm.chip.ask), ("ark", vm.chip.ark), ("crl", vm.chip.revocation_list(99).hex().encode())):
+        (tmp_path / name).write_bytes(data)
+    named = f'[snp]\nmeasurements = ["{"aa" * 48}"]\n[azure.pcrs]\n7 = ["{azure_made.PCRS[7].hex()}"]\n'
+    (tmp_path / "policy.toml").write_text(named)
+    base = ["attest", "check", "--kind", "azure", "--evidence", str(tmp_path / "azure.json"), "--at", WHEN, "--json"]
+    base += ["--certs", str(tmp_path / "ask"), str(tmp_path / "ark"), "--policy", str(tmp_path / "policy.toml")]
+    base += ["--nonce", azure_made.NONCE.hex()]
+    assert run(*base, "--collateral", str(tmp_path / "crl")).exit_code == 0
+    unlisted = run(*base)
+    assert unlisted.exit_code == 3 and outcomes(unlisted)["revocation"] == "SKIP"
 
 
 def test_an_event_log_is_held_against_the_quote(run: Run, vectors: Path, tmp_path: Path) -> None:
@@ -314,6 +412,16 @@ def test_an_event_log_is_held_against_the_quote(run: Run, vectors: Path, tmp_pat
     assert result.exit_code == 1
     assert outcomes(result)["rtmr3 log"] == "FAIL" and outcomes(result)["rtmr0 log"] == "SKIP"
     assert document(result)["claims"]["events"][0]["name"] == "compose-hash"
+    quote = (vectors / "tdx" / "dcap-qvl_tdx_quote").read_bytes().hex()
+    (tmp_path / "dstack.json").write_text(
+        json.dumps({"quote": quote, "event_log": (tmp_path / "log.json").read_text()})
+    )
+    base[-1] = str(tmp_path / "dstack.json")
+    enclosed = run(*base, "--at", "2025-06-25", "--json")
+    assert document(enclosed) == document(result), "dstack's envelope brings the same log along"
+    (tmp_path / "silent.json").write_text("[]")
+    own = run(*base, "--event-log", str(tmp_path / "silent.json"), "--at", "2025-06-25", "--json")
+    assert outcomes(own)["rtmr3 log"] == "PASS", "the log that was named counts"
 
 
 def test_gpu_reports_take_manifests_and_ocsp_responses(run: Run, vectors: Path, tmp_path: Path) -> None:

@@ -100,6 +100,23 @@ def test_what_is_not_in_the_log_or_was_never_seen_is_not_proved(node: Node) -> N
     assert future.exit_code == 2 and "rolled back" in future.stderr
 
 
+def test_a_release_is_revoked_and_its_proof_is_no_longer_made(node: Node) -> None:
+    measured = str(node.append(1)["measurement"])
+    append = ("log", "append", str(node.log), str(node.release(1)), "--key", str(node.key))
+    assert node.run(*append, "--expires", "2099-12-31").exit_code == 0
+    assert node.run(*append, "--expires", "tomorrow").exit_code != 0
+    prove = ("log", "prove", str(node.log), str(node.release(1)))
+    assert json.loads(node.run(*prove).stdout)["expires"] == "2099-12-31"
+    revoke = ("log", "revoke", str(node.log), measured, "--key", str(node.key))
+    assert "entry 2 of 3" in node.run(*revoke).stdout and "as before" in node.run(*revoke).stdout
+    assert node.run("log", "revoke", str(node.log), "abc", "--key", str(node.key)).exit_code != 0
+    for command in (prove, append):
+        result = node.run(*command)
+        assert result.exit_code == 2 and "revoked" in result.stderr
+    audit = json.loads(node.run("log", "audit", str(node.log), "--json").stdout)
+    assert audit["verdict"] == "pass" and audit["claims"]["revoked"] == [measured]
+
+
 def test_a_witness_signs_and_the_auditor_sees_it(node: Node) -> None:
     node.append(1)
     result = node.witness("--attach", "--json", "--log-key", node.vkey)
@@ -167,7 +184,7 @@ def test_a_log_that_is_none_is_an_error_without_a_traceback(run: Run, tmp_path: 
         assert result.exit_code == 2 and result.stderr.startswith("Error: ") and "cloister log create" in result.stderr
 
 
-@pytest.mark.parametrize("command", ["create", "append", "prove", "witness", "attach", "audit"])
+@pytest.mark.parametrize("command", ["create", "append", "revoke", "prove", "witness", "attach", "audit"])
 def test_help_has_examples(run: Run, command: str) -> None:
     result = run("log", command, "--help")
     assert result.exit_code == 0 and f"cloister log {command} releases" in result.stdout

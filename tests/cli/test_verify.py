@@ -29,6 +29,18 @@ def test_a_verified_node_exits_with_0_and_shows_every_check(run: Run, node: Fake
     assert "FAIL" not in result.stdout
 
 
+def test_what_the_policy_lets_go_is_shown_by_name(run: Run, node: FakeNode, tmp_path: Path) -> None:
+    assert node.release is not None
+    policy = tmp_path / "policy.toml"
+    policy.write_text(f'[log]\nlogs = ["{node.release.log_key}"]\n[snp]\nallow_old_tcb = true\nvmpl = [0, 1]\n')
+    arguments = ("verify", node.url, "--allow-software-tee", "--policy", str(policy))
+    names = ["--allow-software-tee", "snp.allow_old_tcb", "snp.vmpl 1", "log without witnesses"]
+    shown = run(*arguments)
+    assert shown.exit_code == 0 and f"allowed by the policy: {', '.join(names)}" in " ".join(shown.stdout.split())
+    assert json.loads(run(*arguments, "--json").stdout)["claims"]["relaxations"] == names
+    assert "relaxations" in run("verify", node.url).stdout
+
+
 def test_the_software_attester_exits_with_1_without_the_flag(run: Run, node: FakeNode) -> None:
     result = run("verify", node.url)
     assert result.exit_code == 1 and "software tee" in result.stdout and "Not verified" in result.stdout

@@ -176,7 +176,7 @@ class ChipAttester:
         return "sev-snp"
 
     def attest(self, report_data: bytes) -> Attestation:
-        return Attestation("sev-snp", self.chip.report(report_data=report_data), tuple(self.chip.certificates))
+        return Attestation("sev-snp", self.chip.report(report_data=report_data), tuple(self.chip.pieces))
 
 
 def test_who_attests_for_their_own_key_is_not_that_hardware(
@@ -212,7 +212,7 @@ class Relabelled:
 
     def attest(self, report_data: bytes) -> Attestation:
         report = self._signer.attest(report_data).report
-        return Attestation("sev-snp", report, tuple(self._named.chip.certificates))
+        return Attestation("sev-snp", report, tuple(self._named.chip.pieces))
 
 
 # The answer on its way: whatever is done to the stream, nobody takes it for whole.

@@ -17,7 +17,7 @@ from cloister.errors import EvidenceInvalid, ServiceUnavailable, SetupError, Ver
 from cloister.transparency.checkpoint import ReleaseTrust
 from cloister.transparency.log import Log
 from cloister.transparency.note import Algorithm, SigningKey
-from cloister.transparency.proof import publish
+from cloister.transparency.proof import publish, revoke
 from cloister.transparency.seen import SeenLogs
 from tests.client.fake_node import FakeNode, manifest_of, release_in, running
 from tests.client.http_server import Received, Reply, http_server, reply
@@ -116,7 +116,7 @@ def test_a_log_that_grew_is_followed_and_one_that_was_rolled_back_is_caught(tmp_
         verify(node.url, policy)
         log = Log.open(tmp_path / "log")
         for number in range(5):
-            log.append(b"later %d" % number, key)
+            publish(log, manifest_of(f"2.{number}"), key)
         verification = verify(node.url, policy)
         assert verification.verdict.claims["log_size"] == 9
         (consistency,) = [check for check in verification.verdict.checks if check.name == "log consistency"]
@@ -144,7 +144,7 @@ def test_one_log_seen_at_two_nodes_is_one_memory(tmp_path: Path) -> None:
     release = release_in(tmp_path / "log", key=key)
     with running(FakeNode(release)) as first, running(FakeNode(release)) as second:
         verify(first.url, DEVELOPMENT)
-        Log.open(tmp_path / "log").append(b"later", key)
+        publish(Log.open(tmp_path / "log"), manifest_of("2.0"), key)
         verify(second.url, DEVELOPMENT)
         assert second.evidence_asked == 2  # the first answer named the log, the second proves it from where it was seen
         old = release_in(tmp_path / "old", key=key)
@@ -178,7 +178,42 @@ def test_witnesses_that_are_asked_for_must_have_signed(node: FakeNode) -> None:
     assert node.release is not None
     witness = SigningKey.generate("witness.example", Algorithm.COSIGNATURE)
     trust = ReleaseTrust(logs=(node.release.log_key,), witnesses=(str(witness.verifier),))
-    assert broken(node.url, Policy(allow_software_tee=True, release=trust)) == {"log witnesses"}
+    assert broken(node.url, Policy(allow_software_tee=True, release=trust)) == {"log witnesses", "log freshness"}
+
+
+def test_a_node_that_goes_on_with_a_revoked_or_old_release_is_refused(tmp_path: Path) -> None:
+    key = SigningKey.generate("development/test")
+    release = release_in(tmp_path / "log", key=key)
+    with running(FakeNode(release)) as node:
+        policy = trusting(node)
+        assert verify(node.url, policy).passed
+        newer = ReleaseTrust(logs=(release.log_key,), minimum_version="1.0.1")
+        assert broken(node.url, Policy(allow_software_tee=True, release=newer)) == {"release version"}
+        before = release.prove(1)
+        log = Log.open(tmp_path / "log")
+        revoke(log, release.measurement, key)
+        stubborn = replace(
+            before,
+            inclusion=log.inclusion(0),
+            checkpoint=str(log.signed),
+            consistency=log.consistency(1),
+            later=(log.tiles.entry(1),),
+        )
+        for shown in (stubborn, replace(stubborn, later=())):
+            node.release = showing(release, shown)
+            assert broken(node.url, policy) == {"log revocation"}
+
+
+def showing(release: Any, proof: Any) -> Any:
+    """The same release, whose node always shows this proof."""
+
+    class Shown:
+        measurement = release.measurement
+
+        def prove(self, since: int) -> Any:
+            return proof
+
+    return Shown()
 
 
 def altered(change: Evidence) -> Callable[[HttpAddress, bytes, int], NodeEvidence]:

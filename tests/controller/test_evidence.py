@@ -73,7 +73,7 @@ async def test_the_release_is_proven_to_be_in_its_log(office: Office, release: R
     evidence = await office.evidence(since=0)
     assert evidence.release is not None
     trust = ReleaseTrust(logs=(release.log_key,))
-    assert verify_release(evidence.release, evidence.measurement, trusted=trust, seen=None).passed
+    assert verify_release(evidence.release, evidence.measurement, at=datetime.now(UTC), trusted=trust, seen=None).passed
     assert (await office.evidence(since=1)).release.since == 1  # type: ignore[union-attr]
 
 

@@ -14,7 +14,7 @@ import atheris
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 with atheris.instrument_imports(include=["cloister.attest.tdx"]):
-    from cloister.attest.tdx import TdxPolicy, verify_tdx
+    from cloister.attest.tdx import Launch, TdxPolicy, verify_tdx
     from cloister.errors import EvidenceInvalid
 
 from tests.fuzz.tdx_made import NOW, MadePlatform
@@ -22,6 +22,7 @@ from tests.fuzz.tdx_made import NOW, MadePlatform
 PLATFORM = MadePlatform()
 QUOTES = (PLATFORM.quote(), PLATFORM.quote(5, 3))
 COLLATERAL = PLATFORM.collateral()
+POLICY = TdxPolicy(launches=(Launch(mrtd="11" * 48, rtmr0="30" * 48, rtmr1="31" * 48, rtmr2="32" * 48),))
 
 
 def spliced(whole: bytes, data: bytes) -> bytes:
@@ -46,7 +47,7 @@ def one_input(data: bytes) -> None:
     else:
         collateral = spliced(COLLATERAL, data)
     with contextlib.suppress(EvidenceInvalid):
-        verdict = verify_tdx(quote, collateral, at=NOW, policy=TdxPolicy(), report_data=None, roots=PLATFORM.roots)
+        verdict = verify_tdx(quote, collateral, at=NOW, policy=POLICY, report_data=None, roots=PLATFORM.roots)
         if verdict.passed and quote[:636] not in [one[:636] for one in QUOTES] and quote[:702] != QUOTES[1][:702]:
             raise RuntimeError("an altered quote passed")
 

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from datetime import UTC, datetime
 
 import atheris
 
 with atheris.instrument_imports(include=["cloister.transparency"]):
     from cloister.errors import EvidenceInvalid
     from cloister.transparency.checkpoint import ReleaseTrust, read_checkpoint
+    from cloister.transparency.entry import read_entry
     from cloister.transparency.manifest import FORMAT, Manifest, measurement, read_manifest
     from cloister.transparency.merkle import verify_consistency, verify_inclusion
     from cloister.transparency.note import Note, SigningKey, VerifierKey, read_note, read_signature
-    from cloister.transparency.proof import ReleaseProof, measurement_in, read_proof, verify_release
+    from cloister.transparency.proof import ReleaseProof, read_proof, verify_release
     from cloister.transparency.tiles import read_bundle, write_bundle
 
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LOG = SigningKey.generate("log.example")
 TRUST = ReleaseTrust(logs=(str(LOG.verifier),))
 MANIFEST = Manifest(FORMAT, "1", {"src/cloister/__init__.py": "0" * 64}, None, None).encoded()
@@ -72,13 +75,13 @@ def merkle(data: bytes) -> None:
 
 
 def proof(data: bytes) -> None:
-    verify_release(read_proof(data), bytes(32), trusted=TRUST, seen=None)
+    verify_release(read_proof(data), bytes(32), at=NOON, trusted=TRUST, seen=None)
 
 
 def forged_checkpoint(data: bytes) -> None:
     """Nothing but the log's own signature makes a proof pass."""
     forged = ReleaseProof(manifest=MANIFEST, checkpoint=text_of(data), log_key=str(LOG.verifier))
-    assert not verify_release(forged, measurement(MANIFEST), trusted=TRUST, seen=None).passed
+    assert not verify_release(forged, measurement(MANIFEST), at=NOON, trusted=TRUST, seen=None).passed
 
 
 PARSERS = [
@@ -92,7 +95,7 @@ PARSERS = [
     merkle,
     proof,
     forged_checkpoint,
-    measurement_in,
+    read_entry,
     lambda data: SigningKey.parse("PRIVATE+KEY+" + text_of(data)),
 ]
 

@@ -9,10 +9,11 @@ import pytest
 
 from cloister.checks import Outcome, Verdict
 from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust
+from cloister.transparency.entry import Revoked, entry_of
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import measurement
 from cloister.transparency.note import Note, SigningKey
-from cloister.transparency.proof import publish
+from cloister.transparency.proof import publish, revoke
 from cloister.transparency.witness import audit
 from tests.transparency.node import NOON, ORIGIN, forked, manifest, release_log, trust, witness_key
 
@@ -37,6 +38,20 @@ def test_an_honest_log_passes_and_its_releases_are_listed(log: Log) -> None:
     assert verdict.passed and {check.outcome for check in verdict.checks} == {Outcome.PASS}
     assert verdict.claims["releases"] == {measurement(manifest(n)).hex(): f"0.{n}" for n in range(7)}
     assert list(verdict.claims["log_witnesses"]) == ["w.example"]
+
+
+def test_revocations_are_listed_and_what_was_revoked_does_not_come_again(log: Log) -> None:
+    gone = measurement(manifest(2))
+    revoke(log, gone, KEY)
+    verdict = audit(log.folder, trusted=trust(log))
+    assert verdict.passed and verdict.claims["revoked"] == [gone.hex()]
+    log.append(entry_of(manifest(2)), KEY)  # `publish` would not
+    assert failed(audit(log.folder, trusted=trust(log))) == {"log manifests"}
+
+
+def test_a_revocation_of_nothing_fails(log: Log) -> None:
+    log.append(Revoked(bytes(32)).encoded(), KEY)
+    assert failed(audit(log.folder, trusted=trust(log))) == {"log manifests"}
 
 
 def test_an_empty_log_passes(tmp_path: Path) -> None:

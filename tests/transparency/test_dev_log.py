@@ -16,7 +16,7 @@ from cloister.transparency.manifest import measure_running, measurement, read_ma
 from cloister.transparency.note import VerifierKey
 from cloister.transparency.proof import verify_release
 from cloister.transparency.witness import audit
-from tests.transparency.node import manifest
+from tests.transparency.node import NOON, manifest
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_what_runs_is_measured_and_proved(tmp_path: Path) -> None:
     release = development_release(tmp_path / "dev")
     assert read_manifest(release.manifest).version == measure_running().version
     trusted = ReleaseTrust(logs=(release.log_key,))
-    assert verify_release(release.prove(), release.measurement, trusted=trusted, seen=None).passed
+    assert verify_release(release.prove(), release.measurement, at=NOON, trusted=trusted, seen=None).passed
 
 
 def test_key_and_log_are_kept_and_grow_only_with_the_source(tmp_path: Path, running: list[bytes]) -> None:
@@ -45,7 +45,7 @@ def test_key_and_log_are_kept_and_grow_only_with_the_source(tmp_path: Path, runn
     second = development_release(tmp_path / "dev")
     assert second.log_key == first.log_key and second.measurement == measurement(manifest(2))
     trusted = ReleaseTrust(logs=(first.log_key,))
-    assert verify_release(second.prove(1), second.measurement, trusted=trusted, seen=seen).passed
+    assert verify_release(second.prove(1), second.measurement, at=NOON, trusted=trusted, seen=seen).passed
     assert audit(second.log_dir, trusted=trusted, earlier=seen).passed
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,12 @@ from cloister.files import write_whole
 from cloister.transparency import log as log_module
 from cloister.transparency import tiles as tiles_module
 from cloister.transparency.checkpoint import ReleaseTrust, read_checkpoint
+from cloister.transparency.entry import Published, Revoked, entry_of, read_entry
 from cloister.transparency.log import Log
+from cloister.transparency.manifest import measurement
 from cloister.transparency.merkle import EMPTY_ROOT, leaf_hash, verify_consistency, verify_inclusion
 from cloister.transparency.note import SigningKey
-from cloister.transparency.proof import entry_of, measurement_in, publish, published_manifest
+from cloister.transparency.proof import find_release, publish, published_manifest, revoke
 from cloister.transparency.witness import audit
 from tests.transparency.node import NOON, ORIGIN, manifest, release_log, witness_key
 
@@ -241,15 +244,53 @@ def test_a_release_is_published_once(tmp_path: Path) -> None:
     assert publish(log, manifest(1), KEY) == (0, True)
     assert publish(log, manifest(2), KEY) == (1, True)
     assert publish(log, manifest(1), KEY) == (0, False)
-    measured = measurement_in(log.tiles.entry(1))
-    assert measured is not None and published_manifest(log, measured) == manifest(2)
+    said = read_entry(log.tiles.entry(1))
+    assert said == Published("0.2", measurement(manifest(2))) and published_manifest(log, said.measurement) == manifest(
+        2
+    )
     with pytest.raises(EvidenceInvalid):
         publish(log, manifest(3) + b" ", KEY)
     assert log.checkpoint.size == 2
 
 
+def test_a_last_day_is_given_and_changed_by_a_new_entry(tmp_path: Path) -> None:
+    log = Log.create(tmp_path / "log", KEY)
+    assert publish(log, manifest(1), KEY, expires=date(2026, 3, 1)) == (0, True)
+    assert publish(log, manifest(1), KEY) == publish(log, manifest(1), KEY, expires=date(2026, 3, 1)) == (0, False)
+    assert publish(log, manifest(1), KEY, expires=date(2026, 9, 1)) == (1, True)
+    assert find_release(log, measurement(manifest(1))) == (1, read_entry(log.tiles.entry(1)))
+
+
+def test_what_was_revoked_stays_revoked(tmp_path: Path) -> None:
+    log = Log.create(tmp_path / "log", KEY)
+    publish(log, manifest(1), KEY)
+    measured = measurement(manifest(1))
+    assert revoke(log, measured, KEY) == (1, True) and revoke(log, measured, KEY) == (1, False)
+    assert find_release(log, measured) is None and read_entry(log.tiles.entry(1)) == Revoked(measured)
+    with pytest.raises(SetupError, match="revoked"):
+        publish(log, manifest(1), KEY, expires=date(2026, 3, 1))
+    with pytest.raises(SetupError, match="no release"):
+        revoke(log, bytes(32), KEY)
+    assert log.checkpoint.size == 2
+
+
+LAST_DAY = entry_of(manifest(1), date(2026, 3, 1))
+
+
 @pytest.mark.parametrize(
-    "entry", [b"", b"other\n", entry_of(manifest(1))[:-1], entry_of(manifest(1)) + b"\n", entry_of(manifest(1)).upper()]
+    "entry",
+    [
+        *(b"", b"other\n", entry_of(manifest(1))[:-1], entry_of(manifest(1)) + b"\n", entry_of(manifest(1)).upper()),
+        *(LAST_DAY[:-1], LAST_DAY + b"\n", LAST_DAY.replace(b"03-01", b"02-30"), LAST_DAY.replace(b"2026", b"26")),
+        *(LAST_DAY.replace(b"2026", "٢٠٢٦".encode()), Revoked(bytes(32)).encoded()[:-1], Revoked(bytes(31)).encoded()),
+    ],
 )
-def test_an_entry_that_is_no_releases_is_not_taken_for_one(entry: bytes) -> None:
-    assert measurement_in(entry) is None
+def test_an_entry_that_is_none_is_not_taken_for_one(entry: bytes) -> None:
+    assert read_entry(entry) is None
+
+
+@pytest.mark.parametrize(
+    "entry", [Published("1.2", bytes(32)), Published("1.2", bytes(32), date(2027, 1, 31)), Revoked(bytes(range(32)))]
+)
+def test_an_entry_is_read_as_it_was_written(entry: Published | Revoked) -> None:
+    assert read_entry(entry.encoded()) == entry

@@ -6,18 +6,24 @@ import base64
 import json
 import socket
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sigstore
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from msgspec.structs import replace
+from sigstore.errors import VerificationError
 
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.transparency.checkpoint import ReleaseTrust, SigstoreTrust
 from cloister.transparency.manifest import measurement
 from cloister.transparency.proof import ReleaseProof, verify_release
-from cloister.transparency.sigstore_bundle import MAX_BUNDLE_BYTES, _names, verify_sigstore
-from tests.transparency.node import manifest
+from cloister.transparency.sigstore_bundle import MAX_BUNDLE_BYTES, _names, signer_policy, verify_sigstore
+from tests.transparency.node import NOON, manifest
 
 IDENTITY = (
     "https://github.com/sigstore-conformance/extremely-dangerous-public-oidc-beacon/.github/workflows/"
@@ -80,6 +86,56 @@ def test_another_artifact_signer_or_root_is_refused(shared: Path, name: str) -> 
     assert refused(bundle, SigstoreTrust(trust.trusted_root, IDENTITY, ISSUER + "/"))
     other = vector(shared, GOOD[1] if name == GOOD[0] else GOOD[0])[1]
     assert refused(bundle, SigstoreTrust(other.trusted_root, IDENTITY, ISSUER))
+
+
+REPOSITORY = "https://github.com/sigstore-conformance/extremely-dangerous-public-oidc-beacon"
+PINS = {"repository": REPOSITORY, "ref": "refs/heads/main", "workflow": IDENTITY}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_where_a_build_came_from_can_be_pinned(shared: Path, name: str) -> None:
+    bundle, trust = vector(shared, name)
+    verdict = verify_sigstore(SIGNED, json.dumps(bundle).encode(), trust=replace(trust, **PINS))
+    assert verdict.passed and verdict.claims["sigstore_pins"] == PINS
+    for pin, value in PINS.items():
+        assert refused(bundle, replace(trust, **{pin: value + "x"})), pin
+
+
+def certificate(v1: str | None, v2: str | None) -> x509.Certificate:
+    """A signer's certificate with these issuers in the old and the new extension."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name, now = x509.Name([]), datetime(2026, 1, 1, tzinfo=UTC)
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(7).not_valid_before(now).not_valid_after(now + timedelta(minutes=10))
+    san = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(IDENTITY)])
+    builder = builder.add_extension(san, critical=True)
+    values = {} if v1 is None else {"1": v1.encode()}
+    values |= {} if v2 is None else {"8": bytes([0x0C, len(v2)]) + v2.encode()}
+    for number, value in values.items():
+        oid = x509.ObjectIdentifier(f"1.3.6.1.4.1.57264.1.{number}")
+        builder = builder.add_extension(x509.UnrecognizedExtension(oid, value), critical=False)
+    return builder.sign(key, SHA256())
+
+
+@pytest.mark.parametrize(
+    ("v1", "v2", "accepted"),
+    [
+        (ISSUER, ISSUER, True),
+        (ISSUER, None, True),
+        (None, ISSUER, True),
+        (ISSUER, "https://evil.example", False),
+        ("https://evil.example", ISSUER, False),
+        (None, "https://evil.example", False),
+        (None, None, False),
+    ],
+)
+def test_every_issuer_a_certificate_names_is_compared(v1: str | None, v2: str | None, accepted: bool) -> None:
+    policy = signer_policy(SigstoreTrust(b"", IDENTITY, ISSUER))
+    if accepted:
+        policy.verify(certificate(v1, v2))
+    else:
+        with pytest.raises(VerificationError):
+            policy.verify(certificate(v1, v2))
 
 
 def entry(bundle: dict[str, Any]) -> dict[str, Any]:
@@ -178,5 +234,5 @@ def test_a_statement_in_an_envelope_is_read_only_after_the_package_verified_it(
 def test_a_release_may_be_proved_by_a_bundle_where_that_is_trusted(shared: Path) -> None:
     bundle, trust = vector(shared, GOOD[0])
     proof = ReleaseProof(manifest=manifest(1), sigstore=json.dumps(bundle).encode())
-    verdict = verify_release(proof, measurement(manifest(1)), trusted=ReleaseTrust(sigstore=trust), seen=None)
+    verdict = verify_release(proof, measurement(manifest(1)), at=NOON, trusted=ReleaseTrust(sigstore=trust), seen=None)
     assert [check.name for check in verdict.broken] == ["sigstore bundle"]  # the bundle signs another artifact

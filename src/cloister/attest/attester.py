@@ -40,7 +40,7 @@ class Attestation:
     tee: Tee
     report: bytes
     certificates: tuple[bytes, ...] = ()
-    """DER, the report's signer first."""
+    """DER, the report's signer first, revocation lists last."""
     collateral: bytes = b""
     """TDX: the JSON dcap-qvl takes."""
 
@@ -241,12 +241,13 @@ def _provider(name: bytes) -> Tee:
 
 
 def _certificates(table: bytes) -> tuple[bytes, ...]:
-    """The report's signer first: it is the only one that may not sign certificates."""
+    """The report's signer first: it is the only one that may not sign certificates. Revocation lists come last."""
     try:
-        certificates = read_bundle([table]).certificates
+        bundle = read_bundle([table])
     except EvidenceInvalid as wrong:
         raise SetupError(f"The host's certificate table is of no use: {wrong.message}") from None
-    return tuple(one.public_bytes(Encoding.DER) for one in sorted(certificates, key=is_authority))
+    certificates = [one.public_bytes(Encoding.DER) for one in sorted(bundle.certificates, key=is_authority)]
+    return (*certificates, *(one.public_bytes(Encoding.DER) for one in bundle.revocation_lists))
 
 
 def _no_report(root: Path, wrong: Exception) -> SetupError:

@@ -44,6 +44,19 @@ def read_certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
     return certificates
 
 
+def read_der(der: bytes) -> x509.Certificate:
+    """One certificate in DER, readable to its last extension and without a byte more, or EvidenceInvalid."""
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        _read_whole(certificate)
+        whole = certificate.public_bytes(Encoding.DER) == der
+    except Exception as wrong:  # as above
+        raise EvidenceInvalid(f"A certificate does not decode ({type(wrong).__name__}).") from None
+    if not whole:
+        raise EvidenceInvalid("A certificate has more bytes than it needs.")
+    return certificate
+
+
 def _is_canonical(pem: bytes, certificates: Sequence[x509.Certificate]) -> bool:
     """Whether this is the certificates in PEM and nothing else: no byte stays unchecked."""
     rest = pem.replace(b"\r\n", b"\n")

@@ -2,6 +2,7 @@
 
     tees = ["sev-snp", "tdx"]
     measurements = ["…"]          # releases accepted by name: SHA-256 of their manifests
+    minimum_version = "1.2"       # of releases in a log, or signed through Sigstore
     max_age_s = 3600              # verify again after this long
     require_gpu = false
 
@@ -14,12 +15,20 @@
     trusted_root = "trusted_root.json"
     identity = "release@example.com"
     issuer = "https://accounts.example.com"
+    repository = "https://git.example.com/cloister"    # repository, ref, workflow: compared if given
 
     [snp]                         # and [tdx], [gpu]: what the verifiers of that evidence can be asked for
     measurements = ["…"]
 
-What is not in the file keeps its default, and every default is strict. No file can accept the software attester, which
-proves nothing: only `--allow-software-tee`, where the client is started, can.
+    [[tdx.launches]]              # registers that are accepted together
+    mrtd = "…"
+    rtmr0 = "…"
+    rtmr1 = "…"
+    rtmr2 = "…"
+
+What is not in the file keeps its default, and every default is strict: what is laxer is named in the file, and
+`cloister verify` shows it. No file can accept the software attester, which proves nothing: only `--allow-software-tee`,
+where the client is started, can.
 """
 
 from __future__ import annotations
@@ -36,7 +45,8 @@ from cloister.attest.snp import SnpPolicy
 from cloister.attest.tdx import TdxPolicy
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import read_bounded
-from cloister.transparency.checkpoint import ReleaseTrust, SigstoreTrust
+from cloister.transparency.checkpoint import USUAL_CHECKPOINT_AGE_S, ReleaseTrust, SigstoreTrust
+from cloister.transparency.freshness import order_of
 
 MAX_FILE_BYTES = 4 << 20
 DEFAULT_MAX_AGE_S = 3600.0
@@ -51,6 +61,8 @@ class LogRules(Struct, frozen=True, forbid_unknown_fields=True):
     logs: Annotated[tuple[str, ...], Meta(min_length=1)]
     witnesses: tuple[str, ...] = ()
     quorum: Annotated[int, Meta(ge=0)] | None = None
+    max_checkpoint_age_s: Annotated[float, Meta(gt=0, le=366 * 24 * 3600)] = USUAL_CHECKPOINT_AGE_S
+    """How long ago the witnesses may have signed: as long can a revocation be held back."""
 
 
 class SigstoreRules(Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,6 +71,9 @@ class SigstoreRules(Struct, frozen=True, forbid_unknown_fields=True):
     trusted_root: str
     identity: Annotated[str, Meta(min_length=1)]
     issuer: Annotated[str, Meta(min_length=1)]
+    repository: Annotated[str, Meta(min_length=1)] | None = None
+    ref: Annotated[str, Meta(min_length=1)] | None = None
+    workflow: Annotated[str, Meta(min_length=1)] | None = None
 
 
 class _Demands(Struct, frozen=True):
@@ -79,10 +94,12 @@ class _Demands(Struct, frozen=True):
 
 class _Rules(_Demands, frozen=True, forbid_unknown_fields=True):
     gpu_keys: str | None = None
+    snp_revocation_lists: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
     gpu_manifests: tuple[str, ...] = ()
     gpu_ocsp: tuple[str, ...] = ()
     log: LogRules | None = None
     sigstore: SigstoreRules | None = None
+    minimum_version: str | None = None
 
 
 class Policy(_Demands, frozen=True):
@@ -91,6 +108,8 @@ class Policy(_Demands, frozen=True):
     release: ReleaseTrust = ReleaseTrust()
     gpu_keys: bytes | None = None
     """The JWKS that signs GPU tokens (file `gpu_keys`): without it a token cannot be checked, and nothing passes."""
+    snp_revocation_lists: tuple[bytes, ...] = ()
+    """AMD's revocation lists (files), for nodes that bring none along."""
     gpu_manifests: tuple[bytes, ...] = ()
     """NVIDIA's reference manifests (XML) of the drivers and VBIOSes whose reports pass (files `gpu_manifests`)."""
     gpu_ocsp: tuple[bytes, ...] = ()
@@ -102,6 +121,24 @@ class Policy(_Demands, frozen=True):
     def names_releases(self) -> bool:
         """Whether it says which software is acceptable, in any of the three ways."""
         return bool(self.measurements or self.release.logs or self.release.sigstore)
+
+    def relaxations(self) -> tuple[str, ...]:
+        """Everything this policy lets go that the default does not, by name."""
+        return (
+            *(["--allow-software-tee"] if self.allow_software_tee else ()),
+            *(f"accept_missing_layers {layer}" for layer in self.accept_missing_layers or ()),
+            *(f"snp.{name}" for name in self.snp.relaxations()),
+            *(f"tdx.{name}" for name in self.tdx.relaxations()),
+            *(f"gpu.{name}" for name in self.gpu.relaxations()),
+            *self._about_logs(),
+        )
+
+    def _about_logs(self) -> tuple[str, ...]:
+        """A log that nobody witnesses may show each client another past, and an old one for ever."""
+        trusted = self.release
+        alone = ["log without witnesses"] if trusted.logs and not trusted.needed else []
+        older = trusted.max_checkpoint_age_s > USUAL_CHECKPOINT_AGE_S
+        return (*alone, *([f"log.max_checkpoint_age_s {trusted.max_checkpoint_age_s:.0f}"] if older else []))
 
 
 def load_policy(policy: Policy | Path | str | None, *, allow_software_tee: bool = False) -> Policy:
@@ -125,8 +162,9 @@ def read_policy(path: Path) -> Policy:
         raise SetupError(f"The policy cannot be used: {wrong}.", hint=f"Look at {path}.") from None
     policy = Policy(
         **{name: getattr(rules, name) for name in _Demands.__struct_fields__},
-        release=_release(rules, path.parent),
+        release=_release(rules, path),
         gpu_keys=None if rules.gpu_keys is None else _read(path.parent / rules.gpu_keys),
+        snp_revocation_lists=tuple(_read(path.parent / name) for name in rules.snp_revocation_lists),
         gpu_manifests=tuple(_read(path.parent / name) for name in rules.gpu_manifests),
         gpu_ocsp=tuple(_read(path.parent / name) for name in rules.gpu_ocsp),
     )
@@ -141,11 +179,22 @@ def read_policy(path: Path) -> Policy:
     return policy
 
 
-def _release(rules: _Rules, folder: Path) -> ReleaseTrust:
+def _release(rules: _Rules, path: Path) -> ReleaseTrust:
     known: dict[str, Any] = msgspec.structs.asdict(rules.log) if rules.log else {}
     if (signers := rules.sigstore) is not None:
-        root = _read(folder / signers.trusted_root)
-        known["sigstore"] = SigstoreTrust(trusted_root=root, identity=signers.identity, issuer=signers.issuer)
+        given = {name: value for name, value in msgspec.structs.asdict(signers).items() if value is not None}
+        known["sigstore"] = SigstoreTrust(**given | {"trusted_root": _read(path.parent / signers.trusted_root)})
+    if rules.minimum_version is not None:
+        if not known:
+            raise SetupError(
+                "minimum_version needs [log] or [sigstore]: a measurement alone names no version.",
+                hint=f"Look at {path}.",
+            )
+        if order_of(rules.minimum_version) is None:
+            raise SetupError(
+                "The policy's minimum_version is not numbers and dots.", hint=f"Like 1.2.0. Look at {path}."
+            )
+        known["minimum_version"] = rules.minimum_version
     return ReleaseTrust(**known)
 
 

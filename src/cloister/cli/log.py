@@ -5,6 +5,7 @@ plain folder, its witnesses and its auditors.
 from __future__ import annotations
 
 import json
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -111,7 +112,8 @@ def check(
             raise SetupError("A proof says nothing without a log to trust.", hint="Give --log-key.")
         trusted = trust_of(log_key, witness, quorum)
         shown = read_proof(read_file(proof, 1 << 20))
-        found.include(verify_release(shown, measurement(data), trusted=trusted, seen=checkpoint_in(seen)))
+        at, earlier = datetime.now(UTC), checkpoint_in(seen)
+        found.include(verify_release(shown, measurement(data), at=at, trusted=trusted, seen=earlier))
     report(found.verdict(), as_json=as_json)
 
 
@@ -179,13 +181,18 @@ def append(
     folder: Folder,
     manifest: Annotated[Path, typer.Argument(help="What `cloister release build` wrote.")],
     key: Key,
+    expires: Annotated[
+        str | None, typer.Option(metavar="DAY", help="The last day clients accept it: 2027-01-31.", show_default="none")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a release into the log. One that is there stays where it is.
+    """Put a release into the log. One that is there stays where it is, unless it gets another last day.
 
-    Example:
+    Examples:
 
       cloister log append releases release.json --key releases.key
+
+      cloister log append releases release.json --key releases.key --expires 2027-01-31
     """
     from cloister.transparency.log import Log
     from cloister.transparency.manifest import MAX_MANIFEST_BYTES, measurement
@@ -194,12 +201,52 @@ def append(
 
     opened = Log.open(folder)
     data = read_file(manifest, MAX_MANIFEST_BYTES)
-    index, new = publish(opened, data, read_key_file(key, Algorithm.ED25519))
+    index, new = publish(opened, data, read_key_file(key, Algorithm.ED25519), expires=_day(expires))
     size, measured = opened.checkpoint.size, measurement(data).hex()
     if as_json:
         typer.echo(json.dumps({"index": index, "new": new, "size": size, "measurement": measured}))
         return
     typer.echo(f"{measured} is entry {index} of {size}{'' if new else ', as before'}.")
+
+
+@log.command("revoke")
+def revoke_command(
+    folder: Folder,
+    measurement: Annotated[str, typer.Argument(help="The release's measurement, in hex.")],
+    key: Key,
+    as_json: AsJson = False,
+) -> None:
+    """Take a release back: clients refuse it from the next checkpoint on, and it cannot be published again.
+
+    Example:
+
+      cloister log revoke releases 5f3c… --key releases.key
+    """
+    from cloister.transparency.log import Log
+    from cloister.transparency.note import Algorithm, read_key_file
+    from cloister.transparency.proof import revoke
+
+    try:
+        measured = bytes.fromhex(measurement)
+    except ValueError:
+        measured = b""
+    if len(measured) != 32:
+        raise InvalidRequest("A measurement has 64 hexadecimal digits.", hint="`cloister log audit` lists them.")
+    opened = Log.open(folder)
+    index, new = revoke(opened, measured, read_key_file(key, Algorithm.ED25519))
+    if as_json:
+        typer.echo(json.dumps({"index": index, "new": new, "size": opened.checkpoint.size}))
+        return
+    typer.echo(
+        f"{measured.hex()} is revoked by entry {index} of {opened.checkpoint.size}{'' if new else ', as before'}."
+    )
+
+
+def _day(text: str | None) -> date | None:
+    try:
+        return None if text is None else date.fromisoformat(text)
+    except ValueError:
+        raise InvalidRequest("--expires takes a day.", hint="Like: 2027-01-31") from None
 
 
 @log.command("prove")
@@ -256,8 +303,6 @@ def witness(
 
       cloister log witness releases --key witness.key --state witness > cosignature
     """
-    from datetime import UTC, datetime
-
     from cloister.transparency.log import Log
     from cloister.transparency.note import Algorithm, VerifierKey, new_key_file, read_key_file
     from cloister.transparency.witness import Witness

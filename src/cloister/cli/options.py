@@ -77,7 +77,7 @@ _COLOURS = {"PASS": "green", "FAIL": "red", "SKIP": "yellow"}
 
 
 def checks_table(verdict: Verdict) -> Table:
-    """One line for each check; what was skipped because nobody asked for it is dim and says so."""
+    """One line for each check; what was skipped because nobody asked for it, or a relaxation allows it, says so."""
     from rich.table import Table
     from rich.text import Text
 
@@ -89,6 +89,8 @@ def checks_table(verdict: Verdict) -> Table:
         unasked = outcome == "SKIP" and not check.required
         found = f"{check.reason} (not asked for)" if unasked else check.reason
         style = "dim" if unasked else _COLOURS[outcome]
+        if check.allowed_by:
+            found, style = f"{check.reason} (allowed by the policy: {check.allowed_by})", _COLOURS["SKIP"]
         table.add_row(Text(plain(check.name)), Text(outcome, style=style), Text(plain(found)))
     return table
 

@@ -166,7 +166,7 @@ class _Visit:
         at = datetime.now(UTC)
         found = Examination()
         found.include(verify_node(evidence, nonce, at=at, policy=self._policy))
-        found.include(check_release(evidence, self._policy, pinned=pinned, seen=seen))
+        found.include(check_release(evidence, self._policy, at=at, pinned=pinned, seen=seen))
         if found.verdict().passed:
             self._remember(found, evidence, seen)
         return Verification(str(self._address), at, nonce, found.verdict(), evidence.channel_key)
@@ -207,7 +207,12 @@ def learns_on_first_use(evidence: NodeEvidence, policy: Policy) -> bool:
 
 
 def check_release(
-    evidence: NodeEvidence, policy: Policy, *, pinned: str | None = None, seen: Checkpoint | None = None
+    evidence: NodeEvidence,
+    policy: Policy,
+    *,
+    at: datetime,
+    pinned: str | None = None,
+    seen: Checkpoint | None = None,
 ) -> Verdict:
     """The verdict. `pinned` is the log's key as this client met it here first, `seen` the log's last checkpoint."""
     found = Examination()
@@ -221,7 +226,7 @@ def check_release(
         )
     trusted = _met_here(found, evidence, pinned) if first_use else policy.release
     if trusted.logs or trusted.sigstore:
-        _check_public(found, evidence, trusted, seen)
+        _check_public(found, evidence, at, trusted, seen)
     return found.verdict()
 
 
@@ -244,14 +249,16 @@ def _met_here(found: Examination, evidence: NodeEvidence, pinned: str | None) ->
     return ReleaseTrust()
 
 
-def _check_public(found: Examination, evidence: NodeEvidence, trusted: ReleaseTrust, seen: Checkpoint | None) -> None:
+def _check_public(
+    found: Examination, evidence: NodeEvidence, at: datetime, trusted: ReleaseTrust, seen: Checkpoint | None
+) -> None:
     proof = evidence.release
     if proof is None:
         found.failed("release proof", "the node does not show that its release is public")
         return
     if not trusted.logs:
         proof = replace(proof, checkpoint="")
-    found.include(verify_release(proof, evidence.measurement, trusted=trusted, seen=seen))
+    found.include(verify_release(proof, evidence.measurement, at=at, trusted=trusted, seen=seen))
 
 
 class VerifiedNode:

@@ -23,8 +23,9 @@ from cloister.messages.frontend import AskEvidence, Evidence
 from cloister.messages.lifecycle import failed
 from cloister.transparency.dev_log import Release, development_release
 from cloister.transparency.log import Log
-from cloister.transparency.manifest import differences, measure_running, read_manifest
-from cloister.transparency.proof import entry_of, published_manifest
+from cloister.transparency.manifest import differences, measure_running, measurement, read_manifest
+from cloister.transparency.proof import find_release as published_at
+from cloister.transparency.proof import published_manifest
 
 MAX_WAITING = 256
 DEVELOPMENT = "development-log"
@@ -109,9 +110,10 @@ def _published(folder: Path) -> Release:
         manifests = [published_manifest(log, bytes.fromhex(name)) for name in names]
         running = measure_running()
         found = {
-            place: manifest
+            place[0]: manifest
             for manifest in manifests
-            if not differences(read_manifest(manifest), running) and (place := log.find(entry_of(manifest))) is not None
+            if not differences(read_manifest(manifest), running)
+            and (place := published_at(log, measurement(manifest))) is not None
         }
     except (OSError, ValueError) as wrong:
         raise SetupError(f"The log in {folder} cannot be read ({type(wrong).__name__}).") from None
@@ -119,7 +121,7 @@ def _published(folder: Path) -> Release:
         raise SetupError(f"The log in {folder} is of no use: {wrong.message}", hint=wrong.hint) from None
     if not found:
         raise SetupError(
-            f"No release in {folder} is what runs here.",
+            f"No release in {folder} is what runs here, or it was revoked.",
             hint="Publish this one (`cloister release build`, `cloister log append`), or install one that is there.",
         )
     return Release(found[max(found)], folder, str(log.key))

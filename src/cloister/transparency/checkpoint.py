@@ -77,6 +77,19 @@ class SigstoreTrust(Struct, frozen=True, forbid_unknown_fields=True):
     """The signer: an e-mail address or a workflow's address, exactly."""
     issuer: str
     """Who vouched for the identity: the OIDC issuer's address, exactly."""
+    repository: str = ""
+    """The source repository's address, exactly; "" asks nothing. An identity may build from any of its repositories."""
+    ref: str = ""
+    """The branch or tag it was built from (`refs/tags/v1.2`), exactly."""
+    workflow: str = ""
+    """The build's own definition: its file's address with `@` and its ref, exactly."""
+
+    @property
+    def pins(self) -> dict[str, str]:
+        return {"repository": self.repository, "ref": self.ref, "workflow": self.workflow}
+
+
+USUAL_CHECKPOINT_AGE_S = 7 * 24 * 3600.0
 
 
 class ReleaseTrust(Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,6 +100,10 @@ class ReleaseTrust(Struct, frozen=True, forbid_unknown_fields=True):
     quorum: int | None = None
     """How many of the witnesses must have signed; unless said otherwise, all of them."""
     sigstore: SigstoreTrust | None = None
+    max_checkpoint_age_s: float = USUAL_CHECKPOINT_AGE_S
+    """How long ago the quorum of witnesses may have signed. More than usual is a relaxation."""
+    minimum_version: str = ""
+    """The oldest release that is accepted, however it is shown to be public."""
 
     @property
     def needed(self) -> int:

@@ -89,6 +89,24 @@ def verify_inclusion(index: int, size: int, leaf: bytes, proof: Sequence[bytes],
     return climbed is not None and climbed[1] == root
 
 
+def verify_rest(index: int, size: int, rest: Sequence[bytes], proof: Sequence[bytes]) -> bool:
+    """Whether `rest` are all the leaves after `index`. `proof` must have been verified: it is the leaf's inclusion, and
+    every subtree to its right is in it.
+    """
+    if len(rest) != size - index - 1:
+        return False
+    path, start, end = list(proof), 0, size
+    while end - start > 1 and path:
+        middle, step = start + _split(end - start), path.pop()
+        if index >= middle:
+            start = middle
+        elif fold(rest[middle - index - 1 : end - index - 1]) == step:
+            end = middle
+        else:
+            return False
+    return end - start == 1 and not path
+
+
 def verify_consistency(old: int, size: int, old_root: bytes, root: bytes, proof: Sequence[bytes]) -> bool:
     """Whether the tree of `size` leaves begins with that of `old` leaves (RFC 9162 §2.1.4.2).
 

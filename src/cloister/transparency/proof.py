@@ -6,16 +6,20 @@ outgrow the 64 KiB that C2SP allows an entry.
 `verify_release` is pure: it gets what is trusted and what was seen before; it fetches and writes nothing. Its checks:
 
     release manifest     the manifest hashes to the measurement the machine's report is bound to
+    release version …    not too old, not expired; see `freshness`
     log checkpoint       a trusted log signed the checkpoint, under its own name
     log inclusion        the release is in the tree under the checkpoint
     log witnesses        enough trusted witnesses cosigned the checkpoint
+    log revocation       all entries after the release's are shown, and none of them takes it back
+    log freshness        the witnesses signed lately
     log consistency      the tree continues the one seen last: no fork, no rollback
     sigstore …           in their place, where Sigstore is accepted and the proof has a bundle and no checkpoint
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Collection
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -26,44 +30,54 @@ from cloister.checks import Examination, Verdict, decode_evidence
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import make_folder, needed, write_whole
 from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, SignedCheckpoint, read_checkpoint
+from cloister.transparency.entry import Published, Revoked, entry_of, read_entry
+from cloister.transparency.freshness import check_age, check_expiry, check_version
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import MAX_MANIFEST_BYTES, read_manifest
 from cloister.transparency.manifest import measurement as measurement_of
-from cloister.transparency.merkle import leaf_hash, verify_consistency, verify_inclusion
+from cloister.transparency.merkle import leaf_hash, verify_consistency, verify_inclusion, verify_rest
 from cloister.transparency.note import SigningKey
 
-_KIND = b"cloister release\n"
 _FOLDER = "manifest"
 
 
-def entry_of(manifest: bytes) -> bytes:
-    """The log entry of the release with this manifest, or EvidenceInvalid if it is none."""
-    version = read_manifest(manifest).version
-    return _KIND + f"{version}\nsha256:{measurement_of(manifest).hex()}\n".encode()
+def find_release(log: Log, measured: bytes) -> tuple[int, Published] | None:
+    """The newest entry that publishes the release with this measurement; None if there is none, or it is revoked."""
+    found: tuple[int, Published] | None = None
+    for index, entry in enumerate(log.tiles.entries()):
+        match read_entry(entry):
+            case Published(measurement=named) as release if named == measured:
+                found = index, release
+            case Revoked(measurement=named) if named == measured:
+                found = None
+    return found
 
 
-def measurement_in(entry: bytes) -> bytes | None:
-    """The measurement an entry names; None if it is not a release's."""
-    lines = entry.split(b"\n")
-    if not entry.startswith(_KIND) or len(lines) != 4 or lines[3] or not lines[2].startswith(b"sha256:"):
-        return None
-    written = lines[2].removeprefix(b"sha256:")
-    try:
-        named = bytes.fromhex(written.decode("ascii"))
-    except ValueError:
-        return None
-    return named if len(named) == 32 and named.hex().encode() == written else None
-
-
-def publish(log: Log, manifest: bytes, key: SigningKey) -> tuple[int, bool]:
-    """Put a release into the log unless it is there; its index, and whether it is new."""
-    entry = entry_of(manifest)
+def publish(log: Log, manifest: bytes, key: SigningKey, *, expires: date | None = None) -> tuple[int, bool]:
+    """Put a release into the log unless it is there, with this last day if one is given; its index, and whether it is
+    new. What was revoked stays revoked.
+    """
+    entry, measured = entry_of(manifest, expires), measurement_of(manifest)
+    if Revoked(measured).encoded() in log.tiles.entries():
+        raise SetupError("This release was revoked, and stays so.", hint="Publish a new version.")
     folder = log.folder / _FOLDER
     with needed(f"The manifest cannot be put into {folder}"):
         make_folder(folder)
-        write_whole(folder / measurement_of(manifest).hex(), manifest)
-    found = log.find(entry)
-    return (log.append(entry, key), True) if found is None else (found, False)
+        write_whole(folder / measured.hex(), manifest)
+    found = find_release(log, measured)
+    if found is None or (expires is not None and found[1].expires != expires):
+        return log.append(entry, key), True
+    return found[0], False
+
+
+def revoke(log: Log, measured: bytes, key: SigningKey) -> tuple[int, bool]:
+    """Take back the release with this measurement; the revocation's index, and whether it is new."""
+    entry = Revoked(measured).encoded()
+    if (place := log.find(entry)) is not None:
+        return place, False
+    if find_release(log, measured) is None:
+        raise SetupError(f"The log has no release {measured.hex()}.", hint="`cloister log audit` lists those it has.")
+    return log.append(entry, key), True
 
 
 def published_manifest(log: Log, measured: bytes) -> bytes:
@@ -79,6 +93,7 @@ def published_manifest(log: Log, measured: bytes) -> bytes:
 
 
 MAX_PROOF_BYTES = 1 << 20
+MAX_LATER_ENTRIES = 2048
 
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 
@@ -95,6 +110,10 @@ class ReleaseProof(Struct, frozen=True, forbid_unknown_fields=True):
     checkpoint: Annotated[str, Meta(max_length=65536)] = ""
     since: Annotated[int, Meta(ge=0)] = 0
     consistency: Annotated[tuple[Digest, ...], Meta(max_length=128)] = ()
+    expires: date | None = None
+    """The release's last day, as its entry has it."""
+    later: Annotated[tuple[Annotated[bytes, Meta(max_length=256)], ...], Meta(max_length=MAX_LATER_ENTRIES)] = ()
+    """Every entry after the release's: what took it back would be among them."""
     log_key: Annotated[str, Meta(max_length=1024)] = ""
     """The log's verifier key as the node knows it. A client compares it with its own, or pins it on first use."""
     sigstore: Annotated[bytes, Meta(max_length=262144)] = b""
@@ -115,11 +134,17 @@ def prove_release(log_dir: Path, manifest: bytes, since: int = 0) -> ReleaseProo
     A log that never had as many has no such proof: the client gets one from the beginning, and will notice.
     """
     log = Log.open(log_dir)
-    index = log.find(entry_of(manifest))
-    if index is None:
+    found = find_release(log, measurement_of(manifest))
+    if found is None:
         raise SetupError(
-            f"The release {measurement_of(manifest).hex()} is not in the log {log.origin}.",
+            f"The release {measurement_of(manifest).hex()} is not in the log {log.origin}, or was revoked there.",
             hint="Put it there with `cloister log append`, or serve a release that is.",
+        )
+    index, release = found
+    later = tuple(log.tiles.entries())[index + 1 :]
+    if len(later) > MAX_LATER_ENTRIES:
+        raise SetupError(
+            f"{len(later)} entries follow the release's: it is too old to prove.", hint="Serve a newer one."
         )
     known = since if 0 <= since <= log.checkpoint.size else 0
     proof = ReleaseProof(
@@ -129,9 +154,11 @@ def prove_release(log_dir: Path, manifest: bytes, since: int = 0) -> ReleaseProo
         checkpoint=str(log.signed),
         since=known,
         consistency=log.consistency(known),
+        expires=release.expires,
+        later=later,
         log_key=str(log.key),
     )
-    leaf = leaf_hash(entry_of(manifest))
+    leaf = leaf_hash(release.encoded())
     if not verify_inclusion(index, log.checkpoint.size, leaf, proof.inclusion, log.checkpoint.root):
         raise EvidenceInvalid(
             "The log's tiles do not add up to its checkpoint.", hint="`cloister log audit` says more."
@@ -140,9 +167,11 @@ def prove_release(log_dir: Path, manifest: bytes, since: int = 0) -> ReleaseProo
 
 
 def verify_release(
-    proof: ReleaseProof, measurement: bytes, *, trusted: ReleaseTrust, seen: Checkpoint | None
+    proof: ReleaseProof, measurement: bytes, *, at: datetime, trusted: ReleaseTrust, seen: Checkpoint | None
 ) -> Verdict:
-    """Whether the release with this measurement is public. `seen`: the last checkpoint of the same log, if any."""
+    """Whether the release with this measurement is public, and to be accepted at this time. `seen`: the last checkpoint
+    of the same log, if any.
+    """
     found = Examination()
     version = read_manifest(proof.manifest).version
     found.check(
@@ -153,8 +182,9 @@ def verify_release(
     )
     found.claim("release_version", version)
     found.claim("release_measurement", measurement_of(proof.manifest).hex())
+    check_version(found, version, trusted)
     if proof.checkpoint:
-        _verify_in_log(found, proof, trusted, seen)
+        _verify_in_log(found, proof, at, trusted, seen)
     elif proof.sigstore and trusted.sigstore is not None:
         from cloister.transparency.sigstore_bundle import verify_sigstore
 
@@ -170,20 +200,25 @@ def log_origin(proof: ReleaseProof) -> str:
     return read_checkpoint(proof.checkpoint).checkpoint.origin if proof.checkpoint else ""
 
 
-def _verify_in_log(found: Examination, proof: ReleaseProof, trusted: ReleaseTrust, seen: Checkpoint | None) -> None:
+def _verify_in_log(
+    found: Examination, proof: ReleaseProof, at: datetime, trusted: ReleaseTrust, seen: Checkpoint | None
+) -> None:
     signed = read_checkpoint(proof.checkpoint)
     now = signed.checkpoint
     found.claim("log_origin", now.origin)
     found.claim("log_size", now.size)
     found.claim("log_index", proof.index)
     _check_signature(found, proof, signed, trusted)
-    found.check(
+    leaf = leaf_hash(entry_of(proof.manifest, proof.expires))
+    if found.check(
         "log inclusion",
-        verify_inclusion(proof.index, now.size, leaf_hash(entry_of(proof.manifest)), proof.inclusion, now.root),
+        verify_inclusion(proof.index, now.size, leaf, proof.inclusion, now.root),
         "the release is not in the log: its proof does not lead to the checkpoint's root",
         found=f"entry {proof.index} of {now.size}",
-    )
-    check_witnesses(found, signed, trusted)
+    ):
+        _check_revocation(found, proof, now)
+        check_expiry(found, proof.expires, at)
+    check_age(found, check_witnesses(found, signed, trusted), trusted, at)
     _check_consistency(found, proof, now, seen)
 
 
@@ -203,19 +238,30 @@ def _check_signature(found: Examination, proof: ReleaseProof, signed: SignedChec
     found.failed("log checkpoint", reason)
 
 
-def check_witnesses(found: Examination, signed: SignedCheckpoint, trusted: ReleaseTrust) -> None:
-    """The check `log witnesses`."""
+def _check_revocation(found: Examination, proof: ReleaseProof, now: Checkpoint) -> None:
+    name = "log revocation"
+    entries = [read_entry(entry) for entry in proof.later]
+    if not verify_rest(proof.index, now.size, [leaf_hash(entry) for entry in proof.later], proof.inclusion):
+        found.failed(name, "the entries shown are not all that follow the release's: a revocation may be among them")
+    elif None in entries:
+        found.failed(name, "an entry after the release's is of a kind not known here: it may take the release back")
+    else:
+        taken_back = Revoked(measurement_of(proof.manifest)) in entries
+        found.check(name, not taken_back, "the release was revoked", found=f"none in {len(entries)} later entries")
+
+
+def check_witnesses(found: Examination, signed: SignedCheckpoint, trusted: ReleaseTrust) -> Collection[int]:
+    """The check `log witnesses`; when those who are trusted signed."""
     cosigned = {
-        witness.name: _utc(when)
-        for witness in trusted.witness_keys()
-        if (when := signed.cosigned_by(witness)) is not None
+        witness.name: when for witness in trusted.witness_keys() if (when := signed.cosigned_by(witness)) is not None
     }
-    found.claim("log_witnesses", cosigned)
+    found.claim("log_witnesses", {name: _utc(when) for name, when in cosigned.items()})
     if not trusted.needed:
         found.skipped("log witnesses", "no witnesses are asked for", required=False)
-        return
+        return cosigned.values()
     have = f"{len(cosigned)} of {len(trusted.witnesses)} trusted witnesses signed the checkpoint"
     found.check("log witnesses", len(cosigned) >= trusted.needed, f"{have}; {trusted.needed} are needed", found=have)
+    return cosigned.values()
 
 
 def _check_consistency(found: Examination, proof: ReleaseProof, now: Checkpoint, seen: Checkpoint | None) -> None:

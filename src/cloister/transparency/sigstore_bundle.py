@@ -4,17 +4,24 @@ The `sigstore` package checks them offline: certificate chain, SCT, log inclusio
 It is imported only when there is a bundle. Accepted are bundles v0.1 to v0.3, over the manifest (message signature,
 Rekor v1 or v2) or over an in-toto statement that names it as a subject (DSSE, from build platforms); each must carry an
 inclusion proof. Not verified, as the package does not: witness cosignatures on Rekor's checkpoints.
+
+A certificate may name its issuer twice: as bare text (1.3.6.1.4.1.57264.1.1, deprecated) and as a DER string (…1.8).
+The package compares the first alone; here every one that is there must be the trusted one.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from cloister.checks import Examination, Verdict
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.transparency.checkpoint import SigstoreTrust
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+    from sigstore.verify.policy import VerificationPolicy
 
 MAX_BUNDLE_BYTES = 262144
 MAX_ROOT_BYTES = 1 << 20
@@ -45,7 +52,6 @@ def verify_sigstore(measurement: bytes, bundle: bytes, *, trust: SigstoreTrust) 
     from sigstore.hashes import Hashed
     from sigstore.models import Bundle, TrustedRoot
     from sigstore.verify import Verifier
-    from sigstore.verify.policy import Identity
     from sigstore_models.common.v1 import HashAlgorithm
     from sigstore_models.trustroot.v1 import TrustedRoot as TrustedRootFile
 
@@ -64,7 +70,7 @@ def verify_sigstore(measurement: bytes, bundle: bytes, *, trust: SigstoreTrust) 
         raise EvidenceInvalid(f"The Sigstore bundle does not decode ({type(wrong).__name__}).") from None
 
     found = Examination("sigstore ")
-    policy = Identity(identity=trust.identity, issuer=trust.issuer)
+    policy = signer_policy(trust)
     try:
         if in_envelope:
             kind, payload = verifier.verify_dsse(parsed, policy)
@@ -85,7 +91,39 @@ def verify_sigstore(measurement: bytes, bundle: bytes, *, trust: SigstoreTrust) 
         )
         found.claim("sigstore_identity", trust.identity)
         found.claim("sigstore_issuer", trust.issuer)
+        found.claim("sigstore_pins", {name: value for name, value in trust.pins.items() if value})
     return found.verdict()
+
+
+def signer_policy(trust: SigstoreTrust) -> VerificationPolicy:
+    """Who may have signed: identity and issuer, and where the build came from, as far as the trust pins that."""
+    from sigstore.verify import policy
+
+    kinds = {
+        "repository": policy.OIDCSourceRepositoryURI,
+        "ref": policy.OIDCSourceRepositoryRef,
+        "workflow": policy.OIDCBuildConfigURI,
+    }
+    pins = [kinds[name](value) for name, value in trust.pins.items() if value]
+    return policy.AllOf([policy.Identity(identity=trust.identity), _Issuer(trust.issuer), *pins])
+
+
+class _Issuer:
+    """A policy of the package's kind: all issuers a certificate names are this one, and it names one."""
+
+    def __init__(self, issuer: str) -> None:
+        self._issuer = issuer
+
+    def verify(self, cert: Certificate) -> None:
+        from sigstore.errors import VerificationError
+        from sigstore.verify.policy import OIDCIssuer, OIDCIssuerV2
+
+        there = {extension.oid for extension in cert.extensions}
+        named = [kind for kind in (OIDCIssuer, OIDCIssuerV2) if kind.oid in there]
+        if not named:
+            raise VerificationError("Certificate does not name its OIDC issuer")
+        for kind in named:
+            kind(self._issuer).verify(cert)
 
 
 def _names(kind: str, payload: bytes, measurement: bytes) -> bool:

@@ -6,7 +6,7 @@ It knows the logs it was given keys for, and nothing of what is in them. The aud
 
     log entries       all entries together hash to the checkpoint's root
     log tiles         every tile a client may ask for is what the entries make it
-    log manifests     every release the log names lies beside it
+    log manifests     every release the log names lies beside it, and none that was revoked comes again
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from pathlib import Path
 from cloister.checks import Examination, Verdict
 from cloister.errors import EvidenceInvalid, VerificationFailed
 from cloister.transparency.checkpoint import Checkpoint, ReleaseTrust, SignedCheckpoint
+from cloister.transparency.entry import Revoked, read_entry
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import read_manifest
 from cloister.transparency.merkle import EMPTY_ROOT, fold, leaf_hash, verify_consistency
 from cloister.transparency.note import Signature, SigningKey, VerifierKey
-from cloister.transparency.proof import check_witnesses, entry_of, measurement_in, published_manifest
+from cloister.transparency.proof import check_witnesses, published_manifest
 from cloister.transparency.seen import SeenLogs
 from cloister.transparency.tiles import TILE_WIDTH
 
@@ -139,21 +140,30 @@ def _check_tiles(found: Examination, log: Log, leaves: list[bytes]) -> None:
 
 def _check_manifests(found: Examination, log: Log, entries: list[bytes]) -> None:
     releases: dict[str, str] = {}
+    revoked: list[str] = []
     for index, entry in enumerate(entries):
-        measured = measurement_in(entry)
-        if measured is None:
-            found.failed("log manifests", f"entry {index} is not a release's")
+        said = read_entry(entry)
+        if said is None:
+            found.failed("log manifests", f"entry {index} is neither a release's nor a revocation")
             return
+        measured = said.measurement
         try:
-            manifest = published_manifest(log, measured)
-            releases[measured.hex()] = read_manifest(manifest).version
-            if entry_of(manifest) != entry:
+            if measured.hex() in revoked:
+                raise EvidenceInvalid(f"Entry {index} speaks of a release that was revoked before.")
+            if isinstance(said, Revoked):
+                if measured.hex() not in releases:
+                    raise EvidenceInvalid(f"Entry {index} revokes what was never published.")
+                revoked.append(measured.hex())
+                continue
+            releases[measured.hex()] = read_manifest(published_manifest(log, measured)).version
+            if releases[measured.hex()] != said.version:
                 raise EvidenceInvalid(f"Entry {index} names another version than its manifest.")
         except EvidenceInvalid as wrong:
             found.failed("log manifests", wrong.message)
             return
     found.passed("log manifests", f"{len(releases)} releases")
     found.claim("releases", releases)
+    found.claim("revoked", revoked)
 
 
 def _check_earlier(found: Examination, now: Checkpoint, leaves: list[bytes], earlier: Checkpoint | None) -> None:

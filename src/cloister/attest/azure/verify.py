@@ -55,7 +55,8 @@ class AzurePolicy(Struct, frozen=True, forbid_unknown_fields=True):
     """What the guest must be, by its vTPM. The hardware and the paravisor are `[snp]`'s and `[tdx]`'s to name."""
 
     pcrs: dict[str, tuple[str, ...]] = {}
-    """Accepted values (hex, SHA-256 bank) by the number of the PCR; those not named may be anything."""
+    """Accepted values (hex, SHA-256 bank) by the number of the PCR; those not named may be anything. Without any,
+    nothing passes: hardware and paravisor do not say which guest runs."""
 
     def __post_init__(self) -> None:
         for index, values in self.pcrs.items():
@@ -79,14 +80,15 @@ def verify_azure(
 ) -> Verdict:
     """The verdict on the evidence at a time: hardware, runtime data, the vTPM's key, its quote.
 
-    `collateral` is Intel's. EvidenceInvalid if the evidence is malformed.
+    `collateral` is Intel's, or AMD's revocation list. EvidenceInvalid if the evidence is malformed.
     """
     document = _Document(hcl_report=tuple(evidence)) if evidence.startswith(MAGIC) else _read_document(evidence)
     hcl = read_hcl(_bytes(document.hcl_report or document.report))
     found = Examination()
     bound = hcl.report_data
     if hcl.tee == "sev-snp":
-        given = [*certificates, *([_certificate(document.vcek)] if document.vcek else [])]
+        given = [*certificates, *([collateral] if collateral else [])]
+        given += [_certificate(document.vcek)] if document.vcek else []
         # A guest beside the paravisor (VMPL above 0) could have any runtime data reported.
         paravisor = msgspec.structs.replace(snp, vmpl=(0,))
         verdict = verify_snp(hcl.report, given, at=at, policy=paravisor, report_data=bound, roots=snp_roots)
@@ -148,7 +150,7 @@ def _examine_pcrs(quote: TpmQuote, values: list[bytes], policy: AzurePolicy, fou
     found.check("pcrs quoted", quoted, "the values given are not those the vTPM quoted")
     found.claim("pcrs", {str(index): value.hex() for index, value in pcrs.items()})
     if not policy.pcrs:
-        found.skipped("pcrs", "the policy names none: any system in the guest passes", required=False)
+        found.skipped("pcrs", "the policy names no [azure] pcrs: any guest of Azure's could be this one")
         return
     wrong = [
         index

@@ -36,7 +36,7 @@ class GpuPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     issuers: tuple[str, ...] = ("https://nras.attestation.nvidia.com",)
     """For tokens: who may have issued them."""
     leeway_seconds: Annotated[int, Meta(ge=0, le=3600)] = 0
-    """For tokens: how far clocks may differ."""
+    """Relaxation, for tokens: how far clocks may differ."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(f"({VERSION})?", self.min_driver):
@@ -45,6 +45,11 @@ class GpuPolicy(Struct, frozen=True, forbid_unknown_fields=True):
             hexadecimal = values and all(re.fullmatch("([0-9a-fA-F]{2})+", one) for one in values)
             if not hexadecimal or not re.fullmatch("[0-9]{1,3}", index):
                 raise ValueError("measurements: hexadecimal values by the number of the measurement")
+
+    def relaxations(self) -> tuple[str, ...]:
+        """What this policy lets go that the default does not."""
+        unmeasured = ["allow_unmeasured"] if self.allow_unmeasured else []
+        return (*unmeasured, *([f"leeway_seconds {self.leeway_seconds}"] if self.leeway_seconds else ()))
 
     def counted(self, known: list[Architecture | None]) -> int:
         """How many of these devices count as GPUs."""

@@ -203,11 +203,12 @@ def _examine_measurements(
     if manifests is not None:
         _examine_golden(report, manifests, found, switch=switch)
     elif not policy.measurements:
-        nothing = "neither the policy's measurements nor a reference manifest was given to compare with"
-        relaxed = "relaxed by [gpu] allow_unmeasured: this GPU may run any firmware that NVIDIA ever signed"
-        found.skipped(
-            "measurements", relaxed if policy.allow_unmeasured else nothing, required=not policy.allow_unmeasured
-        )
+        if policy.allow_unmeasured:
+            any_firmware = "this GPU may run any firmware that NVIDIA ever signed"
+            found.check("measurements", False, any_firmware, allowed_by="allow_unmeasured")
+        else:
+            nothing = "neither the policy's measurements nor a reference manifest was given to compare with"
+            found.skipped("measurements", nothing)
 
 
 def _examine_golden(report: GpuReport, manifests: Sequence[Manifest], found: Examination, *, switch: bool) -> None:

@@ -235,11 +235,13 @@ def _examine_dates(claims: Mapping[str, Any], now: float, leeway: int, found: Ex
     if unusable:
         found.failed("dates", f"the token has no usable {', '.join(unusable)}")
         return
-    ahead = [name for name in ("iat", "nbf") if dates[name] > now + leeway]
+    ahead = [name for name in ("iat", "nbf") if dates[name] > now]
+    within = max(dates["iat"], dates["nbf"]) <= now + leeway and now - leeway < dates["exp"]
     found.check(
         "dates",
-        not ahead and now - leeway < dates["exp"],
+        not ahead and now < dates["exp"],
         f"{', '.join(ahead)} lies in the future" if ahead else "the token has expired",
+        allowed_by=f"leeway_seconds {leeway}" if within else "",
     )
 
 

@@ -4,7 +4,8 @@ Knows the report (ABI specification 56860), the keys that sign it (VCEK per chip
 57230) and the policy a reader may have.
 """
 
-from cloister.attest.snp.report import SnpPolicy, Tcb
+from cloister.attest.snp.policy import SnpPolicy
+from cloister.attest.snp.report import Tcb
 from cloister.attest.snp.verify import verify_snp
 
 __all__ = ["SnpPolicy", "Tcb", "verify_snp"]

@@ -26,6 +26,7 @@ from cloister.attest.snp.certificate import (
     signed_by,
     tcb_in,
 )
+from cloister.attest.snp.policy import FLOORS_DATE, SnpPolicy, shipped_floor
 from cloister.attest.snp.report import (
     AMD_ROOTS,
     ECDSA_P384_SHA384,
@@ -33,7 +34,6 @@ from cloister.attest.snp.report import (
     PlatformInfo,
     Product,
     Report,
-    SnpPolicy,
     Tcb,
     read_report,
 )
@@ -141,8 +141,11 @@ def _check_revocation(
 ) -> None:
     ours = [one for one in lists if chain.root and one.issuer == chain.root.subject]
     if not ours or not chain.root:
-        reason = "the revocation list given is of another root" if lists else "no revocation list was given"
-        found.skipped("revocation", reason, required=policy.require_revocation_list)
+        reason = "the revocation list given is of another root" if lists else "no revocation list of AMD's was given"
+        if policy.allow_missing_revocation_list:
+            found.check("revocation", False, reason, allowed_by="allow_missing_revocation_list")
+        else:
+            found.skipped("revocation", reason)
         return
     revoked = [
         common_name(one)
@@ -194,12 +197,12 @@ def _check_leaf_fits(
         provider = provider_in(leaf)
         found.claim("csp_id", provider)
         found.skipped("chip id", "a VLEK speaks for a provider, not for a chip", required=False)
-        if policy.csp_ids:
+        if policy.csp_ids is not None:
             found.check("provider", provider in policy.csp_ids, f"{provider!r} is not accepted", provider)
         return
     chip = chip_in(leaf)
     if policy.allow_hidden_chip_id and not any(report.chip_id):
-        found.skipped("chip id", "the host hides it, and the policy allows that", required=False)
+        found.check("chip id", False, "the host hides it", allowed_by="allow_hidden_chip_id")
     else:
         same = chip is not None and report.chip_id == chip.ljust(len(report.chip_id), b"\0")
         found.check("chip id", same, "the certificate is another chip's", report.chip_id.rstrip(b"\0").hex()[:16])
@@ -234,7 +237,14 @@ def check_demands(found: Examination, report: Report, product: Product | None, p
     _check_tcb(found, report, product, policy)
     _check_values(found, report, policy)
     level = "the host" if report.vmpl == _HOST else f"VMPL {report.vmpl}"
-    found.check("vmpl", report.vmpl in policy.vmpl, f"asked for by {level}, which is not accepted", level)
+    relaxed = f"vmpl {report.vmpl}" if report.vmpl and report.vmpl in policy.vmpl else ""
+    found.check(
+        "vmpl",
+        report.vmpl in policy.vmpl and not relaxed,
+        f"asked for by {level}, not by VMPL 0, which was measured at launch",
+        level,
+        allowed_by=relaxed,
+    )
     if policy.minimum_guest_svn:
         enough = report.guest_svn >= policy.minimum_guest_svn
         found.check("guest svn", enough, f"{report.guest_svn} < {policy.minimum_guest_svn}")
@@ -244,17 +254,25 @@ def _check_settings(found: Examination, report: Report, policy: SnpPolicy) -> No
     """The guest's policy and the platform: a name, whether it is asked for, whether it holds, and what if not."""
     guest, platform = GuestPolicy(report.policy), PlatformInfo(report.platform_info)
     meant = GuestPolicy.ALWAYS in guest and not guest & GuestPolicy.WITHOUT_MEANING
-    private = policy.allow_debug or GuestPolicy.DEBUG not in guest
-    stays = policy.allow_migration_agent or GuestPolicy.MIGRATION_AGENT not in guest
-    alone = policy.allow_smt or not (GuestPolicy.SMT in guest or PlatformInfo.SMT in platform)
+    found.check("guest policy", meant, f"{report.policy:#x} has bits set or clear that have no meaning")
+    found.check(
+        "debug",
+        GuestPolicy.DEBUG not in guest,
+        "the host may read the guest's memory: debugging is on",
+        allowed_by="allow_debug" if policy.allow_debug else "",
+    )
+    found.check(
+        "migration agent",
+        GuestPolicy.MIGRATION_AGENT not in guest,
+        "the guest may be moved by an agent whose own report this is not",
+        allowed_by="allow_migration_agent" if policy.allow_migration_agent else "",
+    )
+    alone = not (GuestPolicy.SMT in guest or PlatformInfo.SMT in platform)
     one_socket = GuestPolicy.SINGLE_SOCKET in guest
     hidden, searched = PlatformInfo.CIPHERTEXT_HIDING in platform, PlatformInfo.ALIAS_CHECK_COMPLETE in platform
     committed = report.current_firmware == report.committed_firmware and report.current_tcb == report.committed_tcb
     for name, asked, holds, reason in (
-        ("guest policy", True, meant, f"{report.policy:#x} has bits set or clear that have no meaning"),
-        ("debug", True, private, "the host may read the guest's memory: debugging is on"),
-        ("migration agent", True, stays, "the guest may be moved by an agent whose own report this is not"),
-        ("smt", True, alone, "another thread may share the guest's cores"),
+        ("smt", policy.require_smt_off, alone, "another thread may share the guest's cores"),
         ("single socket", policy.require_single_socket, one_socket, "the guest may run on several sockets"),
         ("ciphertext hiding", policy.require_ciphertext_hiding, hidden, "the host may read the memory's ciphertext"),
         ("alias check", policy.require_alias_check, searched, "the firmware did not look for aliased memory"),
@@ -265,25 +283,35 @@ def _check_settings(found: Examination, report: Report, policy: SnpPolicy) -> No
 
 
 def _check_tcb(found: Examination, report: Report, product: Product | None, policy: SnpPolicy) -> None:
-    floors = [policy.minimum_tcb]
-    if product in policy.minimum_tcb_of:
-        floors.append(policy.minimum_tcb_of[product])
-    elif product is None:
-        floors += policy.minimum_tcb_of.values()
-    if all(floor == Tcb() for floor in floors):
-        found.skipped("tcb floor", "the policy has none", required=False)
-        return
+    """The policy's own floors, then those that ship with the release, which alone can be relaxed."""
     if product is None:
         found.skipped("tcb floor", "the product is not known, and so not the TCB's layout")
         return
     reported = Tcb.unpack(report.reported_tcb, product)
+    floors = (policy.minimum_tcb, policy.minimum_tcb_of.get(product, Tcb()))
     old = [each for floor in floors for each in reported.below(floor)]
-    found.check("tcb floor", not old, ", ".join(dict.fromkeys(old)), str(reported))
+    if reported == Tcb():
+        found.failed("tcb floor", "every patch level is 0: no firmware that AMD released has such a TCB")
+    elif any(floor != Tcb() for floor in floors):
+        found.check("tcb floor", not old, ", ".join(dict.fromkeys(old)), str(reported))
+    else:
+        found.skipped("tcb floor", "the policy has none of its own", required=False)
+    vulnerable = reported.below(shipped_floor(report, product))
+    found.check(
+        "shipped tcb floor",
+        not vulnerable,
+        f"{', '.join(vulnerable)}: {product} was known to be vulnerable there by {FLOORS_DATE}",
+        f"of {FLOORS_DATE}",
+        allowed_by="allow_old_tcb" if policy.allow_old_tcb else "",
+    )
 
 
 def _check_values(found: Examination, report: Report, policy: SnpPolicy) -> None:
+    if not policy.measurements:
+        found.skipped("launch", "the policy names no [snp] measurements: any guest on a real chip could be this one")
+    else:
+        _check_listed(found, "launch", report.measurement, policy.measurements)
     for name, value, accepted in (
-        ("measurement", report.measurement, policy.measurements),
         ("host data", report.host_data, policy.host_data),
         ("family id", report.family_id, policy.family_ids),
         ("image id", report.image_id, policy.image_ids),
@@ -291,8 +319,10 @@ def _check_values(found: Examination, report: Report, policy: SnpPolicy) -> None
         ("author key", report.author_key_digest, policy.author_key_digests),
         ("accepted chip", report.chip_id, policy.chip_ids),
     ):
-        if accepted:
-            known = value.hex() in [each.lower() for each in accepted]
-            found.check(name, known, f"{value.hex()} is not accepted", value.hex())
-        elif name == "measurement":
-            found.skipped(name, "the policy names none: any guest on a real chip passes", required=False)
+        if accepted is not None:
+            _check_listed(found, name, value, accepted)
+
+
+def _check_listed(found: Examination, name: str, value: bytes, accepted: Sequence[str]) -> None:
+    known = value.hex() in [each.lower() for each in accepted]
+    found.check(name, known, f"{value.hex()} is not one the policy accepts", value.hex())

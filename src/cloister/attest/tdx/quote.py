@@ -158,11 +158,54 @@ Register = Annotated[str, Meta(pattern="^[0-9a-fA-F]{96}$")]
 """A measurement of 48 bytes in hex."""
 
 REGISTERS = ("mrtd", "rtmr0", "rtmr1", "rtmr2", "rtmr3", "mrseam", "mrconfigid", "mrowner", "mrownerconfig")
+ANY = "any"
+
+
+class Launch(Struct, frozen=True, forbid_unknown_fields=True):
+    """One way to start that is accepted, whole: one platform's MRTD does not go with another's RTMR0.
+
+    MRTD is the firmware, RTMR0 its settings, RTMR1 boot loader and kernel, RTMR2 command line and initial disk. Where
+    RTMR0 cannot be foretold (it holds the machine's memory map), `rtmr0 = "any"` says so; it is a relaxation.
+    """
+
+    mrtd: Register
+    rtmr0: Annotated[str, Meta(pattern=f"^([0-9a-fA-F]{{96}}|{ANY})$")]
+    rtmr1: Register
+    rtmr2: Register
+    rtmr3: Register | None = None
+    mrseam: Register | None = None
+    mrconfigid: Register | None = None
+    mrowner: Register | None = None
+    mrownerconfig: Register | None = None
+
+    def __post_init__(self) -> None:
+        # msgspec checks patterns only when it decodes; a mistyped register must not just never match.
+        for name in REGISTERS:
+            value = getattr(self, name)
+            open_one = value is None or (name == "rtmr0" and value == ANY)
+            if not open_one and not re.fullmatch("[0-9a-fA-F]{96}", value):
+                raise ValueError(f"{name}: a register has 96 hexadecimal digits")
+
+    def differences(self, report: TdReport) -> list[str]:
+        """The registers in which a report is not of this launch."""
+        named = {name: getattr(self, name) for name in REGISTERS if getattr(self, name) not in (None, ANY)}
+        return [name for name, value in named.items() if getattr(report, name) != bytes.fromhex(value)]
+
+
+Word = Annotated[str, Meta(pattern="^[0-9a-fA-F]{16}$")]
+"""Eight bytes as a number in hex, as `cloister attest check` shows them."""
 
 
 class TdxPolicy(Struct, frozen=True, forbid_unknown_fields=True):
-    """A list of registers names the values accepted; an empty one accepts any, and its check shows as skipped."""
+    """A list names what is accepted: an empty one accepts nothing. A list that is absent asks nothing, except
+    `launches`: any software in a real TD could say what a release says, so without them nothing passes.
+    """
 
+    launches: tuple[Launch, ...] = ()
+    td_attributes: tuple[Word, ...] | None = None
+    xfam: tuple[Word, ...] | None = None
+    fmspcs: tuple[Annotated[str, Meta(pattern="^[0-9a-fA-F]{12}$")], ...] | None = None
+    """Which models of processor, by the number Intel gives their TCB."""
     accepted_statuses: tuple[Status, ...] = ("UpToDate",)
     refused_advisories: tuple[str, ...] = ()
     """Intel's advisories (`INTEL-SA-…`) that must not apply to the platform."""
@@ -176,26 +219,23 @@ class TdxPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     """Refuse its absence by name, and whatever `allow_sept_ve` says. dcap-qvl refuses it with the collateral."""
     allow_sept_ve: bool = False
     """Relaxation: accept a TD whose host may take pages from it and make it fault, as Azure's paravisor runs them."""
-    mrtd: tuple[Register, ...] = ()
-    rtmr0: tuple[Register, ...] = ()
-    rtmr1: tuple[Register, ...] = ()
-    rtmr2: tuple[Register, ...] = ()
-    rtmr3: tuple[Register, ...] = ()
-    mrseam: tuple[Register, ...] = ()
-    mrconfigid: tuple[Register, ...] = ()
-    mrowner: tuple[Register, ...] = ()
-    mrownerconfig: tuple[Register, ...] = ()
     runtime_events: dict[str, tuple[str, ...]] = {}
     """Accepted payloads (hex) of events that the software in the TD measured into RTMR3, by their names, such as
     dstack's `compose-hash`. Each must be in the event log exactly once."""
 
     def __post_init__(self) -> None:
-        # msgspec checks patterns only when it decodes; a mistyped register must not just never match.
-        for name in REGISTERS:
-            if not all(re.fullmatch("[0-9a-fA-F]{96}", value) for value in getattr(self, name)):
-                raise ValueError(f"{name}: a register has 96 hexadecimal digits")
+        for name, digits in (("td_attributes", 16), ("xfam", 16), ("fmspcs", 12)):
+            if not all(re.fullmatch(f"[0-9a-fA-F]{{{digits}}}", value) for value in getattr(self, name) or ()):
+                raise ValueError(f"{name}: each has {digits} hexadecimal digits")
         for name, values in self.runtime_events.items():
             if not values or not all(re.fullmatch("([0-9a-fA-F]{2})*", one) for one in values):
                 raise ValueError(f"runtime_events: {name} has hexadecimal payloads")
         if not re.fullmatch("([0-9a-fA-F]{32})?", self.min_tee_tcb_svn):
             raise ValueError("min_tee_tcb_svn has 32 hexadecimal digits")
+
+    def relaxations(self) -> tuple[str, ...]:
+        """What this policy lets go that the default does not."""
+        statuses = [f"accepted_statuses {status}" for status in self.accepted_statuses if status != "UpToDate"]
+        unset = any(each.rtmr0 == ANY for each in self.launches)
+        exposed = self.allow_sept_ve and not self.require_sept_ve_disable
+        return (*statuses, *(["launches rtmr0 any"] if unset else ()), *(["allow_sept_ve"] if exposed else ()))

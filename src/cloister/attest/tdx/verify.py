@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from cloister.attest.chain import ecdsa_signed, find_chain, read_certificates
 from cloister.attest.tdx.event_log import RUNTIME_KIND, Event, read_event_log, replay
-from cloister.attest.tdx.quote import REGISTERS, Quote, TdReport, TdxPolicy, read_quote
+from cloister.attest.tdx.quote import ANY, Quote, TdReport, TdxPolicy, read_quote
 from cloister.attest.tdx.tcb import read_levels
 from cloister.checks import Examination, Verdict
 from cloister.errors import EvidenceInvalid
@@ -131,6 +131,7 @@ def verify_tdx(
     _claim(read, found)
     _examine_signatures(read, found)
     chain = _examine_chain(read, collateral, roots, at, found)
+    _examine_model(chain, policy, found)
     _examine_standing(quote, read.report, collateral, chain, at, policy, found)
     examine_report(read.report, policy, report_data, found)
     _examine_log(read.report, event_log, policy, found)
@@ -148,6 +149,7 @@ def _claim(quote: Quote, found: Examination) -> None:
     ):
         found.claim(name, getattr(report, name).hex())
     found.claim("td_attributes", f"{report.td_attributes:016x}")
+    found.claim("xfam", _number(report.xfam))
 
 
 def _examine_signatures(quote: Quote, found: Examination) -> None:
@@ -194,6 +196,26 @@ def _examine_chain(
     return chain
 
 
+def _examine_model(chain: tuple[x509.Certificate, ...] | None, policy: TdxPolicy, found: Examination) -> None:
+    """The FMSPC in the PCK certificate, where there is one to trust."""
+    fmspc = _fmspc(chain[0]) if chain else ""
+    found.claim("fmspc", fmspc)
+    if policy.fmspcs is None:
+        return
+    if not chain:
+        found.skipped("fmspc", "the PCK certificate is not known, or not to be trusted")
+    else:
+        known = fmspc in {each.lower() for each in policy.fmspcs}
+        found.check("fmspc", known, f"{fmspc or 'none'} is not one the policy accepts", fmspc)
+
+
+def _fmspc(pck: x509.Certificate) -> str:
+    try:
+        return bytes(dcap_qvl.parse_pck_extension_from_pem(pck.public_bytes(Encoding.PEM)).fmspc).hex()
+    except Exception:
+        return ""  # a certificate without the extension fails the check `pck certificate`
+
+
 def _examine_standing(
     quote: bytes,
     report: TdReport,
@@ -232,11 +254,13 @@ def _examine_standing(
     found.claim("tcb_status", standing.status)
     found.claim("advisories", list(standing.advisories))
     found.claim("tcb_evaluation", standing.evaluation)
+    relaxed = standing.status != "UpToDate" and standing.status in policy.accepted_statuses
     found.check(
         "tcb status",
-        standing.status in policy.accepted_statuses,
-        f"{standing.status}; the policy accepts {', '.join(policy.accepted_statuses)}",
+        standing.status in policy.accepted_statuses and not relaxed,
+        standing.status if relaxed else f"{standing.status}; the policy accepts {', '.join(policy.accepted_statuses)}",
         standing.status,
+        allowed_by=f"accepted_statuses {standing.status}" if relaxed else "",
     )
     refused_ids = [
         name
@@ -262,6 +286,11 @@ def _signed(key: object, signature: bytes, data: bytes) -> bool:
     return ecdsa_signed(key, ec.SECP256R1, SHA256(), signature, data)
 
 
+def _number(little: bytes) -> str:
+    """Eight bytes, as a number in hex."""
+    return f"{int.from_bytes(little, 'little'):016x}"
+
+
 # Intel TDX module ABI, ATTRIBUTES: bits 7:0 put a TD under debug in one way or another.
 UNDER_DEBUG = 0xFF
 SEPT_VE_DISABLE = 1 << 28
@@ -273,14 +302,7 @@ HARMLESS = 1 << 30 | 1 << 31
 def examine_report(report: TdReport, policy: TdxPolicy, report_data: bytes | None, found: Examination) -> None:
     _examine_attributes(report, policy, found)
     _examine_module(report, policy, found)
-    for name in REGISTERS:
-        accepted: tuple[str, ...] = getattr(policy, name)
-        value: str = getattr(report, name).hex()
-        if not accepted:
-            found.skipped(name, "the policy names none", required=False)
-        else:
-            known = value in {one.lower() for one in accepted}
-            found.check(name, known, f"{value} is not one the policy accepts", value)
+    _examine_launch(report, policy, found)
     if report_data is None:
         found.skipped("report data", "nothing to compare with was given", required=False)
     else:
@@ -288,7 +310,28 @@ def examine_report(report: TdReport, policy: TdxPolicy, report_data: bytes | Non
         found.check("report data", same, "the report speaks for another nonce, channel key, release or GPU")
 
 
+def _examine_launch(report: TdReport, policy: TdxPolicy, found: Examination) -> None:
+    """All registers of one accepted launch, together."""
+    if not policy.launches:
+        found.skipped("launch", "the policy names no [[tdx.launches]]: any software in a real TD could be this one")
+        return
+    nearest = min(policy.launches, key=lambda launch: len(launch.differences(report)))
+    wrong = nearest.differences(report)
+    found.check(
+        "launch", not wrong, f"not one the policy accepts: the nearest differs in {', '.join(wrong)}", report.mrtd.hex()
+    )
+    if not wrong and nearest.rtmr0 == ANY:
+        found.check("rtmr0", False, "the firmware's settings are not compared", allowed_by="launches rtmr0 any")
+
+
 def _examine_attributes(report: TdReport, policy: TdxPolicy, found: Examination) -> None:
+    for name, value, accepted in (
+        ("td attributes", f"{report.td_attributes:016x}", policy.td_attributes),
+        ("xfam", _number(report.xfam), policy.xfam),
+    ):
+        if accepted is not None:
+            known = value in {each.lower() for each in accepted}
+            found.check(name, known, f"{value} is not one the policy accepts", value)
     attributes = report.td_attributes
     found.check("debug", not attributes & UNDER_DEBUG, "the TD runs under debug: its host reads its memory")
     exposed = "the host may take pages from the TD and make it fault (SEPT_VE_DISABLE is off)"
@@ -297,7 +340,7 @@ def _examine_attributes(report: TdReport, policy: TdxPolicy, found: Examination)
     elif not policy.allow_sept_ve:
         found.skipped("sept ve disable", f"{exposed}; no collateral passes with this", required=False)
     else:
-        found.skipped("sept ve disable", f"relaxed by [tdx] allow_sept_ve: {exposed}", required=False)
+        found.check("sept ve disable", False, exposed, allowed_by="allow_sept_ve")
         # Whoever stops at this bit has not looked at the others.
         found.check("attributes", not attributes & ~HARMLESS, f"{attributes:#x} has bits set that are not understood")
     found.check("migration", not attributes & MIGRATABLE, "the TD can be migrated by a TD that is not attested")
