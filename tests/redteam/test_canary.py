@@ -214,7 +214,7 @@ def test_failures_say_and_leave_nothing_of_the_prompt(node: Node) -> None:
         ),
         lambda level: node.ask(COMPLETIONS, {"text": f"{text}</confidential>", "public": True}, protection=level),
         lambda level: node.ask(CHAT, [{"role": "user", "content": f"{text} word" * 2000}], protection=level),
-        lambda level: node.ask(COMPLETIONS, text, protection=level, max_tokens=10**6),
+        lambda level: node.ask(COMPLETIONS, text, protection=level, max_tokens=-1),
         lambda level: node.ask(COMPLETIONS, text, protection=level, temperature=text),
         lambda level: node.ask(CHAT, [{"role": text, "content": text}], protection=level),
         lambda level: node.ask(CHAT, [{"role": "user", "content": text}], protection=level, session=text * 20),
