@@ -7,6 +7,7 @@ import logging
 import torch
 
 from cloister.compute.base import Device
+from cloister.compute.cpu.library import open_library
 from cloister.compute.cpu.native import CpuDevice, NativeKernels
 from cloister.compute.reference import ReferenceDevice, ReferenceKernels
 from cloister.config import EngineSettings
@@ -15,6 +16,11 @@ from cloister.errors import SetupError
 log = logging.getLogger(__name__)
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+
+
+def fetch_kernels() -> None:
+    """Have this machine's kernels in memory: processes forked later look for them nowhere else."""
+    open_library()
 
 
 def choose_device(settings: EngineSettings) -> Device:

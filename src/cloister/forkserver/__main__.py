@@ -16,10 +16,10 @@ CODE = ("cloister.forkserver.process",)
 
 def load() -> None:
     """The kernels are code, too. Where they cannot be had, whoever needs them says why."""
-    from cloister.compute.cpu.library import open_library
+    from cloister.compute.choose import fetch_kernels
 
     with suppress(SetupError, OSError):
-        open_library()
+        fetch_kernels()
 
 
 def main(control: socket.socket) -> None:

@@ -29,6 +29,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = c_void_p
 _libc.mmap.argtypes = [c_void_p, c_size_t, c_int, c_int, c_int, c_long]
 _libc.munmap.argtypes = [c_void_p, c_size_t]
+_libc.madvise.argtypes = [c_void_p, c_size_t, c_int]
+_MADV_COLLAPSE = 25  # Linux 6.1
 
 
 def map_shared(descriptor: int, size: int, protection: int, address: int | None = None) -> int:
@@ -38,6 +40,11 @@ def map_shared(descriptor: int, size: int, protection: int, address: int | None 
 
 def unmap(address: int, size: int) -> None:
     _libc.munmap(address, size)
+
+
+def collapse(address: int, size: int) -> bool:
+    """Have the kernel put what is mapped there into large pages; whether it did."""
+    return bool(_libc.madvise(address, size, _MADV_COLLAPSE) == 0)
 
 
 class Region:

@@ -5,7 +5,6 @@ Knows nothing of what the file holds. Imports no torch, so that the controller c
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import mmap
@@ -14,14 +13,10 @@ from functools import cache
 from pathlib import Path
 
 from cloister.errors import SetupError
-from cloister.link.region import NOTHING, UNUSED, map_shared, mapped, unmap
+from cloister.link.region import NOTHING, UNUSED, collapse, map_shared, mapped, unmap
 
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 _NOEXEC_SEAL = 0x0008  # MFD_NOEXEC_SEAL, Linux 6.3
-_MADV_COLLAPSE = 25  # Linux 6.1
-
-_madvise = ctypes.CDLL(None).madvise
-_madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def create_memory_file(name: str) -> int:
@@ -103,6 +98,6 @@ def gather_into_large_pages(fd: int, size: int) -> bool:
     mapping = ReadOnlyMapping(fd, size)
     try:
         whole = size // large_page() * large_page()
-        return whole > 0 and _madvise(mapping.address, whole, _MADV_COLLAPSE) == 0
+        return whole > 0 and collapse(mapping.address, whole)
     finally:
         mapping.close()

@@ -13,6 +13,7 @@ from cloister.errors import SetupError
 @pytest.fixture
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CLOISTER_CACHE", str(tmp_path))
+    library.open_library.cache_clear()
     return tmp_path
 
 
