@@ -97,7 +97,7 @@ def test_what_does_not_open_is_refused_without_a_word_of_it(room: Room, what: st
         ("messages", [{"role": "user", "content": "a"}, {"role": SECRET, "content": "a"}],
          "messages[1]: A message's role must be 'system', 'developer', 'user' or 'assistant'."),
         ("messages", [{"role": "user", "content": [{"type": "image_url"}]}],
-         "messages[0]: Input should be a valid string."),  # a union tells its first branch first, as at the gateway
+         "messages[0]: Only content parts of type 'text' are supported, no images or sounds."),
         ("prompt", "", "prompt: A prompt must not be empty."),
         ("prompt", 7, "prompt: A prompt must be a string or a list of token ids."),
         ("prompt", [1, -1], "prompt: Token ids must be integers from 0 to 2147483647."),
