@@ -25,7 +25,7 @@ import pytest
 
 from cloister.config import DEVELOPMENT_KEY
 from cloister.models.source import ModelFolder
-from tests.served import Server, running_server
+from tests.served import Server, lives, running_server
 
 USERS = 12
 SPARES = 2
@@ -177,7 +177,7 @@ def sealed_of(server: Server) -> list[psutil.Process]:
     """The fork server's living children, the eldest first."""
     with suppress(psutil.Error):
         found = [one for forkserver in server.child("forkserver").children() for one in forkserver.children()]
-        return sorted((one for one in found if one.status() != psutil.STATUS_ZOMBIE), key=lambda one: one.create_time())
+        return sorted((one for one in found if lives(one)), key=lambda one: one.create_time())
     return []
 
 
@@ -276,4 +276,4 @@ async def test_random_kills_under_load(deeds: int, tmp_path: Path, short_folder:
 
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    return [one for one in processes if lives(one)]

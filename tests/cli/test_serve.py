@@ -15,7 +15,7 @@ from cloister.models.source import ModelFolder
 from cloister.process.sandbox.credentials import NOBODY
 from tests.cli.conftest import Run
 from tests.forkserver.model import save_model
-from tests.served import Server, running_server
+from tests.served import Server, lives, running_server
 
 SMALL = ("--kv-cache-mib", "64", "--vault-kv-mib", "64", "--spare-vaults", "1")
 SOFTWARE = ("--allow-software-tee",)
@@ -63,7 +63,7 @@ def healthy(url: str) -> bool:
 
 
 def running(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    return [one for one in processes if lives(one)]
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from cloister.messages.generation import SamplingParams, Stats
 from cloister.models.source import ModelFolder
 from tests.controller.node import ENGINE, RealNode, private
 from tests.forkserver.model import save_model
+from tests.served import lives
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -209,7 +210,7 @@ async def test_closing_ends_every_process_and_open_requests(tiny: ModelFolder) -
     assert len(processes) >= 3  # fork server, service, the session's vault, perhaps a spare one
     await node.controller.close()
     _, alive = psutil.wait_procs(processes, timeout=5)
-    assert not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
+    assert not [one for one in alive if lives(one)]
     with pytest.raises(ServiceUnavailable):
         while True:
             await anext(stream)

@@ -7,9 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
-from tests.served import Server
+from tests.served import Server, lives
 
 _ONE_OF_EACH = (
     "controller",
@@ -44,7 +42,7 @@ class Family:
         gateway, sealed_api_keeper, keeper = (server.child(role) for role in ("gateway", "sealed-api", "forkserver"))
         [sealed_api] = sealed_api_keeper.children()
         [forkserver] = keeper.children()
-        sealed = [one.pid for one in forkserver.children() if one.status() != psutil.STATUS_ZOMBIE]
+        sealed = [one.pid for one in forkserver.children() if lives(one)]
         [service] = [pid for pid in sealed if not _answers_a_link(pid)]
         vaults = tuple(pid for pid in sealed if pid != service)
         code = (gateway.ppid(), keeper.ppid())

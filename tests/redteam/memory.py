@@ -2,7 +2,7 @@
 
 Reading another process's memory (/proc/PID/mem) is root's right. Processes are stopped while they are searched, so that
 nothing moves from a place not yet searched to one that was. A page of the machine's memory that several processes share
-is searched once, in the first of them.
+is searched once, in the first of them; one that is as it was before the secret existed is not searched.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import signal
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +67,10 @@ class Search:
     """Looks through one process after the other."""
 
     secret: Secret
+    older: Collection[int] = ()
+    """Pages, by their hashes, as they were before there was this secret."""
+    seen: set[int] = field(default_factory=set)
+    """All pages of this search, by their hashes."""
     _searched: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(FRAMES, np.bool_))
 
     def look_into(self, pid: int) -> list[str]:
@@ -99,10 +103,21 @@ class Search:
                 for first, last in _runs(new, there):
                     with suppress(OSError):  # pages of the kernel's own
                         data = os.pread(memory.fileno(), (last - first) * PAGE, start + first * PAGE)
-                        for offset, written in _written(data):
+                        for offset, written in self._written(data):
                             place = start + first * PAGE + offset
                             pieces.append((place, name[0].strip() if name else "anonymous", written))
         return sorted(pieces)
+
+    def _written(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Stretches of pages that are neither old nor all zeros, as most of a reserved cache is. No needle begins or
+        ends with a zero, and what lies across a border was written on either side of it."""
+        pages = np.frombuffer(data[: len(data) // PAGE * PAGE], "<u8").reshape(-1, PAGE // 8).any(axis=1)
+        for number in np.flatnonzero(pages).tolist():
+            known = hash(data[number * PAGE : (number + 1) * PAGE])
+            self.seen.add(known)
+            pages[number] = known not in self.older
+        for first, last in _stretches(pages):
+            yield first * PAGE, data[first * PAGE : last * PAGE]
 
 
 def _runs(new: npt.NDArray[np.bool_], there: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
@@ -111,16 +126,12 @@ def _runs(new: npt.NDArray[np.bool_], there: npt.NDArray[np.bool_]) -> Iterator[
     wide[:-1] |= new[1:]
     wide[1:] |= new[:-1]
     wide &= there
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], wide.view(np.int8), [0]))))
+    return _stretches(wide)
+
+
+def _stretches(marked: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], marked.view(np.int8), [0]))))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
-
-
-def _written(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Stretches of pages that are not all zeros: most of a reserved cache is. No needle begins or ends with a zero."""
-    pages = np.frombuffer(data[: len(data) // PAGE * PAGE], "<u8").reshape(-1, PAGE // 8).any(axis=1)
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], pages.view(np.int8), [0]))))
-    for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-        yield first * PAGE, data[first * PAGE : last * PAGE]
 
 
 def _find_objects(pieces: list[tuple[int, str, bytes]], tokens: tuple[int, ...]) -> Iterator[str]:
@@ -129,6 +140,8 @@ def _find_objects(pieces: list[tuple[int, str, bytes]], tokens: tuple[int, ...])
     An int object is a reference count, a type, a size (1) and the value.
     """
     assert all(256 < token < 1 << 30 for token in tokens), "small ints are shared by all, large ones have two digits"
+    if not pieces:
+        return
     starts = [address for address, _, _ in pieces]
 
     def read(address: int, size: int) -> bytes:

@@ -51,6 +51,8 @@ class Node:
         self._begun = time.time() - 1
         self._tokenizer = Tokenizer(folder)
         self._model = folder.name
+        self._seen: set[int] = set()
+        self._older: frozenset[int] = frozenset()
 
     def secret(self) -> Secret:
         """Random letters whose tokens, those at either end left out, are the same in any sentence."""
@@ -58,6 +60,7 @@ class Node:
             text = "".join(secrets.choice(string.ascii_lowercase) for _ in range(32))
             tokens = tuple(self._tokenizer.encode(f" {text} "))[1:-2][:8]
             if len(tokens) == 8 and min(tokens) > 256:
+                self._older = frozenset(self._seen)
                 return Secret(text, tokens)
 
     def body(self, path: str, prompt: Any, **fields: Any) -> dict[str, Any]:
@@ -94,10 +97,11 @@ class Node:
         found: dict[str, list[str]] = {}
         family = self.family()
         with stopped(family.all):
-            search = Search(secret)
+            search = Search(secret, self._older)
             for pid in family.all:
                 found[family.name(pid)] = search.look_into(pid)
                 found[f"start of {family.name(pid)}"] = secret.found_in(told_at_start(pid))
+            self._seen |= search.seen
             for name, data in memory_files_of(family.controller).items():  # links: also those nobody maps
                 found[name] = secret.found_in(data)
             for path in (*Path("/dev/shm").rglob("*"), *self._written()):

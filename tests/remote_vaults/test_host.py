@@ -28,6 +28,7 @@ from tests.link.strangers import closes, strangers
 from tests.remote_vaults.conftest import ENGINE
 from tests.remote_vaults.host_process import HostProcess, Wiretap, running_host, runs
 from tests.remote_vaults.soak import soak
+from tests.served import lives
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
@@ -220,7 +221,7 @@ async def test_a_vault_host_that_dies_is_a_typed_error_and_leaves_nothing(
                 async for _ in stream:
                     pass
             _, alive = psutil.wait_procs(processes, timeout=120)
-            assert not [one for one in alive if one.status() != psutil.STATUS_ZOMBIE]
+            assert not [one for one in alive if lives(one)]
             assert len(await answer(node, opened(tiny, TEXT))) == 12
         finally:
             await node.close()

@@ -107,7 +107,7 @@ def test_the_likeliest_token_is_found_inside(threads: ThreadParties, model: Tiny
     assert expected[first] > expected.max() - 0.2
 
 
-@pytest.mark.parametrize("selection", ["each", "ahead"])
+@pytest.mark.parametrize("selection", ["ahead", pytest.param("each", marks=pytest.mark.release)])
 def test_selection_on_shares_reads_what_its_twin_reads(
     threads: ThreadParties, model: TinyModel, selection: Literal["each", "ahead"]
 ) -> None:

@@ -93,7 +93,7 @@ async def recovered(local: LocalParties, expected: list[int]) -> None:
     await local.model.close()
 
 
-@pytest.mark.parametrize("rank", [0, 2], ids=["leader", "follower"])
+@pytest.mark.parametrize("rank", [0, pytest.param(2, marks=pytest.mark.release)], ids=["leader", "follower"])
 async def test_a_killed_party_ends_the_generation_and_is_back(
     local: LocalParties, expected: list[int], rank: int
 ) -> None:
@@ -104,7 +104,7 @@ async def test_a_killed_party_ends_the_generation_and_is_back(
     await recovered(local, expected)
 
 
-@pytest.mark.parametrize("child", ["engine", "tunnel"])
+@pytest.mark.parametrize("child", [pytest.param("engine", marks=pytest.mark.release), "tunnel"])
 async def test_an_engine_or_tunnel_killed_ends_the_generation_at_all(
     local: LocalParties, expected: list[int], child: str
 ) -> None:
