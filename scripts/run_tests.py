@@ -1,9 +1,10 @@
-"""Run the checks and the tests, three groups at a time: `make test`, `make test-all` and `make check`.
+"""Run the checks and the tests, two groups at a time: `make test`, `make test-all` and `make check`.
 
 A group is a plain pytest process over one or more folders of tests/. Sandboxes are forked from a process with a lone
 thread and SPU brings threads: tests on shares therefore have groups of their own, and pytest-xdist cannot be used.
-Tests wait for processes for a sixth of their time, so three groups at once keep two cores busy. Each group writes to a
-log of its own in artifacts/tests; the whole log of a group that failed is shown.
+Two groups at once keep two cores busy; a third would save a tenth of the time, and tests that wait for something would
+fail for want of a core. Each group writes to a log of its own in artifacts/tests; the whole log of a group that failed
+is shown.
 
 Arguments other than --release and --check go to one plain pytest and then to one on shares: run_tests.py -k scheduler
 """
@@ -23,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
 LOGS = ROOT / "artifacts" / "tests"
-AT_ONCE = 3
+AT_ONCE = 2
 PYTHON = sys.executable
 NONE_SELECTED = 5
 """pytest's exit status where no test was selected."""

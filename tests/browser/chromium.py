@@ -26,6 +26,10 @@ FLAGS = (
 )
 
 
+PATIENCE_MS = 120_000
+"""The machine may be busy with other tests."""
+
+
 @contextmanager
 def launched_chromium() -> Iterator[Browser]:
     sync_api = pytest.importorskip("playwright.sync_api", reason="the package playwright is missing: make setup")
@@ -52,6 +56,7 @@ def opened_page(browser: Browser, url: str, *, width: int = 1280, height: int = 
 
     try:
         page = context.new_page()
+        page.set_default_timeout(PATIENCE_MS)
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.on("console", note)
         page.on("request", lambda request: requested.append(request.url))

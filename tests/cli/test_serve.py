@@ -102,7 +102,7 @@ def test_a_killed_gateway_comes_back_at_the_same_address(server: Server) -> None
     url = server.url()
     gateway = server.child("gateway")
     gateway.kill()
-    eventually(lambda: not gateway.is_running() or gateway.status() == psutil.STATUS_ZOMBIE)
+    eventually(lambda: not lives(gateway))
     eventually(lambda: healthy(url))
     assert ask(url).status_code == 200
     assert server.url() == url
