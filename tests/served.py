@@ -14,6 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from cloister.process.sandbox.credentials import NOBODY
+
 
 class Command:
     """A running `python -m cloister …` in a session of its own; what it says goes to a file."""
@@ -67,6 +69,14 @@ def is_a(process: psutil.Process, role: str) -> bool:
         return process.cmdline()[:1] == [f"cloister {role}"] and lives(process)
     except psutil.Error:
         return False
+
+
+def is_confined(process: psutil.Process) -> bool:
+    """Whether it gave up what a process that serves the network does not need (process/sandbox/confinement.py)."""
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    status = dict(line.split(":\t", 1) for line in lines)
+    as_nobody = os.geteuid() != 0 or process.uids().real == NOBODY
+    return as_nobody and (status["Seccomp"], status["NoNewPrivs"], int(status["CapEff"], 16)) == ("2", "1", 0)
 
 
 def lives(process: psutil.Process) -> bool:

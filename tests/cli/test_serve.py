@@ -12,10 +12,9 @@ import pytest
 from cloister.config import DEVELOPMENT_KEY
 from cloister.keys import key_line
 from cloister.models.source import ModelFolder
-from cloister.process.sandbox.credentials import NOBODY
 from tests.cli.conftest import Run
 from tests.forkserver.model import save_model
-from tests.served import Server, lives, running_server
+from tests.served import Server, is_confined, lives, running_server
 
 SMALL = ("--kv-cache-mib", "64", "--vault-kv-mib", "64", "--spare-vaults", "1")
 SOFTWARE = ("--allow-software-tee",)
@@ -91,10 +90,7 @@ def test_its_processes_show_what_they_are_and_nothing_of_who_uses_them(server: S
     assert names == fronts | {"cl-template", "cl-keeper", "cl-forkserver", "cl-service", "cl-vault"}
     told = " ".join(word for one in processes for word in one.cmdline())
     assert "cloister vault" in told and "cloister service" in told and "a-session" not in told
-    gateway = server.child("gateway")
-    assert os.geteuid() != 0 or gateway.uids().real == NOBODY
-    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{gateway.pid}/status").read_text().splitlines())
-    assert (status["Seccomp"], status["NoNewPrivs"], int(status["CapEff"], 16)) == ("2", "1", 0)
+    assert is_confined(server.child("gateway"))
 
 
 @pytest.mark.slow
@@ -139,6 +135,17 @@ def test_keys_change_while_it_runs_and_ctrl_c_leaves_nothing_behind(
     said = server.said
     assert "ready in" in said and said.rstrip().endswith("Stopped.") and "starting it again" not in said
     assert "France" not in said and "Traceback" not in said and "Error" not in said
+
+
+@pytest.mark.slow
+def test_without_the_code_it_loaded_the_node_stops(tmp_path: Path, tiny: tuple[str, ...]) -> None:
+    """What would be started again would be read from the disk, under evidence of what was there before."""
+    with running_server(tmp_path / "log", *tiny) as server:
+        server.url()
+        children = server.children()
+        server.child("gateway").parent().kill()
+        assert server.process.wait(60) == 1 and "holds the node's code" in server.said
+        eventually(lambda: not running(children))
 
 
 @pytest.mark.slow

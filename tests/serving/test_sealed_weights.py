@@ -18,7 +18,7 @@ from cloister.errors import ServiceUnavailable
 from cloister.sealed_weights.file import seal_weights
 from cloister.transparency.note import SigningKey
 from tests.forkserver.model import save_model
-from tests.served import lives, running_server
+from tests.served import is_confined, lives, running_server
 
 KEY = os.urandom(32)
 PROVIDER = SigningKey.generate("provider.example/weights")
@@ -60,6 +60,7 @@ def test_ctrl_c_while_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with running_server(tmp_path / "log", *SMALL, *options) as server:
         url = server.wait_for(r"waiting for its key at (http://\S+)")
         children = server.children()
+        assert is_confined(server.child("key-waiting"))
         assert server.stop() == 0 and server.said.endswith("Stopped.\n")
         assert children and not any(lives(child) for child in children)
     with pytest.raises(httpx.ConnectError):

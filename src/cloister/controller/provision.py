@@ -108,7 +108,8 @@ class Delivery:
             hear=self._receive,
             on_end=self._ended,
         )
-        self._waiting.send(StartKeyWaiting(VERSION, self._settings.gateway.model_dump_json().encode()))
+        settings, degraded = self._settings.gateway, self._settings.controller.allow_degraded_sandbox
+        self._waiting.send(StartKeyWaiting(VERSION, settings.model_dump_json().encode(), degraded))
         return (await self._waiting.ready).url
 
     async def close(self) -> None:

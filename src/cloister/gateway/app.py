@@ -78,7 +78,7 @@ def create_app(
     keys: KeyRing | None = None,
 ) -> FastAPI:
     """The application of the HTTP edge: the API, the page and, where there is a carrier, the secure channel."""
-    app = create_api(backend, tokenizer, model, settings, created, keys or load_keys(settings))
+    app = create_api(backend, tokenizer, model, settings, created, load_keys(settings) if keys is None else keys)
     if carrier is not None:
         app.state.carrier = carrier
         app.include_router(sealed.router)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import signal
 import socket
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from cloister.messages.lifecycle import raised, start_failed
 from cloister.messages.sealed_weights import MAX_MESSAGE_BYTES, KeyTaken, OfferKey, StartKeyWaiting, ToKeyWaiting
 from cloister.process.endpoint import Endpoint
 from cloister.process.hardening import begin_child
+from cloister.process.sandbox.confinement import confine_or_refuse
 
 BODY_S = 10.0
 ANSWER_S = 60.0
@@ -51,7 +51,7 @@ class KeyClient:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Evidence | KeyTaken]] = {}
         # Without its controller a key-waiting process leads nowhere.
-        self._endpoint = Endpoint(controller, ToKeyWaiting, self._hear, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        self._endpoint = Endpoint(controller, ToKeyWaiting, self._hear, lambda: signal.raise_signal(signal.SIGTERM))
         self.send = self._endpoint.send
 
     async def ask(self, question: Callable[[int], msgspec.Struct]) -> Evidence | KeyTaken:
@@ -127,9 +127,15 @@ async def _body(request: Request) -> bytes:
 async def serve(controller: socket.socket) -> None:
     """Serve until SIGTERM, or until the controller hangs up."""
     client = KeyClient(controller)
-    settings = GatewaySettings.model_validate_json((await client.opened).settings)
+    start = await client.opened
+    settings = GatewaySettings.model_validate_json(start.settings)
+
+    def listens(url: str) -> None:
+        confine_or_refuse("process that waits for the key", allow_degraded=start.allow_degraded)
+        client.send(Listening(url))
+
     try:
-        await serve_http(create_key_waiting(client), settings, lambda url: client.send(Listening(url)))
+        await serve_http(create_key_waiting(client), settings, listens)
     except CloisterError as reason:
         client.send(start_failed(reason, "The server cannot wait for its key"))
 

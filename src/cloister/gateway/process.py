@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from cloister.config import GatewaySettings
-from cloister.errors import SandboxIncomplete, ServiceUnavailable
+from cloister.errors import ServiceUnavailable
 from cloister.gateway.app import create_app
 from cloister.gateway.client import GatewayClient
 from cloister.gateway.sealed import SealedFirst
@@ -16,7 +16,7 @@ from cloister.keys import KeyRing
 from cloister.messages.frontend import Listening
 from cloister.messages.lifecycle import start_failed
 from cloister.models.source import open_folder
-from cloister.process.sandbox.confinement import confine
+from cloister.process.sandbox.confinement import confine_or_refuse
 from cloister.prompts.tokenizer import Tokenizer
 
 
@@ -36,11 +36,7 @@ async def serve(controller: socket.socket) -> None:
 
         def listens(url: str) -> None:
             """Nothing of a user has come yet."""
-            if (missing := confine()) and not start.allow_degraded:
-                raise SandboxIncomplete(
-                    f"The gateway cannot be confined here: {', '.join(missing)}.",
-                    hint="Enable these, or accept a weaker sandbox with --allow-degraded-sandbox.",
-                )
+            confine_or_refuse("gateway", allow_degraded=start.allow_degraded)
             client.send(Listening(url))
 
         await serve_http(SealedFirst(app), settings, listens)

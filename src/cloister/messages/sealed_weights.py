@@ -19,6 +19,7 @@ class StartKeyWaiting(Struct, frozen=True, tag="start_key_waiting", forbid_unkno
 
     version: int
     settings: Annotated[bytes, Meta(max_length=65536)]
+    allow_degraded: bool = False
 
 
 class OfferKey(OfRequest, frozen=True, tag="offer_key"):

@@ -1,4 +1,5 @@
-"""What a process that must speak to the network gives up: the gateway, once it listens and has read what it needs.
+"""What a process that must speak to the network gives up: the gateway, and who waits for a key in its place, once it
+listens and has read what it needs.
 
 It cannot have an empty root or a network of its own. But root becomes nobody, and no capability is kept; it opens and
 executes no file, its own code included; it starts no process, opens no connection and signals nobody. Acting as it, one
@@ -9,11 +10,21 @@ from __future__ import annotations
 
 import os
 
+from cloister.errors import SandboxIncomplete
 from cloister.process.hardening import die_with_parent, forbid_core_dumps
 from cloister.process.sandbox import kernel, landlock, seccomp
 from cloister.process.sandbox.credentials import become_nobody, drop_capabilities, holds_capability
 from cloister.process.sandbox.kernel import prctl
 from cloister.process.sandbox.layers import Layer
+
+
+def confine_or_refuse(who: str, *, allow_degraded: bool) -> None:
+    """Give all this up; SandboxIncomplete where the kernel lets some of it stay and that was not allowed."""
+    if (missing := confine()) and not allow_degraded:
+        raise SandboxIncomplete(
+            f"The {who} cannot be confined here: {', '.join(missing)}.",
+            hint="Enable these, or accept a weaker sandbox with --allow-degraded-sandbox.",
+        )
 
 
 def confine() -> tuple[str, ...]:
