@@ -101,7 +101,6 @@ def _live(module: ModuleType, descriptors: list[int], numbers: tuple[int, ...], 
     status = 1
     try:
         moved = [fcntl(each, F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY) for each in descriptors]
-        close_all_but({0, 1, 2, *moved})
         for each, number in zip(moved[1:], numbers, strict=True):
             os.dup2(each, number, inheritable=False)
         control = begin_forked(module.ROLE, os.dup(moved[0]), parent)
