@@ -18,7 +18,10 @@ from cloister.config import EngineSettings
 from cloister.controller import weights
 from cloister.controller.weights import seal_weights
 from cloister.errors import ModelNotFound, SetupError
+from cloister.messages.lifecycle import WeightsPacked
+from cloister.models.memory_file import ReadOnlyMapping, large_page
 from cloister.models.source import ModelFolder
+from tests.large_pages import in_large_pages, skip_unless_the_kernel_gives_large_pages
 
 CHILDREN = 4
 MAPPERS = Path(__file__).parents[1] / "models" / "many_mappers.py"
@@ -50,6 +53,14 @@ def test_the_weights_can_be_read_and_not_changed(sealed: int) -> None:
     assert os.pread(sealed, 4096, 0) == before
 
 
+def test_they_lie_in_large_pages(sealed: int) -> None:
+    skip_unless_the_kernel_gives_large_pages()
+    size = os.fstat(sealed).st_size
+    mapping = ReadOnlyMapping(sealed, size)
+    assert in_large_pages(mapping, size) == size // large_page() * large_page()
+    mapping.close()
+
+
 def test_many_processes_share_one_copy(sealed: int, short_folder: ModelFolder) -> None:
     command = [sys.executable, str(MAPPERS), str(sealed), str(short_folder.path), str(CHILDREN)]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
@@ -71,6 +82,29 @@ async def test_what_stops_the_packer_is_told(tmp_path: Path, short_folder: Model
     with pytest.raises(SetupError, match="int8"):
         await seal_weights(short_folder, EngineSettings(weights="int8", dtype="fp32"))
     assert os.listdir("/proc/self/fd") == descriptors
+
+
+@pytest.mark.parametrize("missing", [1, -1])
+async def test_a_file_of_another_length_than_the_packer_says_is_not_given_out(
+    short_folder: ModelFolder, monkeypatch: pytest.MonkeyPatch, missing: int
+) -> None:
+    class Packer:
+        """Says that it wrote more, or less, than there is."""
+
+        def __init__(self, *_: object, **__: object) -> None:
+            self.ready = asyncio.get_running_loop().create_future()
+
+        def send(self, start: object, descriptors: tuple[int]) -> None:
+            os.ftruncate(descriptors[0], 4096)
+            self.ready.set_result(WeightsPacked(4096 + missing))
+
+        def kill(self) -> None: ...
+
+        async def ends(self) -> None: ...
+
+    monkeypatch.setattr(weights, "ModuleHandle", Packer)
+    with pytest.raises(SetupError, match="packs the weights ended"):
+        await seal_weights(short_folder, EngineSettings())
 
 
 @pytest.mark.parametrize("module", ["this", "no_such_module"])

@@ -19,6 +19,7 @@ from cloister.models.memory_file import (
     reopen_read_only,
     seal,
 )
+from tests.large_pages import in_large_pages, skip_unless_the_kernel_gives_large_pages
 
 CONTENT = b"weights " * 1024
 
@@ -90,20 +91,17 @@ def test_every_seal_counts(fd: int, tmp_path: Path) -> None:
 
 def test_content_in_large_pages_is_the_same_and_takes_few_faults() -> None:
     """A process that maps it afterwards sees the same bytes, and the kernel says that the pages are large."""
+    skip_unless_the_kernel_gives_large_pages()
     size = 2 * large_page() + mmap.PAGESIZE
     content = os.urandom(mmap.PAGESIZE) * (size // mmap.PAGESIZE)
     made = create_memory_file("large")
     os.write(made, content)
-    if not gather_into_large_pages(made, size):
-        pytest.skip("this kernel gives memory files no large pages")
+    assert gather_into_large_pages(made, size)
     seal(made)
     fd = reopen_read_only(made)
     os.close(made)
     mapping = ReadOnlyMapping(fd, size)
     os.close(fd)
     assert ctypes.string_at(mapping.address, size) == content
-    [place] = [
-        part for part in Path("/proc/self/smaps").read_text().split("VmFlags") if f"\n{mapping.address:x}-" in part
-    ]
-    assert f"ShmemPmdMapped: {2 * large_page() // 1024:8d} kB" in place
+    assert in_large_pages(mapping, size) == 2 * large_page()
     mapping.close()
