@@ -1,7 +1,10 @@
-"""What a sequence leaves in a runner's memory when its blocks are freed: nothing."""
+"""What a sequence leaves in memory when its blocks are freed: nothing. What an unused cache takes: nothing."""
 
 from __future__ import annotations
 
+import mmap
+
+import psutil
 import torch
 
 from cloister.compute.cpu.native import NativeKernels
@@ -33,3 +36,29 @@ def test_an_ended_sequence_leaves_neither_keys_nor_scratch() -> None:
             engine.step()
         engine.cancel(number)
         assert not held(kernels, cache)
+
+
+def test_a_cache_takes_memory_only_when_it_is_written() -> None:
+    """Its pages are the kernel's: an allocator that wipes what it frees would write to all it gives out."""
+    kernels = NativeKernels(torch.float32)
+    shape = random_decoder(CONFIGS["llama"], kernels).cache_shape
+    before = psutil.Process().memory_full_info().uss
+    cache = HostCache(shape, (1 << 28) // (2 * 4 * shape.layers * shape.kv_heads * shape.dim * 16), kernels.dtype)
+    assert cache._keys.data_ptr() % mmap.PAGESIZE == cache._values.data_ptr() % mmap.PAGESIZE == 0
+    assert psutil.Process().memory_full_info().uss - before < 1 << 24
+    assert not kernels._buffers
+
+
+def test_scratch_that_is_dropped_is_gone_and_comes_back() -> None:
+    kernels = NativeKernels(torch.float32)
+    decoder = random_decoder(CONFIGS["llama"], kernels)
+    engine = Engine(
+        ModelRunner(decoder, HostCache(decoder.cache_shape, 16, kernels.dtype)), EngineSettings(chunk_tokens=16)
+    )
+    engine.submit(Submit(1, "tenant", tuple(range(3, 43)), SamplingParams(max_tokens=3)))
+    engine.step()
+    assert kernels._buffers
+    kernels.drop_scratch()
+    assert not kernels._buffers and kernels._prepared is None
+    while engine.has_work:
+        engine.step()
