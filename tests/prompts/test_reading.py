@@ -306,8 +306,37 @@ def test_too_long_is_refused_before_it_is_tokenised(smollm: Tokenizer, monkeypat
         assert caught.value.param == param
 
 
+def test_of_a_text_that_is_far_too_long_only_the_beginning_is_tokenised(
+    smollm: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long tokens or short ones, one text or many messages."""
+    read: list[int] = []
+    encode = smollm.encode
+
+    def counted(text: str, add_special_tokens: bool = False) -> list[int]:
+        read.append(len(text))
+        return encode(text, add_special_tokens)
+
+    monkeypatch.setattr(smollm, "encode", counted)
+    reading = PromptReading(smollm, smollm.vocabulary, 100)
+    for text in ("a b c d ", "indistinguishable ", "7"):
+        whole = (text * 5000)[:5000]
+        messages = tuple(PromptMessage("user", whole[:100]) for _ in range(50))
+        for prompt in (TextPrompt(whole), ChatPrompt(messages)):
+            read.clear()
+            with pytest.raises(PromptTooLong):
+                reading.read(prompt)
+            assert 1000 <= sum(read) <= 7000
+
+
+def test_a_text_that_fits_is_read_however_many_characters_it_has(smollm: Tokenizer) -> None:
+    text = " " * 1500 + "word"
+    tokens = PromptReading(smollm, smollm.vocabulary, 100).read(TextPrompt(text)).tokens
+    assert len(tokens) <= 100 and tokens == tuple(smollm.encode(text, add_special_tokens=True))
+
+
 def test_tags_do_not_count_towards_the_length(smollm: Tokenizer) -> None:
-    text = f"a{OPENING}{CLOSING}" * 200 + "b" * 8
+    text = f"a{OPENING}{CLOSING}" * 60 + "b" * 8
     assert len(PromptReading(smollm, smollm.vocabulary, 8).read(TextPrompt(text, public=True)).tokens)
 
 

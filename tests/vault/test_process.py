@@ -5,12 +5,13 @@ from __future__ import annotations
 import socket
 import threading
 
+import msgspec
 import pytest
 
 from cloister.errors import ProtocolError
 from cloister.levels import VaultLevel
 from cloister.messages.frames import FrameReader, encode_frame
-from cloister.messages.generation import VERSION, Failed, SamplingParams, Tokens
+from cloister.messages.generation import VERSION, Also, Cancel, Failed, SamplingParams, Tokens
 from cloister.messages.prompts import ChatPrompt, PromptMessage, TextPrompt, TokenPrompt, write_prompt
 from cloister.messages.vault import (
     Confide,
@@ -25,6 +26,7 @@ from cloister.messages.vault import (
     WantCores,
 )
 from cloister.models.decoder import Decoder
+from cloister.vault import process
 from tests.vault.node import SETTINGS, Exposed, FakeAnswerer, Room, engine_answer, kinds
 
 WORDS = "The quick brown fox jumps over the lazy dog, and then it does so again and again until night falls. "
@@ -215,6 +217,35 @@ def test_cores_are_asked_for_once_and_given_back(room: Room):
         ["Prefilled", "CoresDone", "WantCores"],
         ["Prefilled", "CoresDone"],
     ]
+
+
+def test_a_long_prompt_is_read_in_its_turn_and_not_before(room: Room, monkeypatch: pytest.MonkeyPatch):
+    """Another's work goes first; what comes behind it, however short, is not read before it."""
+    monkeypatch.setattr(process, "READ_AT_ONCE", confide(1, WORDS).prompt_bytes)
+    long = confide(2, "z" * 2 * len(WORDS))
+    assert kinds(room.vault.hear([confide(1, WORDS[:20])])) == ["Understood", "WantCores"]
+    assert room.vault.hear([long, confide(3, WORDS[:10])]) == []
+    prefilled, done, wanted = room.vault.hear([LeaseCores(1)])
+    assert kinds([prefilled, done]) == ["Prefilled", "CoresDone"]
+    assert wanted == WantCores(-(-long.prompt_bytes // process.BYTES_LIKE_A_TOKEN), reading=True)
+    assert kinds(room.vault.hear([LeaseCores(1, 1)])) == ["Understood", "CoresDone", "WantCores"]
+    assert kinds(room.vault.hear([LeaseCores(1, 1)]))[:2] == ["Understood", "CoresDone"]
+    with pytest.raises(ProtocolError, match="under way"):
+        room.vault.hear([long])
+
+
+def test_an_unread_prompt_is_forgotten_with_the_last_who_wants_it(room: Room, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(process, "READ_AT_ONCE", 0)
+    both = msgspec.structs.replace(confide(1, WORDS), also=(Also(2, 5),))
+    assert kinds(room.vault.hear([both])) == ["WantCores"]
+    with pytest.raises(ProtocolError, match="under way"):
+        room.vault.hear([confide(2, WORDS)])
+    room.vault.hear([Cancel(1)])
+    understood, *_ = room.vault.hear([LeaseCores(1)])
+    assert isinstance(understood, Understood) and understood.request_id == 2
+    room.vault.hear([confide(3, WORDS), Cancel(3)])
+    assert not room.vault._unread and not room.vault._cancelled
+    assert kinds(room.vault.hear([LeaseCores(1, 10)]))[0] == "CoresDone"
 
 
 def test_cores_are_asked_for_in_the_size_of_the_work(llama: Decoder, answerer: FakeAnswerer):

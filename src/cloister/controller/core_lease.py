@@ -36,10 +36,11 @@ PIECE_TOKENS = 8
 
 @dataclass(frozen=True)
 class Wish:
-    """Work of so many tokens, for this tenant."""
+    """Work of so many tokens, for this tenant; whether it must be done in one piece."""
 
     tokens: int
     tenant: str
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,10 @@ class CoreLease:
         self._last = ""
         self._spent = 0
 
-    def want(self, vault: int, tokens: int, tenant: str = "") -> list[Command]:
+    def want(self, vault: int, tokens: int, tenant: str = "", *, whole: bool = False) -> list[Command]:
         if vault in self._tenants:
             raise ProtocolError("A vault asked for cores twice.")
-        self._waiting[vault] = Wish(tokens, tenant)
+        self._waiting[vault] = Wish(tokens, tenant, whole)
         self._tenants[vault] = tenant
         self._meter.arrive(tenant)
         return self._go_on()
@@ -135,7 +136,8 @@ class CoreLease:
             vault = min(self._waiting, key=self._turn)
             wish = self._waiting.pop(vault)
             most = max(size * cores // self._cores, LEAST_TOKENS)
-            tokens = wish.tokens if wish.tokens <= self._meter.uncut(wish.tenant) else min(wish.tokens, most)
+            uncut = wish.whole or wish.tokens <= self._meter.uncut(wish.tenant)
+            tokens = wish.tokens if uncut else min(wish.tokens, most)
             self._meter.charge(wish.tenant, inputs=PIECE_TOKENS + tokens)
             self._last = wish.tenant
             self._spent += PIECE_TOKENS + tokens
@@ -169,6 +171,7 @@ class LeaseKeeper:
         self._lease = CoreLease(cores, self._size)
         self._tenants: dict[int, str] = {}
         self._given: dict[int, tuple[Grant, float]] = {}
+        self._reading: set[int] = set()
         self._vaults: dict[int, Computes] = {}
         self._service: Computes | None = None
         self._vault_deadline_s = vault_deadline_s
@@ -176,9 +179,12 @@ class LeaseKeeper:
         self._vault_timers: dict[int, asyncio.TimerHandle] = {}
         self._service_timer: asyncio.TimerHandle | None = None
 
-    def want(self, number: int, vault: Computes, tokens: int, tenant: str) -> None:
+    def want(self, number: int, vault: Computes, tokens: int, tenant: str, *, reading: bool = False) -> None:
+        """`reading`: the work computes nothing of the model's, so nothing is learned from how long it takes."""
+        commands = self._lease.want(number, tokens, tenant, whole=reading)
         self._vaults[number] = vault
-        commands = self._lease.want(number, tokens, tenant)
+        if reading:
+            self._reading.add(number)
         self._tenants[number] = tenant
         self._company.arrive(tenant)
         self._obey(commands)
@@ -186,7 +192,8 @@ class LeaseKeeper:
     def done(self, number: int) -> None:
         commands = self._lease.done(number)
         grant, begun = self._given[number]
-        self._pace.note(grant.tokens, (asyncio.get_running_loop().time() - begun) * grant.cores / self._cores)
+        if number not in self._reading:
+            self._pace.note(grant.tokens, (asyncio.get_running_loop().time() - begun) * grant.cores / self._cores)
         self._leave(number)
         self._obey(commands)
 
@@ -198,6 +205,7 @@ class LeaseKeeper:
     def _leave(self, number: int) -> None:
         _stop(self._vault_timers.pop(number, None))
         self._given.pop(number, None)
+        self._reading.discard(number)
         if (tenant := self._tenants.pop(number, None)) is not None:
             self._company.leave(tenant)
 

@@ -287,7 +287,8 @@ class Relay:
         match message:
             case WantCores():
                 session = self.sessions.of_vault(vault)
-                self.core_lease.want(vault.number, vault, message.tokens, session.key.owner if session else "")
+                owner = session.key.owner if session else ""
+                self.core_lease.want(vault.number, vault, message.tokens, owner, reading=message.reading)
             case CoresDone():
                 self.core_lease.done(vault.number)
             case LinkBroken():

@@ -39,6 +39,15 @@ class Confide(OfRequest, frozen=True, tag="confide"):
     params: SamplingParams
     also: Annotated[tuple[Also, ...], Meta(max_length=MAX_ALSO)] = ()
 
+    @property
+    def request_ids(self) -> tuple[int, ...]:
+        return self.request_id, *(each.request_id for each in self.also)
+
+    @property
+    def prompt_bytes(self) -> int:
+        """Unread, and where it came sealed with its seal."""
+        return len(self.prompt.data if isinstance(self.prompt, LockedPrompt) else self.prompt)
+
 
 class Release(OfRequest, frozen=True, tag="release"):
     """Controller → vault: the service asks nothing more for this request; its slot is free, its KV may be reused."""
@@ -65,9 +74,11 @@ class Understood(OfRequest, frozen=True, tag="understood"):
 
 
 class WantCores(Struct, frozen=True, tag="want_cores", forbid_unknown_fields=True):
-    """Vault → controller: I have work for some cores: so many tokens."""
+    """Vault → controller: I have work for some cores: so many tokens, or a long prompt to read, which takes as long as
+    so many and is done in one piece."""
 
     tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)]
+    reading: bool = False
 
 
 class CoresDone(Struct, frozen=True, tag="cores_done", forbid_unknown_fields=True):

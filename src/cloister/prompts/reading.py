@@ -27,6 +27,9 @@ _ROLES = {"developer": "system"}
 
 OPENING, CLOSING = "<confidential>", "</confidential>"
 
+_SURELY_READ = 10
+"""Characters for each token of the context: so much of a text is read, whatever it is."""
+
 _TAG = re.compile(f"{re.escape(OPENING)}|{re.escape(CLOSING)}")
 _HINT = f"In a public text, write {OPENING} before and {CLOSING} after each private part, without nesting."
 
@@ -149,7 +152,7 @@ class PromptReading:
 
     def _chat(self, turns: Sequence[PromptMessage]) -> ReadPrompt:
         contents = [Marked.of(turn.content, public=turn.public, param="messages") for turn in turns]
-        self._check_length(sum(len(content.text) for content in contents), "messages")
+        self._check_length([content.text for content in contents], "messages")
         roles = [_ROLES.get(turn.role, turn.role) for turn in turns]
         messages = _messages(roles, [content.text for content in contents])
         try:
@@ -171,7 +174,7 @@ class PromptReading:
     def _text(self, prompt: TextPrompt) -> ReadPrompt:
         """A raw text begins with the model's begin-of-text token, if it has one, as its training texts did."""
         content = Marked.of(prompt.text, public=prompt.public, param="prompt")
-        self._check_length(len(content.text), "prompt")
+        self._check_length([content.text], "prompt")
         tokens = self._tokenizer.encode(content.text, add_special_tokens=True)
         if not prompt.public:
             return self._checked(tokens, (), "prompt")
@@ -180,9 +183,16 @@ class PromptReading:
         before = content.text[: content.first_private]
         return self._checked(tokens, self._tokenizer.encode(before, add_special_tokens=True), "prompt")
 
-    def _check_length(self, characters: int, param: str) -> None:
-        """Refuse what cannot fit, however it is tokenised, before seconds are spent on tokenising it."""
-        least = -(-characters // self._longest_token)
+    def _check_length(self, texts: Sequence[str], param: str) -> None:
+        """Refuse what cannot fit before seconds are spent on tokenising it, outside all turns for the cores: what has
+        too many characters however they are tokenised, and what begins with far too many tokens already. How a text
+        goes on can change the last few tokens of its beginning, never an eighth of them."""
+        least = -(-sum(map(len, texts)) // self._longest_token)
+        whole = "\n".join(texts)
+        tried = _SURELY_READ * self._context
+        while least <= self._context and tried < len(whole):
+            least = max(least, len(self._tokenizer.encode(whole[:tried])) * 7 // 8)
+            tried *= 2
         if least > self._context:
             raise PromptTooLong(
                 f"This model's context holds {self._context} tokens; the prompt has {least} or more.",

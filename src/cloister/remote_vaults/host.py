@@ -105,7 +105,7 @@ class Connection:
                     self._channel.send(UseVault(), (*self._link.service_descriptors, control.fileno()))
             case WantCores() if self._vault is not None:
                 # Whose vault it is, is not told here: each is a tenant of its own.
-                self._core_lease.want(self.number, self, message.tokens, str(self.number))
+                self._core_lease.want(self.number, self, message.tokens, str(self.number), reading=message.reading)
             case CoresDone() if self._vault is not None:
                 self._core_lease.done(self.number)
             case _:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -42,6 +43,13 @@ from cloister.vault.partitioned import Partitioned
 from cloister.vault.reading import Reader
 
 RECEIVE_BYTES = 1 << 20
+
+READ_AT_ONCE = 4096
+"""Bytes of a prompt that is read when it comes. To read a longer one takes its turn: a tenant that sends many would
+have the cores outside all turns."""
+
+BYTES_LIKE_A_TOKEN = 1024
+"""Of a prompt: to read so many takes about as long as to compute a token."""
 
 
 def prepare(
@@ -105,7 +113,10 @@ class Vault:
         self.memory = SessionMemory()
         self._isolated = Isolated(runner, settings, self.memory)
         self._partitioned = Partitioned(runner, settings, self.memory, answerer)
-        self._wants_cores = False
+        self._wanted: WantCores | None = None
+        self._unread: deque[Confide] = deque()
+        self._cancelled: set[int] = set()
+        """Of those that are not read yet."""
 
     @property
     def descriptors(self) -> set[int]:
@@ -139,32 +150,61 @@ class Vault:
         match message:
             case Confide():
                 return self._take(message)
+            case Cancel(request_id=request_id) if self._leave_unread(request_id):
+                return []
             case Cancel(request_id=request_id) | Release(request_id=request_id):
                 self._partitioned.drop(request_id)
                 self._isolated.drop(request_id)
                 return []
             case LeaseCores(cores=cores, tokens=tokens):
-                if not self._wants_cores:
+                if self._wanted is None:
                     raise ProtocolError("Cores were given to a vault that did not ask for them.")
-                self._wants_cores = False
+                reading, self._wanted = self._wanted.reading, None
+                if reading:
+                    return [*self._read_next(), CoresDone()]
                 self._kernels.use_cores(cores)
                 return [*self._work(tokens), CoresDone()]
             case Verify():
                 raise ProtocolError("This vault verifies no tokens.")
 
     def _take(self, confided: Confide) -> list[msgspec.Struct]:
-        """Read the prompt once, and queue it for each answer that is wanted."""
-        request_ids = (confided.request_id, *(each.request_id for each in confided.also))
-        if any(one in self._partitioned or one in self._isolated for one in request_ids):
+        """Read the prompt now if it is short; otherwise it waits for its turn."""
+        unread = {one for waiting in self._unread for one in waiting.request_ids}
+        if any(one in self._partitioned or one in self._isolated or one in unread for one in confided.request_ids):
             raise ProtocolError("A request of this id is under way.")
+        if confided.prompt_bytes <= READ_AT_ONCE and not self._unread:
+            return self._read(confided)
+        self._unread.append(confided)
+        return []
+
+    def _read_next(self) -> list[msgspec.Struct]:
+        """The prompt that has waited longest, if anyone still wants an answer to it."""
+        return self._read(self._unread.popleft()) if self._unread else []
+
+    def _read(self, confided: Confide) -> list[msgspec.Struct]:
+        """Read the prompt once, and queue it for each answer that is wanted."""
+        wanted = set(confided.request_ids) - self._cancelled
+        self._cancelled -= set(confided.request_ids)
         try:
             requests = self._reader.read(confided)
         except MemoryError:
             raise
         except Exception as error:
-            return [failed(request_id, error) for request_id in request_ids]
+            return [failed(request_id, error) for request_id in confided.request_ids if request_id in wanted]
         alone = LEVELS[confided.level].decodes is Decodes.VAULT
-        return [self._queue(self._isolated if alone else self._partitioned, request) for request in requests]
+        generator = self._isolated if alone else self._partitioned
+        return [self._queue(generator, request) for request in requests if request.request_id in wanted]
+
+    def _leave_unread(self, request_id: int) -> bool:
+        """Whether the request's prompt is not read yet; with the last request that wants it, it is forgotten."""
+        for confided in self._unread:
+            if request_id in confided.request_ids:
+                self._cancelled.add(request_id)
+                if self._cancelled.issuperset(confided.request_ids):
+                    self._cancelled -= set(confided.request_ids)
+                    self._unread.remove(confided)
+                return True
+        return False
 
     def _queue(self, generator: Isolated | Partitioned, request: Submit) -> Understood | Failed:
         try:
@@ -176,11 +216,13 @@ class Vault:
         return Understood(request.request_id, len(request.prompt))
 
     def _ask_for_cores(self) -> list[msgspec.Struct]:
-        tokens = self._partitioned.next_tokens or self._isolated.next_tokens
-        if self._wants_cores or not tokens:
+        if self._wanted is not None:
             return []
-        self._wants_cores = True
-        return [WantCores(tokens)]
+        if self._unread:
+            self._wanted = WantCores(-(-self._unread[0].prompt_bytes // BYTES_LIKE_A_TOKEN), reading=True)
+        elif tokens := self._partitioned.next_tokens or self._isolated.next_tokens:
+            self._wanted = WantCores(tokens)
+        return [] if self._wanted is None else [self._wanted]
 
     def _work(self, most: int) -> list[msgspec.Struct]:
         """One piece: a chunk of a prompt, or a step of the answers generated here; no more tokens than allowed."""
