@@ -1,5 +1,7 @@
 from cloister.fairness import CREDIT, ServiceMeter
 
+MOST = 8
+
 
 def test_outputs_weigh_twice_inputs():
     meter = ServiceMeter()
@@ -66,3 +68,33 @@ def test_most_served():
     for tenant, inputs in (("a", 101), ("b", 505), ("c", 303)):
         meter.charge(tenant, inputs=inputs)
     assert meter.most_served(["a", "b", "c"]) == "b"
+
+
+def test_what_a_tenant_had_elsewhere_counts_here():
+    service, vaults = ServiceMeter(), ServiceMeter()
+    for meter in (service, vaults):
+        meter.arrive("busy")
+    service.arrive("modest")
+    vaults.charge("busy", inputs=500)
+    service.charge("modest", inputs=100)
+    service.hear(vaults.told(MOST))
+    assert service.served("busy") == 500 > service.served("modest")
+    vaults.hear(service.told(MOST))
+    assert vaults.served("busy") == 500, "its own charge does not come back to it"
+    assert vaults.served("modest") == 0, "who was never here begins where others are"
+    assert vaults.told(MOST) == service.told(MOST) == {}
+
+
+def test_a_meter_tells_of_so_many_tenants_at_most_and_keeps_few():
+    meter = ServiceMeter()
+    for number in range(2 * MOST):
+        meter.arrive(str(number))
+        meter.charge(str(number), inputs=number + 1)
+    assert min(meter.told(MOST).values()) == MOST + 1
+    for number in range(2 * MOST):
+        meter.charge(str(number), inputs=2**31)
+    assert set(meter.told(MOST).values()) == {2**31 - 1}
+    for number in range(5000):
+        meter.arrive(str(number))
+        meter.charge(str(number), inputs=1)
+    assert len(meter.told(5000)) == 1024

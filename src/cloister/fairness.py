@@ -5,7 +5,8 @@ Tenants are opaque strings and service is a number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 INPUT_WEIGHT = 1
 OUTPUT_WEIGHT = 2
@@ -14,6 +15,8 @@ CREDIT = 64
 """A short prompt's worth. A tenant that comes has had less than any other here by at most this, and so much of what it
 brings is not cut up."""
 
+_MOST = 2**31 - 1
+_MOST_UNTOLD = 1024
 _IDLE_REMEMBERED = 64
 
 
@@ -21,12 +24,15 @@ class ServiceMeter:
     """Weighted tokens served per tenant, comparable among the tenants that have requests here.
 
     The virtual token counter of "Fairness in Serving Large Language Models" (Sheng et al., OSDI 2024, section 4).
+    The service and the vaults have a meter each, and each is told what a tenant had at the other (`told`, `hear`): else
+    a tenant that keeps both busy would have two shares.
     """
 
     def __init__(self) -> None:
         self._served: dict[str, int] = {}
         self._live: dict[str, int] = {}
         self._uncut: dict[str, int] = {}
+        self._untold: Counter[str] = Counter()
 
     @property
     def active(self) -> int:
@@ -57,8 +63,23 @@ class ServiceMeter:
             self._forget()
 
     def charge(self, tenant: str, *, inputs: int = 0, outputs: int = 0) -> None:
-        self._served[tenant] += INPUT_WEIGHT * inputs + OUTPUT_WEIGHT * outputs
+        service = INPUT_WEIGHT * inputs + OUTPUT_WEIGHT * outputs
+        self._served[tenant] += service
+        if tenant in self._untold or len(self._untold) < _MOST_UNTOLD:
+            self._untold[tenant] += service
         self._uncut[tenant] = max(self._uncut[tenant] - inputs, 0)
+
+    def told(self, most: int) -> dict[str, int]:
+        """What each tenant has had since this was last asked; of more than `most`, those that had most."""
+        told = {tenant: min(service, _MOST) for tenant, service in self._untold.most_common(most) if tenant}
+        self._untold.clear()
+        return told
+
+    def hear(self, elsewhere: Mapping[str, int]) -> None:
+        """What tenants have had at another meter. Those unknown here begin, when they come, where others are."""
+        for tenant, service in elsewhere.items():
+            if tenant in self._served:
+                self._served[tenant] += service
 
     def most_served(self, tenants: Iterable[str]) -> str:
         """The tenant that has had most; among equals the last by name, so that the choice is repeatable."""

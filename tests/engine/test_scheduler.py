@@ -178,6 +178,15 @@ def test_beside_another_tenant_every_step_is_short(paced, runner):
     assert max(rows_of_steps(paced, runner, 1)) <= SHORT, "who asks again soon finds steps short"
 
 
+@pytest.mark.parametrize(("elsewhere", "first"), [({}, 2), ({"b": 1000}, 1)])
+def test_what_a_tenant_had_from_vaults_counts_in_its_turns_here(runner, elsewhere, first):
+    engine = make_engine(runner, max_running=1)
+    for number, tenant in enumerate("ab", 1):
+        engine.submit(request(number, [number] * 4, tenant, max_tokens=1))
+    engine.meter.hear(elsewhere)
+    assert [message.request_id for message in engine.step()] == [first]
+
+
 def test_what_one_tenant_decodes_leaves_another_its_share_of_a_step(paced, runner):
     for number in range(40):
         paced.submit(request(number, [number % 32] * 4, "floods", max_tokens=500))

@@ -13,6 +13,7 @@ import pytest
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
 from cloister.errors import ProtocolError
+from cloister.fairness import INPUT_WEIGHT, OUTPUT_WEIGHT
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION, Accepted, AskStats, Cancel, Failed, Ready, Stats, Tokens
 from cloister.messages.lifecycle import StartFailed
@@ -134,10 +135,10 @@ def test_hanging_up_in_the_middle_of_an_answer_is_no_error(controller: Controlle
 def test_a_pause_without_work_is_granted_at_once_and_again_after_resuming(controller: Controller) -> None:
     for _ in range(3):
         controller.say(Pause())
-        assert controller.hear() == Paused()
+        assert isinstance(controller.hear(), Paused)
         controller.say(Resume())
     controller.say(Pause(), Cancel(7))
-    assert controller.hear() == Paused()
+    assert isinstance(controller.hear(), Paused)
 
 
 def test_paused_it_hears_and_computes_nothing(controller: Controller) -> None:
@@ -155,18 +156,21 @@ def test_paused_it_hears_and_computes_nothing(controller: Controller) -> None:
 
 def test_between_a_resume_and_the_next_pause_there_is_exactly_one_step_at_least(controller: Controller) -> None:
     controller.say(Pause())
-    assert controller.hear() == Paused()
+    assert isinstance(controller.hear(), Paused)
     controller.say(request(1, PROMPT, max_tokens=6))
     assert controller.hear() == Accepted(1)
     expected = alone(request(1, PROMPT, max_tokens=6)).tokens
+    charged = 0
     for token in expected:
-        controller.say(Resume(), Pause())  # both are there before the step can begin
-        message = controller.hear()
+        controller.say(Resume({"a": 5, "stranger": 5}), Pause())  # both are there before the step can begin
+        message, paused = controller.hear(), controller.hear()
         assert isinstance(message, Tokens) and message.tokens == (token,)
-        assert controller.hear() == Paused()
+        assert isinstance(paused, Paused)
+        charged += paused.charged["a"]
+    assert charged == len(PROMPT) * INPUT_WEIGHT + len(expected) * OUTPUT_WEIGHT
     assert controller.steps() == len(expected)
     controller.say(Resume(), Pause())  # no work is left, so no step is owed
-    assert controller.hear() == Paused() and controller.steps() == len(expected)
+    assert isinstance(controller.hear(), Paused) and controller.steps() == len(expected)
 
 
 def test_a_link_comes_with_two_descriptors_that_are_closed_once_mapped(controller: Controller) -> None:
@@ -186,7 +190,7 @@ def test_a_partition_is_served_and_lost_with_its_link(controller: Controller) ->
     controller.say(parted)
     assert said(controller.hear_until(is_last), 1) == without_first(alone(whole)).tokens
     controller.say(Pause())
-    assert controller.hear() == Paused()
+    assert isinstance(controller.hear(), Paused)
     lasting = msgspec.structs.replace(parted, params=msgspec.structs.replace(parted.params, max_tokens=200))
     controller.say(lasting, endless(2), Resume(), Pause())
     controller.hear_until(lambda message: isinstance(message, Paused))
@@ -247,7 +251,7 @@ def test_many_long_scores_at_once_do_not_end_it(controller: Controller, monkeypa
     """Together they are longer than a frame may be (here: than a small one)."""
     monkeypatch.setattr("cloister.messages.frames.MAX_FRAME_BYTES", 4096)
     controller.say(Pause())
-    assert controller.hear() == Paused()
+    assert isinstance(controller.hear(), Paused)
     for number in range(1, 9):
         controller.say(request(number, PROMPT * 8, max_tokens=0, prompt_logprobs=4))
     controller.say(Resume())

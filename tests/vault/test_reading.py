@@ -113,7 +113,7 @@ def test_refusals_are_the_gateways_own(room: Room, field: PromptField, given: An
     assert SECRET not in failed.message
 
 
-@pytest.mark.parametrize("given", [b"", b"{", b'"\xff"', b'["\\ud800"]', b"[" * 5000, SECRET.encode()])
+@pytest.mark.parametrize("given", [b"", b"{", b'"\xff"', b'["\\ud800"]', b"[" * 3000, SECRET.encode()])
 @pytest.mark.parametrize("field", ["messages", "prompt"])
 def test_what_is_no_json_is_refused_and_not_quoted(room: Room, field: PromptField, given: bytes) -> None:
     failed = room.confide(1, locked(field, given))

@@ -12,7 +12,7 @@ Answering links is light and needs no lease.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -20,7 +20,7 @@ import msgspec
 
 from cloister.errors import ProtocolError
 from cloister.fairness import ServiceMeter
-from cloister.messages.service import Pause, Resume
+from cloister.messages.service import MAX_CHARGES, Pause, Resume
 from cloister.messages.vault import LeaseCores
 from cloister.pace import LEAST_TOKENS, Company, Pace
 
@@ -32,6 +32,9 @@ SHORT_STEPS = 2
 
 PIECE_TOKENS = 8
 """What a piece of work weighs beside its tokens, for it reads all weights."""
+
+
+NOTHING: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True)
@@ -93,10 +96,11 @@ class CoreLease:
             self._meter.leave(tenant)
         return self._go_on()
 
-    def paused(self) -> list[Command]:
+    def paused(self, charged: Mapping[str, int] = NOTHING) -> list[Command]:
         if self.service != "pausing":
             raise ProtocolError("The service paused unasked.")
         self.service = "paused"
+        self._meter.hear(charged)
         return self._go_on()
 
     def service_up(self) -> list[Command]:
@@ -122,7 +126,7 @@ class CoreLease:
         if self.service == "paused" and not self.holders:
             self._spent = 0
             self.service = "computing"
-            return [Resume(), *self._go_on()]
+            return [Resume(self._meter.told(MAX_CHARGES)), *self._go_on()]
         return granted
 
     def _grants(self) -> list[Command]:
@@ -212,8 +216,8 @@ class LeaseKeeper:
     def _size(self) -> int:
         return self._pace.short if self._company.shared else self._pace.long
 
-    def paused(self) -> None:
-        commands = self._lease.paused()
+    def paused(self, charged: Mapping[str, int] = NOTHING) -> None:
+        commands = self._lease.paused(charged)
         _stop(self._service_timer)
         self._obey(commands)
 

@@ -251,8 +251,8 @@ class Relay:
 
     def from_service(self, message: msgspec.Struct) -> None:
         match message:
-            case Paused():
-                self.core_lease.paused()
+            case Paused(charged=charged):
+                self.core_lease.paused(charged)
             case Accepted() | Tokens() | Failed():
                 if (request := self.requests.get(message.request_id)) is not None:
                     said = in_own_words(message) if isinstance(message, Failed) else message

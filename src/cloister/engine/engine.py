@@ -29,6 +29,7 @@ from cloister.errors import (
     VaultLost,
     where_raised,
 )
+from cloister.fairness import ServiceMeter
 from cloister.messages.generation import Accepted, Failed, Phase, Stats, Submit, TokenLogprob, Tokens
 from cloister.messages.lifecycle import failed
 from cloister.pace import Pace
@@ -63,6 +64,11 @@ class Engine:
         allowed = min(settings.max_context or runner.max_context, runner.max_context)
         self.max_context = min(allowed, _most_positions(runner.num_blocks, runner.block_tokens))
         """Tokens of prompt and output together at most: what the model, the settings and the whole pool allow."""
+
+    @property
+    def meter(self) -> ServiceMeter:
+        """What turns go by; vaults have another, and each is told of the other."""
+        return self._scheduler.meter
 
     @property
     def has_work(self) -> bool:

@@ -115,7 +115,7 @@ class Scheduler:
         self._block_tokens = block_tokens
         self._prefix = prefix
         self._link_rows = link_rows
-        self._meter = ServiceMeter()
+        self.meter = ServiceMeter()
         self._step = 0
         self.waiting = WaitingRoom(settings.max_waiting, settings.max_waiting_per_tenant)
         self.running: dict[int, Sequence] = {}
@@ -124,7 +124,7 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence, or raise QueueFull."""
         self.waiting.enter(sequence)
-        self._meter.arrive(sequence.tenant)
+        self.meter.arrive(sequence.tenant)
         self._company.arrive(sequence.tenant)
 
     def remove(self, sequence: Sequence, *, keep_prefix: bool) -> None:
@@ -132,7 +132,7 @@ class Scheduler:
         if self.running.pop(sequence.request_id, None) is None:
             self.waiting.leave(sequence)
         self._vacate(sequence, keep_prefix=keep_prefix)
-        self._meter.leave(sequence.tenant)
+        self.meter.leave(sequence.tenant)
         self._company.leave(sequence.tenant)
         self.waiting.note_departure()
 
@@ -160,7 +160,7 @@ class Scheduler:
         """How many tokens the step may have, and how many of them may be of prompts."""
         if most is None and not self._company.shared:
             return self._most, self._pace.long
-        budget = min(self._most, max(self._pace.short, self._meter.active) if most is None else most)
+        budget = min(self._most, max(self._pace.short, self.meter.active) if most is None else most)
         return budget, budget
 
     def _turn_to_decode(self, budget: int) -> list[Sequence]:
@@ -175,9 +175,9 @@ class Scheduler:
         ready = within_links(ready, self._link_rows)
         if prefilling:
             others = len(prefilling - {s.tenant for s in ready})
-            budget -= max(budget // 4, budget * others // max(self._meter.active, 1)) or self._step % 2
+            budget -= max(budget // 4, budget * others // max(self.meter.active, 1)) or self._step % 2
         if len(ready) > budget:
-            ready.sort(key=lambda s: (self._meter.served(s.tenant), s.last_step, s.arrival))
+            ready.sort(key=lambda s: (self.meter.served(s.tenant), s.last_step, s.arrival))
             del ready[budget:]
         return ready
 
@@ -209,7 +209,7 @@ class Scheduler:
             turns = set(begun) | self.waiting.tenants if admitting else set(begun)
             if not turns:
                 break
-            tenant = min(turns, key=lambda t: (self._meter.served(t), self._next_of(t, begun).arrival))
+            tenant = min(turns, key=lambda t: (self.meter.served(t), self._next_of(t, begun).arrival))
             if tenant in begun:
                 sequence = begun[tenant].pop()
                 if not begun[tenant]:
@@ -220,7 +220,7 @@ class Scheduler:
                 # Wait for the least served even when others would fit: else small requests starve big ones.
                 admitting = False
                 continue
-            most = min(sequence.remaining, room) if sequence.remaining <= self._meter.uncut(tenant) else budget
+            most = min(sequence.remaining, room) if sequence.remaining <= self.meter.uncut(tenant) else budget
             chunk, wanted = self._chunk(sequence, links.fitting(sequence, most), forced_rows)
             if chunk:
                 plan.append(self._work(sequence, chunk, wanted))
@@ -258,7 +258,7 @@ class Scheduler:
         reached = min(end, sequence.prompt_length)
         inputs = max(0, reached - sequence.charged)
         sequence.charged += inputs
-        self._meter.charge(sequence.tenant, inputs=inputs, outputs=int(samples))
+        self.meter.charge(sequence.tenant, inputs=inputs, outputs=int(samples))
 
     def _admit(self, sequence: Sequence) -> bool:
         """Move a waiting sequence among the running with blocks for all its tokens, if there is room."""
@@ -281,15 +281,15 @@ class Scheduler:
 
     def _make_place(self) -> None:
         """Let the least served waiting tenant in where others, served more, hold more than an equal share."""
-        tenant = min(self.waiting.tenants, key=lambda t: (self._meter.served(t), self.waiting.head(t).arrival))
+        tenant = min(self.waiting.tenants, key=lambda t: (self.meter.served(t), self.waiting.head(t).arrival))
         need = _blocks_needed(self.waiting.head(tenant))
-        slot_share = max(1, self._max_running // self._meter.active)
-        block_share = self._pool.total // self._meter.active
+        slot_share = max(1, self._max_running // self.meter.active)
+        block_share = self._pool.total // self.meter.active
         held = self._running_by_tenant()
         mine = held.pop(tenant, [])
         if len(mine) >= slot_share or _blocks_of(mine) + need > block_share:
             return
-        served = self._meter.served
+        served = self.meter.served
         held = {other: sequences for other, sequences in held.items() if served(other) > served(tenant)}
         while held:
             no_slot = len(self.running) >= self._max_running
@@ -316,7 +316,7 @@ class Scheduler:
 
     def _youngest_of_most_served(self, sequences: Iterable[Sequence]) -> Sequence:
         candidates = list(sequences)
-        tenant = self._meter.most_served({s.tenant for s in candidates})
+        tenant = self.meter.most_served({s.tenant for s in candidates})
         return max((s for s in candidates if s.tenant == tenant), key=lambda s: s.arrival)
 
     def _preempt(self, sequence: Sequence) -> None:

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
-from cloister.messages.generation import Accepted, AskStats, Cancel, Failed, OfRequest, Ready, Stats, Submit, Tokens
+from cloister.messages.generation import (
+    Accepted,
+    AskStats,
+    Cancel,
+    Failed,
+    Name,
+    OfRequest,
+    Ready,
+    Stats,
+    Submit,
+    Tokens,
+)
 from cloister.messages.lifecycle import StartFailed
 
 LinkId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+MAX_CHARGES = 256
+Charges = Annotated[dict[Name, Annotated[int, Meta(ge=0, le=2**31 - 1)]], Meta(max_length=MAX_CHARGES)]
+"""What tenants have had since the last such message, as fairness.ServiceMeter counts."""
 
 
 class AttachLink(Struct, frozen=True, tag="attach_link", forbid_unknown_fields=True):
@@ -29,11 +43,15 @@ class Pause(Struct, frozen=True, tag="pause", forbid_unknown_fields=True):
 
 
 class Resume(Struct, frozen=True, tag="resume", forbid_unknown_fields=True):
-    """Controller → service: compute again, one step at least before the next Pause counts."""
+    """Controller → service: compute again, one step at least before the next Pause counts. Vaults `charged` this."""
+
+    charged: Charges = field(default_factory=dict)
 
 
 class Paused(Struct, frozen=True, tag="paused", forbid_unknown_fields=True):
-    """Service → controller: no step until Resume."""
+    """Service → controller: no step until Resume. The service `charged` this."""
+
+    charged: Charges = field(default_factory=dict)
 
 
 class AskView(OfRequest, frozen=True, tag="ask_view"):

@@ -18,7 +18,7 @@ from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.errors import ProtocolError
 from cloister.messages.frames import encode_frames
 from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Submit
-from cloister.messages.service import AttachLink, DetachLink, Pause, Paused, Resume, ToSealedService
+from cloister.messages.service import MAX_CHARGES, AttachLink, DetachLink, Pause, Paused, Resume, ToSealedService
 from cloister.models.decoder import Decoder
 from cloister.process.blocking import BlockingEndpoint
 
@@ -94,9 +94,10 @@ class Service:
                 if self._pausing or self._paused:
                     raise ProtocolError("The service was told to pause twice.")
                 self._pausing = True
-            case Resume():
+            case Resume(charged=charged):
                 if not self._paused:
                     raise ProtocolError("The service was told to go on, and had not paused.")
+                self._engine.meter.hear(charged)
                 self._paused, self._owes_step = False, True
 
     def _attach(self, link: int, question: int, answer: int) -> None:
@@ -115,4 +116,4 @@ class Service:
             self._owes_step = False
         if self._pausing:
             self._pausing, self._paused = False, True
-            self._replies.append(Paused())
+            self._replies.append(Paused(self._engine.meter.told(MAX_CHARGES)))
