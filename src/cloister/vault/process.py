@@ -44,7 +44,7 @@ from cloister.vault.reading import Reader
 
 RECEIVE_BYTES = 1 << 20
 
-READ_AT_ONCE = 4096
+READ_AT_ONCE = 8192
 """Bytes of a prompt that is read when it comes. To read a longer one takes its turn: a tenant that sends many would
 have the cores outside all turns."""
 
