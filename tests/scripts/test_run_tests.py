@@ -38,6 +38,7 @@ def test_what_is_checked_in_two_minutes_is_there(runner: ModuleType) -> None:
 
 
 def test_groups_share_no_folder_and_lose_none(runner: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "WORTH_A_GROUP", 60)
     monkeypatch.setattr(runner, "SECONDS", {("long", False): 100, ("longer", True): 200, ("half", False): 30})
     names = [("long", False), ("longer", True), ("half", False), ("a", False), ("b", False), ("c", True), ("d", False)]
     groups = runner.group([runner.Folder(*name) for name in names], "--release")
