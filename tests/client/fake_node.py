@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from cloister.attest.attester import Attester, SoftwareAttester
-from cloister.attest.evidence import NodeEvidence, bind, write_evidence
+from cloister.attest.evidence import VERSION, NodeEvidence, bind, write_evidence
+from cloister.attest.settings import AttestedSettings
 from cloister.channel.envelope import CONTENT_TYPE, Envelope, InnerHead, InnerRequest
 from cloister.channel.sealing import ChannelKey, SeenMessages, open_prompt, open_request
 from cloister.channel.stream import StreamSealer
@@ -26,6 +27,7 @@ from cloister.transparency.log import Log
 from cloister.transparency.manifest import FORMAT, Manifest
 from cloister.transparency.note import SigningKey
 from cloister.transparency.proof import publish
+from tests.attest.statements import SETTINGS, statement
 from tests.client.http_server import Received, Reply, Server, http_server, reply
 
 MODEL = "made-up"
@@ -68,6 +70,7 @@ class Opened:
 class FakeNode:
     release: Release | None
     missing_layers: tuple[str, ...] = ()
+    settings: AttestedSettings = SETTINGS
     started: int = 1_700_000_000
     in_the_clear: list[Received] = field(default_factory=list)
     opened: list[Opened] = field(default_factory=list)
@@ -105,25 +108,18 @@ class FakeNode:
         return Reply(status, kind, pieces)
 
     def evidence(self, nonce: bytes, since: int) -> NodeEvidence:
-        statement = json.dumps(
-            {
-                "model": MODEL,
-                "weights": "A" * 43 + "=",
-                "missing_layers": self.missing_layers,
-                "started": self.started,
-            }
-        ).encode()
+        said = statement(self.settings, model=MODEL, missing_layers=self.missing_layers, started=self.started)
         measurement = self.release.measurement if self.release else bytes(32)
-        bound = bind(nonce, self.channel_key.public, measurement, b"", statement)
+        bound = bind(nonce, self.channel_key.public, measurement, b"", said)
         attestation = self.attester.attest(bound)
         return NodeEvidence(
-            version=1,
+            version=VERSION,
             tee=attestation.tee,
             report=attestation.report,
             certificates=attestation.certificates,
             channel_key=self.channel_key.public,
             measurement=measurement,
-            statement=statement,
+            statement=said,
             release=self.release.prove(since) if self.release else None,
         )
 

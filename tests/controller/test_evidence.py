@@ -23,9 +23,10 @@ from cloister.transparency.log import Log
 from cloister.transparency.manifest import measure_running
 from cloister.transparency.note import Algorithm, new_key_file, read_key_file
 from cloister.transparency.proof import publish, verify_release
+from tests.attest.statements import made_statement
 from tests.controller.test_sealed_requests import Wire
 
-STATEMENT = Statement("a/model", bytes(range(32)), ("memory_lock",), 1_700_000_000)
+STATEMENT = made_statement(missing_layers=("memory_lock",))
 NONCE = bytes(range(100, 132))
 
 

@@ -14,12 +14,13 @@ import msgspec
 from msgspec import Meta, Struct
 
 from cloister.attest.attester import Tee
+from cloister.attest.settings import AttestedSettings
 from cloister.checks import decode_evidence
 from cloister.errors import EvidenceInvalid
 from cloister.transparency.proof import ReleaseProof
 
-VERSION = 1
-DOMAIN = b"cloister evidence v1\0"
+VERSION = 2
+DOMAIN = b"cloister evidence v2\0"
 NONCE_BYTES = 32
 MAX_EVIDENCE_BYTES = 1 << 20
 
@@ -41,6 +42,11 @@ class Statement(Struct, frozen=True, forbid_unknown_fields=True):
 
     model: Annotated[str, Meta(max_length=256)]
     weights: Digest
+    settings: AttestedSettings
+    settings_hash: Digest
+    """Of `settings`: the reader computes it again."""
+    levels: Annotated[tuple[Annotated[str, Meta(max_length=32)], ...], Meta(max_length=16)] = ()
+    """Levels of protection offered; none while the node waits for the key of its weights."""
     missing_layers: tuple[Annotated[str, Meta(max_length=64)], ...] = ()
     started: int = 0
     """Unix seconds; changes when the node starts again, and so does its channel key."""
@@ -81,12 +87,19 @@ def write_evidence(evidence: NodeEvidence) -> bytes:
     return msgspec.json.encode(evidence)
 
 
+class _Versioned(Struct):
+    """All that is read before the version is known."""
+
+    version: Annotated[int, Meta(ge=1)]
+
+
 def read_evidence(data: bytes) -> NodeEvidence:
     """The document, or EvidenceInvalid."""
-    evidence = decode_evidence(data, NodeEvidence, "Evidence", limit=MAX_EVIDENCE_BYTES)
-    if evidence.version != VERSION:
-        raise EvidenceInvalid(f"The evidence has version {evidence.version}, not {VERSION}.", hint="Update the client.")
-    return evidence
+    found = decode_evidence(data, _Versioned, "Evidence", limit=MAX_EVIDENCE_BYTES).version
+    if found != VERSION:
+        hint = "Update the client." if found > VERSION else "The node is older: its operator updates it."
+        raise EvidenceInvalid(f"The evidence has version {found}, not {VERSION}.", hint=hint)
+    return decode_evidence(data, NodeEvidence, "Evidence")
 
 
 def read_statement(data: bytes) -> Statement:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from cloister.attest.attester import verify_software
-from cloister.attest.evidence import GpuEvidence, NodeEvidence, read_statement
+from cloister.attest.evidence import GpuEvidence, NodeEvidence, Statement, read_statement
 from cloister.attest.nvidia import References, verify_gpu_reports, verify_gpu_token
 from cloister.attest.policy import Policy
 from cloister.attest.snp import verify_snp
@@ -87,17 +87,56 @@ def _check_statement(found: Examination, evidence: NodeEvidence, policy: Policy)
     statement = read_statement(evidence.statement)
     found.claim("model", statement.model)
     found.claim("weights", statement.weights.hex())
+    found.claim("levels", list(statement.levels))
     found.claim("started", statement.started)
     found.claim("measurement", evidence.measurement.hex())
     found.claim("missing_layers", list(statement.missing_layers))
+    _check_weights(found, statement, policy)
+    _check_settings(found, statement, policy)
+    _check_vault_hosts(found, statement, policy)
+    _check_sandbox(found, evidence, statement, policy)
+
+
+def _check_weights(found: Examination, statement: Statement, policy: Policy) -> None:
+    name, digest = "weights digest", statement.weights.hex()
+    if policy.weights is None:
+        found.skipped(name, f"{digest}; the policy names none", required=False)
+    else:
+        known = digest in {pin.lower() for pin in policy.weights}
+        found.check(name, known, f"{digest} is not among the policy's weights", digest)
+
+
+def _check_settings(found: Examination, statement: Statement, policy: Policy) -> None:
+    settings, words = statement.settings, statement.settings.in_words()
+    found.claim("settings", settings.as_json())
+    found.claim("settings_hash", settings.hash.hex())
+    whole = settings.hash == statement.settings_hash
+    found.check("settings", whole, "their hash is not the one the node states", "; ".join(words))
+    policy.settings.check(found, settings)
+
+
+def _check_vault_hosts(found: Examination, statement: Statement, policy: Policy) -> None:
+    name, hosts = "vault hosts", statement.settings.vault_hosts
+    if not hosts:
+        found.passed(name, "none")
+        return
+    allowed = "settings.allow_unseen_vault_hosts" if policy.settings.allow_unseen_vault_hosts else ""
+    reason = f"prompts go to {', '.join(hosts)}, and nothing shows what that is"
+    found.check(name, False, reason, allowed_by=allowed)
+
+
+def _check_sandbox(found: Examination, evidence: NodeEvidence, statement: Statement, policy: Policy) -> None:
+    """Whoever lets layers be missing may lose more of them without a word: a policy that accepts none accepts neither
+    that. At a node without hardware it would protect nobody."""
     accepted = policy.accept_missing_layers
     if accepted is None:
         accepted = UNPRIVILEGED if evidence.tee == "none" else ()
     missing = sorted(set(statement.missing_layers) - set(accepted))
+    may_lose = statement.settings.sandbox == "degraded" and not accepted
     found.check(
         "sandbox",
-        not missing,
-        f"the node runs without {', '.join(missing)}",
+        not missing and not may_lose,
+        f"the node runs without {', '.join(missing)}" if missing else "it was started with --allow-degraded-sandbox",
         found="complete"
         if not statement.missing_layers
         else f"without {', '.join(statement.missing_layers)}, accepted",

@@ -213,6 +213,7 @@ def _become_controller(settings: Settings) -> NoReturn:
     from rich.console import Console
 
     from cloister.attest.attester import find_attester
+    from cloister.controller.attested_settings import attested_settings
     from cloister.controller.evidence import find_release
     from cloister.controller.forkserver import check_remote_vaults
     from cloister.controller.mpc_offer import check_mpc
@@ -230,6 +231,7 @@ def _become_controller(settings: Settings) -> NoReturn:
         find_release(settings.controller.release)
         folder = _sealed_model(settings) or find_model(settings.model)
         check_mpc(settings, folder)
+        attested_settings(settings)
     become("cloister.controller", settings, folder.name, folder.path, begun, reserved)
 
 

@@ -77,6 +77,10 @@ def next_step(verdict: Verdict) -> str:
         return "To accept a development node that proves nothing, say --allow-software-tee (allow_software_tee=True)."
     if broken & {"release", "launch"}:
         return "A policy says which releases and machines are accepted: --policy FILE (docs/client.md)."
+    if "vault hosts" in broken:
+        return "A policy says what vault hosts must prove, or trusts them unseen: docs/client.md."
+    if "weights digest" in broken or any(name.startswith("setting") for name in broken):
+        return "Its operator chose otherwise than the policy demands: weights, or [settings] (docs/client.md)."
     if "sandbox" in broken:
         return "Its operator can complete the sandbox; a policy can accept less: accept_missing_layers."
     return ""

@@ -20,6 +20,7 @@ from msgspec.structs import asdict
 from cloister.attest.attester import find_attester
 from cloister.attest.evidence import Statement
 from cloister.config import Settings
+from cloister.controller.attested_settings import attested_settings
 from cloister.controller.evidence import EvidenceMaker, find_release
 from cloister.controller.forkserver import ForkServer, reach_remote_vaults
 from cloister.controller.mpc_client import MpcClientKeeper
@@ -51,6 +52,7 @@ class Controller:
     def __init__(self, folder: ModelFolder, settings: Settings) -> None:
         self._folder = folder
         self._settings = settings
+        self._attested = attested_settings(settings)
         self._weights: int | None = None
         self._forkserver: ForkServer | None = None
         self._forkserver_up = False
@@ -120,7 +122,10 @@ class Controller:
         serving = self.serving
         assert self._digest is not None
         digest = await asyncio.shield(self._digest)
-        return Statement(self._folder.name, digest, serving.missing_layers, self._started)
+        settings = self._attested
+        return Statement(
+            self._folder.name, digest, settings, settings.hash, serving.levels, serving.missing_layers, self._started
+        )
 
     def _offer_mpc(self, serving: Serving) -> None:
         client = self._client = MpcClientKeeper(
@@ -129,6 +134,7 @@ class Controller:
             self.relay.mpc,
             vocabulary=serving.vocabulary,
             max_context=serving.max_context,
+            identity=b"" if self._attested.parties is None else self._attested.parties.identity,
         )
         if self._settings.mpc.mode == "local" or self._settings.mpc.parties is not None:
             client.start()

@@ -17,6 +17,7 @@ from cloister.attest.evidence import Statement
 from cloister.channel.envelope import receive_release
 from cloister.channel.sealing import ChannelKey
 from cloister.config import GatewaySettings, Settings
+from cloister.controller.attested_settings import attested_settings
 from cloister.controller.evidence import EvidenceMaker, find_release
 from cloister.controller.memory_folder import path_of
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable
@@ -90,6 +91,7 @@ class Delivery:
         loop = asyncio.get_running_loop()
         self._bundle = bundle
         self._settings = settings
+        self._attested = attested_settings(settings)
         self._channel_key = ChannelKey.generate()
         self._started = int(time())
         self._layers: asyncio.Task[tuple[str, ...]] = asyncio.create_task(_missing_layers())
@@ -121,7 +123,10 @@ class Delivery:
     async def _statement(self) -> Statement:
         header = self._bundle.header
         missing = await asyncio.shield(self._layers)
-        return Statement(header.model, header.digest, missing, self._started)
+        settings = self._attested
+        return Statement(
+            header.model, header.digest, settings, settings.hash, missing_layers=missing, started=self._started
+        )
 
     def _receive(self, message: msgspec.Struct) -> None:
         match message:
