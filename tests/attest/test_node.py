@@ -12,7 +12,17 @@ from rich.console import Console
 
 from cloister.attest import node as node_module
 from cloister.attest.attester import SoftwareAttester, Tee
-from cloister.attest.evidence import VERSION, GpuEvidence, NodeEvidence, bind, read_evidence, write_evidence
+from cloister.attest.evidence import (
+    DOMAIN,
+    HOST_DOMAIN,
+    VERSION,
+    GpuEvidence,
+    NodeEvidence,
+    VaultHostPin,
+    bind,
+    read_evidence,
+    write_evidence,
+)
 from cloister.attest.node import verify_node
 from cloister.attest.nvidia import GpuPolicy, References, verify_gpu_reports
 from cloister.attest.policy import Policy
@@ -28,6 +38,11 @@ from tests.fuzz.nvidia_made import NOW, MadeGpu
 
 NONCE, OTHER_NONCE = b"n" * 32, b"o" * 32
 CHANNEL_KEY, MEASUREMENT = b"k" * 32, b"m" * 32
+CERTIFICATE = b"c" * 32
+HOST = "10.0.0.2:7000"
+HOST_STATEMENT = statement()
+ELSEWHERE = replace(SETTINGS, vault_hosts=(HOST,))
+WITH_HOST = statement(ELSEWHERE, vault_hosts=(VaultHostPin(HOST, CERTIFICATE),))
 LAUNCH = "aa" * 48
 SNP = Policy(snp=SnpPolicy(measurements=(LAUNCH,)))
 
@@ -50,6 +65,16 @@ class Node:
             report, certificates = self.software.attest(bound).report, ()
         return NodeEvidence(
             VERSION, self.tee, report, CHANNEL_KEY, MEASUREMENT, self.statement, certificates=certificates, gpu=self.gpu
+        )
+
+    def vault_host(
+        self, nonce: bytes = NONCE, said: bytes = HOST_STATEMENT, measurement: bytes = MEASUREMENT, **more: Any
+    ) -> NodeEvidence:
+        """Another machine of the same maker, which keeps vaults."""
+        bound = bind(nonce, CERTIFICATE, measurement, b"", said, more.get("domain", HOST_DOMAIN))
+        report = self.chip.report(report_data=bound)
+        return NodeEvidence(
+            VERSION, "sev-snp", report, CERTIFICATE, measurement, said, certificates=tuple(self.chip.pieces)
         )
 
 
@@ -194,7 +219,6 @@ def check_of(verdict: Verdict, name: str) -> Check:
     return found
 
 
-ELSEWHERE = replace(SETTINGS, vault_hosts=("10.0.0.2:7000",))
 CHANGED = {
     "vaults": (ELSEWHERE, ("here",)),
     "sandbox": (replace(SETTINGS, sandbox="degraded"), ("whole",)),
@@ -251,12 +275,66 @@ def test_weights_can_be_pinned(node: Node) -> None:
 def test_vaults_on_a_machine_that_showed_nothing_are_refused_by_default(node: Node) -> None:
     node.statement = statement(ELSEWHERE)
     refused = check(node.evidence())
-    assert broken(refused) == {"vault hosts"} and "10.0.0.2:7000" in check_of(refused, "vault hosts").reason
+    assert broken(refused) == {"vault hosts"} and HOST in check_of(refused, "vault hosts").reason
     relaxed = check(node.evidence(), replace(SNP, settings=SettingsPolicy(allow_unseen_vault_hosts=True)))
     assert relaxed.passed and relaxed.claims["relaxations"] == ["settings.allow_unseen_vault_hosts"]
     node.tee = "none"
     development = Policy(allow_software_tee=True)
     assert broken(check(node.evidence(), development)) == {"vault hosts"}
+
+
+def test_a_vault_host_that_shows_its_evidence_is_checked_like_the_node(node: Node) -> None:
+    node.statement = WITH_HOST
+    verdict = check(replace(node.evidence(), vault_hosts=(node.vault_host(),)))
+    assert verdict.passed, verdict.broken
+    assert check_of(verdict, f"vault host {HOST}: launch").outcome is Outcome.PASS
+    (told,) = verdict.claims["vault_hosts"]
+    assert (told["address"], told["state"], told["certificate"]) == (HOST, "verified", CERTIFICATE.hex())
+    assert told["report"]["measurement"] == LAUNCH
+    json.dumps(verdict.as_json())
+
+
+@pytest.mark.parametrize(
+    ("changes", "fails"),
+    [
+        ({"nonce": OTHER_NONCE}, "report data"),
+        ({"domain": DOMAIN}, "report data"),
+        ({"measurement": b"x" * 32}, "release"),
+        ({"said": statement(weights=b"w" * 32)}, "weights"),
+        ({"said": statement(missing_layers=("landlock",))}, "sandbox"),
+        ({"said": statement(replace(SETTINGS, sandbox="degraded"))}, "sandbox"),
+        ({"said": statement(ELSEWHERE)}, "settings"),
+        ({"said": statement(settings_hash=bytes(32))}, "settings"),
+    ],
+)
+def test_a_vault_host_must_be_new_run_the_nodes_release_and_be_whole(
+    node: Node, changes: dict[str, Any], fails: str
+) -> None:
+    node.statement = WITH_HOST
+    verdict = check(replace(node.evidence(), vault_hosts=(node.vault_host(**changes),)))
+    assert broken(verdict) == {f"vault host {HOST}: {fails}"}
+    assert [one["state"] for one in verdict.claims["vault_hosts"]] == ["refused"]
+
+
+def test_evidence_of_a_host_that_the_node_does_not_pin_is_none(node: Node) -> None:
+    node.statement = statement(ELSEWHERE, vault_hosts=(VaultHostPin(HOST, b"d" * 32),))
+    verdict = check(replace(node.evidence(), vault_hosts=(node.vault_host(),)))
+    assert broken(verdict) == {"vault hosts"} and verdict.claims["vault_hosts"][0]["state"] == "unseen"
+    node.statement = statement(ELSEWHERE, vault_hosts=(VaultHostPin("elsewhere:1", CERTIFICATE),))
+    assert broken(check(replace(node.evidence(), vault_hosts=(node.vault_host(),)))) == {"vault hosts"}
+
+
+def test_a_software_host_does_not_pass_behind_real_hardware(node: Node) -> None:
+    node.statement = WITH_HOST
+    bound = bind(NONCE, CERTIFICATE, MEASUREMENT, b"", HOST_STATEMENT, HOST_DOMAIN)
+    host = NodeEvidence(VERSION, "none", node.software.attest(bound).report, CERTIFICATE, MEASUREMENT, HOST_STATEMENT)
+    evidence = replace(node.evidence(), vault_hosts=(host,))
+    assert broken(check(evidence)) == {f"vault host {HOST}: {name}" for name in ("tee", "software tee")}
+    assert check(evidence, replace(SNP, allow_software_tee=True)).passed
+
+
+def test_a_vault_hosts_evidence_is_no_nodes(node: Node) -> None:
+    assert "report data" in broken(check(node.vault_host()))
 
 
 def test_who_may_lose_layers_without_a_word_is_refused(node: Node) -> None:

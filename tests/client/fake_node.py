@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from cloister.attest.settings import AttestedSettings
 from cloister.channel.envelope import CONTENT_TYPE, Envelope, InnerHead, InnerRequest
 from cloister.channel.sealing import ChannelKey, SeenMessages, open_prompt, open_request
 from cloister.channel.stream import StreamSealer
-from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, MessageRepeated
+from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, MessageExpired, MessageRepeated
 from cloister.transparency.dev_log import Release
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import FORMAT, Manifest
@@ -32,7 +33,8 @@ from tests.client.http_server import Received, Reply, Server, http_server, reply
 
 MODEL = "made-up"
 KEY = "sk-of-the-test"
-STATUS = {ChannelKeyUnknown.code: 409, MessageRepeated.code: 409, ChannelBroken.code: 400}
+CONFLICTS = (ChannelKeyUnknown, MessageRepeated, MessageExpired)
+STATUS = {ChannelBroken.code: 400, **{kind.code: 409 for kind in CONFLICTS}}
 
 
 def manifest_of(version: str) -> bytes:
@@ -71,6 +73,9 @@ class FakeNode:
     release: Release | None
     missing_layers: tuple[str, ...] = ()
     settings: AttestedSettings = SETTINGS
+    clock_ahead_s: float = 0.0
+    """Of ours; a node's clock may show anything."""
+    key_held_s: float = 4000.0
     started: int = 1_700_000_000
     in_the_clear: list[Received] = field(default_factory=list)
     opened: list[Opened] = field(default_factory=list)
@@ -91,6 +96,13 @@ class FakeNode:
     def url(self) -> str:
         return self.server.url
 
+    def now_ms(self) -> int:
+        return int(1000 * (time.time() + self.clock_ahead_s))
+
+    def times(self) -> dict[str, int]:
+        now = self.now_ms()
+        return {"made_ms": now, "key_until_ms": now + int(1000 * self.key_held_s)}
+
     def restart(self) -> None:
         """Lose the channel key, as a node does that starts again."""
         self.channel_key = ChannelKey.generate()
@@ -108,7 +120,9 @@ class FakeNode:
         return Reply(status, kind, pieces)
 
     def evidence(self, nonce: bytes, since: int) -> NodeEvidence:
-        said = statement(self.settings, model=MODEL, missing_layers=self.missing_layers, started=self.started)
+        said = statement(
+            self.settings, model=MODEL, missing_layers=self.missing_layers, started=self.started, **self.times()
+        )
         measurement = self.release.measurement if self.release else bytes(32)
         bound = bind(nonce, self.channel_key.public, measurement, b"", said)
         attestation = self.attester.attest(bound)
@@ -132,6 +146,7 @@ class FakeNode:
             self.seen.add(envelope.enc)
             keys = self.channel_key.accept(envelope.enc)
             request = InnerRequest.decode(open_request(keys.request, envelope.enc, envelope.request))
+            request.validity.check(self.now_ms())
             prompts = [
                 json.loads(open_prompt(keys.prompt, envelope.enc, index, sealed))
                 for index, sealed in enumerate(envelope.prompts)

@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from cloister.link.memory import LinkMemory, LinkShape
 from cloister.link.network.address import Address, address_of, without_delay
-from cloister.link.network.credentials import credentials_from
+from cloister.link.network.credentials import certificate_hash, credentials_from
 from cloister.link.network.handshake import request_for
 from cloister.messages.bridge import Accept, Admitted, Connect, FromVaultBridge, UseVault
 from cloister.messages.frames import FrameReader, encode_frame
@@ -69,6 +71,7 @@ class Bridges:
         *,
         server_model: bytes = MODEL,
         server_secret: bytes = SECRET,
+        pinned: bytes = b"",
         between: Callable[[Address], Address] | None = None,
     ) -> None:
         self.link, self.vault_link = LinkMemory(shape), LinkMemory(shape)
@@ -80,12 +83,14 @@ class Bridges:
         self.vault_bridge, host = start("tests.link.lone_vault_bridge")
         self.controller = End(controller, object)
         self.host = End(host, FromVaultBridge)
-        order = Connect(str(address), credentials_from(server_secret, "server"), request_for(server_model, shape))
+        there = credentials_from(SECRET, "vault_host")
+        here = replace(credentials_from(server_secret, "server"), pinned=pinned or certificate_hash(there))
+        order = Connect(str(address), here, request_for(server_model, shape))
         self.controller.send(order, descriptors=self.link.vault_descriptors)
         with listener:
             connection, _ = listener.accept()
         with without_delay(connection):
-            accept = Accept(credentials_from(SECRET, "vault_host"), request_for(MODEL, shape))
+            accept = Accept(there, request_for(MODEL, shape))
             self.host.send(accept, descriptors=(connection.fileno(),))
 
     def lend(self) -> socket.socket:

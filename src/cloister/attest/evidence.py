@@ -21,10 +21,14 @@ from cloister.transparency.proof import ReleaseProof
 
 VERSION = 2
 DOMAIN = b"cloister evidence v2\0"
+HOST_DOMAIN = b"cloister vault host evidence v2\0"
+"""A vault host's evidence is no node's."""
 NONCE_BYTES = 32
 MAX_EVIDENCE_BYTES = 1 << 20
 
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Moment = Annotated[int, Meta(ge=0, lt=1 << 53)]
+"""Milliseconds since 1970."""
 Certificate = Annotated[bytes, Meta(max_length=16384)]
 
 
@@ -35,6 +39,13 @@ class GpuEvidence(Struct, frozen=True, forbid_unknown_fields=True):
     data: Annotated[bytes, Meta(max_length=262144)]
     ocsp: Annotated[tuple[Annotated[bytes, Meta(max_length=16384)], ...], Meta(max_length=64)] = ()
     """What NVIDIA's responder says of the reports' certificates (DER). Its signature counts, not who brings it."""
+
+
+class VaultHostPin(Struct, frozen=True, forbid_unknown_fields=True):
+    """A machine that keeps vaults for the node, and the SHA-256 of the only TLS certificate the node accepts there."""
+
+    address: Annotated[str, Meta(max_length=256)]
+    certificate: Digest
 
 
 class Statement(Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,6 +61,11 @@ class Statement(Struct, frozen=True, forbid_unknown_fields=True):
     missing_layers: tuple[Annotated[str, Meta(max_length=64)], ...] = ()
     started: int = 0
     """Unix seconds; changes when the node starts again, and so does its channel key."""
+    vault_hosts: Annotated[tuple[VaultHostPin, ...], Meta(max_length=4)] = ()
+    made_ms: Moment = 0
+    """When this was stated, by the node's own clock."""
+    key_until_ms: Moment = 0
+    """Until when, by the same clock, the node holds the channel key, unless a flood of messages uses it up."""
 
 
 class NodeEvidence(Struct, frozen=True, forbid_unknown_fields=True):
@@ -67,18 +83,24 @@ class NodeEvidence(Struct, frozen=True, forbid_unknown_fields=True):
     collateral: Annotated[bytes, Meta(max_length=262144)] = b""
     release: ReleaseProof | None = None
     gpu: GpuEvidence | None = None
+    vault_hosts: Annotated[tuple[NodeEvidence, ...], Meta(max_length=4)] = ()
+    """Theirs, for the same nonce, with the certificate's hash in the channel key's place. Each speaks for itself; the
+    statement pins them."""
 
-    def report_data(self, nonce: bytes) -> bytes:
+    def report_data(self, nonce: bytes, domain: bytes = DOMAIN) -> bytes:
         """What the report must carry if this document answers this nonce."""
-        return bind(nonce, self.channel_key, self.measurement, self.gpu.data if self.gpu else b"", self.statement)
+        gpu = self.gpu.data if self.gpu else b""
+        return bind(nonce, self.channel_key, self.measurement, gpu, self.statement, domain)
 
 
-def bind(nonce: bytes, channel_key: bytes, measurement: bytes, gpu: bytes, statement: bytes) -> bytes:
+def bind(
+    nonce: bytes, channel_key: bytes, measurement: bytes, gpu: bytes, statement: bytes, domain: bytes = DOMAIN
+) -> bytes:
     """The report data: the formula above."""
     if not len(nonce) == len(channel_key) == len(measurement) == 32:
         raise EvidenceInvalid("A nonce, a channel key and a measurement have 32 bytes each.")
     gpu_hash = hashlib.sha256(gpu).digest() if gpu else bytes(32)
-    parts = (DOMAIN, nonce, channel_key, measurement, gpu_hash, hashlib.sha256(statement).digest())
+    parts = (domain, nonce, channel_key, measurement, gpu_hash, hashlib.sha256(statement).digest())
     return hashlib.sha512(b"".join(parts)).digest()
 
 

@@ -46,6 +46,7 @@ IRRELEVANT = {
     "controller.vault_deadline_s": _PATIENCE,
     "controller.service_deadline_s": _PATIENCE,
     "controller.outpost_key": "opens the way to a vault host, whose own evidence says what it is",
+    "controller.outpost_policy": "what the node asks of a vault host; clients see its evidence and ask themselves",
     "controller.sealed_weights": _WEIGHTS,
     "controller.provider_key": _WEIGHTS,
     "controller.attester": "the evidence itself shows who speaks for the machine",
@@ -67,6 +68,8 @@ HOST_IRRELEVANT = {
     "key_file": "who may ask for vaults; what is asked of them does not leave the machine",
     "max_vaults": _LIMIT,
     "vault_deadline_s": _PATIENCE,
+    "attester": IRRELEVANT["controller.attester"],
+    "release": "the evidence has its measurement, which must be the node's",
 } | {name: reason for name, reason in IRRELEVANT.items() if name.startswith("engine.")}
 """Of a vault host (`cloister vault serve`)."""
 
