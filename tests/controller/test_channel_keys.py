@@ -50,6 +50,26 @@ def test_a_key_is_forgotten_although_nobody_asks() -> None:
     assert before not in [one.key for one in keys._held] and len(keys._held) == 1
 
 
+def test_a_key_that_nobody_tended_for_long_is_not_taken_once_more() -> None:
+    keys = Keys()
+    first = keys.public
+    keys.now += SHOWN_S + HELD_S  # the machine slept
+    with pytest.raises(ChannelKeyUnknown):
+        keys.take(first)
+
+
+def test_when_all_are_dropped_everybody_verifies_anew() -> None:
+    keys = Keys()
+    first = keys.public
+    keys.renew()
+    second = keys.public
+    keys.drop()
+    for gone in (first, second):
+        with pytest.raises(ChannelKeyUnknown):
+            keys.take(gone)
+    keys.take(keys.public)
+
+
 def test_a_flood_replaces_a_key_long_before_it_is_used_up() -> None:
     keys = Keys(limit=8)
     first = keys.public

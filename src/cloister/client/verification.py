@@ -323,9 +323,10 @@ class VerifiedNode:
 
     def _keep(self, verification: Verification) -> None:
         """For as long as the policy says, and the node holds the key: it is not to be asked for one it has dropped."""
-        held_s = verification.key_held_s
-        usable_s = self.policy.max_age_s if held_s is None else min(self.policy.max_age_s, held_s - KEY_MARGIN_S)
-        self._verification, self._until = verification, self._clock() + max(usable_s, KEY_MARGIN_S)
+        usable_s, held_s = self.policy.max_age_s, verification.key_held_s
+        if held_s is not None:  # one that promises little is not asked at every request
+            usable_s = min(usable_s, max(held_s - KEY_MARGIN_S, KEY_MARGIN_S))
+        self._verification, self._until = verification, self._clock() + usable_s
 
     async def verified_beside(self, *, after: Verification | None = None) -> Verification:
         """As `verified`, without making the event loop wait."""

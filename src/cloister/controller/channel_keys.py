@@ -79,9 +79,9 @@ class ChannelKeys:
     def tend(self) -> None:
         """Replace the key that was shown long enough, forget those that were held long enough."""
         now = self._clock()
-        self._held[:-1] = [one for one in self._held[:-1] if now < one.replaced_at + HELD_S]
         if now >= self._held[-1].replaced_at:
             self.renew()
+        self._held[:-1] = [one for one in self._held[:-1] if now < one.replaced_at + HELD_S]
 
     def renew(self) -> None:
         """Show a new key from now on."""

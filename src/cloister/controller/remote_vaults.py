@@ -13,14 +13,12 @@ import secrets
 import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
 from cloister.attest.attester import Tee
 from cloister.attest.evidence import NodeEvidence, read_evidence, read_statement
-from cloister.attest.node import verify_vault_host
-from cloister.attest.policy import Policy, load_policy
 from cloister.config import ControllerSettings
 from cloister.errors import (
     CloisterError,
@@ -39,6 +37,9 @@ from cloister.messages.frames import encode_frame
 from cloister.messages.lifecycle import StartFailed, start_failed
 from cloister.process.child import Child, start_module
 from cloister.process.handle import ModuleHandle
+
+if TYPE_CHECKING:
+    from cloister.attest.policy import Policy
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +138,8 @@ class RemoteVaults:
         return evidence
 
     def _examine(self, evidence: NodeEvidence, nonce: bytes) -> None:
+        from cloister.attest.node import verify_vault_host  # and all verifiers, which few servers need
+
         policy = self._policy
         if self._order.allow_degraded:
             missing = read_statement(evidence.statement).missing_layers
@@ -175,6 +178,8 @@ def check_remote_vaults(settings: ControllerSettings) -> tuple[Address, Credenti
         raise SetupError(
             "A vault host needs its address and its key.", hint="Give both --outpost and --outpost-key, or neither."
         )
+    from cloister.attest.policy import load_policy
+
     load_policy(settings.outpost_policy)
     return Address.parse(settings.outpost), credentials_from(read_secret(settings.outpost_key), "server")
 
@@ -191,6 +196,8 @@ async def reach_remote_vaults(
     release; a node that attests by its own word accepts the same of it."""
     if (found := check_remote_vaults(settings)) is None:
         return None
+    from cloister.attest.policy import load_policy
+
     _, credentials = found
     assert settings.outpost is not None
     request = request_for(await asyncio.to_thread(digest_of, weights), shape)
