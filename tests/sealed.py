@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ import httpx
 from cloister.channel.envelope import CONTENT_TYPE, Envelope, InnerHead, InnerRequest
 from cloister.channel.sealing import RequestKeys, address_to, key_id, seal_prompt, seal_request
 from cloister.channel.stream import FrameKind, StreamOpener
+from cloister.channel.validity import Validity
 from cloister.config import DEVELOPMENT_KEY
 
 FIELDS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
@@ -69,15 +71,20 @@ class SealedClient:
         self.channel_key = base64.b64decode(self.evidence()["channel_key"])
         return self.channel_key
 
-    def seal(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[bytes, StreamOpener]:
+    def seal(
+        self, method: str, path: str, body: Any = None, ago_s: int = 0, **headers: str
+    ) -> tuple[bytes, StreamOpener]:
         """The envelope, and what opens its answer. Prompts are split off as a client does."""
+        validity = Validity.beginning(time.time_ns() // 1_000_000 - 1000 * ago_s, 0)
         enc, keys = address_to(self.channel_key)
         self.last_keys = {name: bytes(getattr(keys, name)) for name in ("request", "prompt", "response")}
-        envelope = Envelope(key_id(self.channel_key), enc, *self._parts(keys, enc, method, path, body, headers))
+        envelope = Envelope(
+            key_id(self.channel_key), enc, *self._parts(keys, enc, method, path, body, headers, validity)
+        )
         return envelope.encode(), StreamOpener(keys.response, enc)
 
     def _parts(
-        self, keys: RequestKeys, enc: bytes, method: str, path: str, body: Any, headers: dict[str, str]
+        self, keys: RequestKeys, enc: bytes, method: str, path: str, body: Any, headers: dict[str, str], valid: Validity
     ) -> tuple[bytes, tuple[bytes, ...]]:
         prompts: list[bytes] = []
         field = FIELDS.get(path)
@@ -88,7 +95,7 @@ class SealedClient:
             body = {**body, field: {"sealed": len(prompts)}}
         data = b"" if body is None else json.dumps(body).encode()
         kind = (("content-type", "application/json"),) if data else ()
-        inner = InnerRequest(method, path, (*self._headers, *kind, *headers.items()), data)
+        inner = InnerRequest(method, path, (*self._headers, *kind, *headers.items()), data, valid)
         sealed = tuple(seal_prompt(keys.prompt, enc, index, prompt) for index, prompt in enumerate(prompts))
         return seal_request(keys.request, enc, inner.encode()), sealed
 

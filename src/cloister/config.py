@@ -67,6 +67,7 @@ class ControllerSettings(_Frozen):
     service_deadline_s: float = Field(default=60.0, gt=0, description="how long the service may take to make way")
     outpost: str | None = Field(default=None, description="address of the machine that keeps the vaults")
     outpost_key: Path | None = Field(default=None, description="file with the key that the outpost knows")
+    outpost_policy: Path | None = Field(default=None, description="file with what the outpost's machine must prove")
     sealed_weights: Path | None = Field(default=None, description="file of a provider's weights, encrypted and signed")
     provider_key: str | None = Field(default=None, description="who must have signed them")
     attester: AttesterChoice = Field(default="auto", description="who speaks for this machine in evidence")
@@ -120,3 +121,5 @@ class OutpostSettings(_Frozen):
     max_vaults: int = Field(default=80, ge=1, description="connections at once: a server's sessions and spare vaults")
     vault_deadline_s: float = Field(default=30.0, gt=0, description="how long a vault may hold the cores")
     allow_degraded_sandbox: bool = False
+    attester: AttesterChoice = Field(default="auto", description="who speaks for this machine in evidence")
+    release: Path | None = Field(default=None, description="folder of the log that has the release which runs")

@@ -141,6 +141,10 @@ class MessageRepeated(ChannelBroken, code="message_repeated"):
     """This sealed message was received before; somebody repeats what they recorded."""
 
 
+class MessageExpired(ChannelBroken, code="message_expired"):
+    """This sealed message is not valid any more: somebody held it back, or its sender's clock is wrong."""
+
+
 def error_from_code(
     code: str, message: str, *, hint: str | None = None, retry_after: int = 1, param: str | None = None
 ) -> CloisterError:

@@ -12,26 +12,39 @@ from rich.console import Console
 
 from cloister.attest import node as node_module
 from cloister.attest.attester import SoftwareAttester, Tee
-from cloister.attest.evidence import GpuEvidence, NodeEvidence, bind
+from cloister.attest.evidence import (
+    DOMAIN,
+    HOST_DOMAIN,
+    VERSION,
+    GpuEvidence,
+    NodeEvidence,
+    VaultHostPin,
+    bind,
+    read_evidence,
+    write_evidence,
+)
 from cloister.attest.node import verify_node
 from cloister.attest.nvidia import GpuPolicy, References, verify_gpu_reports
 from cloister.attest.policy import Policy
+from cloister.attest.settings import Parties, SettingsPolicy
 from cloister.attest.snp import SnpPolicy, verify_snp
 from cloister.attest.tdx import TdxPolicy
-from cloister.checks import Outcome, Verdict
+from cloister.checks import Check, Outcome, Verdict
 from cloister.cli.options import checks_table
 from cloister.errors import EvidenceInvalid
 from tests.attest.snp_maker import AT, Chip
+from tests.attest.statements import SETTINGS, statement
 from tests.fuzz.nvidia_made import NOW, MadeGpu
 
 NONCE, OTHER_NONCE = b"n" * 32, b"o" * 32
 CHANNEL_KEY, MEASUREMENT = b"k" * 32, b"m" * 32
+CERTIFICATE = b"c" * 32
+HOST = "10.0.0.2:7000"
+HOST_STATEMENT = statement()
+ELSEWHERE = replace(SETTINGS, vault_hosts=(HOST,))
+WITH_HOST = statement(ELSEWHERE, vault_hosts=(VaultHostPin(HOST, CERTIFICATE),))
 LAUNCH = "aa" * 48
 SNP = Policy(snp=SnpPolicy(measurements=(LAUNCH,)))
-
-
-def statement(**changes: Any) -> bytes:
-    return json.dumps({"model": "m", "weights": "A" * 43 + "=", "missing_layers": [], "started": 1} | changes).encode()
 
 
 @dataclass
@@ -51,7 +64,17 @@ class Node:
         else:
             report, certificates = self.software.attest(bound).report, ()
         return NodeEvidence(
-            1, self.tee, report, CHANNEL_KEY, MEASUREMENT, self.statement, certificates=certificates, gpu=self.gpu
+            VERSION, self.tee, report, CHANNEL_KEY, MEASUREMENT, self.statement, certificates=certificates, gpu=self.gpu
+        )
+
+    def vault_host(
+        self, nonce: bytes = NONCE, said: bytes = HOST_STATEMENT, measurement: bytes = MEASUREMENT, **more: Any
+    ) -> NodeEvidence:
+        """Another machine of the same maker, which keeps vaults."""
+        bound = bind(nonce, CERTIFICATE, measurement, b"", said, more.get("domain", HOST_DOMAIN))
+        report = self.chip.report(report_data=bound)
+        return NodeEvidence(
+            VERSION, "sev-snp", report, CERTIFICATE, measurement, said, certificates=tuple(self.chip.pieces)
         )
 
 
@@ -189,6 +212,143 @@ def test_only_a_development_node_may_lack_the_right_to_lock_memory(node: Node) -
     assert check(node.evidence(), Policy(allow_software_tee=True)).passed
     strict = Policy(allow_software_tee=True, accept_missing_layers=())
     assert broken(check(node.evidence(), strict)) == {"sandbox"}, "who says that none may be missing means it"
+
+
+def check_of(verdict: Verdict, name: str) -> Check:
+    (found,) = [check for check in verdict.checks if check.name == name]
+    return found
+
+
+CHANGED = {
+    "vaults": (ELSEWHERE, ("here",)),
+    "sandbox": (replace(SETTINGS, sandbox="degraded"), ("whole",)),
+    "keys": (replace(SETTINGS, keys="development"), ("own",)),
+    "mpc": (replace(SETTINGS, mpc="auto"), ("off", "local")),
+}
+
+
+def test_the_settings_are_shown_in_words_with_their_hash_and_the_weights(node: Node) -> None:
+    verdict = check(node.evidence())
+    assert check_of(verdict, "settings hash").reason == verdict.claims["settings_hash"] == SETTINGS.hash.hex()
+    words = check_of(verdict, "settings").reason
+    assert "vaults live on the node itself" in words and "mpc is off" in words and "600 s" in words
+    assert verdict.claims["settings"]["sandbox"] == "whole" and verdict.claims["levels"] == ["open", "partitioned"]
+    assert verdict.claims["weights"] in check_of(verdict, "weights digest").reason
+
+
+def test_a_hash_that_is_not_of_the_settings_shown_fails(node: Node) -> None:
+    node.statement = statement(SETTINGS, settings_hash=ELSEWHERE.hash)
+    assert broken(check(node.evidence())) == {"settings"}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_policy_refuses_changed_settings_with_the_reason(node: Node, name: str) -> None:
+    changed, accepted = CHANGED[name]
+    pinned = replace(SNP, settings=SettingsPolicy(hashes=(SETTINGS.hash.hex().upper(),)))
+    named = replace(SNP, settings=SettingsPolicy(**{name: accepted}))
+    assert check(node.evidence(), pinned).passed and check(node.evidence(), named).passed
+    node.statement = statement(changed)
+    refused = check(node.evidence(), pinned)
+    assert "settings hash" in broken(refused)
+    assert changed.hash.hex() in check_of(refused, "settings hash").reason
+    assert repr(getattr(changed, name)) in check_of(check(node.evidence(), named), f"setting {name}").reason
+
+
+def test_parties_and_how_long_sessions_stay_can_be_demanded(node: Node) -> None:
+    parties = Parties("aby3", "multi_party", ("a:1", "b:1", "c:1"), b"p" * 32)
+    node.statement = statement(replace(SETTINGS, mpc="elsewhere", parties=parties))
+    fine = replace(SNP, settings=SettingsPolicy(parties=((b"p" * 32).hex(),), max_session_idle_s=600))
+    verdict = check(node.evidence(), fine)
+    assert verdict.passed and "a:1, b:1, c:1" in check_of(verdict, "settings").reason
+    json.dumps(verdict.as_json())
+    strict = replace(SNP, settings=SettingsPolicy(parties=("00" * 32,), max_session_idle_s=599))
+    assert broken(check(node.evidence(), strict)) == {"setting parties", "setting session idle"}
+
+
+def test_weights_can_be_pinned(node: Node) -> None:
+    pinned = replace(SNP, weights=(bytes(32).hex(),))
+    assert check(node.evidence(), pinned).passed
+    node.statement = statement(weights=b"w" * 32)
+    assert broken(check(node.evidence(), pinned)) == {"weights digest"}
+
+
+def test_vaults_on_a_machine_that_showed_nothing_are_refused_by_default(node: Node) -> None:
+    node.statement = statement(ELSEWHERE)
+    refused = check(node.evidence())
+    assert broken(refused) == {"vault hosts"} and HOST in check_of(refused, "vault hosts").reason
+    relaxed = check(node.evidence(), replace(SNP, settings=SettingsPolicy(allow_unseen_vault_hosts=True)))
+    assert relaxed.passed and relaxed.claims["relaxations"] == ["settings.allow_unseen_vault_hosts"]
+    node.tee = "none"
+    development = Policy(allow_software_tee=True)
+    assert broken(check(node.evidence(), development)) == {"vault hosts"}
+
+
+def test_a_vault_host_that_shows_its_evidence_is_checked_like_the_node(node: Node) -> None:
+    node.statement = WITH_HOST
+    verdict = check(replace(node.evidence(), vault_hosts=(node.vault_host(),)))
+    assert verdict.passed, verdict.broken
+    assert check_of(verdict, f"vault host {HOST}: launch").outcome is Outcome.PASS
+    (told,) = verdict.claims["vault_hosts"]
+    assert (told["address"], told["state"], told["certificate"]) == (HOST, "verified", CERTIFICATE.hex())
+    assert told["report"]["measurement"] == LAUNCH
+    json.dumps(verdict.as_json())
+
+
+@pytest.mark.parametrize(
+    ("changes", "fails"),
+    [
+        ({"nonce": OTHER_NONCE}, "report data"),
+        ({"domain": DOMAIN}, "report data"),
+        ({"measurement": b"x" * 32}, "release"),
+        ({"said": statement(weights=b"w" * 32)}, "weights"),
+        ({"said": statement(missing_layers=("landlock",))}, "sandbox"),
+        ({"said": statement(replace(SETTINGS, sandbox="degraded"))}, "sandbox"),
+        ({"said": statement(ELSEWHERE)}, "settings"),
+        ({"said": statement(settings_hash=bytes(32))}, "settings"),
+    ],
+)
+def test_a_vault_host_must_be_new_run_the_nodes_release_and_be_whole(
+    node: Node, changes: dict[str, Any], fails: str
+) -> None:
+    node.statement = WITH_HOST
+    verdict = check(replace(node.evidence(), vault_hosts=(node.vault_host(**changes),)))
+    assert broken(verdict) == {f"vault host {HOST}: {fails}"}
+    assert [one["state"] for one in verdict.claims["vault_hosts"]] == ["refused"]
+
+
+def test_evidence_of_a_host_that_the_node_does_not_pin_is_none(node: Node) -> None:
+    node.statement = statement(ELSEWHERE, vault_hosts=(VaultHostPin(HOST, b"d" * 32),))
+    verdict = check(replace(node.evidence(), vault_hosts=(node.vault_host(),)))
+    assert broken(verdict) == {"vault hosts"} and verdict.claims["vault_hosts"][0]["state"] == "unseen"
+    node.statement = statement(ELSEWHERE, vault_hosts=(VaultHostPin("elsewhere:1", CERTIFICATE),))
+    assert broken(check(replace(node.evidence(), vault_hosts=(node.vault_host(),)))) == {"vault hosts"}
+
+
+def test_a_software_host_does_not_pass_behind_real_hardware(node: Node) -> None:
+    node.statement = WITH_HOST
+    bound = bind(NONCE, CERTIFICATE, MEASUREMENT, b"", HOST_STATEMENT, HOST_DOMAIN)
+    host = NodeEvidence(VERSION, "none", node.software.attest(bound).report, CERTIFICATE, MEASUREMENT, HOST_STATEMENT)
+    evidence = replace(node.evidence(), vault_hosts=(host,))
+    assert broken(check(evidence)) == {f"vault host {HOST}: {name}" for name in ("tee", "software tee")}
+    assert check(evidence, replace(SNP, allow_software_tee=True)).passed
+
+
+def test_a_vault_hosts_evidence_is_no_nodes(node: Node) -> None:
+    assert "report data" in broken(check(node.vault_host()))
+
+
+def test_who_may_lose_layers_without_a_word_is_refused(node: Node) -> None:
+    node.statement = statement(replace(SETTINGS, sandbox="degraded"))
+    assert broken(check(node.evidence())) == {"sandbox"}
+    assert check(node.evidence(), replace(SNP, accept_missing_layers=("landlock",))).passed
+
+
+@pytest.mark.parametrize(("version", "who"), [(1, "operator"), (99, "Update the client")])
+def test_evidence_of_another_version_is_told_as_such(node: Node, version: int, who: str) -> None:
+    document = json.loads(write_evidence(node.evidence())) | {"version": version, "unheard_of": 1}
+    with pytest.raises(EvidenceInvalid, match=f"version {version}, not {VERSION}") as raised:
+        read_evidence(json.dumps(document).encode())
+    assert who in (raised.value.hint or "")
 
 
 def test_a_statement_that_does_not_decode_is_no_evidence(node: Node) -> None:

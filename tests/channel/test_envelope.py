@@ -41,8 +41,8 @@ def test_every_truncation_and_every_appended_byte_is_refused() -> None:
 
 def test_another_version_says_what_to_do() -> None:
     encoded = bytearray(SMALL.encode())
-    encoded[4] = 2
-    with pytest.raises(ChannelBroken, match=r"version 2.*Update the client"):
+    encoded[4] = 1
+    with pytest.raises(ChannelBroken, match=r"version 1.*Update the client"):
         Envelope.decode(bytes(encoded))
 
 

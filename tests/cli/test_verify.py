@@ -3,6 +3,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cloister.transparency.note import SigningKey
 from tests.cli.conftest import Run
@@ -62,6 +63,28 @@ def test_a_layer_that_is_missing_is_answered_with_who_can_mend_it(run: Run, node
     policy.write_text("accept_missing_layers = []")
     result = run("verify", node.url, "--allow-software-tee", "--policy", str(policy))
     assert result.exit_code == 1 and "accept_missing_layers" in result.stdout
+
+
+def test_settings_and_weights_are_shown_and_what_a_policy_pins_is_refused_when_it_changes(
+    run: Run, node: FakeNode, tmp_path: Path
+) -> None:
+    shown = run("verify", node.url, "--allow-software-tee")
+    words = " ".join(shown.stdout.split())
+    for name in ("settings hash", "weights digest", "log inclusion", "report age", "vaults live on the node itself"):
+        assert name in words
+    claims = json.loads(run("verify", node.url, "--allow-software-tee", "--json").stdout)["claims"]
+    policy = tmp_path / "policy.toml"
+    pins = f'weights = ["{claims["weights"]}"]\n[settings]\nhashes = ["{claims["settings_hash"]}"]\nmpc = ["off"]\n'
+    policy.write_text(pins)
+    arguments = ("verify", node.url, "--allow-software-tee", "--policy", str(policy))
+    assert run(*arguments).exit_code == 0
+    node.settings = replace(node.settings, mpc="auto")
+    refused = run(*arguments)
+    assert refused.exit_code == 1 and "is not among the policy's settings.hashes" in " ".join(refused.stdout.split())
+    assert "Its operator chose otherwise" in refused.stdout
+    node.settings = replace(node.settings, vault_hosts=("10.0.0.2:7000",))
+    unseen = run("verify", node.url, "--allow-software-tee")
+    assert unseen.exit_code == 1 and "10.0.0.2:7000" in unseen.stdout
 
 
 def test_json_is_the_whole_document_passed_or_not(run: Run, node: FakeNode) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,21 +17,24 @@ from pathlib import Path
 from typing import Any
 
 from cloister.attest.attester import Attester, SoftwareAttester
-from cloister.attest.evidence import NodeEvidence, bind, write_evidence
+from cloister.attest.evidence import VERSION, NodeEvidence, bind, write_evidence
+from cloister.attest.settings import AttestedSettings
 from cloister.channel.envelope import CONTENT_TYPE, Envelope, InnerHead, InnerRequest
 from cloister.channel.sealing import ChannelKey, SeenMessages, open_prompt, open_request
 from cloister.channel.stream import StreamSealer
-from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, MessageRepeated
+from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, MessageExpired, MessageRepeated
 from cloister.transparency.dev_log import Release
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import FORMAT, Manifest
 from cloister.transparency.note import SigningKey
 from cloister.transparency.proof import publish
+from tests.attest.statements import SETTINGS, statement
 from tests.client.http_server import Received, Reply, Server, http_server, reply
 
 MODEL = "made-up"
 KEY = "sk-of-the-test"
-STATUS = {ChannelKeyUnknown.code: 409, MessageRepeated.code: 409, ChannelBroken.code: 400}
+CONFLICTS = (ChannelKeyUnknown, MessageRepeated, MessageExpired)
+STATUS = {ChannelBroken.code: 400, **{kind.code: 409 for kind in CONFLICTS}}
 
 
 def manifest_of(version: str) -> bytes:
@@ -68,6 +72,10 @@ class Opened:
 class FakeNode:
     release: Release | None
     missing_layers: tuple[str, ...] = ()
+    settings: AttestedSettings = SETTINGS
+    clock_ahead_s: float = 0.0
+    """Of ours; a node's clock may show anything."""
+    key_held_s: float = 4000.0
     started: int = 1_700_000_000
     in_the_clear: list[Received] = field(default_factory=list)
     opened: list[Opened] = field(default_factory=list)
@@ -88,6 +96,13 @@ class FakeNode:
     def url(self) -> str:
         return self.server.url
 
+    def now_ms(self) -> int:
+        return int(1000 * (time.time() + self.clock_ahead_s))
+
+    def times(self) -> dict[str, int]:
+        now = self.now_ms()
+        return {"made_ms": now, "key_until_ms": now + int(1000 * self.key_held_s)}
+
     def restart(self) -> None:
         """Lose the channel key, as a node does that starts again."""
         self.channel_key = ChannelKey.generate()
@@ -105,25 +120,20 @@ class FakeNode:
         return Reply(status, kind, pieces)
 
     def evidence(self, nonce: bytes, since: int) -> NodeEvidence:
-        statement = json.dumps(
-            {
-                "model": MODEL,
-                "weights": "A" * 43 + "=",
-                "missing_layers": self.missing_layers,
-                "started": self.started,
-            }
-        ).encode()
+        said = statement(
+            self.settings, model=MODEL, missing_layers=self.missing_layers, started=self.started, **self.times()
+        )
         measurement = self.release.measurement if self.release else bytes(32)
-        bound = bind(nonce, self.channel_key.public, measurement, b"", statement)
+        bound = bind(nonce, self.channel_key.public, measurement, b"", said)
         attestation = self.attester.attest(bound)
         return NodeEvidence(
-            version=1,
+            version=VERSION,
             tee=attestation.tee,
             report=attestation.report,
             certificates=attestation.certificates,
             channel_key=self.channel_key.public,
             measurement=measurement,
-            statement=statement,
+            statement=said,
             release=self.release.prove(since) if self.release else None,
         )
 
@@ -136,6 +146,7 @@ class FakeNode:
             self.seen.add(envelope.enc)
             keys = self.channel_key.accept(envelope.enc)
             request = InnerRequest.decode(open_request(keys.request, envelope.enc, envelope.request))
+            request.validity.check(self.now_ms())
             prompts = [
                 json.loads(open_prompt(keys.prompt, envelope.enc, index, sealed))
                 for index, sealed in enumerate(envelope.prompts)

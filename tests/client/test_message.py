@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from cloister.channel.envelope import Envelope, InnerRequest
 from cloister.channel.sealing import ChannelKey, open_prompt, open_request
 from cloister.channel.stream import StreamSealer
+from cloister.channel.validity import Validity
 from cloister.client.message import PARAMETERS, REFUSED, kept_headers, seal_message, split_prompts
 from cloister.errors import InvalidRequest
 
@@ -74,7 +75,7 @@ def test_no_spelling_of_a_path_keeps_the_prompt_in(path: str) -> None:
 
 def test_of_a_field_named_twice_neither_value_stays() -> None:
     body = b'{"messages": ["secret one"], "model": "m", "messages": ["secret two"]}'
-    inner, prompts = split_prompts("POST", CHAT, (), body)
+    inner, prompts = split_prompts("POST", CHAT, (), body, 0)
     assert b"secret" not in inner and prompts == (b'["secret two"]',)
 
 
@@ -140,7 +141,7 @@ def test_all_parameters_of_the_api_are_known_and_none_holds_words() -> None:
 @pytest.mark.parametrize("body", [b"", b"not json", b'["messages"]', b'{"messages": NaN}', b"\xff", b"[" * 100_000])
 def test_a_body_that_cannot_be_split_is_not_sent(body: bytes) -> None:
     with pytest.raises(InvalidRequest, match="JSON object") as refused:
-        split_prompts("POST", CHAT, (), body)
+        split_prompts("POST", CHAT, (), body, 0)
     assert refused.value.__cause__ is None and refused.value.__suppress_context__
 
 
@@ -165,7 +166,7 @@ def test_headers_of_connection_and_machine_stay_behind() -> None:
 def test_the_message_opens_with_the_nodes_key_alone_and_each_part_with_its_own() -> None:
     channel = ChannelKey.generate()
     body = json.dumps({"model": "m", "prompt": ["secret one", "secret two"]}).encode()
-    envelope, opener = seal_message(channel.public, "POST", PLAIN, [("Authorization", "Bearer k")], body)
+    envelope, opener = seal_message(channel.public, "POST", PLAIN, [("Authorization", "Bearer k")], body, 77)
     assert b"secret" not in envelope and b"Bearer" not in envelope and b"completions" not in envelope
     read = Envelope.decode(envelope)
     assert read.key_id == channel.key_id
@@ -173,6 +174,7 @@ def test_the_message_opens_with_the_nodes_key_alone_and_each_part_with_its_own()
     inner = InnerRequest.decode(open_request(keys.request, read.enc, read.request))
     assert (inner.method, inner.path, dict(inner.headers)) == ("POST", PLAIN, {"authorization": "Bearer k"})
     assert b"secret" not in inner.body
+    assert inner.validity == Validity.beginning(77, 0), "when it was sealed is under the seal"
     assert [open_prompt(keys.prompt, read.enc, index, each) for index, each in enumerate(read.prompts)] == [
         b'"secret one"',
         b'"secret two"',
@@ -183,7 +185,7 @@ def test_the_message_opens_with_the_nodes_key_alone_and_each_part_with_its_own()
 
 def test_no_two_messages_share_anything() -> None:
     channel = ChannelKey.generate()
-    first, second = (seal_message(channel.public, "GET", "/v1/models", (), b"").envelope for _ in range(2))
+    first, second = (seal_message(channel.public, "GET", "/v1/models", (), b"", 0).envelope for _ in range(2))
     assert Envelope.decode(first).enc != Envelope.decode(second).enc
     assert Envelope.decode(first).request != Envelope.decode(second).request
 
@@ -201,13 +203,13 @@ def test_no_two_messages_share_anything() -> None:
 )
 def test_what_http_does_not_allow_is_refused_here(method: str, path: str, headers: Any) -> None:
     with pytest.raises(InvalidRequest):
-        seal_message(ChannelKey.generate().public, method, path, headers, b"")
+        seal_message(ChannelKey.generate().public, method, path, headers, b"", 0)
 
 
 def test_what_is_too_large_is_refused_here_without_quoting_it() -> None:
     body = json.dumps({"messages": "secret" * (3 << 20)}).encode()
     with pytest.raises(InvalidRequest, match="at most") as refused:
-        seal_message(ChannelKey.generate().public, "POST", CHAT, (), body)
+        seal_message(ChannelKey.generate().public, "POST", CHAT, (), body, 0)
     assert "secret" not in str(refused.value)
 
 

@@ -352,6 +352,31 @@ def test_a_key_that_is_denied_again_and_again_is_given_up(node: FakeNode, way: A
         assert SECRET.encode() not in middle.saw
 
 
+def test_a_message_that_was_held_back_is_not_served(node: FakeNode, way: Ask) -> None:
+    async def hold_back(received: Received, forward: Next) -> Reply:
+        node.clock_ahead_s += 20  # the node's clock goes on meanwhile
+        return await forward(received)
+
+    with standing_between(node.url, tricks(sealed=hold_back)) as middle:
+        with pytest.raises((openai.APIConnectionError, openai.APIStatusError), match="came too late"):
+            way(middle.url, DEVELOPMENT, False)
+        assert len(middle.sealed_seen) == 2 and node.evidence_asked == 2, "verified and sealed anew, once"
+    assert not node.opened
+
+
+@pytest.mark.parametrize("ahead_s", [-1e6, 1e6])
+def test_clocks_may_show_anything(node: FakeNode, way: Ask, ahead_s: float) -> None:
+    node.clock_ahead_s = ahead_s
+    assert way(node.url, DEVELOPMENT, False) == ANSWER and node.evidence_asked == 1
+
+
+def test_a_clock_that_was_set_is_asked_for_again(node: FakeNode) -> None:
+    with Client(node.url, api_key=KEY, policy=DEVELOPMENT, timeout=10) as client:
+        assert _asked(client, False) == ANSWER
+        node.clock_ahead_s = -3600
+        assert _asked(client, False) == ANSWER and node.evidence_asked == 2
+
+
 # Downgrades.
 
 

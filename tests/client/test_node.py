@@ -6,7 +6,7 @@ import pytest
 from cloister.addresses import HttpAddress
 from cloister.attest.policy import Policy
 from cloister.checks import Examination
-from cloister.client.verification import Verification, VerifiedNode
+from cloister.client.verification import KEY_MARGIN_S, Verification, VerifiedNode
 from cloister.errors import ServiceUnavailable
 
 
@@ -18,15 +18,16 @@ class Verifier:
         self.gate = threading.Event()
         self.gate.set()
         self.failing = False
+        self.key_held_s: float | None = None
 
     def __call__(self, address: HttpAddress, policy: Policy) -> Verification:
         self.gate.wait(10)
         if self.failing:
             raise ServiceUnavailable("gone")
         self.made += 1
-        return Verification(
-            str(address), datetime.now(UTC), bytes(32), Examination().verdict(), bytes([self.made] * 32)
-        )
+        key, held_s = bytes([self.made] * 32), self.key_held_s
+        at = datetime.now(UTC)
+        return Verification(str(address), at, bytes(32), Examination().verdict(), key, key_held_s=held_s)
 
 
 class Clock:
@@ -65,6 +66,20 @@ def test_evidence_that_grew_old_is_asked_for_again(node: VerifiedNode, verifier:
     assert node.verified() is not first and verifier.made == 2
     clock.now = 119
     assert node.verified() is node.verification and verifier.made == 2
+
+
+def test_a_node_is_verified_again_before_it_drops_the_key(verifier: Verifier, clock: Clock) -> None:
+    verifier.key_held_s = 50.0
+    node = VerifiedNode("http://node.example/v1", Policy(max_age_s=60), verifier=verifier, clock=clock)
+    first = node.verified()
+    clock.now = 50 - KEY_MARGIN_S - 0.1
+    assert node.verified() is first
+    clock.now = 50 - KEY_MARGIN_S
+    verifier.key_held_s = 1.0
+    second = node.verified()
+    assert second is not first
+    clock.now += KEY_MARGIN_S - 0.1
+    assert node.verified() is second, "a node that promises little is not asked at every request"
 
 
 def test_one_that_was_of_no_use_is_replaced_once(node: VerifiedNode, verifier: Verifier) -> None:

@@ -9,11 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cloister.attest.attester import Attestation, SoftwareAttester, Tee, verify_software
 from cloister.attest.evidence import NodeEvidence, Statement, read_evidence, read_statement
+from cloister.controller.channel_keys import HELD_S, SHOWN_S, ChannelKeys
 from cloister.controller.evidence import EvidenceMaker, find_release
-from cloister.controller.sealed_requests import ChannelKeys
 from cloister.errors import SetupError
 from cloister.messages.frontend import AskEvidence, Evidence
 from cloister.messages.generation import Failed
@@ -23,9 +24,10 @@ from cloister.transparency.log import Log
 from cloister.transparency.manifest import measure_running
 from cloister.transparency.note import Algorithm, new_key_file, read_key_file
 from cloister.transparency.proof import publish, verify_release
+from tests.attest.statements import made_statement
 from tests.controller.test_sealed_requests import Wire
 
-STATEMENT = Statement("a/model", bytes(range(32)), ("memory_lock",), 1_700_000_000)
+STATEMENT = made_statement(missing_layers=("memory_lock",))
 NONCE = bytes(range(100, 132))
 
 
@@ -41,7 +43,13 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
 class Office:
     def __init__(self, release: Release, attester: object | None = None, **more: int) -> None:
         self.keys = ChannelKeys()
-        self.evidence_maker = EvidenceMaker(attester or SoftwareAttester(), release, self.keys, statement, **more)  # type: ignore[arg-type]
+        self.evidence_maker = EvidenceMaker(
+            attester or SoftwareAttester(),  # type: ignore[arg-type]
+            release,
+            lambda: self.keys.shown,
+            statement,
+            **more,
+        )
         self.frontend = Wire()
 
     async def evidence(self, nonce: bytes = NONCE, since: int = 0) -> NodeEvidence:
@@ -61,8 +69,10 @@ def office(release: Release) -> Iterator[Office]:
 async def test_the_report_is_over_the_nonce_and_all_that_matters(office: Office, release: Release) -> None:
     evidence = await office.evidence()
     assert evidence.channel_key == office.keys.public and evidence.measurement == release.measurement
-    assert read_statement(evidence.statement) == STATEMENT
-    at = datetime.now(UTC)
+    at, said = datetime.now(UTC), read_statement(evidence.statement)
+    assert replace(said, made_ms=STATEMENT.made_ms, key_until_ms=STATEMENT.key_until_ms) == STATEMENT
+    assert abs(said.made_ms / 1000 - at.timestamp()) < 60
+    assert SHOWN_S < (said.key_until_ms - said.made_ms) / 1000 <= SHOWN_S + HELD_S, "it is held for as long as is said"
     good = verify_software(evidence.report, at=at, allowed=True, report_data=evidence.report_data(NONCE))
     assert good.passed
     stale = verify_software(evidence.report, at=at, allowed=True, report_data=evidence.report_data(bytes(32)))
@@ -80,7 +90,7 @@ async def test_the_release_is_proven_to_be_in_its_log(office: Office, release: R
 async def test_evidence_follows_the_channel_key(release: Release) -> None:
     office = Office(release)
     before = await office.evidence()
-    office.keys._renew()
+    office.keys.renew()
     after = await office.evidence()
     assert before.channel_key != after.channel_key == office.keys.public
     office.evidence_maker.close()

@@ -16,6 +16,7 @@ from cloister.errors import (
     ChannelBroken,
     ChannelKeyUnknown,
     CloisterError,
+    MessageExpired,
     MessageRepeated,
     QueueFull,
     ServiceUnavailable,
@@ -138,6 +139,7 @@ async def test_no_key_is_asked_for_outside(http: httpx.AsyncClient) -> None:
     ("error", "status", "code"),
     [
         (ChannelKeyUnknown("Another key."), 409, "channel_key_unknown"),
+        (MessageExpired("Too late."), 409, "message_expired"),
         (MessageRepeated("Again."), 409, "message_repeated"),
         (ChannelBroken("Altered."), 400, "channel_broken"),
         (QueueFull("Too many.", retry_after=3), 429, "queue_full"),

@@ -8,14 +8,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
+
+from msgspec.structs import replace
 
 from cloister.link.memory import LinkMemory, LinkShape
 from cloister.link.network.address import Address, address_of, without_delay
-from cloister.link.network.credentials import credentials_from
+from cloister.link.network.credentials import certificate_hash, credentials_from
 from cloister.link.network.handshake import request_for
-from cloister.messages.bridge import Accept, Admitted, Connect, FromVaultBridge, UseVault
+from cloister.messages.bridge import (
+    Accept,
+    Admitted,
+    AskVaultHost,
+    Connect,
+    FromVaultBridge,
+    UseVault,
+    VaultHostShown,
+)
 from cloister.messages.frames import FrameReader, encode_frame
+from cloister.messages.lifecycle import StartFailed
 from cloister.process.hardening import WIPE_FREED_MEMORY
 
 SECRET = bytes(range(32))
@@ -60,7 +71,55 @@ def start(module: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
     return process, ours
 
 
-class Bridges:
+class _Pair:
+    """Two bridges, and our ends of the sockets to them."""
+
+    server_bridge: subprocess.Popen[bytes]
+    vault_bridge: subprocess.Popen[bytes]
+    controller: End
+    host: End
+
+    def ended(self) -> tuple[str, str]:
+        """Wait until both processes are gone; what each said."""
+        said = []
+        for process in (self.server_bridge, self.vault_bridge):
+            process.wait(PATIENCE_S)
+            assert process.stderr is not None
+            said.append(process.stderr.read().decode())
+        return said[0], said[1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in (self.server_bridge, self.vault_bridge):
+            process.kill()
+            process.wait()
+            assert process.stderr is not None
+            process.stderr.close()
+        self.controller.socket.close()
+        self.host.socket.close()
+
+
+class Asked(_Pair):
+    """A server bridge that asks for evidence only."""
+
+    def __init__(self, nonce: bytes) -> None:
+        listener = Address("127.0.0.1", 0).listen()
+        there = credentials_from(SECRET, "vault_host")
+        self.certificate = certificate_hash(there)
+        self.server_bridge, controller = start("cloister.link.network.server_bridge")
+        self.vault_bridge, host = start("tests.link.lone_vault_bridge")
+        self.controller, self.host = End(controller, VaultHostShown | StartFailed), End(host, FromVaultBridge)
+        self.controller.send(AskVaultHost(str(address_of(listener)), credentials_from(SECRET, "server"), nonce))
+        with listener:
+            connection, _ = listener.accept()
+        with connection:
+            accept = Accept(there, request_for(MODEL, LinkShape(heads=2, dim=16, layers=3, capacity=4)))
+            self.host.send(accept, descriptors=(connection.fileno(),))
+
+
+class Bridges(_Pair):
     """`link` is the one whose questions come out at `vault_link`. `between` may put something of its own in between."""
 
     def __init__(
@@ -69,6 +128,7 @@ class Bridges:
         *,
         server_model: bytes = MODEL,
         server_secret: bytes = SECRET,
+        pinned: bytes = b"",
         between: Callable[[Address], Address] | None = None,
     ) -> None:
         self.link, self.vault_link = LinkMemory(shape), LinkMemory(shape)
@@ -80,12 +140,14 @@ class Bridges:
         self.vault_bridge, host = start("tests.link.lone_vault_bridge")
         self.controller = End(controller, object)
         self.host = End(host, FromVaultBridge)
-        order = Connect(str(address), credentials_from(server_secret, "server"), request_for(server_model, shape))
+        there = credentials_from(SECRET, "vault_host")
+        here = replace(credentials_from(server_secret, "server"), pinned=pinned or certificate_hash(there))
+        order = Connect(str(address), here, request_for(server_model, shape))
         self.controller.send(order, descriptors=self.link.vault_descriptors)
         with listener:
             connection, _ = listener.accept()
         with without_delay(connection):
-            accept = Accept(credentials_from(SECRET, "vault_host"), request_for(MODEL, shape))
+            accept = Accept(there, request_for(MODEL, shape))
             self.host.send(accept, descriptors=(connection.fileno(),))
 
     def lend(self) -> socket.socket:
@@ -97,26 +159,8 @@ class Bridges:
         ours.settimeout(PATIENCE_S)
         return ours
 
-    def ended(self) -> tuple[str, str]:
-        """Wait until both processes are gone; what each said."""
-        said = []
-        for process in (self.server_bridge, self.vault_bridge):
-            process.wait(PATIENCE_S)
-            assert process.stderr is not None
-            said.append(process.stderr.read().decode())
-        return said[0], said[1]
-
-    def __enter__(self) -> Bridges:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in (self.server_bridge, self.vault_bridge):
-            process.kill()
-            process.wait()
-            assert process.stderr is not None
-            process.stderr.close()
-        self.controller.socket.close()
-        self.host.socket.close()
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
         for link in (self.link, self.vault_link):
             link.close()
 

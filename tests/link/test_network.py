@@ -20,6 +20,7 @@ from cloister.errors import ProtocolError
 from cloister.link.memory import NUMBER_AT, LinkMemory, LinkShape, Mapping, wake
 from cloister.link.network.address import Address, address_of
 from cloister.link.network.records import ANSWER, HEAD, VaultEnd, after
+from cloister.messages.bridge import MAX_PART_BYTES, HostEvidence, VaultHostShown, WantEvidence
 from cloister.messages.frames import FrameReader
 from cloister.messages.generation import VERSION, Cancel, SamplingParams
 from cloister.messages.lifecycle import StartFailed
@@ -35,7 +36,7 @@ from cloister.messages.vault import (
     WantCores,
 )
 from cloister.models.decoder import Decoder
-from tests.link.bridges import Bridges, End, close_when_gone, may_read_memory, memory_of, wait_until
+from tests.link.bridges import Asked, Bridges, End, close_when_gone, may_read_memory, memory_of, wait_until
 from tests.link.test_link import Answer, decoder_of, tokens_of
 from tests.link.vault_stand_in import BLOCKS, hidden_of, vault_of
 
@@ -254,6 +255,23 @@ def test_a_server_with_another_model_is_told_why() -> None:
     with Bridges(SMALL, server_model=b"\1" * 32) as bridges:
         assert bridges.host.hear() is None
         assert "serves another model" in why_not(bridges)
+
+
+def test_a_host_whose_evidence_nobody_checked_is_asked_for_no_vault() -> None:
+    with Bridges(SMALL, pinned=b"x" * 32) as bridges:
+        assert bridges.host.hear() is None
+        assert "not the one whose evidence was checked" in why_not(bridges)
+
+
+def test_a_host_shows_its_evidence_and_the_controller_learns_whose_tls_it_came_through() -> None:
+    document = os.urandom(3 * MAX_PART_BYTES + 5)
+    with Asked(b"n" * 32) as asked:
+        wanted = asked.host.hear()
+        assert isinstance(wanted, WantEvidence) and wanted.nonce == b"n" * 32
+        asked.host.send(HostEvidence(document))
+        shown = asked.controller.hear()
+        assert shown == VaultHostShown(asked.certificate, document)
+        assert asked.ended() == ("", "")
 
 
 # ---- what must not be seen

@@ -18,11 +18,12 @@ import pytest
 from cryptography import x509
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cloister.errors import ProtocolError, SetupError
 from cloister.link.network import tls
 from cloister.link.network.address import ANY_CID, Address, address_of
-from cloister.link.network.credentials import credentials_from, read_secret, write_secret
+from cloister.link.network.credentials import certificate_hash, credentials_from, read_secret, write_secret
 from cloister.link.network.tls import MAX_RECORD_BYTES, PROTOCOL, CutOff, SecureChannel, establish
 from cloister.messages.bridge import Credentials, Role
 
@@ -414,17 +415,26 @@ def test_a_role_cannot_be_played_with_the_others_credentials() -> None:
 
 
 def test_a_certificate_is_pinned_even_where_tls_would_accept_it() -> None:
-    """The second check by itself: TLS trusts the right certificate, the pin is another."""
+    """The second check by itself: TLS trusts the right certificate, the vault host accepts another."""
     one, other = socket.socketpair()
 
-    def server() -> None:
+    def host() -> None:
         with one:
-            channel = SecureChannel(one, SERVER, LIMIT)
-            channel._peer = SERVER.peer + b"!"
+            channel = SecureChannel(one, HOST, LIMIT)
+            channel._credentials = replace(HOST, peer=HOST.peer + b"!")
             channel.shake_hands(time.monotonic() + 10)
 
-    result, _ = both(server, lambda: shake(other, HOST))
+    result, _ = both(host, lambda: shake(other, SERVER))
     assert "does not know the key" in str(result)
+
+
+def test_who_knows_the_key_cannot_pose_as_the_host_whose_evidence_was_checked() -> None:
+    """The file with the shared key is the operator's; the key of a vault host's life is nobody's."""
+    pinned = replace(SERVER, pinned=certificate_hash(HOST))
+    one, other = socket.socketpair()
+    results = both(lambda: shake(one, pinned), lambda: shake(other, HOST))
+    assert all(isinstance(result, SecureChannel) for result in results)
+    refused(pinned, stranger_tls("vault_host", credentials_from(SECRET, "vault_host")), "not the one whose evidence")
 
 
 @pytest.mark.parametrize("role", ["server", "vault_host"])
@@ -437,7 +447,7 @@ def test_tls_1_2_is_refused(role: Role) -> None:
 @pytest.mark.parametrize("role", ["server", "vault_host"])
 def test_another_protocol_or_version_over_the_same_key_is_refused(role: Role) -> None:
     honest, identity = (HOST, SERVER) if role == "server" else (SERVER, HOST)
-    refused(honest, stranger_tls(role, identity, protocol="cloister-link/3"), "another version")
+    refused(honest, stranger_tls(role, identity, protocol="cloister-link/4"), "another version")
 
 
 def through(courier: Courier) -> object:
@@ -565,9 +575,12 @@ def test_a_stranger_who_says_a_byte_at_a_time_is_not_waited_for() -> None:
 
 
 def test_both_machines_derive_the_same_credentials_and_no_others() -> None:
-    assert credentials_from(SECRET, "server") == SERVER and credentials_from(SECRET, "vault_host") == HOST
+    assert credentials_from(SECRET, "server") == SERVER and credentials_from(SECRET, "vault_host").peer == HOST.peer
     assert x509.load_pem_x509_certificate(SERVER.own) == x509.load_der_x509_certificate(HOST.peer)
-    assert x509.load_pem_x509_certificate(HOST.own) == x509.load_der_x509_certificate(SERVER.peer)
+    own, role = x509.load_pem_x509_certificate(HOST.own), x509.load_der_x509_certificate(SERVER.peer)
+    own.verify_directly_issued_by(role)
+    assert own.public_key() != role.public_key()
+    assert credentials_from(SECRET, "vault_host").own != HOST.own, "each life has a key of its own"
     assert len({SERVER.own, HOST.own, other_than("server").own, other_than("vault_host").own}) == 4
     with pytest.raises(SetupError):
         credentials_from(SECRET[:31], "server")

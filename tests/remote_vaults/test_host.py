@@ -7,12 +7,16 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
+from cloister.attest.node import verify_node
+from cloister.attest.policy import Policy
 from cloister.backend.base import OpenJob, VaultJob
 from cloister.errors import ServiceUnavailable, VaultLost
 from cloister.link.network.address import Address
@@ -63,6 +67,21 @@ async def test_what_a_remote_vault_says_is_what_open_says(node: RealNode, tiny: 
     assert [await answer(node, private(text, str(n), level=level)) for n, text in enumerate(texts)] == plain
     together = await asyncio.gather(*(answer(node, private(t, f"b{n}", level=level)) for n, t in enumerate(texts)))
     assert together == plain
+
+
+async def test_the_nodes_evidence_brings_the_vault_hosts_own_along(node: RealNode, vault_host: HostProcess) -> None:
+    nonce = os.urandom(32)
+    evidence = await node.controller.evidence_maker.evidence(nonce)
+    policy = Policy(allow_software_tee=True)
+    verdict = verify_node(evidence, nonce, at=datetime.now(UTC), policy=policy)
+    assert verdict.passed, verdict.broken
+    (told,) = verdict.claims["vault_hosts"]
+    assert (told["address"], told["state"]) == (vault_host.address(), "verified")
+    alone = verify_node(replace(evidence, vault_hosts=()), nonce, at=datetime.now(UTC), policy=policy)
+    assert [check.name for check in alone.broken] == ["vault hosts"], "without it nobody is sent there"
+    node.controller._vault_host_changed()
+    again = await node.controller.evidence_maker.evidence(nonce)
+    assert again.channel_key != evidence.channel_key, "who verified the node verifies it anew"
 
 
 async def test_a_kept_session_stays_in_its_vault_and_ends_with_it(node: RealNode, vault_host: HostProcess) -> None:

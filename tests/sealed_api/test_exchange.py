@@ -12,6 +12,7 @@ import pytest
 from cloister.channel.envelope import InnerHead, InnerRequest
 from cloister.channel.sealing import ChannelKey, RequestKeys, address_to, seal_request
 from cloister.channel.stream import FrameKind, StreamOpener
+from cloister.channel.validity import Validity
 from cloister.config import GatewaySettings
 from cloister.errors import ServiceUnavailable
 from cloister.gateway.app import create_api
@@ -19,7 +20,7 @@ from cloister.keys import load_keys
 from cloister.messages.frontend import Leave, SealedPart, Serve, Taken
 from cloister.messages.generation import Failed
 from cloister.messages.prompts import SealedPrompt
-from cloister.sealed_api.exchange import WINDOW_BYTES, Exchanges
+from cloister.sealed_api.exchange import WINDOW_BYTES, Exchanges, now_ms
 from tests.gateway.fakes import KEY, MODEL, ByteTokenizer, FakeBackend, FakeStream, chat_body, completion_body
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -85,10 +86,11 @@ class Room:
             self.answers[message.request_id].put(message)
 
     def send(self, number: int, method: str, path: str, body: Any = None, prompts: int = 0,
-             headers: Any = HEADERS, alter: bool = False) -> Answer:  # fmt: skip
+             headers: Any = HEADERS, alter: bool = False, ago_s: int = 0) -> Answer:  # fmt: skip
         enc, keys = address_to(self._node.public)
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        sealed = seal_request(keys.request, enc, InnerRequest(method, path, headers, data).encode())
+        validity = Validity.beginning(now_ms() - 1000 * ago_s, len(data))
+        sealed = seal_request(keys.request, enc, InnerRequest(method, path, headers, data, validity).encode())
         if alter:
             sealed = sealed[:-1] + bytes([sealed[-1] ^ 1])
         derived = self._node.accept(enc)
@@ -191,6 +193,15 @@ async def test_statuses_and_errors_are_the_applications(
     assert answer.failed is None and answer.head.status == status, answer.body
     if code is not None:
         assert json.loads(answer.body)["error"]["code"] == code
+
+
+@pytest.mark.parametrize("ago_s", [20, -60])
+async def test_what_was_held_back_for_twenty_seconds_is_not_served(
+    room: Room, backend: VaultBackend, ago_s: int
+) -> None:
+    answer = await room.ask("POST", CHAT, sealed_chat(), prompts=1, ago_s=ago_s)
+    assert answer.failed is not None and answer.failed.code == "message_expired"
+    assert not answer.frames and not hasattr(backend, "named"), "nobody was asked for anything"
 
 
 async def test_the_key_is_inside(room: Room) -> None:

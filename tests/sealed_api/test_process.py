@@ -16,6 +16,7 @@ import pytest
 from cloister.channel.envelope import InnerHead, InnerRequest
 from cloister.channel.sealing import ChannelKey, RequestKeys, address_to, seal_request
 from cloister.channel.stream import StreamOpener
+from cloister.channel.validity import Validity
 from cloister.config import GatewaySettings
 from cloister.keys import load_keys
 from cloister.messages.frontend import (
@@ -35,6 +36,7 @@ from cloister.messages.prompts import SealedPrompt
 from cloister.models.source import ModelFolder
 from cloister.process.child import run_module
 from cloister.process.hardening import WIPE_FREED_MEMORY
+from cloister.sealed_api.exchange import now_ms
 from tests.controller.fakes import Peer
 from tests.forkserver.model import save_model
 from tests.gateway.fakes import KEY
@@ -75,7 +77,8 @@ class PlayedController(Peer):
 
     def ask(self, number: int, body: Any, prompts: int = 1) -> StreamOpener:
         enc, keys = address_to(self._node.public)
-        inner = InnerRequest("POST", CHAT, tuple(KEY.items()), json.dumps(body).encode())
+        valid = Validity.beginning(now_ms(), 0)
+        inner = InnerRequest("POST", CHAT, tuple(KEY.items()), json.dumps(body).encode(), valid)
         self.say(_serve(number, enc, self._node.accept(enc), seal_request(keys.request, enc, inner.encode()), prompts))
         return StreamOpener(keys.response, enc)
 

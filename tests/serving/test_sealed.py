@@ -198,6 +198,9 @@ def test_what_is_sealed_wrong_is_refused_before_anything_is_opened(node: Node) -
     request = bytes([read.request[0] ^ 1]) + read.request[1:]
     tampered = node.sealed.post(Envelope(read.key_id, read.enc, request, read.prompts).encode())
     assert (tampered.status_code, tampered.json()["error"]["code"]) == (400, "channel_broken")
+    withheld, _ = node.sealed.seal("POST", CHAT, body, ago_s=20)
+    refused = node.sealed.post(withheld)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "message_expired")
     unknown = node.sealed.post(Envelope(bytes(8), read.enc, read.request, read.prompts).encode())
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (409, "channel_key_unknown")
 

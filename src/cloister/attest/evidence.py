@@ -14,16 +14,21 @@ import msgspec
 from msgspec import Meta, Struct
 
 from cloister.attest.attester import Tee
+from cloister.attest.settings import AttestedSettings
 from cloister.checks import decode_evidence
 from cloister.errors import EvidenceInvalid
 from cloister.transparency.proof import ReleaseProof
 
-VERSION = 1
-DOMAIN = b"cloister evidence v1\0"
+VERSION = 2
+DOMAIN = b"cloister evidence v2\0"
+HOST_DOMAIN = b"cloister vault host evidence v2\0"
+"""A vault host's evidence is no node's."""
 NONCE_BYTES = 32
 MAX_EVIDENCE_BYTES = 1 << 20
 
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Moment = Annotated[int, Meta(ge=0, lt=1 << 53)]
+"""Milliseconds since 1970."""
 Certificate = Annotated[bytes, Meta(max_length=16384)]
 
 
@@ -36,14 +41,31 @@ class GpuEvidence(Struct, frozen=True, forbid_unknown_fields=True):
     """What NVIDIA's responder says of the reports' certificates (DER). Its signature counts, not who brings it."""
 
 
+class VaultHostPin(Struct, frozen=True, forbid_unknown_fields=True):
+    """A machine that keeps vaults for the node, and the SHA-256 of the only TLS certificate the node accepts there."""
+
+    address: Annotated[str, Meta(max_length=256)]
+    certificate: Digest
+
+
 class Statement(Struct, frozen=True, forbid_unknown_fields=True):
     """What the node's software says of itself: true if the release is one you trust."""
 
     model: Annotated[str, Meta(max_length=256)]
     weights: Digest
+    settings: AttestedSettings
+    settings_hash: Digest
+    """Of `settings`: the reader computes it again."""
+    levels: Annotated[tuple[Annotated[str, Meta(max_length=32)], ...], Meta(max_length=16)] = ()
+    """Levels of protection offered; none while the node waits for the key of its weights."""
     missing_layers: tuple[Annotated[str, Meta(max_length=64)], ...] = ()
     started: int = 0
     """Unix seconds; changes when the node starts again, and so does its channel key."""
+    vault_hosts: Annotated[tuple[VaultHostPin, ...], Meta(max_length=4)] = ()
+    made_ms: Moment = 0
+    """When this was stated, by the node's own clock."""
+    key_until_ms: Moment = 0
+    """Until when, by the same clock, the node holds the channel key, unless a flood of messages uses it up."""
 
 
 class NodeEvidence(Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,18 +83,24 @@ class NodeEvidence(Struct, frozen=True, forbid_unknown_fields=True):
     collateral: Annotated[bytes, Meta(max_length=262144)] = b""
     release: ReleaseProof | None = None
     gpu: GpuEvidence | None = None
+    vault_hosts: Annotated[tuple[NodeEvidence, ...], Meta(max_length=4)] = ()
+    """Theirs, for the same nonce, with the certificate's hash in the channel key's place. Each speaks for itself; the
+    statement pins them."""
 
-    def report_data(self, nonce: bytes) -> bytes:
+    def report_data(self, nonce: bytes, domain: bytes = DOMAIN) -> bytes:
         """What the report must carry if this document answers this nonce."""
-        return bind(nonce, self.channel_key, self.measurement, self.gpu.data if self.gpu else b"", self.statement)
+        gpu = self.gpu.data if self.gpu else b""
+        return bind(nonce, self.channel_key, self.measurement, gpu, self.statement, domain)
 
 
-def bind(nonce: bytes, channel_key: bytes, measurement: bytes, gpu: bytes, statement: bytes) -> bytes:
+def bind(
+    nonce: bytes, channel_key: bytes, measurement: bytes, gpu: bytes, statement: bytes, domain: bytes = DOMAIN
+) -> bytes:
     """The report data: the formula above."""
     if not len(nonce) == len(channel_key) == len(measurement) == 32:
         raise EvidenceInvalid("A nonce, a channel key and a measurement have 32 bytes each.")
     gpu_hash = hashlib.sha256(gpu).digest() if gpu else bytes(32)
-    parts = (DOMAIN, nonce, channel_key, measurement, gpu_hash, hashlib.sha256(statement).digest())
+    parts = (domain, nonce, channel_key, measurement, gpu_hash, hashlib.sha256(statement).digest())
     return hashlib.sha512(b"".join(parts)).digest()
 
 
@@ -81,12 +109,19 @@ def write_evidence(evidence: NodeEvidence) -> bytes:
     return msgspec.json.encode(evidence)
 
 
+class _Versioned(Struct):
+    """All that is read before the version is known."""
+
+    version: Annotated[int, Meta(ge=1)]
+
+
 def read_evidence(data: bytes) -> NodeEvidence:
     """The document, or EvidenceInvalid."""
-    evidence = decode_evidence(data, NodeEvidence, "Evidence", limit=MAX_EVIDENCE_BYTES)
-    if evidence.version != VERSION:
-        raise EvidenceInvalid(f"The evidence has version {evidence.version}, not {VERSION}.", hint="Update the client.")
-    return evidence
+    found = decode_evidence(data, _Versioned, "Evidence", limit=MAX_EVIDENCE_BYTES).version
+    if found != VERSION:
+        hint = "Update the client." if found > VERSION else "The node is older: its operator updates it."
+        raise EvidenceInvalid(f"The evidence has version {found}, not {VERSION}.", hint=hint)
+    return decode_evidence(data, NodeEvidence, "Evidence")
 
 
 def read_statement(data: bytes) -> Statement:

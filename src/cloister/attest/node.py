@@ -5,10 +5,12 @@ The release is only bound to the report here (Petridish §4.1); whether it is pu
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from cloister.attest.attester import verify_software
-from cloister.attest.evidence import GpuEvidence, NodeEvidence, read_statement
+from cloister.attest.evidence import HOST_DOMAIN, GpuEvidence, NodeEvidence, Statement, read_statement
 from cloister.attest.nvidia import References, verify_gpu_reports, verify_gpu_token
 from cloister.attest.policy import Policy
 from cloister.attest.snp import verify_snp
@@ -20,18 +22,24 @@ UNPRIVILEGED = ("memory_lock", "no_swap")
 without hardware can hide nothing from its operator anyway."""
 
 
+LONGEST_HELD_S = 24 * 3600
+"""A channel key that is held for longer is not one that goes."""
+
+
 def verify_node(evidence: NodeEvidence, nonce: bytes, *, at: datetime, policy: Policy) -> Verdict:
     """The verdict on all of the evidence but the release's place in a log. EvidenceInvalid if it is malformed."""
     found = Examination()
     _show_relaxations(found, policy)
     _check_tee(found, evidence, policy)
-    report = _verify_report(evidence, nonce, at, policy)
+    report = _verify_report(evidence, evidence.report_data(nonce), at, policy)
     found.include(Verdict(report.checks))
     found.claim("report", dict(report.claims))
     if evidence.tee == "none":
         found.skipped("launch", "no hardware measured how this node started", required=False)
     _check_gpu(found, evidence.gpu, nonce, at, policy)
     _check_statement(found, evidence, policy)
+    _check_freshness(found, read_statement(evidence.statement), at)
+    _check_vault_hosts(found, evidence, nonce, at, policy)
     return found.verdict()
 
 
@@ -50,8 +58,7 @@ def _check_tee(found: Examination, evidence: NodeEvidence, policy: Policy) -> No
     )
 
 
-def _verify_report(evidence: NodeEvidence, nonce: bytes, at: datetime, policy: Policy) -> Verdict:
-    bound = evidence.report_data(nonce)
+def _verify_report(evidence: NodeEvidence, bound: bytes, at: datetime, policy: Policy) -> Verdict:
     if evidence.tee == "sev-snp":
         pieces = (*evidence.certificates, *policy.snp_revocation_lists)
         return verify_snp(evidence.report, pieces, at=at, policy=policy.snp, report_data=bound)
@@ -87,18 +94,110 @@ def _check_statement(found: Examination, evidence: NodeEvidence, policy: Policy)
     statement = read_statement(evidence.statement)
     found.claim("model", statement.model)
     found.claim("weights", statement.weights.hex())
+    found.claim("levels", list(statement.levels))
     found.claim("started", statement.started)
     found.claim("measurement", evidence.measurement.hex())
     found.claim("missing_layers", list(statement.missing_layers))
+    _check_weights(found, statement, policy)
+    _check_settings(found, statement, policy)
+    _check_sandbox(found, evidence, statement, policy)
+
+
+def _check_weights(found: Examination, statement: Statement, policy: Policy) -> None:
+    name, digest = "weights digest", statement.weights.hex()
+    if policy.weights is None:
+        found.skipped(name, f"{digest}; the policy names none", required=False)
+    else:
+        known = digest in {pin.lower() for pin in policy.weights}
+        found.check(name, known, f"{digest} is not among the policy's weights", digest)
+
+
+def _check_settings(found: Examination, statement: Statement, policy: Policy) -> None:
+    settings, words = statement.settings, statement.settings.in_words()
+    found.claim("settings", settings.as_json())
+    found.claim("settings_hash", settings.hash.hex())
+    whole = settings.hash == statement.settings_hash
+    found.check("settings", whole, "their hash is not the one the node states", "; ".join(words))
+    policy.settings.check(found, settings)
+
+
+def _check_vault_hosts(found: Examination, evidence: NodeEvidence, nonce: bytes, at: datetime, policy: Policy) -> None:
+    """Machines that keep the node's vaults prove what the node itself must, for the same nonce."""
+    name, statement = "vault hosts", read_statement(evidence.statement)
+    pinned = {pin.address: pin.certificate for pin in statement.vault_hosts}
+    told: list[dict[str, Any]] = []
+    for address in statement.settings.vault_hosts:
+        shown = [one for one in evidence.vault_hosts if one.channel_key == pinned.get(address)]
+        if not shown:
+            allowed = "settings.allow_unseen_vault_hosts" if policy.settings.allow_unseen_vault_hosts else ""
+            reason = f"prompts go to {address}, and nothing shows what that is"
+            found.check(name, False, reason, allowed_by=allowed)
+            told.append({"address": address, "state": "unseen"})
+            continue
+        verdict = verify_vault_host(shown[0], nonce, at=at, policy=policy, measurement=evidence.measurement)
+        same = read_statement(shown[0].statement).weights == statement.weights
+        found.include(Verdict(tuple(replace(one, name=f"vault host {address}: {one.name}") for one in verdict.checks)))
+        found.check(f"vault host {address}: weights", same, "it has others than the node", "the node's")
+        state = "verified" if verdict.passed and same else "refused"
+        told.append({"address": address, "state": state, **verdict.claims})
+    if not statement.settings.vault_hosts:
+        found.passed(name, "none")
+    found.claim("vault_hosts", told)
+
+
+def verify_vault_host(
+    evidence: NodeEvidence, nonce: bytes, *, at: datetime, policy: Policy, measurement: bytes
+) -> Verdict:
+    """The verdict on a vault host of a node that runs the release of this measurement. The holder of the certificate
+    whose hash is in the channel key's place is that machine."""
+    found = Examination()
+    _check_tee(found, evidence, policy)
+    report = _verify_report(evidence, evidence.report_data(nonce, HOST_DOMAIN), at, policy)
+    found.include(Verdict(report.checks))
+    found.claim("report", dict(report.claims))
+    same = evidence.measurement == measurement
+    found.check("release", same, "it runs another release than the node", "the node's")
+    statement = read_statement(evidence.statement)
+    words = statement.settings.in_words()
+    whole = statement.settings.hash == statement.settings_hash and not statement.settings.vault_hosts
+    found.check("settings", whole, "their hash is wrong, or its vaults are elsewhere too", words[1])
+    found.claim("certificate", evidence.channel_key.hex())
+    found.claim("sandbox", statement.settings.sandbox)
+    found.claim("missing_layers", list(statement.missing_layers))
+    found.claim("started", statement.started)
+    _check_sandbox(found, evidence, statement, policy)
+    return found.verdict()
+
+
+def _check_sandbox(found: Examination, evidence: NodeEvidence, statement: Statement, policy: Policy) -> None:
+    """Whoever lets layers be missing may lose more of them without a word: a policy that accepts none accepts neither
+    that. At a node without hardware it would protect nobody."""
     accepted = policy.accept_missing_layers
     if accepted is None:
         accepted = UNPRIVILEGED if evidence.tee == "none" else ()
     missing = sorted(set(statement.missing_layers) - set(accepted))
+    may_lose = statement.settings.sandbox == "degraded" and not accepted
     found.check(
         "sandbox",
-        not missing,
-        f"the node runs without {', '.join(missing)}",
+        not missing and not may_lose,
+        f"the node runs without {', '.join(missing)}" if missing else "it was started with --allow-degraded-sandbox",
         found="complete"
         if not statement.missing_layers
         else f"without {', '.join(statement.missing_layers)}, accepted",
+    )
+
+
+def _check_freshness(found: Examination, statement: Statement, at: datetime) -> None:
+    """The nonce proves that the evidence is new (`report data`). Here: the clock requests are reckoned by, and until
+    when the channel key is held. The node's clock may be wrong; whoever asks sees by how much."""
+    held_s = (statement.key_until_ms - statement.made_ms) / 1000
+    ahead_s = statement.made_ms / 1000 - at.timestamp()
+    found.claim("stated_ms", statement.made_ms)
+    found.claim("key_held_s", held_s)
+    found.check(
+        "freshness",
+        0 < held_s <= LONGEST_HELD_S,
+        f"the node says that it holds its channel key for {held_s:.0f} s",
+        f"channel key held for {held_s:.0f} s more; the node's clock is {abs(ahead_s):.0f} s "
+        f"{'ahead of' if ahead_s > 0 else 'behind'} ours",
     )

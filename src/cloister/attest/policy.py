@@ -17,6 +17,10 @@
     issuer = "https://accounts.example.com"
     repository = "https://git.example.com/cloister"    # repository, ref, workflow: compared if given
 
+    [settings]                    # what the node's operator may have chosen; see SettingsPolicy
+    hashes = ["…"]
+    vaults = ["here"]
+
     [snp]                         # and [tdx], [gpu]: what the verifiers of that evidence can be asked for
     measurements = ["…"]
 
@@ -41,6 +45,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from cloister.attest.nvidia import GpuPolicy
+from cloister.attest.settings import Pin, SettingsPolicy
 from cloister.attest.snp import SnpPolicy
 from cloister.attest.tdx import TdxPolicy
 from cloister.errors import EvidenceInvalid, SetupError
@@ -87,6 +92,9 @@ class _Demands(Struct, frozen=True):
     """Layers of the node's sandbox that may be missing; any other that is missing fails the node. Where nothing is
     said, none may be missing at a node with hardware, and those of node.UNPRIVILEGED at one without."""
     require_gpu: bool = False
+    weights: tuple[Pin, ...] | None = None
+    """SHA-256 of weights accepted, packed as the node serves them (`cloister verify` shows it)."""
+    settings: SettingsPolicy = SettingsPolicy()
     snp: SnpPolicy = SnpPolicy()
     tdx: TdxPolicy = TdxPolicy()
     gpu: GpuPolicy = GpuPolicy()
@@ -127,6 +135,7 @@ class Policy(_Demands, frozen=True):
         return (
             *(["--allow-software-tee"] if self.allow_software_tee else ()),
             *(f"accept_missing_layers {layer}" for layer in self.accept_missing_layers or ()),
+            *(f"settings.{name}" for name in self.settings.relaxations()),
             *(f"snp.{name}" for name in self.snp.relaxations()),
             *(f"tdx.{name}" for name in self.tdx.relaxations()),
             *(f"gpu.{name}" for name in self.gpu.relaxations()),

@@ -33,10 +33,11 @@ from cloister.channel.sealing import (
     seal_request,
 )
 from cloister.channel.stream import MAX_FRAME_DATA, FrameKind, StreamOpener, StreamSealer
+from cloister.channel.validity import Validity
 from cloister.errors import ChannelBroken, ChannelKeyUnknown
 
 CONTENT_TYPE = "application/cloister-sealed"
-VERSION = 1
+VERSION = 2
 MAX_PROMPTS = 128
 MAX_ENVELOPE_BYTES = 32 << 20
 
@@ -149,6 +150,7 @@ class InnerRequest(_Inner, frozen=True):
     path: Path
     headers: Headers = ()
     body: Annotated[bytes, Meta(max_length=MAX_PLAINTEXT_BYTES)] = b""
+    validity: Validity = Validity()
 
     def __repr__(self) -> str:
         return f"InnerRequest({len(self.body)} bytes)"  # never what a user wrote

@@ -112,8 +112,12 @@ class SeenMessages:
         self._seen: set[bytes] = set()
 
     @property
+    def count(self) -> int:
+        return len(self._seen)
+
+    @property
     def full(self) -> bool:
-        return len(self._seen) >= self._limit
+        return self.count >= self._limit
 
     def add(self, enc: bytes) -> None:
         """Note it. MessageRepeated if it was there before; ChannelKeyUnknown if there is no room to note it."""

@@ -101,6 +101,14 @@ def serve(
         ),
     ] = None,
     outpost_key: Annotated[Path | None, _vaults(metavar="FILE", help="The key shared with that machine.")] = None,
+    outpost_policy: Annotated[
+        Path | None,
+        _vaults(
+            metavar="FILE",
+            help="What that machine must prove, in TOML.",
+            show_default="this server's release; a TEE if this machine is one",
+        ),
+    ] = None,
     attester: Annotated[
         AttesterChoice,
         _evidence(
@@ -185,6 +193,7 @@ def serve(
             session_idle_s=session_idle,
             outpost=outpost,
             outpost_key=outpost_key.absolute() if outpost_key else None,
+            outpost_policy=outpost_policy.absolute() if outpost_policy else None,
             attester=attester,
             release=release.absolute() if release else None,
             sealed_weights=sealed_weights.absolute() if sealed_weights else None,
@@ -213,9 +222,10 @@ def _become_controller(settings: Settings) -> NoReturn:
     from rich.console import Console
 
     from cloister.attest.attester import find_attester
+    from cloister.controller.attested_settings import attested_settings
     from cloister.controller.evidence import find_release
-    from cloister.controller.forkserver import check_remote_vaults
     from cloister.controller.mpc_offer import check_mpc
+    from cloister.controller.remote_vaults import check_remote_vaults
     from cloister.gateway.server import reserve_port
     from cloister.keys import load_keys
     from cloister.models.source import find_model
@@ -230,6 +240,7 @@ def _become_controller(settings: Settings) -> NoReturn:
         find_release(settings.controller.release)
         folder = _sealed_model(settings) or find_model(settings.model)
         check_mpc(settings, folder)
+        attested_settings(settings)
     become("cloister.controller", settings, folder.name, folder.path, begun, reserved)
 
 

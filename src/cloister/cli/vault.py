@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from cloister.config import Dtype, EngineSettings, KernelChoice, OutpostSettings, WeightFormat
+from cloister.config import AttesterChoice, Dtype, EngineSettings, KernelChoice, OutpostSettings, WeightFormat
 
 vault = typer.Typer(no_args_is_help=True, help="Vaults on another machine, and the key to them.")
 key = typer.Typer(no_args_is_help=True, help="The key that a server and its vault host share.")
@@ -57,6 +57,13 @@ def serve(
     allow_degraded_sandbox: Annotated[
         bool, typer.Option("--allow-degraded-sandbox", help="Serve although this kernel lacks a layer of the sandbox.")
     ] = False,
+    attester: Annotated[
+        AttesterChoice, typer.Option(help="Who speaks for this machine: its firmware (tsm), or software alone.")
+    ] = "auto",
+    release: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="The log that has the release which runs.", show_default="none"),
+    ] = None,
 ) -> None:
     """Keep vaults on this machine for a server elsewhere: a vault host.
 
@@ -73,6 +80,8 @@ def serve(
         key_file=key,
         max_vaults=max_vaults,
         allow_degraded_sandbox=allow_degraded_sandbox,
+        attester=attester,
+        release=release.absolute() if release else None,
         engine=EngineSettings(
             dtype=dtype,
             weights=weights,
@@ -91,6 +100,8 @@ def _become_vault_host(settings: OutpostSettings, model: str | None) -> NoReturn
     begun = monotonic()
     from rich.console import Console
 
+    from cloister.attest.attester import find_attester
+    from cloister.controller.evidence import find_release
     from cloister.link.network.address import Address
     from cloister.link.network.credentials import read_secret
     from cloister.models.source import find_model
@@ -98,6 +109,8 @@ def _become_vault_host(settings: OutpostSettings, model: str | None) -> NoReturn
 
     Address.parse(settings.listen)
     read_secret(settings.key_file)  # a wrong address or key should not cost the time to load a model
+    find_attester(settings.attester)
+    find_release(settings.release)
     with Console(stderr=True, highlight=False).status("Starting…"):
         folder = find_model(model)
     settings = settings.model_copy(update={"key_file": settings.key_file.absolute()})

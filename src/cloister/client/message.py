@@ -18,11 +18,13 @@ import msgspec
 from cloister.channel.envelope import CONTENT_TYPE, MAX_PROMPTS, Envelope, InnerHead, InnerRequest
 from cloister.channel.sealing import address_to, key_id, seal_prompt, seal_request
 from cloister.channel.stream import FrameKind, StreamOpener
+from cloister.channel.validity import Validity
 from cloister.errors import (
     ChannelBroken,
     ChannelKeyUnknown,
     CloisterError,
     InvalidRequest,
+    MessageExpired,
     MessageRepeated,
     WaitingForKey,
 )
@@ -73,12 +75,18 @@ class SealedMessage(NamedTuple):
     opener: StreamOpener
 
 
-def seal_message(channel_key: bytes, method: str, path: str, headers: Headers, body: bytes) -> SealedMessage:
-    """The request, sealed to the holder of the channel key; InvalidRequest if it is none that a node could answer."""
+def seal_message(
+    channel_key: bytes, method: str, path: str, headers: Headers, body: bytes, node_ms: int
+) -> SealedMessage:
+    """The request, sealed to the holder of the channel key; InvalidRequest if it is none that a node could answer.
+
+    `node_ms` is the time by the node's clock: the message is valid for a little while from then on.
+    """
     kept = kept_headers(headers)
     body, prompts = split_prompts(method, path, kept, body)
+    validity = Validity.beginning(node_ms, len(body) + sum(map(len, prompts)))
     try:
-        inner = msgspec.convert((method, path, kept, body), InnerRequest)
+        inner = msgspec.convert((method, path, kept, body, validity), InnerRequest)
     except msgspec.ValidationError:
         raise InvalidRequest("The request's method, path or headers are not what HTTP allows, or too long.") from None
     enc, keys = address_to(channel_key)
@@ -262,6 +270,10 @@ def read_refusal(status: int, retry_after: str, body: bytes) -> Refusal:
     if status == 409 and code == MessageRepeated.code:
         raise MessageRepeated(
             "The node has received this very message before.", hint="Somebody on the way repeats messages."
+        )
+    if status == 409 and code == MessageExpired.code:
+        raise MessageExpired(
+            "The node says that the sealed request came too late.", hint="Somebody on the way holds messages back."
         )
     if code == ChannelBroken.code:
         raise ChannelBroken("The node could not open the sealed request.", hint="It was altered on its way.")

@@ -14,7 +14,14 @@ from cloister.client.downstream import Downstream, Request
 from cloister.client.message import Refusal, seal_message
 from cloister.client.upstream import NeverAnswered, Upstream, UpstreamPool
 from cloister.client.verification import Verification, VerifiedNode
-from cloister.errors import ChannelKeyUnknown, CloisterError, InvalidRequest, ServiceUnavailable, SetupError
+from cloister.errors import (
+    ChannelKeyUnknown,
+    CloisterError,
+    InvalidRequest,
+    MessageExpired,
+    ServiceUnavailable,
+    SetupError,
+)
 
 HOST = "127.0.0.1"
 _GRACE_S = 5.0
@@ -75,7 +82,7 @@ class Proxy:
         verification = await self._node.verified_beside()
         try:
             return await self._attempt(request, downstream, verification)
-        except ChannelKeyUnknown:
+        except (ChannelKeyUnknown, MessageExpired):
             verification = await self._node.verified_beside(after=verification)
             return await self._attempt(request, downstream, verification)
 
@@ -93,8 +100,8 @@ class Proxy:
     async def _send(
         self, request: Request, downstream: Downstream, verification: Verification, connection: Upstream
     ) -> Refusal | None:
-        key = verification.channel_key
-        message = seal_message(key, request.method, request.path, request.headers, request.body)
+        key, now = verification.channel_key, verification.node_ms()
+        message = seal_message(key, request.method, request.path, request.headers, request.body, now)
         downstream.upstream = connection
         try:
             return await connection.exchange(message, downstream)

@@ -1,9 +1,9 @@
 """httpx2 transports that seal every request to a verified node: nothing leaves them in the clear.
 
-A request is sealed anew for every attempt. If the node has lost the channel key (it started again), it is verified anew
-and the request is sent once more; every other doubt about the channel is an error. Redirects lead nowhere: what is not
-under seal is not read, and what is not for this node is not sent. Closing an answer before its authenticated end ends
-the work on the node.
+A request is sealed anew for every attempt. If the node has lost the channel key (it started again), or says that the
+request came too late (its clock was set), it is verified anew and the request is sent once more; every other
+doubt about the channel is an error. Redirects lead nowhere: what is not under seal is not read, and what is not for
+this node is not sent. Closing an answer before its authenticated end ends the work on the node.
 """
 
 from __future__ import annotations
@@ -27,7 +27,14 @@ from cloister.client.message import (
     seal_message,
 )
 from cloister.client.verification import Verification, VerifiedNode
-from cloister.errors import ChannelBroken, ChannelKeyUnknown, CloisterError, InvalidRequest, ServiceUnavailable
+from cloister.errors import (
+    ChannelBroken,
+    ChannelKeyUnknown,
+    CloisterError,
+    InvalidRequest,
+    MessageExpired,
+    ServiceUnavailable,
+)
 
 _CUT = (httpx2.NetworkError, httpx2.RemoteProtocolError)
 """The connection broke. That is an end like any other: whether the answer is whole, only its seal can tell."""
@@ -175,7 +182,8 @@ class _Sealing:
             )
         path = address.endpoint(url.raw_path.decode("ascii"))
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in request.headers.raw]
-        message = seal_message(verification.channel_key, request.method, path, headers, request.content)
+        key, now = verification.channel_key, verification.node_ms()
+        message = seal_message(key, request.method, path, headers, request.content, now)
         timeout = {name: value for name, value in request.extensions.items() if name == "timeout"}
         outer = httpx2.Request(
             "POST", address.url(ENDPOINT), headers=OUTER_HEADERS, content=message.envelope, extensions=timeout
@@ -205,7 +213,7 @@ class SealedTransport(_Sealing, httpx2.BaseTransport):
             verification = self._node.verified()
             try:
                 return self._attempt(request, verification)
-            except ChannelKeyUnknown:
+            except (ChannelKeyUnknown, MessageExpired):
                 return self._attempt(request, self._node.verified(after=verification))
         except CloisterError as error:
             return self._instead(error, request)
@@ -231,7 +239,7 @@ class AsyncSealedTransport(_Sealing, httpx2.AsyncBaseTransport):
             verification = await self._node.verified_beside()
             try:
                 return await self._attempt(request, verification)
-            except ChannelKeyUnknown:
+            except (ChannelKeyUnknown, MessageExpired):
                 return await self._attempt(request, await self._node.verified_beside(after=verification))
         except CloisterError as error:
             return self._instead(error, request)

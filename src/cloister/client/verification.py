@@ -23,7 +23,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from cloister.addresses import HttpAddress
-from cloister.attest.evidence import NONCE_BYTES, NodeEvidence
+from cloister.attest.evidence import NONCE_BYTES, NodeEvidence, read_statement
 from cloister.attest.node import verify_node
 from cloister.attest.policy import Policy
 from cloister.channel.sealing import key_id
@@ -38,6 +38,8 @@ from cloister.transparency.seen import SeenLogs, SeenMoved
 
 Ask = Callable[[HttpAddress, bytes, int], NodeEvidence]
 _TRIES = 3
+KEY_MARGIN_S = 30.0
+"""How long before the node drops the channel key it is verified anew, so that requests under way still find it."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,15 @@ class Verification:
     nonce: bytes
     verdict: Verdict
     channel_key: bytes = b""
+    stated_ms: int = 0
+    """The time by the node's clock when it made its evidence; the client reckons on from when it `arrived`."""
+    arrived: float = 0.0
+    key_held_s: float | None = None
+    """How long from then on the node holds the channel key, by its own word."""
+
+    def node_ms(self) -> int:
+        """The time by the node's clock, or a little before: as much as the evidence took to arrive."""
+        return self.stated_ms + int(1000 * (monotonic() - self.arrived))
 
     @property
     def passed(self) -> bool:
@@ -77,6 +88,10 @@ def next_step(verdict: Verdict) -> str:
         return "To accept a development node that proves nothing, say --allow-software-tee (allow_software_tee=True)."
     if broken & {"release", "launch"}:
         return "A policy says which releases and machines are accepted: --policy FILE (docs/client.md)."
+    if "vault hosts" in broken:
+        return "A policy says what vault hosts must prove, or trusts them unseen: docs/client.md."
+    if "weights digest" in broken or any(name.startswith("setting") for name in broken):
+        return "Its operator chose otherwise than the policy demands: weights, or [settings] (docs/client.md)."
     if "sandbox" in broken:
         return "Its operator can complete the sandbox; a policy can accept less: accept_missing_layers."
     return ""
@@ -163,13 +178,16 @@ class _Visit:
         return any(key.name == origin for key in self._policy.release.log_keys())
 
     def _judge(self, evidence: NodeEvidence, nonce: bytes, pinned: str | None, seen: Checkpoint | None) -> Verification:
-        at = datetime.now(UTC)
+        at, arrived = datetime.now(UTC), monotonic()
         found = Examination()
         found.include(verify_node(evidence, nonce, at=at, policy=self._policy))
         found.include(check_release(evidence, self._policy, at=at, pinned=pinned, seen=seen))
         if found.verdict().passed:
             self._remember(found, evidence, seen)
-        return Verification(str(self._address), at, nonce, found.verdict(), evidence.channel_key)
+        said = read_statement(evidence.statement)
+        held_s = (said.key_until_ms - said.made_ms) / 1000
+        key = evidence.channel_key
+        return Verification(str(self._address), at, nonce, found.verdict(), key, said.made_ms, arrived, held_s)
 
     def _remember(self, found: Examination, evidence: NodeEvidence, seen: Checkpoint | None) -> None:
         """Keep what was verified, or fail: what cannot be remembered cannot be held against the node next time."""
@@ -277,8 +295,7 @@ class VerifiedNode:
         self._verifier = verifier
         self._clock = clock
         self._lock = threading.Lock()
-        self._verification = verifier(self.address, policy)
-        self._until = clock() + policy.max_age_s
+        self._keep(verifier(self.address, policy))
 
     @property
     def verification(self) -> Verification:
@@ -301,9 +318,15 @@ class VerifiedNode:
             kept = self.fresh
             if kept is None or kept is after:
                 kept = self._verifier(self.address, self.policy)
-                self._until = self._clock() + self.policy.max_age_s
-                self._verification = kept
+                self._keep(kept)
             return kept
+
+    def _keep(self, verification: Verification) -> None:
+        """For as long as the policy says, and the node holds the key: it is not to be asked for one it has dropped."""
+        usable_s, held_s = self.policy.max_age_s, verification.key_held_s
+        if held_s is not None:  # one that promises little is not asked at every request
+            usable_s = min(usable_s, max(held_s - KEY_MARGIN_S, KEY_MARGIN_S))
+        self._verification, self._until = verification, self._clock() + usable_s
 
     async def verified_beside(self, *, after: Verification | None = None) -> Verification:
         """As `verified`, without making the event loop wait."""

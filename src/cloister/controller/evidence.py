@@ -6,18 +6,19 @@ It holds no user's secret and knows nothing of requests. Firmware is slow: one t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import time_ns
 
 import msgspec
+from msgspec.structs import replace
 
 from cloister.attest.attester import Attester, Tee
-from cloister.attest.evidence import VERSION, NodeEvidence, Statement, bind, write_evidence
-from cloister.channel.sealing import ChannelKey
+from cloister.attest.evidence import DOMAIN, VERSION, NodeEvidence, Statement, VaultHostPin, bind, write_evidence
 from cloister.config import cache_folder
+from cloister.controller.channel_keys import ShownKey
 from cloister.controller.relay import Frontend
-from cloister.controller.sealed_requests import ChannelKeys
 from cloister.errors import CloisterError, QueueFull, SetupError, where_raised
 from cloister.messages.frontend import AskEvidence, Evidence
 from cloister.messages.lifecycle import failed
@@ -32,28 +33,41 @@ DEVELOPMENT = "development-log"
 
 
 class EvidenceMaker:
-    """`keys` has the key that clients are to seal to; `statement` says what the node serves, once that is known."""
+    """`shown` is the key that clients are to seal to; `statement` says what the node serves, once that is known.
+
+    `vault_hosts` asks the machines that keep its vaults for evidence over a nonce, by address. A vault host has a
+    `domain` of its own, and shows no proof of its release: it is the node's.
+    """
 
     def __init__(
         self,
         attester: Attester,
         release: Release,
-        keys: ChannelKeys | ChannelKey,
+        shown: Callable[[], ShownKey],
         statement: Callable[[], Awaitable[Statement]],
         most: int = MAX_WAITING,
+        *,
+        vault_hosts: Callable[[bytes], Awaitable[Mapping[str, NodeEvidence]]] | None = None,
+        domain: bytes = DOMAIN,
     ) -> None:
         self._attester = attester
         self._release = release
         self._measurement = release.measurement
-        self._keys = keys
+        self._shown = shown
         self._statement = statement
         self._most = most
+        self._vault_hosts = vault_hosts
+        self._domain = domain
         self._answering: set[asyncio.Task[None]] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="evidence_maker")
 
     @property
     def tee(self) -> Tee:
         return self._attester.tee
+
+    @property
+    def measurement(self) -> bytes:
+        return self._measurement
 
     def answer(self, frontend: Frontend, asked: AskEvidence) -> None:
         if len(self._answering) >= self._most:
@@ -65,17 +79,23 @@ class EvidenceMaker:
 
     async def evidence(self, nonce: bytes, since: int = 0) -> NodeEvidence:
         """The whole document, for this nonce and for a client that saw a log of `since` entries last."""
-        statement = msgspec.json.encode(await self._statement())
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._make, nonce, since, statement)
+        hosts = await self._vault_hosts(nonce) if self._vault_hosts else {}
+        pins = tuple(VaultHostPin(address, one.channel_key) for address, one in hosts.items())
+        said, shown = await self._statement(), self._shown()
+        said = replace(said, key_until_ms=now_ms() + int(1000 * shown.held_s), vault_hosts=pins)
+        loop = asyncio.get_running_loop()
+        made = await loop.run_in_executor(self._thread, self._make, nonce, since, said, shown.public)
+        return replace(made, vault_hosts=tuple(hosts.values()))
 
     def close(self) -> None:
         for task in self._answering:
             task.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _make(self, nonce: bytes, since: int, statement: bytes) -> NodeEvidence:
-        channel_key = self._keys.public
-        attested = self._attester.attest(bind(nonce, channel_key, self._measurement, b"", statement))
+    def _make(self, nonce: bytes, since: int, said: Statement, channel_key: bytes) -> NodeEvidence:
+        """The time is stated last, when nobody waits any more: clients reckon by it."""
+        statement = msgspec.json.encode(replace(said, made_ms=now_ms()))
+        attested = self._attester.attest(bind(nonce, channel_key, self._measurement, b"", statement, self._domain))
         return NodeEvidence(
             version=VERSION,
             tee=attested.tee,
@@ -85,7 +105,7 @@ class EvidenceMaker:
             statement=statement,
             certificates=attested.certificates,
             collateral=attested.collateral,
-            release=self._release.prove(since),
+            release=self._release.prove(since) if self._domain == DOMAIN else None,
         )
 
     async def _answer(self, frontend: Frontend, asked: AskEvidence) -> None:
@@ -96,6 +116,11 @@ class EvidenceMaker:
             frontend.send(failed(asked.request_id, reason))
         except Exception as wrong:
             frontend.send(failed(asked.request_id, CloisterError(f"There is no evidence: {where_raised(wrong)}.")))
+
+
+def now_ms() -> int:
+    """The node's clock."""
+    return time_ns() // 1_000_000
 
 
 def find_release(log: Path | None) -> Release:

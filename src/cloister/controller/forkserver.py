@@ -1,12 +1,10 @@
-"""Handles on what forks: the fork server, from which the service and all vaults are forked, and the way to a vault
-host, which forks the vaults in its place.
+"""The handle on the fork server, from which the service and all vaults are forked.
 
 The fork server never sees user data. When it ends, all it forked end too: the owner of this handle starts again.
 """
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import socket
@@ -15,22 +13,15 @@ from typing import Literal
 
 import msgspec
 
-from cloister.config import ControllerSettings, EngineSettings
-from cloister.errors import ProtocolError, ServiceUnavailable, SetupError
-from cloister.link.memory import LinkShape
-from cloister.link.network.address import Address
-from cloister.link.network.credentials import credentials_from, read_secret
-from cloister.link.network.handshake import digest_of, request_for
-from cloister.messages.bridge import Connect, Credentials
-from cloister.messages.frames import encode_frame
+from cloister.config import EngineSettings
+from cloister.errors import ProtocolError
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import FromForkServer, Preload, Preloaded, Spawn, Spawned
 from cloister.models.source import ModelFolder
-from cloister.process.child import Child, start_module
+from cloister.process.child import Child
 from cloister.process.handle import ModuleHandle
 
 GOODBYE_S = 5.0
-SERVER_BRIDGE = "cloister.link.network.server_bridge"
 
 
 class ForkServer:
@@ -86,38 +77,3 @@ class ForkServer:
             self._handle.kill(GOODBYE_S)
             if started:
                 self._on_end()
-
-
-class Remote:
-    """Each vault is a server bridge here, with a vault of its own behind it. It says that it is ready, or hangs up."""
-
-    def __init__(self, order: Connect) -> None:
-        self._order = order
-
-    def spawn(self, role: Literal["service", "vault"], *descriptors: int) -> tuple[Child, socket.socket]:
-        """Have a vault forked over there; it answers the link whose descriptors these are."""
-        if role != "vault":
-            raise ServiceUnavailable("A vault host has vaults only.")
-        child, ours = start_module(SERVER_BRIDGE)
-        socket.send_fds(ours, [encode_frame((self._order,))], list(descriptors))
-        return child, ours
-
-
-def check_remote_vaults(settings: ControllerSettings) -> tuple[Address, Credentials] | None:
-    """Where the settings' vault host is and how to prove ourselves; None where vaults are to live on this machine."""
-    if settings.outpost is None and settings.outpost_key is None:
-        return None
-    if settings.outpost is None or settings.outpost_key is None:
-        raise SetupError(
-            "A vault host needs its address and its key.", hint="Give both --outpost and --outpost-key, or neither."
-        )
-    return Address.parse(settings.outpost), credentials_from(read_secret(settings.outpost_key), "server")
-
-
-async def reach_remote_vaults(settings: ControllerSettings, weights: int, shape: LinkShape) -> Remote | None:
-    """The way to the vault host of the settings, for vaults that must have these weights."""
-    if (found := check_remote_vaults(settings)) is None:
-        return None
-    address, credentials = found
-    request = request_for(await asyncio.to_thread(digest_of, weights), shape)
-    return Remote(Connect(str(address), credentials, request, settings.allow_degraded_sandbox))

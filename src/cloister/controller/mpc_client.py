@@ -51,12 +51,20 @@ class MpcClientKeeper:
     """`route` gets what the client says of requests. `start` begins; otherwise the first request does."""
 
     def __init__(
-        self, folder: ModelFolder, settings: MpcSettings, route: MpcRoute, *, vocabulary: int, max_context: int
+        self,
+        folder: ModelFolder,
+        settings: MpcSettings,
+        route: MpcRoute,
+        *,
+        vocabulary: int,
+        max_context: int,
+        identity: bytes = b"",
     ) -> None:
         self._folder = folder
         self._settings = settings
         self._route = route
         self._vocabulary = vocabulary
+        self._identity = identity
         self._max_context = min(max_context, settings.max_context)
         self._local_parties: ModuleHandle[LocalPartiesReady] | None = None
         self._client: ModuleHandle[MpcClientReady] | None = None
@@ -144,6 +152,7 @@ class MpcClientKeeper:
                 self._max_context,
                 self._vocabulary,
                 self._settings.draft_tokens,
+                self._identity,
             )
         )
         await self._client.ready

@@ -18,14 +18,17 @@ from time import time
 from msgspec.structs import asdict
 
 from cloister.attest.attester import find_attester
-from cloister.attest.evidence import Statement
+from cloister.attest.evidence import NodeEvidence, Statement
 from cloister.config import Settings
+from cloister.controller.attested_settings import attested_settings
+from cloister.controller.channel_keys import ChannelKeys
 from cloister.controller.evidence import EvidenceMaker, find_release
-from cloister.controller.forkserver import ForkServer, reach_remote_vaults
+from cloister.controller.forkserver import ForkServer
 from cloister.controller.mpc_client import MpcClientKeeper
 from cloister.controller.mpc_offer import check_mpc
 from cloister.controller.relay import Relay
-from cloister.controller.sealed_requests import ChannelKeys, SealedRequests
+from cloister.controller.remote_vaults import RemoteVaults, reach_remote_vaults
+from cloister.controller.sealed_requests import SealedRequests
 from cloister.controller.service import Service
 from cloister.controller.weights import seal_weights
 from cloister.errors import CloisterError, ServiceUnavailable
@@ -51,6 +54,7 @@ class Controller:
     def __init__(self, folder: ModelFolder, settings: Settings) -> None:
         self._folder = folder
         self._settings = settings
+        self._attested = attested_settings(settings)
         self._weights: int | None = None
         self._forkserver: ForkServer | None = None
         self._forkserver_up = False
@@ -59,19 +63,21 @@ class Controller:
         self._ready: Ready | None = None
         self._started = int(time())
         self._digest: asyncio.Task[bytes] | None = None
-        keys = ChannelKeys()
-        self.sealed_requests = SealedRequests(keys)
+        self._keys = ChannelKeys()
+        self.sealed_requests = SealedRequests(self._keys)
         self.evidence_maker = EvidenceMaker(
             find_attester(settings.controller.attester),
             find_release(settings.controller.release),
-            keys,
+            lambda: self._keys.shown,
             self._statement,
+            vault_hosts=self._host_evidence,
         )
+        self._remote: RemoteVaults | None = None
         self.relay = Relay(settings.controller, lambda: self.serving, settings.engine.cores, self.sealed_requests.lock)
         self._mpc = check_mpc(settings, folder)
         self._client: MpcClientKeeper | None = None
         self._broken = asyncio.Event()
-        self._keeper: asyncio.Task[None] | None = None
+        self._keepers: list[asyncio.Task[None]] = []
 
     @property
     def serving(self) -> Serving:
@@ -89,7 +95,7 @@ class Controller:
         self._weights = await seal_weights(self._folder, self._settings.engine)
         self._digest = asyncio.create_task(asyncio.to_thread(digest_of, self._weights))
         await self._start_what_is_missing()
-        self._keeper = asyncio.create_task(self._keep())
+        self._keepers = [asyncio.create_task(self._keep()), asyncio.create_task(self._keep_keys())]
         if self._mpc:
             self._offer_mpc(self.serving)
         return self.serving
@@ -97,12 +103,14 @@ class Controller:
     async def close(self) -> None:
         """End everything, and wait until it has ended."""
         self.evidence_maker.close()
-        if self._keeper:
-            self._keeper.cancel()
+        for keeper in self._keepers:
+            keeper.cancel()
             with suppress(asyncio.CancelledError):
-                await self._keeper
+                await keeper
         if self._client:
             await self._client.close()
+        if self._remote:
+            await self._remote.close()
         self.relay.vaults.close(WAIT_FOR_THE_KILLED_S)
         self.relay.sessions.end_all(WAIT_FOR_THE_KILLED_S)
         if self._service:
@@ -120,7 +128,10 @@ class Controller:
         serving = self.serving
         assert self._digest is not None
         digest = await asyncio.shield(self._digest)
-        return Statement(self._folder.name, digest, serving.missing_layers, self._started)
+        settings = self._attested
+        return Statement(
+            self._folder.name, digest, settings, settings.hash, serving.levels, serving.missing_layers, self._started
+        )
 
     def _offer_mpc(self, serving: Serving) -> None:
         client = self._client = MpcClientKeeper(
@@ -129,6 +140,7 @@ class Controller:
             self.relay.mpc,
             vocabulary=serving.vocabulary,
             max_context=serving.max_context,
+            identity=b"" if self._attested.parties is None else self._attested.parties.identity,
         )
         if self._settings.mpc.mode == "local" or self._settings.mpc.parties is not None:
             client.start()
@@ -159,14 +171,28 @@ class Controller:
                 self._folder, self._settings.engine, self._weights, allow_degraded=controls.allow_degraded_sandbox
             )
             shape = LinkShape(facts.heads, facts.dim, facts.layers)
-            remote = await reach_remote_vaults(controls, self._weights, shape)
+            self._remote = self._remote or await self._reach_remote_vaults(self._weights, shape)
         except BaseException:
             self._forkserver = None
             await forkserver.close()
             raise
         self._forkserver_up, self._preloaded = True, facts
-        self.relay.vaults.open(remote or forkserver, shape)
+        self.relay.vaults.open(self._remote or forkserver, shape)
         return forkserver
+
+    async def _reach_remote_vaults(self, weights: int, shape: LinkShape) -> RemoteVaults | None:
+        maker = self.evidence_maker
+        return await reach_remote_vaults(
+            self._settings.controller, weights, shape, maker.tee, maker.measurement, self._vault_host_changed
+        )
+
+    async def _host_evidence(self, nonce: bytes) -> dict[str, NodeEvidence]:
+        return await self._remote.evidence(nonce) if self._remote else {}
+
+    def _vault_host_changed(self) -> None:
+        """Nobody's prompt goes to a machine whose evidence they did not see: who verified this node verifies anew."""
+        self._keys.drop()
+        self.sealed_requests.fail_all(ServiceUnavailable("The vault host changed.", hint="Send the request again."))
 
     def _service_ended(self) -> None:
         log.warning("The service process ended; starting it again.")
@@ -196,3 +222,9 @@ class Controller:
                     break
                 except (CloisterError, OSError) as reason:
                     log.error("It does not start: %s.", type(reason).__name__)
+
+    async def _keep_keys(self) -> None:
+        """Channel keys go in time, also where nobody asks for anything."""
+        while True:
+            await asyncio.sleep(max(1.0, self._keys.due_s))
+            self._keys.tend()

@@ -17,6 +17,8 @@ from cloister.attest.evidence import Statement
 from cloister.channel.envelope import receive_release
 from cloister.channel.sealing import ChannelKey
 from cloister.config import GatewaySettings, Settings
+from cloister.controller.attested_settings import attested_settings
+from cloister.controller.channel_keys import ShownKey
 from cloister.controller.evidence import EvidenceMaker, find_release
 from cloister.controller.memory_folder import path_of
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable
@@ -42,6 +44,8 @@ from cloister.sealed_weights.file import WeightsBundle
 from cloister.sealed_weights.header import read_provider_key
 
 GRACE_S = 10.0
+KEY_HELD_S = 60.0
+"""What evidence promises of the key that the wait has: enough to release another to it."""
 
 Provided = tuple[ModelFolder, Settings, "Unsealing | None"]
 
@@ -90,12 +94,13 @@ class Delivery:
         loop = asyncio.get_running_loop()
         self._bundle = bundle
         self._settings = settings
+        self._attested = attested_settings(settings)
         self._channel_key = ChannelKey.generate()
         self._started = int(time())
         self._layers: asyncio.Task[tuple[str, ...]] = asyncio.create_task(_missing_layers())
         controls = settings.controller
         self._evidence_maker = EvidenceMaker(
-            find_attester(controls.attester), find_release(controls.release), self._channel_key, self._statement
+            find_attester(controls.attester), find_release(controls.release), self._shown, self._statement
         )
         self.key: asyncio.Future[bytearray] = loop.create_future()
 
@@ -121,7 +126,13 @@ class Delivery:
     async def _statement(self) -> Statement:
         header = self._bundle.header
         missing = await asyncio.shield(self._layers)
-        return Statement(header.model, header.digest, missing, self._started)
+        settings = self._attested
+        return Statement(
+            header.model, header.digest, settings, settings.hash, missing_layers=missing, started=self._started
+        )
+
+    def _shown(self) -> ShownKey:
+        return ShownKey(self._channel_key.public, KEY_HELD_S)
 
     def _receive(self, message: msgspec.Struct) -> None:
         match message:

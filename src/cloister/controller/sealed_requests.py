@@ -7,20 +7,19 @@ has a prompt's bytes, its key and the right to open them (Petridish §4.1: the c
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from cloister.channel.envelope import Envelope
-from cloister.channel.sealing import DEFAULT_LIMIT, ChannelKey, RequestKeys, SeenMessages
+from cloister.controller.channel_keys import ChannelKeys
 from cloister.controller.relay import Frontend
 from cloister.controller.requests import frontend_of, local, wide
 from cloister.errors import (
     ChannelBroken,
-    ChannelKeyUnknown,
     CloisterError,
+    MessageExpired,
     PromptTooLong,
     ProtocolError,
     QueueFull,
@@ -30,8 +29,6 @@ from cloister.messages.frontend import Leave, Sealed, SealedPart, Serve, Taken
 from cloister.messages.generation import Failed
 from cloister.messages.lifecycle import failed
 from cloister.messages.prompts import MAX_SEALED_PROMPT_BYTES, LockedPrompt, SealedPrompt
-
-log = logging.getLogger(__name__)
 
 MAX_REQUESTS = 8192
 MAX_REQUESTS_OF_ONE = 1024
@@ -47,40 +44,6 @@ UNKNOWN = ""
 """In the place of a tenant."""
 
 _SMALL_BYTES = 4096
-
-
-class ChannelKeys:
-    """The channel key that users seal requests to. Each message is taken once. A key that has taken as many as can be
-    remembered is replaced; clients then verify the node anew."""
-
-    def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
-        self._limit = limit
-        self._renew()
-
-    @property
-    def public(self) -> bytes:
-        return self._key.public
-
-    def accept(self, envelope: Envelope) -> RequestKeys:
-        """The keys of a request; ChannelKeyUnknown, MessageRepeated or ChannelBroken if it is not for us to open."""
-        if envelope.key_id != self._key.key_id:
-            raise ChannelKeyUnknown(
-                "This node does not hold the key the request was sealed to.",
-                hint="It started again since: verify it anew and send again.",
-            )
-        keys = self._key.accept(envelope.enc)
-        try:
-            self._seen.add(envelope.enc)
-        except BaseException:
-            keys.erase()
-            raise
-        if self._seen.full:
-            log.info("The channel key has taken as many messages as it may; there is a new one.")
-            self._renew()
-        return keys
-
-    def _renew(self) -> None:
-        self._key, self._seen = ChannelKey.generate(), SeenMessages(self._limit)
 
 
 @dataclass(eq=False, repr=False)
@@ -142,10 +105,14 @@ class SealedRequests:
     def sealed_api_gone(self) -> None:
         """Nobody else can seal the answers under way."""
         self._sealed_api = None
+        self.fail_all(_away())
+
+    def fail_all(self, reason: CloisterError) -> None:
+        """End all that is under way."""
         for number in list(self._requests):
             frontend = self._requests[number].frontend
-            self._forget(number)
-            frontend.send(failed(local(number), _away()))
+            self._abandon(number)
+            frontend.send(failed(local(number), reason))
 
     def from_sealed_api(self, message: SealedPart | Failed) -> None:
         """Pass on a part of an answer, or that there is none; dropped if nobody waits for it."""
@@ -234,6 +201,8 @@ def _why(told: Failed) -> CloisterError:
     """The failure in our own words: the sealed API has keys and answers, and what it wrote would leave in the clear."""
     if told.code == ChannelBroken.code:
         return ChannelBroken("The sealed request cannot be opened.", hint="Verify the node anew and send it again.")
+    if told.code == MessageExpired.code:
+        return MessageExpired("The sealed request is not valid now.", hint="Verify the node anew and seal it again.")
     return CloisterError("The sealed request failed.", hint="Try again.")
 
 

@@ -15,7 +15,8 @@ from time import monotonic
 
 import msgspec
 
-from cloister.controller.forkserver import ForkServer, Remote
+from cloister.controller.forkserver import ForkServer
+from cloister.controller.remote_vaults import RemoteVaults
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable
 from cloister.link.memory import LinkMemory, LinkShape
 from cloister.messages.generation import VERSION
@@ -37,7 +38,7 @@ class Vault:
     def __init__(
         self,
         number: int,
-        forkserver: ForkServer | Remote,
+        forkserver: ForkServer | RemoteVaults,
         shape: LinkShape,
         ready_s: float,
         on_message: Callable[[Vault, msgspec.Struct], None],
@@ -122,7 +123,7 @@ class Vaults:
         self._on_message = on_message
         self._on_end = on_end
         self._numbers = itertools.count(1)
-        self._forkserver: ForkServer | Remote | None = None
+        self._forkserver: ForkServer | RemoteVaults | None = None
         self._shape: LinkShape | None = None
         self._spares: deque[Vault] = deque()
         self._made: list[Vault] = []
@@ -131,7 +132,7 @@ class Vaults:
         self._last_taken: Vault | None = None
         self._trouble: CloisterError | None = None
 
-    def open(self, forkserver: ForkServer | Remote, shape: LinkShape) -> None:
+    def open(self, forkserver: ForkServer | RemoteVaults, shape: LinkShape) -> None:
         """Begin to take vaults from this fork server or vault host."""
         self._forkserver, self._shape = forkserver, shape
         self._refill()
@@ -219,6 +220,8 @@ class Vaults:
     def _vault_ended(self, vault: Vault) -> None:
         if vault.trouble is not None and str(vault.trouble) != str(self._trouble):
             log.error("There are no vaults. %s", vault.trouble)  # once: others are tried again and again
+        if isinstance(vault.trouble, ProtocolError) and isinstance(self._forkserver, RemoteVaults):
+            self._forkserver.doubt()
         if vault.trouble is not None or vault.sealed_at is not None:
             self._trouble = vault.trouble
         if vault in self._spares:

@@ -24,7 +24,7 @@ _ERRORS = {
     401: "The API key is missing or unknown",
     404: "There is no such model, or no such request of the caller's",
     408: "The body did not arrive in time",
-    409: "The channel key is not this node's (any more), or the message was received before",
+    409: "The channel key is not this node's (any more), or the message was received before or too late",
     413: "The body is too large",
     415: "The body is not JSON",
     429: "Too many requests wait already; see Retry-After",

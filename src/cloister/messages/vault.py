@@ -139,7 +139,8 @@ FromVault = (
 
 
 class StartMpcClient(Struct, frozen=True, tag="start_mpc_client", forbid_unknown_fields=True):
-    """Controller → MPC client, first: the model whose tokenizer it needs, and the file that names the parties."""
+    """Controller → MPC client, first: the model whose tokenizer it needs, and the file that names the parties, which
+    must still be those of `identity` where there is one: evidence has told users so."""
 
     version: int
     name: Name
@@ -148,6 +149,7 @@ class StartMpcClient(Struct, frozen=True, tag="start_mpc_client", forbid_unknown
     max_context: Annotated[int, Meta(ge=1)]
     vocabulary: Annotated[int, Meta(ge=1)]
     draft_tokens: Annotated[int, Meta(ge=0, le=15)] = 0
+    identity: Annotated[bytes, Meta(max_length=32)] = b""
 
 
 class MpcClientReady(Struct, frozen=True, tag="mpc_client_ready", forbid_unknown_fields=True):

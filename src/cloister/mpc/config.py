@@ -73,6 +73,15 @@ class PartiesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         places = [(place.control, place.link, place.fingerprint) for place in self.party]
         return hashlib.sha256(msgspec.json.encode((common, places))).digest()
 
+    def identity(self) -> bytes:
+        """Digest of all that says who the parties are: the agreement, and who signs their certificates."""
+        path = self.path(self.authority)
+        try:
+            authority = path.read_bytes()
+        except OSError as reason:
+            raise SetupError(f"{path} cannot be read: {reason.strerror}.", hint="Copy the parties' `ca.crt`.") from None
+        return hashlib.sha256(self.agreement + hashlib.sha256(authority).digest()).digest()
+
 
 def read_config(file: Path) -> PartiesConfig:
     """The file, decoded and checked."""

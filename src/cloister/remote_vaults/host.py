@@ -1,4 +1,5 @@
-"""The vault host: sealed weights, a fork server, and a doorkeeper at a listening socket.
+"""The vault host: sealed weights, a fork server, and a doorkeeper at a listening socket. It attests itself to whoever
+knows the key, with the TLS certificate of this life of its own in the channel key's place.
 
 One vault computes at a time; the service that asks them computes elsewhere, on cores of its own. A fork server that
 ends takes all vaults with it and is started again; the servers see their connections end.
@@ -14,19 +15,33 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from time import time
 
 import msgspec
 
+from cloister.attest.attester import find_attester
+from cloister.attest.evidence import HOST_DOMAIN, Statement, write_evidence
 from cloister.config import OutpostSettings
+from cloister.controller.attested_settings import attested_host_settings
+from cloister.controller.channel_keys import ShownKey
 from cloister.controller.core_lease import LeaseKeeper
+from cloister.controller.evidence import EvidenceMaker, find_release
 from cloister.controller.forkserver import ForkServer
 from cloister.controller.weights import seal_weights
-from cloister.errors import CloisterError, ProtocolError, SetupError
+from cloister.errors import CloisterError, ProtocolError, SetupError, where_raised
 from cloister.link.memory import LinkMemory, LinkShape
 from cloister.link.network.address import Address, address_of
-from cloister.link.network.credentials import credentials_from, read_secret
+from cloister.link.network.credentials import certificate_hash, credentials_from, read_secret
 from cloister.link.network.handshake import digest_of, request_for, shape_of
-from cloister.messages.bridge import Accept, Admitted, Arrived, FromVaultBridge, UseVault
+from cloister.messages.bridge import (
+    Accept,
+    Admitted,
+    Arrived,
+    FromVaultBridge,
+    HostEvidence,
+    UseVault,
+    WantEvidence,
+)
 from cloister.messages.lifecycle import Preloaded
 from cloister.messages.vault import CoresDone, WantCores
 from cloister.models.source import ModelFolder
@@ -38,6 +53,9 @@ log = logging.getLogger(__name__)
 DOORKEEPER = "cloister.link.network.doorkeeper"
 FIRST_MESSAGE_S = 10.0
 """How long a peer that knows the key may take to ask for a vault."""
+
+CERTIFICATE_HELD_S = 3600.0
+"""What evidence says; it is held as long as this process lives, and its connections have keys of their own."""
 
 SECONDS_BETWEEN_RESTARTS = 1.0
 WAIT_FOR_THE_KILLED_S = 2.0
@@ -58,8 +76,10 @@ class Connection:
         forkserver: ForkServer,
         core_lease: LeaseKeeper,
         on_end: Callable[[Connection], None],
+        on_asked: Callable[[Connection, bytes], None],
     ) -> None:
         self.number = number
+        self._on_asked = on_asked
         self._forkserver = forkserver
         self._shape = shape
         self._core_lease = core_lease
@@ -97,6 +117,8 @@ class Connection:
 
     def _receive(self, message: msgspec.Struct) -> None:
         match message:
+            case WantEvidence() if self._vault is None:
+                self._on_asked(self, message.nonce)
             case Admitted() if self._vault is None:
                 self._patience.cancel()
                 self._link = LinkMemory(self._shape)
@@ -119,6 +141,18 @@ class VaultHost:
         self._folder = folder
         self._settings = settings
         self._credentials = credentials_from(read_secret(settings.key_file), "vault_host")
+        self._certificate = certificate_hash(self._credentials)
+        self._attested = attested_host_settings(settings)
+        self._started = int(time())
+        self._facts: tuple[bytes, tuple[str, ...]] | None = None
+        self._evidence_maker = EvidenceMaker(
+            find_attester(settings.attester),
+            find_release(settings.release),
+            lambda: ShownKey(self._certificate, CERTIFICATE_HELD_S),
+            self._statement,
+            domain=HOST_DOMAIN,
+        )
+        self._answering: set[asyncio.Task[None]] = set()
         self._core_lease = LeaseKeeper(settings.engine.cores, settings.vault_deadline_s, settings.vault_deadline_s)
         self._numbers = itertools.count(1)
         self._connections: dict[int, Connection] = {}
@@ -144,6 +178,7 @@ class VaultHost:
         if not facts.partitionable:
             raise SetupError("This model's attention cannot be partitioned with these kernels.")
         digest = await asyncio.to_thread(digest_of, self._weights)
+        self._facts = digest, facts.missing
         request = request_for(digest, LinkShape(facts.heads, facts.dim, facts.layers))
         order = Accept(self._credentials, request, self._settings.allow_degraded_sandbox)
         self._open_door(order)
@@ -152,6 +187,9 @@ class VaultHost:
 
     async def close(self) -> None:
         """End everything, and wait until it has ended."""
+        self._evidence_maker.close()
+        for task in self._answering:
+            task.cancel()
         if self._keeping:
             self._keeping.cancel()
             with suppress(asyncio.CancelledError):
@@ -232,7 +270,27 @@ class VaultHost:
             bridge.kill()
             return
         number, lease = next(self._numbers), self._core_lease
-        self._connections[number] = Connection(number, bridge, line, shape, self._forkserver, lease, self._ended)
+        self._connections[number] = Connection(
+            number, bridge, line, shape, self._forkserver, lease, self._ended, self._asked
+        )
+
+    def _asked(self, connection: Connection, nonce: bytes) -> None:
+        task = asyncio.create_task(self._show(connection, nonce))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _show(self, connection: Connection, nonce: bytes) -> None:
+        try:
+            connection.send(HostEvidence(write_evidence(await self._evidence_maker.evidence(nonce))))
+        except Exception as reason:
+            log.error("There is no evidence: %s.", where_raised(reason))
+            connection.close()
+
+    async def _statement(self) -> Statement:
+        assert self._facts is not None
+        settings, (digest, missing) = self._attested, self._facts
+        name, started = self._folder.name, self._started
+        return Statement(name, digest, settings, settings.hash, missing_layers=missing, started=started)
 
     def _ended(self, connection: Connection) -> None:
         self._connections.pop(connection.number, None)

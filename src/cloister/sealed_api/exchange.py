@@ -7,6 +7,7 @@ answers make of one step of the service goes to the controller as one frame.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from urllib.parse import unquote
 
@@ -27,6 +28,11 @@ MAX_TOGETHER_BYTES = 1 << 22
 
 # Of a connection, of which there is none; the length is said again, as it is.
 _NOT_OURS = frozenset(("host", "connection", "content-length", "transfer-encoding", "expect", "upgrade", "te"))
+
+
+def now_ms() -> int:
+    """The node's clock, as its evidence says it."""
+    return time.time_ns() // 1_000_000
 
 
 class Exchange:
@@ -111,7 +117,9 @@ class Exchange:
         request, self._request = self._request, None
         assert request is not None
         try:
-            return InnerRequest.decode(open_request(self._request_key, self._enc, request))
+            inner = InnerRequest.decode(open_request(self._request_key, self._enc, request))
+            inner.validity.check(now_ms())
+            return inner
         finally:
             self._request_key[:] = bytes(len(self._request_key))
 

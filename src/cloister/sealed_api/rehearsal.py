@@ -10,11 +10,13 @@ import asyncio
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from cloister.backend.base import Backend, OpenJob, VaultJob
 from cloister.backend.stream import Mailbox, TokenStream
 from cloister.channel.envelope import InnerRequest
 from cloister.channel.sealing import seal_request
+from cloister.channel.validity import Validity
 from cloister.config import DEVELOPMENT_KEY, GatewaySettings
 from cloister.errors import ChannelBroken, QueueFull, where_raised
 from cloister.gateway.app import create_api
@@ -24,7 +26,7 @@ from cloister.messages.frontend import Serve, Serving
 from cloister.messages.generation import VERSION, SamplingParams, Stats, TokenLogprob, Tokens
 from cloister.messages.service import View
 from cloister.prompts.tokenizer import Tokenizer
-from cloister.sealed_api.exchange import Exchange
+from cloister.sealed_api.exchange import Exchange, now_ms
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 SEALED: dict[str, Any] = {"sealed": 1}
@@ -38,15 +40,17 @@ async def rehearse(tokenizer: Tokenizer, model: str, settings: GatewaySettings) 
     app = create_api(_Understudy(serving), tokenizer, model, local, 0, load_keys(local))
     for request in _requests(model, serving):
         key, enc = bytearray(32), bytes(32)
-        sealed = seal_request(key, enc, request.encode())
+        sealed = seal_request(key, enc, replace(request, validity=Validity.beginning(now_ms(), 0)).encode())
         exchange = Exchange(Serve(1, enc, sealed, 1, key, bytearray(32)), _flush)
         await asyncio.wait_for(exchange.run(app), 30)
         if not exchange.begun or not exchange.ended:
             raise RuntimeError("the rehearsal failed")
-    try:
-        await Exchange(Serve(1, bytes(32), bytes(600), 1, bytearray(32), bytearray(32)), _flush).run(app)
-    except ChannelBroken as expected:
-        where_raised(expected)
+    late = seal_request(bytes(32), bytes(32), InnerRequest("GET", "/health").encode())
+    for refused in (bytes(600), late):
+        try:
+            await Exchange(Serve(1, bytes(32), refused, 1, bytearray(32), bytearray(32)), _flush).run(app)
+        except ChannelBroken as expected:
+            where_raised(expected)
     app.state.api.prompts.close()
 
 

@@ -1,14 +1,18 @@
 """The key that a server and its vault host share, and the TLS credentials that both derive from it.
 
 The key is 32 random bytes in a file that nobody else can read. Python's `ssl` has no pre-shared keys before 3.13, so
-HKDF-SHA256 (RFC 5869) derives one Ed25519 key (RFC 8032) per role, and each role's certificate signs itself. All of it
-is deterministic, so both machines make the same two certificates, and each accepts exactly the other role's.
+HKDF-SHA256 (RFC 5869) derives one Ed25519 key (RFC 8032) per role, and each role's certificate signs itself: both
+machines make the same two.
+
+Whoever has the file could pose as either. So a vault host speaks with a key of its own, made at its start and never
+written: the role's key signs its certificate, and its evidence is bound to it. A server accepts the one it has checked.
 """
 
 from __future__ import annotations
 
 import secrets
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 
 from cryptography import x509
@@ -49,26 +53,47 @@ def credentials_from(secret: bytes, role: Role) -> Credentials:
     """What a bridge of this role needs to prove itself and to know the other; without the shared key."""
     if len(secret) != SECRET_BYTES:
         raise SetupError(f"The shared key must have {SECRET_BYTES} bytes.")
-    key, own = _identity(secret, role)
-    _, peer = _identity(secret, "vault_host" if role == "server" else "server")
+    key = _role_key(secret, role)
+    certificate = _certificate(key, role, key, 1, signs=role == "vault_host")
+    if role == "vault_host":
+        own = Ed25519PrivateKey.generate()
+        key, certificate = own, _certificate(own, "vault_host life", key, x509.random_serial_number(), signs=False)
+    other: Role = "vault_host" if role == "server" else "server"
+    other_key = _role_key(secret, other)
+    peer = _certificate(other_key, other, other_key, 1, signs=other == "vault_host")
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return Credentials(role, private + own.public_bytes(Encoding.PEM), peer.public_bytes(Encoding.DER))
+    return Credentials(role, private + certificate.public_bytes(Encoding.PEM), peer.public_bytes(Encoding.DER))
 
 
-def _identity(secret: bytes, role: Role) -> tuple[Ed25519PrivateKey, x509.Certificate]:
-    seed = HKDF(SHA256(), length=32, salt=None, info=f"cloister-link/2 {role}".encode()).derive(secret)
-    key = Ed25519PrivateKey.from_private_bytes(seed)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Cloister {role}")])
-    certificate = (
+def certificate_hash(credentials: Credentials) -> bytes:
+    """SHA-256 of the certificate that we show: what evidence is bound to, and what the other side pins."""
+    own = x509.load_pem_x509_certificate(credentials.own)
+    return sha256(own.public_bytes(Encoding.DER)).digest()
+
+
+def _role_key(secret: bytes, role: Role) -> Ed25519PrivateKey:
+    seed = HKDF(SHA256(), length=32, salt=None, info=f"cloister-link/3 {role}".encode()).derive(secret)
+    return Ed25519PrivateKey.from_private_bytes(seed)
+
+
+def _certificate(
+    key: Ed25519PrivateKey, name: str, issuer: Ed25519PrivateKey, serial: int, *, signs: bool
+) -> x509.Certificate:
+    """Of `key`, signed by its role's; `signs`: it may sign one more."""
+    role = name.split()[0]
+
+    def named(who: str) -> x509.Name:
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"Cloister {who}")])
+
+    return (
         x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
+        .subject_name(named(name))
+        .issuer_name(named(role))
         .public_key(key.public_key())
-        .serial_number(1)
+        .serial_number(serial)
         .not_valid_before(datetime(2000, 1, 1))
         .not_valid_after(datetime(9999, 12, 31, 23, 59, 59))  # no end (RFC 5280, 4.1.2.5): a new key file ends it
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.BasicConstraints(ca=signs, path_length=0 if signs else None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([_USAGE[role]]), critical=True)
-        .sign(key, None)
+        .sign(issuer, None)
     )
-    return key, certificate

@@ -1,5 +1,5 @@
-"""What two bridges check once TLS stands: that both sides have the same model and version, and that there is a vault.
-Otherwise a vault's answers would be wrong, and nobody would notice."""
+"""What two bridges say once TLS stands. A server asks what machine it reached, or for a vault; then both sides must
+have the same model and version, or a vault's answers would be wrong, and nobody would notice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from cloister.link.memory import LinkShape
 from cloister.link.network.address import Address
 from cloister.link.network.records import HANDSHAKE, KIND, kind_of
 from cloister.link.network.tls import SecureChannel
-from cloister.messages.bridge import VaultGranted, VaultRefused, VaultRequest
+from cloister.messages.bridge import (
+    MAX_DOCUMENT_BYTES,
+    MAX_PART_BYTES,
+    EvidencePart,
+    EvidenceRequest,
+    VaultGranted,
+    VaultRefused,
+    VaultRequest,
+)
 from cloister.messages.generation import VERSION
 
 
@@ -39,12 +47,37 @@ def ask_for_vault(channel: SecureChannel, request: VaultRequest, address: Addres
         raise VaultLost(f"The vault host at {address} refuses: {answer.message}")
 
 
-def check_request(channel: SecureChannel, ours: VaultRequest) -> None:
-    """The vault bridge's half; returns if the server wants what we have."""
-    theirs = _hear(channel, VaultRequest)
+def ask_for_evidence(channel: SecureChannel, nonce: bytes) -> bytes:
+    """The server bridge's half: the vault host's evidence over this nonce, unchecked."""
+    _say(channel, EvidenceRequest(nonce))
+    document = b""
+    while True:
+        part = _hear(channel, EvidencePart)
+        assert isinstance(part, EvidencePart)
+        document += part.data
+        if len(document) > MAX_DOCUMENT_BYTES:
+            raise ProtocolError("A vault host's evidence is too long.")
+        if part.last:
+            return document
+
+
+def show_evidence(channel: SecureChannel, document: bytes) -> None:
+    """The vault bridge's half."""
+    for at in range(0, max(1, len(document)), MAX_PART_BYTES):
+        _say(channel, EvidencePart(document[at : at + MAX_PART_BYTES], at + MAX_PART_BYTES >= len(document)))
+
+
+def next_request(channel: SecureChannel) -> VaultRequest | EvidenceRequest | None:
+    """What a peer asks for; None if it ends instead."""
+    record = channel.receive()
+    return None if record is None else _decoded(record, VaultRequest | EvidenceRequest)  # type: ignore[return-value]
+
+
+def check_request(channel: SecureChannel, theirs: VaultRequest, ours: VaultRequest) -> None:
+    """Returns if the server wants what we have."""
     if theirs == ours:
         return
-    if isinstance(theirs, VaultRequest) and theirs.version != ours.version:
+    if theirs.version != ours.version:
         why = "it runs another version of Cloister."
     else:
         why = "it serves another model, or the same in another precision or format."
@@ -62,7 +95,10 @@ def _say(channel: SecureChannel, message: msgspec.Struct) -> None:
 
 
 def _hear(channel: SecureChannel, union: object) -> object:
-    record = channel.receive()
+    return _decoded(channel.receive(), union)
+
+
+def _decoded(record: memoryview | None, union: object) -> object:
     if record is None or kind_of(record) != HANDSHAKE:
         raise ProtocolError("The other side of a link said something else than what it wants or has.")
     try:

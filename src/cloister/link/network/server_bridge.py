@@ -11,10 +11,17 @@ import socket
 from cloister.errors import CloisterError, ProtocolError, VaultLost
 from cloister.link.network.address import Address
 from cloister.link.network.confine import confine, run_bridge
-from cloister.link.network.handshake import ask_for_vault, shape_of
+from cloister.link.network.handshake import ask_for_evidence, ask_for_vault, shape_of
 from cloister.link.network.records import ANSWER, CONTROL, CONTROL_BYTES, KIND, VaultEnd, kind_of, longest_record
 from cloister.link.network.tls import SecureChannel, establish
-from cloister.messages.bridge import Connect, ToServerBridge
+from cloister.messages.bridge import (
+    MAX_PART_BYTES,
+    AskVaultHost,
+    Connect,
+    Credentials,
+    ToServerBridge,
+    VaultHostShown,
+)
 from cloister.messages.frames import encode_frame
 from cloister.messages.lifecycle import start_failed
 from cloister.process.blocking import BlockingEndpoint
@@ -25,33 +32,59 @@ _ZEROS = bytes(CONTROL_BYTES)
 
 
 def _serve(control: socket.socket) -> None:
-    line: BlockingEndpoint[Connect] = BlockingEndpoint(control, ToServerBridge)
+    line: BlockingEndpoint[Connect | AskVaultHost] = BlockingEndpoint(control, ToServerBridge)
     order = line.next()
     if order is None:
         return
+    if isinstance(order, AskVaultHost):
+        return _ask(control, order)
     shape = shape_of(order.request)
     link = VaultEnd(shape, *line.take_descriptors(2))
     try:
         connection, channel = _reach(order, longest_record(shape))
-    except CloisterError as reason:  # the controller says so, once: it asks again every second
-        control.sendall(encode_frame((start_failed(reason, "The vault host cannot be used"),)))
-        return
+    except CloisterError as reason:
+        return _refuse(control, reason)
     bridge = ServerBridge(control, link, channel)
     loops = (bridge.from_vault, bridge.questions, bridge.from_controller)
     confine(loops, (control.fileno(), connection.fileno()), allow_degraded=order.allow_degraded)
 
 
+def _ask(control: socket.socket, order: AskVaultHost) -> None:
+    """Ask what machine is there, pass the answer on, and end."""
+    try:
+        connection, channel = _connected(
+            Address.parse(order.address), order.credentials, KIND.size + 2 * MAX_PART_BYTES
+        )
+        shown = VaultHostShown(channel.peer_hash, ask_for_evidence(channel, order.nonce))
+    except CloisterError as reason:
+        return _refuse(control, reason)
+    with connection:
+        channel.end()
+    control.sendall(encode_frame((shown,)))
+
+
 def _reach(order: Connect, longest: int) -> tuple[socket.socket, SecureChannel]:
     """A connection to the vault host behind which a vault is being made, or why there is none."""
+    if not order.credentials.pinned:
+        raise VaultLost("No vault host may be spoken to before its evidence was checked.")
     address = Address.parse(order.address)
+    connection, channel = _connected(address, order.credentials, longest)
+    ask_for_vault(channel, order.request, address)
+    return connection, channel
+
+
+def _connected(address: Address, credentials: Credentials, longest: int) -> tuple[socket.socket, SecureChannel]:
     try:
         connection = address.connect(CONNECT_S)
     except OSError as reason:
         why = reason.strerror or type(reason).__name__
         raise VaultLost(f"The vault host at {address} cannot be reached: {why}.") from None
-    channel = establish(connection, order.credentials, longest)
-    ask_for_vault(channel, order.request, address)
-    return connection, channel
+    return connection, establish(connection, credentials, longest)
+
+
+def _refuse(control: socket.socket, reason: CloisterError) -> None:
+    """The controller says why, once: it asks again every second."""
+    control.sendall(encode_frame((start_failed(reason, "The vault host cannot be used"),)))
 
 
 class ServerBridge:

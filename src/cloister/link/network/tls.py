@@ -1,6 +1,6 @@
 """A connection of two bridges: mutual TLS 1.3 (RFC 8446), and records of a bounded length in it.
 
-Each side accepts one certificate, the other role's (`credentials`). Keys are ephemeral: whoever learns the shared key
+Each side accepts one certificate of the other role (`credentials`). Keys are ephemeral: whoever learns the shared key
 later cannot read what was recorded. There are no session tickets, no resumption and no older version. A record is its
 length (4 bytes) and its bytes. Anything altered, repeated, left out, moved, cut short or too long is a ProtocolError,
 and the channel is dead from then on. The channel does not know what the bytes mean.
@@ -15,12 +15,13 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from time import monotonic
 
 from cloister.errors import ProtocolError
 from cloister.messages.bridge import Credentials
 
-PROTOCOL = "cloister-link/2"
+PROTOCOL = "cloister-link/3"
 MAX_RECORD_BYTES = 16 * 1024 * 1024
 """No channel may be made for longer records than this."""
 
@@ -63,7 +64,7 @@ class SecureChannel:
         if not 0 < limit <= MAX_RECORD_BYTES:
             raise ProtocolError("A link's records would be longer than is allowed.")
         self._connection = connection
-        self._peer = credentials.peer
+        self._credentials = credentials
         self._dead = self._ended = False
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         listens = credentials.role == "vault_host"
@@ -215,10 +216,19 @@ class SecureChannel:
         except OSError:
             return True
 
+    @property
+    def peer_hash(self) -> bytes:
+        """SHA-256 of the other side's certificate."""
+        return sha256(self._tls.getpeercert(binary_form=True) or b"").digest()
+
     def _check_peer(self) -> None:
-        """TLS has verified the certificate; it must be exactly the pinned one, in this protocol."""
-        if self._tls.getpeercert(binary_form=True) != self._peer:
+        """TLS has verified that the certificate is of the shared key; it must be the one that is accepted, in this
+        protocol. A server that has none pinned yet may ask for evidence, and for nothing else (server_bridge)."""
+        ours = self._credentials
+        if ours.role == "vault_host" and self._tls.getpeercert(binary_form=True) != ours.peer:
             raise ProtocolError("The other side of a link does not know the key.")
+        if ours.pinned and self.peer_hash != ours.pinned:
+            raise ProtocolError("The vault host is not the one whose evidence was checked.")
         if self._tls.selected_alpn_protocol() != PROTOCOL:
             raise ProtocolError("The other side of a link speaks another protocol or another version of it.")
 
@@ -246,7 +256,7 @@ class SecureChannel:
 
 
 def context_for(credentials: Credentials) -> ssl.SSLContext:
-    """TLS that proves us by these credentials and accepts the other role's certificate alone."""
+    """TLS that proves us by these credentials and accepts the other role's certificate, or one that it signed."""
     if ssl.OPENSSL_VERSION_INFO < (3, 0):
         raise ProtocolError("The network link needs OpenSSL 3.")
     listens = credentials.role == "vault_host"

@@ -15,10 +15,18 @@ import msgspec
 
 from cloister.errors import ProtocolError
 from cloister.link.network.confine import confine
-from cloister.link.network.handshake import check_request, grant_vault, shape_of
+from cloister.link.network.handshake import check_request, grant_vault, next_request, shape_of, show_evidence
 from cloister.link.network.records import CONTROL, CONTROL_BYTES, KIND, QUESTION, ServiceEnd, kind_of
 from cloister.link.network.tls import CutOff, SecureChannel
-from cloister.messages.bridge import Accept, Admitted, UseVault
+from cloister.messages.bridge import (
+    Accept,
+    Admitted,
+    EvidenceRequest,
+    HostEvidence,
+    ToVaultBridge,
+    UseVault,
+    WantEvidence,
+)
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.vault import CoresDone, FromVault, LeaseCores, ToVault, WantCores
 from cloister.process.blocking import BlockingEndpoint
@@ -29,10 +37,18 @@ MAX_UNSENT_FRAMES = 4096
 
 def carry(host: socket.socket, channel: SecureChannel, order: Accept) -> None:
     """The whole life of a bridge whose peer has proved itself; it has as long as the vault host lets it."""
-    check_request(channel, order.request)
-    line: BlockingEndpoint[UseVault] = BlockingEndpoint(host, UseVault)
+    line: BlockingEndpoint[UseVault | HostEvidence] = BlockingEndpoint(host, ToVaultBridge)
+    while isinstance(asked := next_request(channel), EvidenceRequest):
+        line.send(WantEvidence(asked.nonce))
+        shown = line.next()
+        if not isinstance(shown, HostEvidence):
+            return
+        show_evidence(channel, shown.document)
+    if asked is None:
+        return
+    check_request(channel, asked, order.request)
     line.send(Admitted())
-    if line.next() is None:
+    if not isinstance(line.next(), UseVault):
         return
     question, answer, control = line.take_descriptors(3)
     vault = socket.socket(fileno=control)

@@ -32,15 +32,21 @@ class ModelAtParties:
         self._own = own
         self._cache = cache
         self._parties: Parties | None = None
+        self._identity = b""
 
     @classmethod
-    async def reach(cls, file: Path, patience_s: float, key: Path | None = None) -> ModelAtParties:
-        """Waits until the parties of this file are ready. Our key lies beside it, unless another is given."""
+    async def reach(
+        cls, file: Path, patience_s: float, key: Path | None = None, identity: bytes = b""
+    ) -> ModelAtParties:
+        """Waits until the parties of this file are ready. Our key lies beside it, unless another is given. `identity`
+        is what the parties must have been when somebody was told who they are."""
         config = read_config(file)
         key = key or file.parent / DEFAULT_CLIENT_KEY
         if not key.is_file():
             raise SetupError(f"There is no client key {key}.", hint="`cloister mpc keys` makes keys for clients.")
         made = cls(config, Credentials.beside(key), RECOMMENDED)
+        made._identity = identity
+        made._check_identity()
         made._parties = await Parties.connect(config, made._own, patience_s)
         await made.connect(patience_s)
         return made
@@ -48,12 +54,20 @@ class ModelAtParties:
     async def connect(self, patience_s: float) -> Parties:
         """Connections to all parties that are ready, or will be within the patience."""
         if self._parties is None or self._parties.closed:
+            self._check_identity()
             self._parties = await Parties.connect(self._config, self._own)
         shapes = {each.shape for each in await self._parties.wait_ready(patience_s)}
         if len(shapes) != 1 or b"" in shapes:
             raise ServiceUnavailable("The parties do not serve one and the same model.", hint="Deal its weights again.")
         self.shape = msgspec.json.decode(shapes.pop(), type=ModelShape)
         return self._parties
+
+    def _check_identity(self) -> None:
+        if self._identity and self._config.identity() != self._identity:
+            raise SetupError(
+                "The file that names the parties, or their authority, changed since the server started.",
+                hint="Its evidence names others: start the server again.",
+            )
 
     async def open(
         self, prompt_tokens: int, new_tokens: int, kind: Answer, layer_done: Callable[[int], None]

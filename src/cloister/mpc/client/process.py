@@ -77,7 +77,7 @@ async def _start(start: StartMpcClient, say: Callable[[msgspec.Struct], None]) -
     if start.version != VERSION:
         raise ProtocolError("The controller is of another version.")
     client = make_client(
-        await ModelAtParties.reach(Path(start.parties), READY_S),
+        await ModelAtParties.reach(Path(start.parties), READY_S, identity=start.identity),
         open_folder(Path(start.path), start.name),
         say,
         max_context=start.max_context,

@@ -1,0 +1,100 @@
+"""Which settings evidence speaks for: those that decide where prompts go and who may see them. All others are named
+here too, with the reason why they do not matter: a setting that is in neither table fails a test.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from pathlib import Path
+
+from cloister.attest.settings import AttestedSettings, Mpc, Parties, Sandbox
+from cloister.config import OutpostSettings, Settings
+from cloister.mpc.config import read_config
+
+MATTERS = {
+    "controller.allow_degraded_sandbox": "what confines the processes that hold prompts may be missing",
+    "controller.outpost": "vaults, and the prompts in them, are on that machine",
+    "controller.session_idle_s": "how long a kept session's vault holds its prompts",
+    "gateway.keys_file": "without one all callers are one tenant, whose sessions and views are common",
+    "mpc.mode": "whether a process here reads prompts for the level mpc, and starts parties",
+    "mpc.parties": "who gets shares of prompts; what the file says counts, not its path",
+}
+
+_LIMIT = "a limit: what exceeds it is refused or waits"
+_SPEED = "how fast it is, not who sees what"
+_WEIGHTS = "the statement has the weights' digest"
+_PATIENCE = "when to give up waiting: what is given up is ended"
+
+IRRELEVANT = {
+    "model": _WEIGHTS,
+    "engine.dtype": _WEIGHTS,
+    "engine.weights": _WEIGHTS,
+    "engine.kernels": "all kernels are part of the release; the statement has the levels that they allow",
+    "engine.threads": _SPEED,
+    "engine.kv_cache_mib": _LIMIT,
+    "engine.max_running": _LIMIT,
+    "engine.chunk_tokens": _SPEED,
+    "engine.max_context": _LIMIT,
+    "engine.max_waiting": _LIMIT,
+    "engine.max_waiting_per_tenant": _LIMIT,
+    "engine.vault_kv_mib": _LIMIT,
+    "engine.link_deadline_ms": _PATIENCE,
+    "controller.spare_vaults": "a spare vault has seen no prompt",
+    "controller.max_vaults": _LIMIT,
+    "controller.max_waiting_for_vaults": _LIMIT,
+    "controller.vault_ready_s": _PATIENCE,
+    "controller.vault_deadline_s": _PATIENCE,
+    "controller.service_deadline_s": _PATIENCE,
+    "controller.outpost_key": "opens the way to a vault host, whose own evidence says what it is",
+    "controller.outpost_policy": "what the node asks of a vault host; clients see its evidence and ask themselves",
+    "controller.sealed_weights": _WEIGHTS,
+    "controller.provider_key": _WEIGHTS,
+    "controller.attester": "the evidence itself shows who speaks for the machine",
+    "controller.release": "the evidence has the release and its proof",
+    "gateway.host": "sealed requests pass the gateway as bytes, wherever it listens",
+    "gateway.port": "as gateway.host",
+    "gateway.served_model_name": "a name; the statement has the model's own, and the weights' digest",
+    "gateway.max_body_bytes": _LIMIT,
+    "gateway.max_connections": _LIMIT,
+    "gateway.max_connections_of_one": _LIMIT,
+    "gateway.request_timeout_s": _PATIENCE,
+    "mpc.max_context": _LIMIT,
+    "mpc.draft_tokens": _SPEED,
+}
+
+HOST_MATTERS = {"allow_degraded_sandbox": MATTERS["controller.allow_degraded_sandbox"]}
+HOST_IRRELEVANT = {
+    "listen": "the channel's key is in the evidence, wherever it listens",
+    "key_file": "who may ask for vaults; what is asked of them does not leave the machine",
+    "max_vaults": _LIMIT,
+    "vault_deadline_s": _PATIENCE,
+    "attester": IRRELEVANT["controller.attester"],
+    "release": "the evidence has its measurement, which must be the node's",
+} | {name: reason for name, reason in IRRELEVANT.items() if name.startswith("engine.")}
+"""Of a vault host (`cloister vault serve`)."""
+
+
+def attested_settings(settings: Settings) -> AttestedSettings:
+    """What evidence says of these settings. Reads the file that names the parties: SetupError if it is of no use."""
+    controls, parties = settings.controller, settings.mpc.parties
+    mode: Mpc = settings.mpc.mode if parties is None else "elsewhere"
+    return AttestedSettings(
+        sandbox="degraded" if controls.allow_degraded_sandbox else "whole",
+        keys="own" if settings.gateway.keys_file else "development",
+        session_idle_ms=ceil(1000 * controls.session_idle_s),
+        mpc=mode,
+        parties=None if parties is None else _parties(parties),
+        vault_hosts=() if controls.outpost is None else (controls.outpost,),
+    )
+
+
+def attested_host_settings(settings: OutpostSettings) -> AttestedSettings:
+    """What a vault host's evidence says. Its sessions are the server's: nothing outlives a connection there."""
+    sandbox: Sandbox = "degraded" if settings.allow_degraded_sandbox else "whole"
+    return AttestedSettings(sandbox=sandbox, keys="own", session_idle_ms=0, mpc="off")
+
+
+def _parties(file: Path) -> Parties:
+    config = read_config(file)
+    addresses = tuple(place.control for place in config.party)
+    return Parties(config.protocol, config.beaver, addresses, config.identity())

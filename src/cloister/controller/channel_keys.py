@@ -1,0 +1,106 @@
+"""The node's channel keys: the one that evidence shows, and those before it while requests sealed to them may come.
+
+A key is shown for SHOWN_S, or until it has taken half as many messages as can be remembered. Then a new one is, and the
+old one is held for HELD_S more, with room for as many messages again: nobody who verified in time is turned away. What
+is no longer held is gone from memory: who takes a key out of a running node opens what was sealed to it and no more.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic
+
+from cloister.channel.envelope import Envelope
+from cloister.channel.sealing import DEFAULT_LIMIT, ChannelKey, RequestKeys, SeenMessages
+from cloister.errors import ChannelKeyUnknown
+
+log = logging.getLogger(__name__)
+
+SHOWN_S = 3600.0
+HELD_S = 600.0
+MOST_HELD = 4
+"""Keys at once: a flood of messages uses up one after the other, and each remembers what it took (30 MB at most)."""
+
+
+@dataclass(frozen=True)
+class ShownKey:
+    """What evidence says of a key: it is held for so long, unless a flood uses it up."""
+
+    public: bytes
+    held_s: float
+
+
+class _Held:
+    def __init__(self, limit: int, now: float) -> None:
+        self.key = ChannelKey.generate()
+        self.seen = SeenMessages(limit)
+        self.replaced_at = now + SHOWN_S
+        """When that happened or, of the key that is shown, when it will at the latest."""
+
+
+class ChannelKeys:
+    """Each message is taken once. `tend` is to be called every `due_s` seconds: keys go also when nobody asks."""
+
+    def __init__(self, limit: int = DEFAULT_LIMIT, clock: Callable[[], float] = monotonic) -> None:
+        self._limit = limit
+        self._clock = clock
+        self._held = [_Held(limit, clock())]
+        """The newest, which is shown, is the last."""
+
+    @property
+    def shown(self) -> ShownKey:
+        self.tend()
+        newest = self._held[-1]
+        return ShownKey(newest.key.public, newest.replaced_at + HELD_S - self._clock())
+
+    @property
+    def public(self) -> bytes:
+        return self.shown.public
+
+    @property
+    def due_s(self) -> float:
+        """How long until a key is to be replaced or forgotten."""
+        moments = [*(one.replaced_at + HELD_S for one in self._held[:-1]), self._held[-1].replaced_at]
+        return max(0.0, min(moments) - self._clock())
+
+    def accept(self, envelope: Envelope) -> RequestKeys:
+        """The keys of a request; ChannelKeyUnknown, MessageRepeated or ChannelBroken if it is not for us to open."""
+        self.tend()
+        for held in self._held:
+            if held.key.key_id == envelope.key_id:
+                return self._taken(held, envelope)
+        raise ChannelKeyUnknown(
+            "This node does not hold the key the request was sealed to.",
+            hint="It started again since, or replaced the key: verify it anew and send again.",
+        )
+
+    def tend(self) -> None:
+        """Replace the key that was shown long enough, forget those that were held long enough."""
+        now = self._clock()
+        if now >= self._held[-1].replaced_at:
+            self.renew()
+        self._held[:-1] = [one for one in self._held[:-1] if now < one.replaced_at + HELD_S]
+
+    def renew(self) -> None:
+        """Show a new key from now on."""
+        now = self._clock()
+        self._held[-1].replaced_at = min(now, self._held[-1].replaced_at)
+        self._held = [*self._held, _Held(self._limit, now)][-MOST_HELD:]
+
+    def drop(self) -> None:
+        """Show a new key, and hold no other: whoever verified this node has to verify it anew."""
+        self._held = [_Held(self._limit, self._clock())]
+
+    def _taken(self, held: _Held, envelope: Envelope) -> RequestKeys:
+        keys = held.key.accept(envelope.enc)
+        try:
+            held.seen.add(envelope.enc)
+        except BaseException:
+            keys.erase()
+            raise
+        if held is self._held[-1] and held.seen.count >= max(1, self._limit // 2):
+            log.info("The channel key has taken half of the messages it may; there is a new one.")
+            self.renew()
+        return keys
