@@ -31,7 +31,8 @@ SNP = Policy(snp=SnpPolicy(measurements=(LAUNCH,)))
 
 
 def statement(**changes: Any) -> bytes:
-    return json.dumps({"model": "m", "weights": "A" * 43 + "=", "missing_layers": [], "started": 1} | changes).encode()
+    told = {"model": "m", "weights": "A" * 43 + "=", "missing_layers": [], "started": 1, "code": "release"}
+    return json.dumps(told | changes).encode()
 
 
 @dataclass
@@ -252,3 +253,11 @@ def test_malformed_gpu_evidence_is_a_typed_error(node: Node) -> None:
     node.gpu = GpuEvidence("report", b"not json")
     with pytest.raises(EvidenceInvalid):
         check(node.evidence())
+
+
+def test_code_that_was_not_compared_with_a_release_is_refused_of_a_real_tee(node: Node) -> None:
+    node.statement = statement(code="unmeasured")
+    assert broken(check(node.evidence())) == {"code"}
+    node.tee = "none"
+    verdict = check(node.evidence(), Policy(allow_software_tee=True))
+    assert outcome(verdict, "code") is Outcome.SKIP and verdict.claims["code"] == "unmeasured"

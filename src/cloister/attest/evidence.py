@@ -44,6 +44,8 @@ class Statement(Struct, frozen=True, forbid_unknown_fields=True):
     missing_layers: tuple[Annotated[str, Meta(max_length=64)], ...] = ()
     started: int = 0
     """Unix seconds; changes when the node starts again, and so does its channel key."""
+    code: Literal["release", "unmeasured"] = "unmeasured"
+    """`release`: every process is held to the release's files and packages. Else: whatever Python found runs."""
 
 
 class NodeEvidence(Struct, frozen=True, forbid_unknown_fields=True):

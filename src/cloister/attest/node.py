@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from cloister.attest.attester import verify_software
-from cloister.attest.evidence import GpuEvidence, NodeEvidence, read_statement
+from cloister.attest.attester import Tee, verify_software
+from cloister.attest.evidence import GpuEvidence, NodeEvidence, Statement, read_statement
 from cloister.attest.nvidia import References, verify_gpu_reports, verify_gpu_token
 from cloister.attest.policy import Policy
 from cloister.attest.snp import verify_snp
@@ -90,6 +90,7 @@ def _check_statement(found: Examination, evidence: NodeEvidence, policy: Policy)
     found.claim("started", statement.started)
     found.claim("measurement", evidence.measurement.hex())
     found.claim("missing_layers", list(statement.missing_layers))
+    _check_code(found, statement, evidence.tee)
     accepted = policy.accept_missing_layers
     if accepted is None:
         accepted = UNPRIVILEGED if evidence.tee == "none" else ()
@@ -102,3 +103,13 @@ def _check_statement(found: Examination, evidence: NodeEvidence, policy: Policy)
         if not statement.missing_layers
         else f"without {', '.join(statement.missing_layers)}, accepted",
     )
+
+
+def _check_code(found: Examination, statement: Statement, tee: Tee) -> None:
+    found.claim("code", statement.code)
+    if statement.code == "release":
+        found.passed("code", "only the release's files and packages run")
+    elif tee == "none":
+        found.skipped("code", "the node did not compare what it runs with a release", required=False)
+    else:
+        found.failed("code", "what the node runs beside its own source was not compared with a release")

@@ -9,8 +9,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from cloister.attest.attester import Attester, Tee
 from cloister.attest.evidence import VERSION, NodeEvidence, Statement, bind, write_evidence
@@ -21,6 +23,7 @@ from cloister.controller.sealed_requests import ChannelKeys
 from cloister.errors import CloisterError, QueueFull, SetupError, where_raised
 from cloister.messages.frontend import AskEvidence, Evidence
 from cloister.messages.lifecycle import failed
+from cloister.process import interpreter
 from cloister.transparency.dev_log import Release, development_release
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import differences, measure_running, measurement, read_manifest
@@ -65,7 +68,8 @@ class EvidenceMaker:
 
     async def evidence(self, nonce: bytes, since: int = 0) -> NodeEvidence:
         """The whole document, for this nonce and for a client that saw a log of `since` entries last."""
-        statement = msgspec.json.encode(await self._statement())
+        code: Literal["release", "unmeasured"] = "unmeasured" if interpreter.running() is None else "release"
+        statement = msgspec.json.encode(replace(await self._statement(), code=code))
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._make, nonce, since, statement)
 
     def close(self) -> None:
@@ -101,6 +105,18 @@ class EvidenceMaker:
 def find_release(log: Path | None) -> Release:
     """The release in this log whose files are the ones that run; without a log, one of our own making."""
     return development_release(cache_folder() / DEVELOPMENT) if log is None else _published(log)
+
+
+def running_release(log: Path | None) -> Release:
+    """The same, for evidence: a release is shown only by a process that runs no other code than its."""
+    release, code = find_release(log), interpreter.running()
+    if log is not None and (code is None or code.measurement != release.measurement):
+        raise SetupError(
+            "This process was not started from the release's files alone.",
+            hint="Start it by `cloister serve --release`.",
+        )
+    interpreter.check_loaded()
+    return release
 
 
 def _published(folder: Path) -> Release:

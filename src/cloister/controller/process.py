@@ -20,7 +20,7 @@ from msgspec.structs import asdict
 from cloister.attest.attester import find_attester
 from cloister.attest.evidence import Statement
 from cloister.config import Settings
-from cloister.controller.evidence import EvidenceMaker, find_release
+from cloister.controller.evidence import EvidenceMaker, running_release
 from cloister.controller.forkserver import ForkServer, reach_remote_vaults
 from cloister.controller.mpc_client import MpcClientKeeper
 from cloister.controller.mpc_offer import check_mpc
@@ -63,7 +63,7 @@ class Controller:
         self.sealed_requests = SealedRequests(keys)
         self.evidence_maker = EvidenceMaker(
             find_attester(settings.controller.attester),
-            find_release(settings.controller.release),
+            running_release(settings.controller.release),
             keys,
             self._statement,
         )
