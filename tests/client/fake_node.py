@@ -111,6 +111,7 @@ class FakeNode:
                 "weights": "A" * 43 + "=",
                 "missing_layers": self.missing_layers,
                 "started": self.started,
+                "code": "release",
             }
         ).encode()
         measurement = self.release.measurement if self.release else bytes(32)
