@@ -61,7 +61,9 @@ def measure(
     vcpus: Annotated[int, typer.Option(min=1, help="SNP: how many processors.")] = 1,
     vcpu_type: Annotated[str, typer.Option(metavar="NAME", help="SNP: QEMU's -cpu.")] = "EPYC-Milan",
     vmm: Annotated[Monitor, typer.Option(help="SNP: who starts it.")] = "qemu",
-    features: Annotated[int, typer.Option(min=1, help="SNP: the guest's SEV_FEATURES.")] = 1,
+    features: Annotated[
+        int, typer.Option(min=1, help="SNP: the guest's SEV_FEATURES; 33 where debug registers are swapped.")
+    ] = 1,
     memory_mib: Annotated[int, typer.Option(min=64, help="TDX: the machine's memory.")] = 4096,
     pages_first: Annotated[
         bool, typer.Option("--pages-first", help="TDX: QEMU 8 with Intel's patches, which measures in another order.")

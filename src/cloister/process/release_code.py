@@ -60,7 +60,7 @@ def packages_in(folders: Iterable[str]) -> Iterator[tuple[str, dict[str, str]]]:
 def _recorded(folder: str, record: str) -> Iterator[tuple[str, str]]:
     """What the wheel brought; not what the installer added: its own notes, scripts, compiled files."""
     with open(record, newline="", encoding="utf-8") as file:
-        for row in csv.reader(file):
+        for row in (row for row in csv.reader(file) if len(row) > 1):
             path, (kind, _, digest) = row[0], row[1].partition("=")
             if kind == "sha256" and not path.startswith(("..", "/")) and not path.endswith(_NOT_OF_THE_WHEEL):
                 yield os.path.join(folder, path), urlsafe_b64decode(digest + "==").hex()
