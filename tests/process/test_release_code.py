@@ -18,7 +18,7 @@ import pytest
 
 import cloister
 from cloister.process import interpreter
-from cloister.process.release_code import FLAGS, digest_of, installed, interpreter_name, packages_in
+from cloister.process.release_code import FLAGS, digest_of, interpreter_files, interpreter_name, packages_in
 
 OURS = ("__init__.py", "process/__init__.py", "process/interpreter.py", "process/release_code.py")
 ENTRY = """
@@ -34,7 +34,7 @@ interpreter.check_loaded()
 print("ran", thing.VALUE, {value!r})
 """
 PLANTED = "print('PLANTED')\nVALUE = 'planted'\n"
-PYTHON = {interpreter_name(): installed()[interpreter_name()]}
+PYTHON = {interpreter_name(): digest_of(interpreter_files(), str(Path(os.__file__).parent))}
 
 
 @dataclass
