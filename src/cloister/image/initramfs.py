@@ -80,7 +80,7 @@ def _release_entries(source: Path, manifest: bytes) -> Iterator[Entry]:
     yield from (Entry(name, FOLDER) for name in ("opt", PLACE))
     yield Entry(MANIFEST, FILE, data=manifest)
     yield Entry("init", FILE | 0o111, data=INIT.read_bytes())
-    folders = set()
+    folders: set[str] = set()
     for path, wanted in read_manifest(manifest).files.items():
         if path.startswith(PACKAGE + "/"):
             data = read_bounded(source / path, 1 << 24)
@@ -146,7 +146,7 @@ def release_in(image: BinaryIO) -> tuple[Manifest, bytes]:
 
 def _contents(image: BinaryIO) -> Iterator[tuple[str, bytes, str]]:
     """Plain files by name: their bytes, if they are few, and their hash. A name may come once: the last one counts."""
-    seen = set()
+    seen: set[str] = set()
     while True:
         head = image.read(_HEAD)
         if len(head) != _HEAD or head[:6] != b"070701":

@@ -41,6 +41,7 @@ class Monitor:
     """What a virtual machine monitor puts into a processor's first registers. `signature`: its own CPUID signature."""
 
     code: int = 0x9B
+    first_code: int = 0x9B
     stack: int = 0x93
     task: int = 0x8B
     pat: int = 0x0007_0406_0007_0406
@@ -53,7 +54,7 @@ class Monitor:
 
 MONITORS = {
     "qemu": Monitor(),
-    "ec2": Monitor(stack=0x92, task=0x83, signature=0x600, mxcsr=0, fcw=0, cpuid_last=True),
+    "ec2": Monitor(first_code=0x9A, stack=0x92, task=0x83, signature=0x600, mxcsr=0, fcw=0, cpuid_last=True),
     "gce": Monitor(pat=0x0007_0106, signature=0x600, mxcsr=0, fcw=0, memory=UNMEASURED),
 }
 
@@ -116,20 +117,19 @@ def _prepared(firmware: Firmware, boot: Boot | None, set_up: Monitor) -> Iterato
     nothing = bytes(48)
     for section in sorted(firmware.snp_sections, key=lambda each: set_up.cpuid_last and each.kind == CPUID_PAGE):
         pages = range(section.address, section.address + section.size, PAGE)
-        match section.kind:
-            case 1:
-                yield from ((set_up.memory, address, nothing) for address in pages)
-            case 2:
-                yield SECRETS, section.address, nothing
-            case 3:
-                yield CPUID, section.address, nothing
-            case 0x10 if boot is not None:
-                page = boot.page(firmware.hashes_address % PAGE)
-                yield NORMAL, section.address, hashlib.sha384(page).digest()
-            case 4 | 0x10:
-                yield from ((ZERO, address, nothing) for address in pages)
-            case _:
-                raise SetupError(f"The firmware asks for memory of a kind ({section.kind}) that is not known here.")
+        if section.kind == MEMORY:
+            yield from ((set_up.memory, address, nothing) for address in pages)
+        elif section.kind == SECRETS_PAGE:
+            yield SECRETS, section.address, nothing
+        elif section.kind == CPUID_PAGE:
+            yield CPUID, section.address, nothing
+        elif section.kind == KERNEL_HASHES and boot is not None:
+            page = boot.page(firmware.hashes_address % PAGE)
+            yield NORMAL, section.address, hashlib.sha384(page).digest()
+        elif section.kind in (CALLING_AREA, KERNEL_HASHES):
+            yield from ((ZERO, address, nothing) for address in pages)
+        else:
+            raise SetupError(f"The firmware asks for memory of a kind ({section.kind}) that is not known here.")
 
 
 def _with_pages(digest: bytes, address: int, data: bytes) -> bytes:
@@ -162,7 +162,7 @@ def _signature(processor: str) -> int:
 def _registers(set_up: Monitor, begins: int, signature: int, features: int) -> bytes:
     """A processor's save area as it starts, at 16 bits (APM vol. 2, tables B-4 and 14-1)."""
     page = bytearray(PAGE)
-    code = 0x9A if set_up is MONITORS["ec2"] and begins == FIRST_INSTRUCTION else set_up.code
+    code = set_up.first_code if begins == FIRST_INSTRUCTION else set_up.code
     segments = {
         **dict.fromkeys((0x00, 0x30, 0x40, 0x50), (0, 0x93, 0xFFFF, 0)),
         0x10: (0xF000, code, 0xFFFF, begins & 0xFFFF_0000),

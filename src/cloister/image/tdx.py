@@ -43,7 +43,7 @@ def mrtd(firmware: Firmware, *, pages_first: bool = False) -> bytes:
     whole = hashlib.sha384()
     for section in firmware.tdx_sections:
         addresses = range(section.address, section.address + section.size, PAGE)
-        passes = (addresses,) if pages_first else tuple((address,) for address in addresses)
+        passes: Iterable[Iterable[int]] = [addresses] if pages_first else [(address,) for address in addresses]
         for some in passes:
             for address in some:
                 if not section.attributes & LATER:

@@ -190,7 +190,7 @@ class ReleaseCode:
 
         class Extension(ExtensionFileLoader):
             def create_module(self, spec: ModuleSpec) -> ModuleType:
-                code.check(self.path)
+                code.check(self.get_filename(spec.name))
                 return super().create_module(spec)
 
         sys.path[:] = path
