@@ -9,13 +9,12 @@ from pathlib import Path
 from cloister.transparency.manifest import build_manifest
 from tests.cli.conftest import Run
 from tests.image.firmware_made import firmware
-from tests.image.test_initramfs import a_root
+from tests.image.test_initramfs import a_root, a_tree
 from tests.image.test_tdx import bz_image
-from tests.transparency.test_manifest import grow
 
 
 def test_measure_answers_which_launch_runs_which_release(run: Run, tmp_path: Path) -> None:
-    tree, root = grow(tmp_path / "tree"), a_root(tmp_path / "root")
+    tree, root = a_tree(tmp_path / "tree"), a_root(tmp_path / "root")
     manifest = build_manifest(tree)
     files = {"release.json": manifest.encoded(), "ovmf": firmware(tdx=[(0, 4096, 0xFFFFC000, 4096, 0, 1)])}
     files["vmlinuz"] = bz_image()

@@ -18,7 +18,14 @@ from tests.transparency.test_manifest import grow
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    return grow(tmp_path / "tree")
+    return a_tree(tmp_path / "tree")
+
+
+def a_tree(folder: Path) -> Path:
+    """A small source tree with an /init of its own."""
+    (grow(folder) / INIT).parent.mkdir()
+    (folder / INIT).write_text("#!/bin/sh\nexec serve\n")
+    return folder
 
 
 @pytest.fixture
@@ -72,7 +79,7 @@ def test_it_is_an_archive_as_linux_reads_it(root: Path, tree: Path) -> None:
         names[name] = (oct(numbers[1]), data[start : start + numbers[6]])
         at = (start + numbers[6] + 3) // 4 * 4
     assert start == len(data)
-    assert list(names) == sorted(names) and names["init"] == ("0o100755", INIT.read_bytes())
+    assert list(names) == sorted(names) and names["init"] == ("0o100755", (tree / INIT).read_bytes())
     assert names["bin/sh"][0] == "0o100755" and names["bin/ash"] == ("0o120777", b"sh")
     assert names["usr/lib/x.py"][0] == "0o100644" and not any("pycache" in name for name in names)
     assert names["dev/console"][0] == "0o20600" and names[MANIFEST][1] == build_manifest(tree).encoded()
@@ -84,7 +91,9 @@ def test_it_says_which_release_it_runs(root: Path, tree: Path) -> None:
     assert release_in(io.BytesIO(data)) == (manifest, manifest.measurement())
     changed = data.replace(b"run = True\n", b"run = Fals\n")
     twice = data[: data.index(b"070701", 1)] + data
-    for wrong in (changed, data + b"\0", data[:-8], twice, b"", b"\x1f\x8b" + data):
+    at = data.index(b"exec serve")  # /init comes before the source it is a copy of
+    other_init = data[:at] + b"exec other" + data[at + 10 :]
+    for wrong in (changed, other_init, data + b"\0", data[:-8], twice, b"", b"\x1f\x8b" + data):
         assert wrong != data
         with pytest.raises(EvidenceInvalid):
             release_in(io.BytesIO(wrong))
@@ -99,6 +108,9 @@ def test_what_is_not_the_release_is_not_packed(root: Path, tree: Path) -> None:
     with pytest.raises(SetupError, match="of its own"):
         build(root, tree)
     (root / "init").unlink()
+    (tree / INIT).unlink()
+    with pytest.raises(SetupError, match="no /init"):
+        build(root, tree)
     os.mkfifo(root / "pipe")
     with pytest.raises(SetupError, match="neither"):
-        build(root, tree)
+        build(root, a_tree(tree.parent / "other"))

@@ -3,7 +3,8 @@
     a root folder (Python, packages, a shell; made by the tool you like) + the release's files + /init  →  cpio (newc)
 
 Names are sorted; all belongs to root, nothing has a time; of modes only "may be executed" stays; compiled Python is
-left out. The archive is not compressed: compressors differ. Reading one back says which release it runs.
+left out. The archive is not compressed: compressors differ. Reading one back says which release it starts: its source
+and /init are compared. What else is in the root folder is for those to judge who build it again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from cloister.transparency.manifest import MAX_MANIFEST_BYTES, PACKAGE, Manifest
 
 PLACE = "opt/cloister"
 MANIFEST = f"{PLACE}/release.json"
-INIT = Path(__file__).with_name("init.sh")
+INIT = f"{PACKAGE}/image/init.sh"
 FOLDER, FILE, LINK, DEVICE = 0o040755, 0o100644, 0o120777, 0o020600
 _END = "TRAILER!!!"
 _HEAD = 110
@@ -79,15 +80,19 @@ def _entries_of(root: Path) -> Iterator[Entry]:
 def _release_entries(source: Path, manifest: bytes) -> Iterator[Entry]:
     yield from (Entry(name, FOLDER) for name in ("opt", PLACE))
     yield Entry(MANIFEST, FILE, data=manifest)
-    yield Entry("init", FILE | 0o111, data=INIT.read_bytes())
+    files = read_manifest(manifest).files
+    if INIT not in files:
+        raise SetupError("This release brings no /init.", hint=f"Its source tree has no {INIT}.")
     folders: set[str] = set()
-    for path, wanted in read_manifest(manifest).files.items():
+    for path, wanted in files.items():
         if path.startswith(PACKAGE + "/"):
             data = read_bounded(source / path, 1 << 24)
             if hashlib.sha256(data).hexdigest() != wanted:
                 raise SetupError(f"{source / path} is not the release's.", hint="Check out the release's source.")
             folders |= {str(each) for each in Path(PLACE, path).parents if str(each).startswith(PLACE + "/")}
             yield Entry(f"{PLACE}/{path}", FILE, data=data)
+            if path == INIT:
+                yield Entry("init", FILE | 0o111, data=data)
     yield from (Entry(name, FOLDER) for name in folders)
 
 
@@ -128,10 +133,12 @@ def _padded(data: bytes) -> bytes:
 def release_in(image: BinaryIO) -> tuple[Manifest, bytes]:
     """The release that an image runs, and its measurement; every source file in it was compared. EvidenceInvalid."""
     found: dict[str, str] = {}
-    manifest = b""
+    manifest, init = b"", ""
     for name, data, digest in _contents(image):
         if name == MANIFEST:
             manifest = data
+        elif name == "init":
+            init = digest
         elif name.startswith(f"{PLACE}/{PACKAGE}/"):
             found[name.removeprefix(PLACE + "/")] = digest
     if not manifest:
@@ -141,6 +148,8 @@ def release_in(image: BinaryIO) -> tuple[Manifest, bytes]:
     for path in sorted(found.keys() | wanted.keys()):
         if found.get(path) != wanted.get(path):
             raise EvidenceInvalid(f"{path} in the image is not the release's.")
+    if init != wanted.get(INIT):
+        raise EvidenceInvalid("/init in the image is not the release's.")
     return release, measurement(manifest)
 
 
