@@ -14,7 +14,7 @@ SETTINGS = AttestedSettings(sandbox="whole", keys="own", session_idle_ms=600_000
 
 def made_statement(settings: AttestedSettings = SETTINGS, **changes: Any) -> Statement:
     facts: dict[str, Any] = {"model": "m", "weights": bytes(32), "settings_hash": settings.hash, "started": 1}
-    facts |= {"made_ms": 1_000_000, "key_until_ms": 4_600_000}
+    facts |= {"made_ms": 1_000_000, "key_until_ms": 4_600_000, "code": "release"}
     return Statement(**facts | {"settings": settings, "levels": ("open", "partitioned")} | changes)
 
 

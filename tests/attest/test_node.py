@@ -412,3 +412,11 @@ def test_malformed_gpu_evidence_is_a_typed_error(node: Node) -> None:
     node.gpu = GpuEvidence("report", b"not json")
     with pytest.raises(EvidenceInvalid):
         check(node.evidence())
+
+
+def test_code_that_was_not_compared_with_a_release_is_refused_of_a_real_tee(node: Node) -> None:
+    node.statement = statement(code="unmeasured")
+    assert broken(check(node.evidence())) == {"code"}
+    node.tee = "none"
+    verdict = check(node.evidence(), Policy(allow_software_tee=True))
+    assert outcome(verdict, "code") is Outcome.SKIP and verdict.claims["code"] == "unmeasured"

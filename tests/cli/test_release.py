@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from cloister.process import release_code
 from cloister.transparency.log import Log
 from cloister.transparency.note import SigningKey
 from cloister.transparency.proof import prove_release, publish, write_proof
 from tests.cli.conftest import Run
+from tests.process.test_release_code import install
 
 IMAGE = "sha256:" + "12" * 32
 
@@ -112,3 +117,54 @@ def test_a_folder_that_cannot_be_built_says_what_to_do(run: Run, tmp_path: Path,
 def test_help_has_examples(run: Run, command: str) -> None:
     result = run("release", command, "--help")
     assert result.exit_code == 0 and f"cloister release {command}" in result.stdout and "--json" in result.stdout
+
+
+def test_two_builds_give_one_hash(tmp_path: Path) -> None:
+    """In two folders, in another order of files, by processes with other times, masks, languages and hash seeds."""
+    found = set()
+    for number, seed, language, mask in ((1, "1", "C", 0o022), (2, "77", "C.UTF-8", 0o077)):
+        tree = tmp_path / f"tree {number}"
+        names = ["src/cloister/__init__.py", "src/cloister/b/ä.py", "src/cloister/a.py", "pyproject.toml"]
+        for name in names if number == 1 else reversed(names):
+            file = tree / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text('__version__ = "1.0"\n')
+            file.chmod(0o666 & ~mask)
+            os.utime(file, (number, number))
+        (tree / "packages.lock").write_text(f"thing==1.0 sha256:{'ab' * 32}\n")
+        out = tree / "release.json"
+        arguments = ["--source", str(tree), "--packages", str(tree / "packages.lock"), "--out", str(out)]
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "LC_ALL": language, "TZ": f"UTC+{number}"}
+        command = [sys.executable, "-m", "cloister", "release", "build", *arguments]
+        built = subprocess.run(command, env=environment, umask=mask, capture_output=True, text=True, check=True)
+        found.add((built.stdout, out.read_bytes()))
+    assert len(found) == 1 and b'"thing==1.0"' in out.read_bytes()
+
+
+def test_a_release_says_what_it_runs_with_and_what_is_installed_is_compared(
+    run: Run, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(release_code, "changed_files", list)
+    lock, file = tmp_path / "packages.lock", tmp_path / "release.json"
+    assert run("release", "lock", "--no-kernels", "--out", str(lock)).exit_code == 0
+    assert f"{release_code.interpreter_name()} sha256:" in lock.read_text() and "torch==" in lock.read_text()
+    assert run("release", "build", "--packages", str(lock), "--out", str(file)).exit_code == 0
+    assert run("release", "check", str(file)).exit_code == 0
+    other = json.loads(file.read_bytes())["packages"]
+    monkeypatch.setattr(release_code, "installed", lambda: {**other, next(iter(other)): "00" * 32})
+    found = run("release", "check", str(file))
+    assert found.exit_code == 1 and f"{next(iter(other))} is another" in found.stdout
+    lock.write_text("torch==1\n")
+    wrong = run("release", "build", "--source", str(tree), "--packages", str(lock), "--out", str(file))
+    assert wrong.exit_code == 2 and "Line 1" in wrong.stderr
+
+
+def test_nothing_is_locked_that_its_package_does_not_know(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "packages", "thing", thing="VALUE = 1\n")
+    monkeypatch.setattr(release_code, "package_folders", lambda: [str(tmp_path / "packages")])
+    assert release_code.changed_files() == []
+    (tmp_path / "packages/thing.py").write_text("VALUE = 2\n")
+    refused = run("release", "lock", "--no-kernels", "--out", str(tmp_path / "packages.lock"))
+    assert refused.exit_code == 2 and "thing.py" in refused.stderr and not (tmp_path / "packages.lock").exists()

@@ -14,10 +14,11 @@ from msgspec.structs import replace
 from cloister.attest.attester import Attestation, SoftwareAttester, Tee, verify_software
 from cloister.attest.evidence import NodeEvidence, Statement, read_evidence, read_statement
 from cloister.controller.channel_keys import HELD_S, SHOWN_S, ChannelKeys
-from cloister.controller.evidence import EvidenceMaker, find_release
+from cloister.controller.evidence import EvidenceMaker, find_release, running_release
 from cloister.errors import SetupError
 from cloister.messages.frontend import AskEvidence, Evidence
 from cloister.messages.generation import Failed
+from cloister.process import interpreter
 from cloister.transparency.checkpoint import ReleaseTrust
 from cloister.transparency.dev_log import Release, development_release
 from cloister.transparency.log import Log
@@ -170,3 +171,30 @@ def test_a_log_without_it_or_no_log_is_refused(tmp_path: Path) -> None:
         find_release(a_log(tmp_path, other.encoded()))
     with pytest.raises(SetupError):
         find_release(tmp_path / "nothing")
+
+
+def test_only_a_process_that_is_held_to_the_release_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = a_log(tmp_path, measure_running().encoded())
+    assert running_release(None).manifest == measure_running().encoded()
+    with pytest.raises(SetupError, match="not started from the release's files alone"):
+        running_release(log)
+
+    class Held:
+        measurement = measure_running().measurement()
+        checked = 0
+
+        def check_loaded(self) -> None:
+            self.checked += 1
+
+    held = Held()
+    monkeypatch.setattr(interpreter, "_running", held)
+    assert running_release(log).measurement == held.measurement and held.checked == 1
+    held.measurement = bytes(32)
+    with pytest.raises(SetupError):
+        running_release(log)
+
+
+async def test_evidence_says_whether_the_code_was_measured(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_statement((await office.evidence()).statement).code == "unmeasured"
+    monkeypatch.setattr(interpreter, "_running", object())
+    assert read_statement((await office.evidence()).statement).code == "release"

@@ -244,7 +244,7 @@ async def test_nothing_of_a_request_is_visible_from_outside(tiny: ModelFolder) -
         if role in ("service", "vault"):  # forked: their parent's command line would name another
             assert words == ["cloister", role]
         else:
-            assert words[1:3] == ["-m", "cloister.forkserver"] and len(words) == 4
+            assert words[1:4] == ["-P", "-m", "cloister.forkserver"] and len(words) == 5
         limits = Path(f"/proc/{process.pid}/limits").read_text()
         assert re.search(r"^Max core file size +0 +0 ", limits, re.MULTILINE)
     await stream.aclose()

@@ -8,9 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from cloister.config import Settings
+from cloister.process.entry import become
 from cloister.process.hardening import ENDING
 
 SERVER = """
@@ -98,3 +101,20 @@ print("here")
     block = lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # noqa: E731
     done = subprocess.run(held, capture_output=True, text=True, preexec_fn=block, env=os.environ)
     assert done.stdout == "here\n"
+
+
+def test_a_release_starts_without_what_brings_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, list[str], dict[str, str]]] = []
+    monkeypatch.setattr(os, "execve", lambda *told: seen.append(told))
+    for name in ("PYTHONPATH", "PYTHONHOME", "LD_PRELOAD"):
+        monkeypatch.setenv(name, "/elsewhere")
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    try:
+        for release in (None, b"{}"):
+            become("cloister.controller", Settings(), "name", Path("model"), 0.0, release=release)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+    (_, plain, all_of_it), (_, command, environment) = seen
+    assert "-m" in plain and all_of_it["PYTHONPATH"] == "/elsewhere"
+    assert command[-3].isdigit() and command[-2] == "cloister.controller" and "-S" in command
+    assert {name for name in environment if name.startswith(("PYTHON", "LD_"))} == {"PYTHONMALLOC"}

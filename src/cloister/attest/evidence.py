@@ -66,6 +66,8 @@ class Statement(Struct, frozen=True, forbid_unknown_fields=True):
     """When this was stated, by the node's own clock."""
     key_until_ms: Moment = 0
     """Until when, by the same clock, the node holds the channel key, unless a flood of messages uses it up."""
+    code: Literal["release", "unmeasured"] = "unmeasured"
+    """`release`: every process is held to the release's files and packages. Else: whatever Python found runs."""
 
 
 class NodeEvidence(Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from cloister.attest.attester import verify_software
+from cloister.attest.attester import Tee, verify_software
 from cloister.attest.evidence import HOST_DOMAIN, GpuEvidence, NodeEvidence, Statement, read_statement
 from cloister.attest.nvidia import References, verify_gpu_reports, verify_gpu_token
 from cloister.attest.policy import Policy
@@ -100,6 +100,7 @@ def _check_statement(found: Examination, evidence: NodeEvidence, policy: Policy)
     found.claim("missing_layers", list(statement.missing_layers))
     _check_weights(found, statement, policy)
     _check_settings(found, statement, policy)
+    _check_code(found, statement, evidence.tee)
     _check_sandbox(found, evidence, statement, policy)
 
 
@@ -165,6 +166,7 @@ def verify_vault_host(
     found.claim("sandbox", statement.settings.sandbox)
     found.claim("missing_layers", list(statement.missing_layers))
     found.claim("started", statement.started)
+    _check_code(found, statement, evidence.tee)
     _check_sandbox(found, evidence, statement, policy)
     return found.verdict()
 
@@ -201,3 +203,13 @@ def _check_freshness(found: Examination, statement: Statement, at: datetime) -> 
         f"channel key held for {held_s:.0f} s more; the node's clock is {abs(ahead_s):.0f} s "
         f"{'ahead of' if ahead_s > 0 else 'behind'} ours",
     )
+
+
+def _check_code(found: Examination, statement: Statement, tee: Tee) -> None:
+    found.claim("code", statement.code)
+    if statement.code == "release":
+        found.passed("code", "only the release's files and packages run")
+    elif tee == "none":
+        found.skipped("code", "the node did not compare what it runs with a release", required=False)
+    else:
+        found.failed("code", "what the node runs beside its own source was not compared with a release")

@@ -12,6 +12,7 @@ import typer
 from cloister.cli.attest import attest
 from cloister.cli.bench import bench
 from cloister.cli.chat import chat
+from cloister.cli.image import image, measure
 from cloister.cli.log import log, release
 from cloister.cli.mpc import mpc
 from cloister.cli.options import FriendlyGroup
@@ -60,6 +61,8 @@ app.add_typer(bench, name="bench")
 app.add_typer(key, name="key")
 app.add_typer(log, name="log")
 app.add_typer(mpc, name="mpc")
+release.command("image")(image)
+release.command("measure")(measure)
 app.add_typer(release, name="release")
 app.add_typer(vault, name="vault")
 app.add_typer(weights, name="weights")

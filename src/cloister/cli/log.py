@@ -37,6 +37,12 @@ Seen = Annotated[Path | None, typer.Option(metavar="FILE", help="A checkpoint of
 def build(
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the manifest.")],
     source: Source = None,
+    packages: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="What it runs with, from `cloister release lock`. Nodes show no release without it."
+        ),
+    ] = None,
     image: Annotated[
         str | None, typer.Option(metavar="DIGEST", help="The container or machine image: sha256:<64 hex digits>.")
     ] = None,
@@ -46,13 +52,16 @@ def build(
 
     Examples:
 
-      cloister release build --source . --out release.json
+      cloister release build --source . --packages packages.lock --out release.json
 
       cloister release build --source . --image sha256:… --out release.json --json
     """
     from cloister.transparency.manifest import build_manifest, source_of_running
+    from cloister.transparency.packages import MAX_LOCK_BYTES, read_packages
 
-    manifest = build_manifest(source if source is not None else source_of_running(), image=image)
+    lock = None if packages is None else read_packages(read_file(packages, MAX_LOCK_BYTES))
+    tree = source if source is not None else source_of_running()
+    manifest = build_manifest(tree, image=image, packages=lock)
     with needed(f"The manifest cannot be written to {out}"):
         write_whole(out, manifest.encoded())
     measured = manifest.measurement().hex()
@@ -62,6 +71,49 @@ def build(
         return
     typer.secho(f"Version {manifest.version}, {len(manifest.files)} files; manifest in {out}.", dim=True, err=True)
     typer.echo(measured)
+
+
+@release.command("lock")
+def lock(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write the lock file.")],
+    kernels: Annotated[
+        bool, typer.Option("--kernels/--no-kernels", help="Build the kernels' library here and name it, too.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Write what a release runs with: the packages installed here, Python, and the kernels built here, by their hashes.
+
+    Every file of every package is compared with its RECORD first. Run it where a node's environment was just installed.
+
+    Examples:
+
+      cloister release lock --out packages.lock
+
+      cloister release lock --no-kernels --out packages.lock --json
+    """
+    from cloister.process.release_code import changed_files, installed
+    from cloister.transparency.packages import Packages
+
+    if wrong := changed_files():
+        raise SetupError(
+            f"{len(wrong)} installed files are not as their packages say; the first is {wrong[0]}.",
+            hint="Install these packages again.",
+        )
+    found = Packages(installed(), _kernels() if kernels else {})
+    with needed(f"The lock file cannot be written to {out}"):
+        write_whole(out, found.encoded())
+    if as_json:
+        typer.echo(json.dumps({"lock": str(out), "packages": found.packages, "kernels": found.kernels}))
+        return
+    typer.echo(f"{len(found.packages)} packages and {len(found.kernels)} libraries of kernels; lock file in {out}.")
+
+
+def _kernels() -> dict[str, str]:
+    from cloister.compute.cpu.library import build_library, built_with, has_two
+    from cloister.files import sha256_of
+
+    kinds = (True, False) if has_two() else (True,)
+    return {sha256_of(build_library(tiles=tiles)): built_with(tiles=tiles) for tiles in kinds}
 
 
 @release.command("check")
@@ -87,7 +139,10 @@ def check(
 
       cloister release check release.json --proof proof.json --log-key example.com/releases+…
     """
+    from msgspec.structs import replace
+
     from cloister.checks import Examination
+    from cloister.process.release_code import installed
     from cloister.transparency.manifest import (
         MAX_MANIFEST_BYTES,
         build_manifest,
@@ -101,6 +156,8 @@ def check(
     data = read_file(manifest, MAX_MANIFEST_BYTES)
     wanted = read_manifest(data)
     here = measure_running() if source is None else build_manifest(source)
+    if wanted.packages is not None and source is None:
+        here = replace(here, packages=installed())
     found = Examination()
     found.claim("release_version", wanted.version)
     found.claim("release_measurement", measurement(data).hex())

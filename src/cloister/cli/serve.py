@@ -237,11 +237,12 @@ def _become_controller(settings: Settings) -> NoReturn:
         reserved = reserve_port(settings.gateway)
         check_remote_vaults(settings.controller)
         find_attester(settings.controller.attester)
-        find_release(settings.controller.release)
+        release = find_release(settings.controller.release)
         folder = _sealed_model(settings) or find_model(settings.model)
         check_mpc(settings, folder)
         attested_settings(settings)
-    become("cloister.controller", settings, folder.name, folder.path, begun, reserved)
+    shown = release.manifest if settings.controller.release else None
+    become("cloister.controller", settings, folder.name, folder.path, begun, reserved, shown)
 
 
 def _sealed_model(settings: Settings) -> ModelFolder | None:

@@ -110,8 +110,9 @@ def _become_vault_host(settings: OutpostSettings, model: str | None) -> NoReturn
     Address.parse(settings.listen)
     read_secret(settings.key_file)  # a wrong address or key should not cost the time to load a model
     find_attester(settings.attester)
-    find_release(settings.release)
+    release = find_release(settings.release)
     with Console(stderr=True, highlight=False).status("Starting…"):
         folder = find_model(model)
     settings = settings.model_copy(update={"key_file": settings.key_file.absolute()})
-    become("cloister.remote_vaults", settings, folder.name, folder.path, begun)
+    shown = release.manifest if settings.release else None
+    become("cloister.remote_vaults", settings, folder.name, folder.path, begun, release=shown)

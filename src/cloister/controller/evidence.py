@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import time_ns
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -22,6 +23,7 @@ from cloister.controller.relay import Frontend
 from cloister.errors import CloisterError, QueueFull, SetupError, where_raised
 from cloister.messages.frontend import AskEvidence, Evidence
 from cloister.messages.lifecycle import failed
+from cloister.process import interpreter
 from cloister.transparency.dev_log import Release, development_release
 from cloister.transparency.log import Log
 from cloister.transparency.manifest import differences, measure_running, measurement, read_manifest
@@ -82,7 +84,8 @@ class EvidenceMaker:
         hosts = await self._vault_hosts(nonce) if self._vault_hosts else {}
         pins = tuple(VaultHostPin(address, one.channel_key) for address, one in hosts.items())
         said, shown = await self._statement(), self._shown()
-        said = replace(said, key_until_ms=now_ms() + int(1000 * shown.held_s), vault_hosts=pins)
+        code: Literal["release", "unmeasured"] = "unmeasured" if interpreter.running() is None else "release"
+        said = replace(said, code=code, key_until_ms=now_ms() + int(1000 * shown.held_s), vault_hosts=pins)
         loop = asyncio.get_running_loop()
         made = await loop.run_in_executor(self._thread, self._make, nonce, since, said, shown.public)
         return replace(made, vault_hosts=tuple(hosts.values()))
@@ -126,6 +129,18 @@ def now_ms() -> int:
 def find_release(log: Path | None) -> Release:
     """The release in this log whose files are the ones that run; without a log, one of our own making."""
     return development_release(cache_folder() / DEVELOPMENT) if log is None else _published(log)
+
+
+def running_release(log: Path | None) -> Release:
+    """The same, for evidence: a release is shown only by a process that runs no other code than its."""
+    release, code = find_release(log), interpreter.running()
+    if log is not None and (code is None or code.measurement != release.measurement):
+        raise SetupError(
+            "This process was not started from the release's files alone.",
+            hint="Start it by `cloister serve --release` or `cloister vault serve --release`.",
+        )
+    interpreter.check_loaded()
+    return release
 
 
 def _published(folder: Path) -> Release:

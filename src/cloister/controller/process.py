@@ -22,7 +22,7 @@ from cloister.attest.evidence import NodeEvidence, Statement
 from cloister.config import Settings
 from cloister.controller.attested_settings import attested_settings
 from cloister.controller.channel_keys import ChannelKeys
-from cloister.controller.evidence import EvidenceMaker, find_release
+from cloister.controller.evidence import EvidenceMaker, running_release
 from cloister.controller.forkserver import ForkServer
 from cloister.controller.mpc_client import MpcClientKeeper
 from cloister.controller.mpc_offer import check_mpc
@@ -67,7 +67,7 @@ class Controller:
         self.sealed_requests = SealedRequests(self._keys)
         self.evidence_maker = EvidenceMaker(
             find_attester(settings.controller.attester),
-            find_release(settings.controller.release),
+            running_release(settings.controller.release),
             lambda: self._keys.shown,
             self._statement,
             vault_hosts=self._host_evidence,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 from pathlib import Path
 from time import time
 
@@ -19,7 +18,7 @@ from cloister.channel.sealing import ChannelKey
 from cloister.config import GatewaySettings, Settings
 from cloister.controller.attested_settings import attested_settings
 from cloister.controller.channel_keys import ShownKey
-from cloister.controller.evidence import EvidenceMaker, find_release
+from cloister.controller.evidence import EvidenceMaker, running_release
 from cloister.controller.memory_folder import path_of
 from cloister.errors import CloisterError, InvalidRequest, ProtocolError, ServiceUnavailable
 from cloister.messages.frontend import AskEvidence, Listening
@@ -37,6 +36,7 @@ from cloister.messages.sealed_weights import (
     Unsealed,
 )
 from cloister.models.source import ModelFolder
+from cloister.process import interpreter
 from cloister.process.child import environment, inherit_everywhere
 from cloister.process.handle import ModuleHandle
 from cloister.process.hardening import signals_held
@@ -100,7 +100,7 @@ class Delivery:
         self._layers: asyncio.Task[tuple[str, ...]] = asyncio.create_task(_missing_layers())
         controls = settings.controller
         self._evidence_maker = EvidenceMaker(
-            find_attester(controls.attester), find_release(controls.release), self._shown, self._statement
+            find_attester(controls.attester), running_release(controls.release), self._shown, self._statement
         )
         self.key: asyncio.Future[bytearray] = loop.create_future()
 
@@ -164,9 +164,11 @@ class Delivery:
 
 async def _missing_layers() -> tuple[str, ...]:
     """What this machine's sandbox lacks: the provider wants to know before it trusts it with weights."""
-    command = (sys.executable, "-m", "cloister.process.sandbox")
+    command, descriptors = interpreter.python("cloister.process.sandbox"), interpreter.inherited()
     with signals_held():
-        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, env=environment())
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, env=environment(), pass_fds=descriptors
+        )
     said, _ = await process.communicate()
     return tuple(json.loads(said)["missing"])
 

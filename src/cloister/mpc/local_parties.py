@@ -30,6 +30,7 @@ from cloister.mpc.config import PARTIES, Beaver, Limits, PartiesConfig, PartyPla
 from cloister.mpc.connection import Connection
 from cloister.mpc.party.party import command
 from cloister.mpc.provider.dealing import serve_weights
+from cloister.process import interpreter
 from cloister.process.child import environment
 from cloister.process.hardening import begin_child
 
@@ -131,6 +132,7 @@ class Supervisor:
             stdout=output,
             stderr=output,
             env=environment(),
+            pass_fds=interpreter.inherited(),
             start_new_session=True,  # Ctrl-C is ours to pass on
         )
 

@@ -8,21 +8,25 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from cloister.process import interpreter
 from cloister.process.hardening import WIPE_FREED_MEMORY, signals_held
 
 # What a child of ours may know of the environment: where things are, and in what language.
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR", "CC")
 _PASSED_ON_PREFIXES = ("CLOISTER_", "XDG_")
+_WHERE_CODE_IS = ("LD_LIBRARY_PATH", "PYTHONPATH")
+"""Not for processes of a release: they know where theirs is."""
 
 
 def environment(**more: str) -> dict[str, str]:
     """The environment for a child."""
     passed = {k: v for k, v in os.environ.items() if k in _PASSED_ON or k.startswith(_PASSED_ON_PREFIXES)}
+    if interpreter.running() is not None:
+        passed = {k: v for k, v in passed.items() if k not in _WHERE_CODE_IS}
     return {**passed, **more}
 
 
@@ -36,11 +40,11 @@ def inherit_everywhere(descriptor: int | None) -> None:
 
 def run_module(module: str, peer: socket.socket, *arguments: str, **more_environment: str) -> subprocess.Popen[bytes]:
     """`python -m module FD …` with `peer` open beside the standard descriptors and `inherited`; ours is closed."""
-    command = [sys.executable, "-m", module, str(peer.fileno()), *arguments]
+    command = interpreter.python(module, str(peer.fileno()), *arguments)
     with peer, signals_held():
         return subprocess.Popen(
             command,
-            pass_fds=[peer.fileno(), *_inherited],
+            pass_fds=[peer.fileno(), *_inherited, *interpreter.inherited()],
             stdin=subprocess.DEVNULL,
             env=environment(**more_environment),
         )

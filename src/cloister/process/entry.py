@@ -25,6 +25,7 @@ from rich.console import Console
 
 from cloister.errors import CloisterError, SetupError
 from cloister.messages.lifecycle import StartController
+from cloister.process import interpreter
 from cloister.process.hardening import ENDING, WIPE_FREED_MEMORY, forbid_core_dumps, hide_tracebacks, name_process
 
 T = TypeVar("T")
@@ -36,16 +37,28 @@ STOPPED_TWICE = 130
 
 
 def become(
-    module: str, settings: BaseModel, name: str, path: Path, begun: float, reserved: int | None = None
+    module: str,
+    settings: BaseModel,
+    name: str,
+    path: Path,
+    begun: float,
+    reserved: int | None = None,
+    release: bytes | None = None,
 ) -> NoReturn:
     """Replace this program by `python -m module FD`; `name` and `path` are the model's. The descriptor `reserved`, a
-    socket that keeps the port, goes with it."""
+    socket that keeps the port, goes with it. With a `release`'s manifest, no code but its own runs from here on.
+    """
     start = StartController(settings.model_dump_json(), name, str(path.absolute()), begun, reserved)
     note = os.memfd_create("cloister-settings", 0)
     os.write(note, msgspec.json.encode(start))
     os.lseek(note, 0, os.SEEK_SET)
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-    os.execve(sys.executable, [sys.executable, "-m", module, str(note)], {**os.environ, **WIPE_FREED_MEMORY})
+    if release is None:
+        command, passed = interpreter.python(module, str(note)), dict(os.environ)
+    else:
+        command = interpreter.python_of(release, module, str(note))
+        passed = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "LD_"))}
+    os.execve(sys.executable, command, {**passed, **WIPE_FREED_MEMORY})
 
 
 def run_server(role: str, serve: Serve) -> NoReturn:

@@ -22,6 +22,7 @@ from typing import NoReturn, cast
 
 from cloister.errors import ProtocolError, SetupError
 from cloister.messages.lifecycle import Fork, Forked
+from cloister.process import interpreter
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import begin_child, begin_forked, give_back_freed_memory
 from cloister.process.sandbox.resources import close_all_but
@@ -41,6 +42,7 @@ def main(control: socket.socket, entries: list[str]) -> None:
     """Load, then fork on order until who started us hangs up; all that was forked ends with this process."""
     os.environ.update(ONE_THREAD)
     loaded = {entry: load(entry) for entry in entries}
+    interpreter.check_loaded()
     gc.collect()
     give_back_freed_memory()
     gc.freeze()  # so that no collection in a child writes to, and thereby copies, what it shares with all others

@@ -25,7 +25,7 @@ from cloister.config import OutpostSettings
 from cloister.controller.attested_settings import attested_host_settings
 from cloister.controller.channel_keys import ShownKey
 from cloister.controller.core_lease import LeaseKeeper
-from cloister.controller.evidence import EvidenceMaker, find_release
+from cloister.controller.evidence import EvidenceMaker, running_release
 from cloister.controller.forkserver import ForkServer
 from cloister.controller.weights import seal_weights
 from cloister.errors import CloisterError, ProtocolError, SetupError, where_raised
@@ -147,7 +147,7 @@ class VaultHost:
         self._facts: tuple[bytes, tuple[str, ...]] | None = None
         self._evidence_maker = EvidenceMaker(
             find_attester(settings.attester),
-            find_release(settings.release),
+            running_release(settings.release),
             lambda: ShownKey(self._certificate, CERTIFICATE_HELD_S),
             self._statement,
             domain=HOST_DOMAIN,

@@ -17,11 +17,13 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 import cloister
 from cloister.checks import decode_evidence
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import sha256_of
+from cloister.transparency.packages import Packages
 
 FORMAT = "cloister-release/v1"
 MAX_MANIFEST_BYTES = 262144
@@ -32,10 +34,12 @@ LOCK_FILE = "constraints.txt"
 Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Version = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z][0-9A-Za-z.+!-]{0,63}\Z")]
 FileName = Annotated[str, Meta(min_length=1, max_length=512)]
+PackageName = Annotated[str, Meta(pattern=r"\A[a-z0-9][a-z0-9-]*==[0-9A-Za-z][0-9A-Za-z.+!_-]*\Z", max_length=128)]
+Built = Annotated[str, Meta(max_length=1024)]
 _IMAGE = re.compile(r"sha256:[0-9a-f]{64}")
 
 
-class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
+class Manifest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a release consists of. Paths are relative to the source tree, with slashes."""
 
     format: str
@@ -45,6 +49,10 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
     """The file that pins every dependency."""
     image: Annotated[str, Meta(pattern=r"\Asha256:[0-9a-f]{64}\Z")] | None
     """The container or machine image, where there is one."""
+    packages: dict[PackageName, Sha256] | None = None
+    """What it runs with, Python included: `cloister release lock`. A node shows no release that does not say."""
+    kernels: dict[Sha256, Built] | None = None
+    """The built libraries of kernels that it may load, and what built them."""
 
     def encoded(self) -> bytes:
         """The one way to write it: sorted, indented for people who compare releases, a newline at the end."""
@@ -70,7 +78,7 @@ def read_manifest(data: bytes) -> Manifest:
     return manifest
 
 
-def build_manifest(source: Path, *, image: str | None = None) -> Manifest:
+def build_manifest(source: Path, *, image: str | None = None, packages: Packages | None = None) -> Manifest:
     """The manifest of a source tree: the folder that has `src/cloister` in it."""
     package = source / PACKAGE
     if not (package / "__init__.py").is_file():
@@ -79,7 +87,10 @@ def build_manifest(source: Path, *, image: str | None = None) -> Manifest:
         )
     if image is not None and not _IMAGE.fullmatch(image):
         raise SetupError("An image is named by its digest.", hint="Like: sha256:<64 hex digits>")
-    return _checked(_manifest_of(package, source, image))
+    made = _manifest_of(package, source, image)
+    if packages is not None:
+        made = replace(made, packages=packages.packages, kernels=packages.kernels or None)
+    return _checked(made)
 
 
 def measure_running() -> Manifest:
@@ -108,6 +119,8 @@ def differences(release: Manifest, running: Manifest) -> tuple[str, ...]:
             found.append(f"{path} is {how}")
     if release.lock and running.lock and release.lock != running.lock:
         found.append(f"{LOCK_FILE} is another")
+    if release.packages is not None and running.packages is not None:
+        found += _other_packages(release.packages, running.packages)
     if release.version != running.version:
         found.append(f"version is {running.version}, not {release.version}")
     return tuple(found)
@@ -119,6 +132,15 @@ def _compared(release: Manifest, running: Manifest) -> list[str]:
         for path in release.files.keys() | running.files.keys()
         if path.startswith(PACKAGE + "/") or (path in release.files and path in running.files)
     )
+
+
+def _other_packages(wanted: dict[str, str], here: dict[str, str]) -> list[str]:
+    """What is installed beside a release's packages does not count: nobody can import it there."""
+    return [
+        f"{name} is {'another' if name in here else 'missing'}"
+        for name, each in sorted(wanted.items())
+        if here.get(name) != each
+    ]
 
 
 def _running_package() -> Path:

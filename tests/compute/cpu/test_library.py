@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hashlib
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,16 @@ from cloister.compute import choose
 from cloister.compute.cpu import library
 from cloister.config import EngineSettings
 from cloister.errors import SetupError
+from cloister.process import interpreter
+from cloister.process.release_code import ReleaseCode, mapped_files
+
+needs_compiler = pytest.mark.skipif(library.find_compiler() is None, reason="no C compiler on this machine")
+
+
+@pytest.fixture
+def built() -> Path:
+    """This machine's, in the cache folder that all use."""
+    return library.build_library()
 
 
 @pytest.fixture
@@ -17,14 +29,16 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.skipif(library.find_compiler() is None, reason="no C compiler on this machine")
-def test_builds_once(own_cache: Path) -> None:
+@needs_compiler
+def test_builds_once_and_the_same_bytes_anywhere(built: Path, own_cache: Path) -> None:
     first = library.build_library()
     stamp = first.stat().st_mtime_ns
     assert first.is_relative_to(own_cache)
     assert library.build_library() == first
     assert first.stat().st_mtime_ns == stamp
     assert [file.suffix for file in first.parent.iterdir()] == [".so"]
+    assert first != built and first.read_bytes() == built.read_bytes(), "a release can name it by its hash"
+    assert "-O3" in library.built_with()
 
 
 def test_no_compiler_is_a_clear_error_or_the_reference(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,3 +53,21 @@ def test_a_compiler_that_fails_leaves_nothing_behind(own_cache: Path, monkeypatc
     with pytest.raises(SetupError, match="do not compile"):
         library.build_library()
     assert not list((own_cache / "kernels").iterdir())
+
+
+@needs_compiler
+def test_what_was_measured_is_what_runs(built: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file in the cache folder is anybody's: it counts while it is read, and a release names what it may be."""
+    file = own_cache / "kernels" / built.name
+    file.parent.mkdir()
+    shutil.copyfile(built, file)
+    held = ReleaseCode.__new__(ReleaseCode)
+    held.kernels = {hashlib.sha256(file.read_bytes()).hexdigest(): library.built_with()}
+    monkeypatch.setattr(interpreter, "_running", held)
+    library.open_library()
+    mapped = {path for path, _ in mapped_files()}
+    assert str(file) not in mapped and any(path.startswith("/memfd:cloister-kernels") for path in mapped)
+    library.open_library.cache_clear()
+    file.write_bytes(file.read_bytes() + b"\0")
+    with pytest.raises(SystemExit):
+        library.open_library()

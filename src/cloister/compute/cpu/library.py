@@ -2,6 +2,9 @@
 
 Its file in the cache folder carries a hash of the sources, the flags, the compiler and the processor's features: a
 change of any builds anew. Without a C compiler on PATH, the `ziglang` package's is used, if installed.
+
+The file is read once, into sealed memory, and loaded from there: what was measured is what runs. A process that is held
+to a release (process/release_code.py) loads only a library that the release names.
 """
 
 from __future__ import annotations
@@ -22,6 +25,11 @@ from typing import Any, ClassVar
 
 from cloister.config import cache_folder
 from cloister.errors import SetupError
+from cloister.process import interpreter
+from cloister.process.release_code import KERNELS
+
+MFD_EXEC = 0x10
+"""Linux 6.3: this memory file may hold code, whatever the machine's default is."""
 
 SOURCES = ("native.c", "linear.h", "attention.h", "link.h", "draw.h", "lanes.h", "team.h")
 FLAGS = (
@@ -124,19 +132,39 @@ def find_compiler() -> list[str] | None:
 
 def build_library(*, tiles: bool = True) -> Path:
     """The shared library, built now if it is not there yet; `tiles=False` leaves the AMX registers alone."""
-    compiler = find_compiler()
-    if compiler is None:
-        raise SetupError(
-            "The native kernels need a C compiler and none was found.",
-            hint="Install gcc or clang, or `pip install ziglang`, or start with --kernels reference.",
-        )
-    flags = (*FLAGS, *(() if tiles or platform.machine() != "x86_64" else WITHOUT_TILES))
+    compiler, flags = _needed_compiler(), _flags(tiles)
     folder = Path(__file__).parent
     library = cache_folder() / "kernels" / f"native-{_fingerprint(folder, compiler, flags)}.so"
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
         _compile(compiler, flags, folder / "native.c", library)
     return library
+
+
+def built_with(*, tiles: bool = True) -> str:
+    """The compiler, and how it is called: what a release says of its library beside the hash."""
+    compiler = _needed_compiler()
+    said = subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False).stdout.splitlines()
+    return f"{said[0] if said else compiler[-1]} | {' '.join(_flags(tiles))}"
+
+
+def has_two() -> bool:
+    """Whether the library without tiles is another one."""
+    return _flags(True) != _flags(False)
+
+
+def _needed_compiler() -> list[str]:
+    compiler = find_compiler()
+    if compiler is None:
+        raise SetupError(
+            "The native kernels need a C compiler and none was found.",
+            hint="Install gcc or clang, or `pip install ziglang`, or start with --kernels reference.",
+        )
+    return compiler
+
+
+def _flags(tiles: bool) -> tuple[str, ...]:
+    return (*FLAGS, *(() if tiles or platform.machine() != "x86_64" else WITHOUT_TILES))
 
 
 def _compile(compiler: list[str], flags: tuple[str, ...], source: Path, library: Path) -> None:
@@ -173,7 +201,21 @@ def _processor_features() -> str:
 @cache
 def open_library(*, tiles: bool = True) -> ctypes.CDLL:
     """Its code is looked for once: a process forked later has it, whatever became of the file."""
-    return ctypes.CDLL(str(build_library(tiles=tiles)))
+    code = build_library(tiles=tiles).read_bytes()
+    if (release := interpreter.running()) is not None:
+        release.check_kernels(code)
+    memory = _sealed(code)
+    try:
+        return ctypes.CDLL(f"/proc/self/fd/{memory}")
+    finally:
+        os.close(memory)
+
+
+def _sealed(code: bytes) -> int:
+    try:
+        return interpreter.sealed_file(KERNELS, code, flags=MFD_EXEC)
+    except OSError:
+        return interpreter.sealed_file(KERNELS, code)
 
 
 def load_library(threads: int, *, tiles: bool = True) -> ctypes.CDLL:

@@ -44,6 +44,7 @@ from cloister.mpc.party.epochs import HELLO_S, Follower, Leader
 from cloister.mpc.party.sessions import Sessions
 from cloister.mpc.party.weight_store import ProviderConnection, WeightStore
 from cloister.mpc.party.workers import Workers
+from cloister.process import interpreter
 from cloister.process.child import environment
 from cloister.process.hardening import die_with_parent, forbid_core_dumps, hide_tracebacks, name_process
 
@@ -218,7 +219,7 @@ ALLOW_INSECURE = "--allow-insecure-beaver"
 def command(file: Path, rank: int, *, allow_insecure_beaver: bool, with_parent: bool = False) -> list[str]:
     """What starts a party; `with_parent`: it ends with whoever started it."""
     words = [WITH_PARENT] * with_parent + [ALLOW_INSECURE] * allow_insecure_beaver
-    return [sys.executable, "-m", "cloister.mpc.party.party", str(file.absolute()), str(rank), *words]
+    return interpreter.python("cloister.mpc.party.party", str(file.absolute()), str(rank), *words)
 
 
 def become_party(file: Path, rank: int, *, allow_insecure_beaver: bool) -> NoReturn:
