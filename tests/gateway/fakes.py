@@ -192,7 +192,7 @@ class FakeBackend(Backend):
     async def view(self, request_id: int) -> View:
         return self.views.get(request_id, View(request_id, known=False))
 
-    async def end_session(self, tenant: str, session: str, group: str = "") -> None:
+    async def end_session(self, tenant: str, session: str, group: str = "", *, private: bool = False) -> None:
         self.ended_sessions.append((tenant, session, group))
 
     async def close(self) -> None:

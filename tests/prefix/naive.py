@@ -68,7 +68,7 @@ class NaiveCache:
     def insert(self, key: PrefixKey, blocks: list[int]) -> None:
         viewer, creator, sees = self.whose(key)
         policy = POLICIES[key.policy]
-        public = 0 if key.salt else key.marked if policy.marked_public else 0
+        public = 0 if key.salt else key.paging.public_pages if policy.marked_public else 0
         if viewer == PUBLIC:
             public = len(blocks)
         if policy.labelled_public and key.request_id in self.keys:
@@ -88,8 +88,8 @@ class NaiveCache:
 
     def label(self, request_id: int, pages: int) -> None:
         if request_id in self.keys and self.labels[request_id] is None:
-            self.labels[request_id] = pages
             key = self.keys[request_id]
+            pages = self.labels[request_id] = min(pages, len(self.cut(key)))
             self.publish(self.whose(key)[0], self.cut(key)[:pages])
 
     def publish(self, viewer: Who, tokens: list[bytes]) -> None:

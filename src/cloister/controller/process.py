@@ -20,6 +20,7 @@ from msgspec.structs import asdict
 from cloister.attest.attester import find_attester
 from cloister.attest.evidence import Statement
 from cloister.config import Settings
+from cloister.controller.cache_file import cache_file
 from cloister.controller.evidence import EvidenceMaker, find_release
 from cloister.controller.forkserver import ForkServer, reach_remote_vaults
 from cloister.controller.mpc_client import MpcClientKeeper
@@ -137,7 +138,8 @@ class Controller:
     async def _start_what_is_missing(self) -> None:
         forkserver = self._forkserver if self._forkserver and self._forkserver_up else await self._preload_forkserver()
         if self._service is None:
-            service = Service(forkserver, self.relay.from_service, self._service_ended)
+            with cache_file(self._settings.engine.cache_disk_bytes) as disk:
+                service = Service(forkserver, self.relay.from_service, self._service_ended, disk)
             try:
                 self._ready = await service.ready(SERVICE_START_S)
             except BaseException:

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cloister.prefix.policy import PolicyName
+from cloister.levels import PolicyName
+from cloister.prefix.paging import Paging
 
 TOKEN_BYTES = 4
 
@@ -30,36 +31,25 @@ class Pool(Protocol):
     def release(self, blocks: Iterable[int]) -> None: ...
 
 
-class Storage(ABC):
-    """Where the blocks' keys and values are. Only a tier below the pool asks for them."""
+class Storage(Protocol):
+    """Where the blocks' keys and values are (compute.base.KVCache). Only a tier below the pool asks for them."""
 
     @property
-    @abstractmethod
-    def block_bytes(self) -> int:
-        """What `read` gives and `write` takes, for every block."""
-
-    @abstractmethod
-    def read(self, block: int) -> bytes:
-        """A copy of the block's keys and values."""
-
-    @abstractmethod
-    def write(self, block: int, data: bytes) -> None:
-        """Put such a copy into a block."""
+    def block_bytes(self) -> int: ...
+    def read(self, block: int) -> bytes: ...
+    def write(self, block: int, data: bytes) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PrefixKey:
-    """What one request shows of itself. `tokens` are its pages: four bytes a token, whole blocks only.
-
-    A page is what one block holds. `marked` is how many pages at the beginning the request itself calls public.
-    """
+    """What one request shows of itself. `tokens` are its pages (Paging.pack); a page is what one block holds."""
 
     request_id: int
     tenant: str
     salt: str
     policy: PolicyName
+    paging: Paging
     tokens: bytes
-    marked: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +91,11 @@ class PrefixCache(ABC):
         A block that nobody else holds must be given up, or requests would wait for ever.
         """
 
-    def label(self, request_id: int, public_pages: int) -> None:
-        """A detector says that so many pages at this request's beginning hold nothing private (SafeKV §V-D)."""
+    def label(self, request_id: int, public_tokens: int) -> None:
+        """A detector says that so many tokens at this request's beginning hold nothing private (SafeKV §V-D).
+
+        What follows a private page is private, too, so one number says it all.
+        """
         return None
 
     def forget(self, tenant: str) -> None:

@@ -6,7 +6,10 @@ who brought it stays its creator, so that a mark can be taken back (SafeKV §VI-
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 TAG_BYTES = 6
 USER_BITS = 62
@@ -15,7 +18,7 @@ USER_BITS = 62
 class Account:
     """What one tenant holds in the tree; all that is public is one account too."""
 
-    __slots__ = ("__weakref__", "heap", "name", "pages", "seen")
+    __slots__ = ("__weakref__", "cipher", "heap", "name", "pages", "seen")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -23,6 +26,8 @@ class Account:
         """Resident pages that only this account's owners may see."""
         self.seen = 0
         """The epoch of its last request, whether or not that found anything."""
+        self.cipher: AESGCM | None = None
+        """With the key of its blocks in lower tiers; forgotten with the account."""
         self.heap: list[tuple[int, int, int, Node]] = []
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-PolicyName = Literal["none", "global", "partition", "system-prompt", "safekv"]
+from cloister.levels import PolicyName
 
 
 @dataclass(frozen=True, slots=True)

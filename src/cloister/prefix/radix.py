@@ -13,12 +13,15 @@ from itertools import count
 from weakref import WeakValueDictionary
 
 from cloister.prefix.base import NOTHING, TOKEN_BYTES, Found, Pool, PrefixCache, PrefixKey
+from cloister.prefix.disk import Tier
 from cloister.prefix.eviction import EvictionOrder
 from cloister.prefix.node import Account, Node, Owner
 from cloister.prefix.policy import POLICIES, Policy
-from cloister.prefix.tree import Tree
+from cloister.prefix.tree import Path, Tree
 
 LOOKUPS_PER_EPOCH = 32
+LOST = -(1 << 62)
+"""In a place's place: what was there is nowhere any more."""
 MOST_UNLABELLED = 4096
 """Requests that wait for their label; the oldest of more stay private."""
 
@@ -35,9 +38,11 @@ class _Unlabelled:
 
 
 class RadixCache(PrefixCache):
-    """`on_hit` hears of every public node that is found, and by whom: a monitor's eyes (§V-C)."""
+    """What leaves the pool goes to `tier`, if there is one, and comes back when it is found. `on_hit` hears of every
+    public node that is found, and by whom: a monitor's eyes (§V-C)."""
 
-    def __init__(self, on_hit: Callable[[Node, str], None] | None = None) -> None:
+    def __init__(self, tier: Tier | None = None, on_hit: Callable[[Node, str], None] | None = None) -> None:
+        self._tier = tier
         self._on_hit = on_hit
         self._owners: WeakValueDictionary[tuple[str, str], Owner] = WeakValueDictionary()
         self._accounts: WeakValueDictionary[str, Account] = WeakValueDictionary()
@@ -63,6 +68,8 @@ class RadixCache(PrefixCache):
         if policy.labelled_public and not key.salt and key.request_id not in self._unlabelled:
             self._await_label(key)
         path = self._visible(viewer, key, policy, most)
+        if path and path[-1][0].resident < path[-1][1]:
+            path = self._recalled(path, lambda: self._visible(viewer, key, policy, most))
         blocks: list[int] = []
         public = 0
         for node, pages in path:
@@ -75,6 +82,48 @@ class RadixCache(PrefixCache):
         self._pool.retain(blocks)
         return Found(tuple(blocks), public)
 
+    def _recalled(self, path: Path, search: Callable[[], Path]) -> Path:
+        """Bring back what a lower tier has of a path; as much of the path as is in the pool then (§VI-A)."""
+        found = [block for node, pages in path for block in node.blocks[:pages] if block >= 0]
+        self._pool.retain(found)  # so that what makes room is not what was found
+        lacking = sum(pages for _, pages in path) - len(found)
+        if lacking > self._pool.free:
+            self.evict(lacking - self._pool.free)
+            path = search()  # nodes may have been joined
+        self._pool.release(found)
+        back: Path = []
+        for node, pages in path:
+            while node.resident < pages and self._recall(node):
+                pass
+            if node.resident:
+                back.append((node, min(pages, node.resident)))
+            if node.resident < pages:
+                break
+        return back
+
+    def _recall(self, node: Node) -> bool:
+        """Bring one page back, the first that is not in the pool; where that fails, it and what follows are lost."""
+        assert self._tier is not None
+        if (taken := self._pool.allocate(1)) is None:
+            return False
+        page, [block] = node.resident, taken
+        tokens = self.tree.tokens_before(node) + node.tokens[: (page + 1) * self._page]
+        if not self._tier.load(~node.blocks[page], tokens, block):
+            self._pool.release(taken)
+            node.blocks[page] = LOST
+            self._cut(node, page)
+            return False
+        self._settle_page(node, page, block)
+        return True
+
+    def _settle_page(self, node: Node, page: int, block: int) -> None:
+        """The page is in this block, which the tree holds a reference to."""
+        node.blocks[page] = block
+        node.resident = page + 1
+        node.owner.account.pages += 1
+        self._kept[block] = 1
+        self._order.push(node)
+
     def insert(self, key: PrefixKey, blocks: Sequence[int]) -> None:
         policy = POLICIES[key.policy]
         if not policy.reuses:
@@ -84,6 +133,8 @@ class RadixCache(PrefixCache):
         if public and viewer is not self.tree.public:
             self._publish(viewer, key, public)
         path = self._visible(viewer, key, policy, len(blocks))
+        if not self._refill(path, blocks):
+            return
         found = sum(pages for _, pages in path)
         new = list(blocks[found : self._first_kept(blocks, found)])
         if not new:
@@ -94,6 +145,20 @@ class RadixCache(PrefixCache):
             parent = self._add(parent, self.tree.public, creator, key, found, new[:shared])
         if new[shared:]:
             self._add(parent, viewer, creator, key, found + len(new[:shared]), new[shared:])
+
+    def _refill(self, path: Path, blocks: Sequence[int]) -> bool:
+        """Pages that only a lower tier had, and that were computed again, are in the pool again; whether all are."""
+        at = 0
+        for node, pages in path:
+            for page in range(node.resident, pages):
+                block = blocks[at + page]
+                if self._kept[block]:
+                    return False
+                self._discard(node.blocks[page])
+                self._pool.retain((block,))
+                self._settle_page(node, page, block)
+            at += pages
+        return True
 
     def evict(self, count: int) -> None:
         goal = self._pool.free + count
@@ -106,12 +171,12 @@ class RadixCache(PrefixCache):
                 self._order.push(node)
                 return
 
-    def label(self, request_id: int, public_pages: int) -> None:
+    def label(self, request_id: int, public_tokens: int) -> None:
         waiting = self._unlabelled.get(request_id)
         if waiting is None or waiting.public_pages is not None:
             return
         key, policy = waiting.key, POLICIES[waiting.key.policy]
-        waiting.public_pages = min(public_pages, len(key.tokens) // self._page)
+        waiting.public_pages = key.paging.pages(public_tokens)
         self._publish(self._whose(key, policy)[0], key, waiting.public_pages)
         self._settle(request_id)
 
@@ -153,7 +218,7 @@ class RadixCache(PrefixCache):
             owner = self._owners[tenant, salt] = Owner(next(self._numbers), account)
         return owner
 
-    def _visible(self, viewer: Owner, key: PrefixKey, policy: Policy, most: int) -> list[tuple[Node, int]]:
+    def _visible(self, viewer: Owner, key: PrefixKey, policy: Policy, most: int) -> Path:
         return self.tree.search(viewer, key.tokens, most, sees_public=policy.sees_public and not key.salt)
 
     def _public_pages(self, key: PrefixKey, policy: Policy, viewer: Owner, pages: int) -> int:
@@ -162,7 +227,7 @@ class RadixCache(PrefixCache):
             return 0
         if viewer is self.tree.public:
             return pages
-        public = key.marked if policy.marked_public else 0
+        public = key.paging.public_pages if policy.marked_public else 0
         if policy.labelled_public and (waiting := self._unlabelled.get(key.request_id)) is not None:
             public = max(public, waiting.public_pages or 0)
             waiting.complete = pages * self._page == len(key.tokens)
@@ -197,7 +262,7 @@ class RadixCache(PrefixCache):
         kept = bytes(map(self._kept.__getitem__, blocks[start:])).find(1)
         return len(blocks) if kept < 0 else start + kept
 
-    def _end_of(self, path: list[tuple[Node, int]]) -> Node:
+    def _end_of(self, path: Path) -> Node:
         """The node that new pages follow: one that ends where the match does."""
         if not path:
             return self.tree.root
@@ -230,14 +295,47 @@ class RadixCache(PrefixCache):
         keep = node.resident
         while keep and node.resident - keep < count and self._pool.references(node.blocks[keep - 1]) == 1:
             keep -= 1
-        if keep == 0:
+        gone = node.blocks[keep : node.resident]
+        stored = self._offload(node, keep)
+        node.blocks[keep : keep + len(stored)] = stored
+        node.owner.account.pages -= len(gone)
+        node.resident = keep
+        if len(stored) < len(gone):
+            node.blocks[keep + len(stored) : keep + len(gone)] = [LOST] * (len(gone) - len(stored))
+            self._cut(node, keep + len(stored))
+        self._give_back(gone)
+        if node.parent is not None:
+            self._order.push(node if keep else node.parent)
+
+    def _offload(self, node: Node, start: int) -> list[int]:
+        """Copy resident pages from `start` on to the tier below; where they are then, as far as that went."""
+        stored: list[int] = []
+        if self._tier is not None:
+            before = self.tree.tokens_before(node)
+            for page in range(start, node.resident):
+                tokens = before + node.tokens[: (page + 1) * self._page]
+                slot = self._tier.store(node.owner, tokens, node.blocks[page])
+                if slot is None:
+                    break
+                stored.append(~slot)
+        return stored
+
+    def _cut(self, node: Node, pages: int) -> None:
+        """Drop a run's pages from here on, none of them in the pool, and all that is below it."""
+        for child in list((node.children or {}).values()):
+            self.tree.remove(child)
+            self._drop(child)
+        if not pages:
             self._remove(node)
             return
-        gone = node.blocks[keep:]
-        node.owner.account.pages -= len(gone)
-        self.tree.truncate(node, keep)
-        self._give_back(gone)
-        self._order.push(node)
+        for place in node.blocks[pages:]:
+            self._discard(place)
+        self.tree.truncate(node, pages)
+
+    def _discard(self, place: int) -> None:
+        if place != LOST:
+            assert self._tier is not None and place < 0
+            self._tier.discard(~place)
 
     def _remove(self, node: Node) -> None:
         """Take a node and all below it out; what is left above may be an edge now, or a chain."""
@@ -251,7 +349,9 @@ class RadixCache(PrefixCache):
     def _drop(self, removed: Node) -> None:
         for node in list(self.tree.nodes(removed)):
             node.owner.account.pages -= node.resident
-            self._give_back(node.blocks)
+            self._give_back(node.blocks[: node.resident])
+            for place in node.blocks[node.resident :]:
+                self._discard(place)
             node.parent, node.children, node.resident = None, None, 0
             node.tokens, node.blocks = b"", []
 
