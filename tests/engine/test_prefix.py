@@ -11,7 +11,7 @@ from cloister.levels import PolicyName
 from cloister.messages.generation import SamplingParams, Submit, label_spans
 from cloister.prefix.radix import RadixCache
 from tests.engine.fake_runner import FakeRunner
-from tests.engine.node import alone, answers_to, drain, make_engine, request
+from tests.engine.node import Answer, SetPace, alone, answers_to, drain, make_engine, request
 from tests.engine.shared_blocks import SharedBlocks
 
 PREFIX = list(range(20))
@@ -127,9 +127,14 @@ def test_whatever_is_found_the_answer_is_the_same_to_the_last_bit(policy: Policy
     ]
     found = 0
     for start in range(0, 60, 12):
+        for submit in requests[start : start + 12]:
+            engine.submit(submit)
+        answers: dict[int, Answer] = {}
+        for message in engine.step():
+            answers.setdefault(message.request_id, Answer()).take(message)
         for number in range(start, start + 12):
             engine.label(number, 12)
-        answers = answers_to(engine, requests[start : start + 12])
+        drain(engine, answers)
         assert answers == {r.request_id: alone(r) for r in requests[start : start + 12]}
         found += sum(answer.cached for answer in answers.values())
     assert (found > 0) == (policy != "none")
@@ -164,12 +169,12 @@ def test_room_does_not_tell_whether_another_sent_one_prompt_twice() -> None:
     """`a` has two sequences under way, of one prompt or of two; `b` gets in at the same step either way."""
     entered = []
     for second in (PREFIX, list(range(30, 10, -1))):
-        engine = make_engine(FakeRunner(num_blocks=16), RadixCache(), chunk_tokens=64)
+        engine = make_engine(FakeRunner(num_blocks=20), RadixCache(), SetPace(64, 64), chunk_tokens=64)
         answers_to(engine, [shared(0, PREFIX, "a", params=SamplingParams(max_tokens=1))])
         for number, prompt in enumerate((PREFIX, second), 1):
             engine.submit(shared(number, prompt, "a", params=SamplingParams(max_tokens=4)))
         engine.step()
-        engine.submit(shared(3, [9] * 20, "b", params=SamplingParams(max_tokens=2)))
+        engine.submit(shared(3, [9] * 44, "b", params=SamplingParams(max_tokens=2)))  # above its share: displaces none
         steps = 0
         while 3 not in engine._scheduler.running:
             engine.step()

@@ -182,10 +182,12 @@ class RadixCache(PrefixCache):
 
     def demote(self, node: Node) -> None:
         """Make a public run private again, and what is below it; who uses it now keeps its blocks till the end."""
-        if node.parent is None or node.owner is not self.tree.public:
+        above = node.parent
+        if above is None or node.owner is not self.tree.public:
             return
         for lost in self.tree.demote(node):
             self._drop(lost)
+        self._order.push(above)
         if node.parent is not None:
             for each in self.tree.nodes(self.tree.compress(node)):
                 self._order.push(each)
