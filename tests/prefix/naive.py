@@ -71,7 +71,7 @@ class NaiveCache:
         public = 0 if key.salt else key.paging.public_pages if policy.marked_public else 0
         if viewer == PUBLIC:
             public = len(blocks)
-        if policy.labelled_public and key.request_id in self.keys:
+        if self.keys.get(key.request_id) is key:
             public = self.labels[key.request_id] or 0
         self.publish(viewer, self.cut(key)[: min(public, len(blocks))])
         rest = self.cut(key)[: len(blocks)]

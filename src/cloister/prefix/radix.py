@@ -230,7 +230,8 @@ class RadixCache(PrefixCache):
         if viewer is self.tree.public:
             return pages
         public = key.paging.public_pages if policy.marked_public else 0
-        if policy.labelled_public and (waiting := self._unlabelled.get(key.request_id)) is not None:
+        waiting = self._unlabelled.get(key.request_id)
+        if waiting is not None and waiting.key is key:
             public = max(public, waiting.public_pages or 0)
             waiting.complete = pages * self._page == len(key.tokens)
             self._settle(key.request_id)
