@@ -60,7 +60,8 @@ WORTH_A_GROUP = 60
 """Folders that take less share groups: to start pytest and import torch takes seconds each time."""
 
 WITHOUT_PROCESSES = {
-    *("attest", "backend", "channel", "engine", "messages", "prompts", "sealed_weights", "service", "transparency"),
+    *("attest", "backend", "channel", "engine", "messages", "prefix", "prompts", "sealed_weights", "service"),
+    "transparency",
 }
 """What `make check` runs: folders whose tests start next to no processes."""
 
