@@ -60,7 +60,8 @@ WORTH_A_GROUP = 90
 """Folders that take less share groups: to import torch and transformers takes ten seconds each time."""
 
 WITHOUT_PROCESSES = {
-    *("attest", "backend", "channel", "engine", "messages", "prompts", "sealed_weights", "service", "transparency"),
+    *("attest", "backend", "channel", "engine", "messages", "prefix", "prompts", "sealed_weights", "service"),
+    "transparency",
 }
 """What `make check` runs: folders whose tests start next to no processes."""
 

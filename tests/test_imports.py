@@ -15,7 +15,7 @@ EVERYBODY = {"errors", "config", "levels", "messages"}
 
 ALLOWED = {
     "errors": set(),
-    "config": {"errors"},
+    "config": {"errors", "levels"},
     "addresses": {"errors"},
     "levels": {"errors"},
     "request_fields": set(),
@@ -40,6 +40,7 @@ FORBIDDEN = {
     "models": {"prompts", "engine", "vault", "service", "controller", "gateway", "client", "cli"},
     "prompts": {"engine", "compute", "vault", "service", "controller", "gateway", "client", "cli"},
     "engine": {"vault", "controller", "gateway", "prompts", "channel", "attest", "client", "cli"},
+    "prefix": {"engine", "vault", "service", "controller", "gateway", "channel", "attest", "client", "cli"},
     "link": {"engine", "vault", "service", "controller", "gateway", "prompts", "client", "cli"},
     "service": {"vault", "controller", "gateway", "prompts", "channel", "attest", "client", "cli"},
     "vault": {"service", "controller", "gateway", "attest", "client", "cli"},

@@ -18,6 +18,7 @@ from cloister.levels import (
     LevelName,
     Needs,
     Reader,
+    ReadLevel,
     ServedLevel,
     VaultLevel,
     default_of,
@@ -35,6 +36,7 @@ def test_the_names_are_those_of_the_table() -> None:
     built = {name: level for name, level in LEVELS.items() if level.built}
     assert set(built) == set(get_args(ServedLevel))
     assert {name for name, level in built.items() if level.confides} == set(get_args(ConfidedLevel))
+    assert {name for name, level in built.items() if level.reader is Reader.API} == set(get_args(ReadLevel))
     assert {name for name, level in built.items() if level.reader is Reader.VAULT} == set(get_args(VaultLevel))
 
 
@@ -47,10 +49,10 @@ async def test_every_built_level_has_a_route_and_no_other_has() -> None:
 @pytest.mark.parametrize(
     ("needs", "offered"),
     [
-        ((), ("open", "isolated")),
-        ((Needs.LINKS,), ("open", "partitioned", "isolated")),
-        ((Needs.PARTIES,), ("open", "isolated", "mpc")),
-        ((Needs.LINKS, Needs.PARTIES), ("open", "partitioned", "isolated", "mpc")),
+        ((), ("open", "shared", "isolated")),
+        ((Needs.LINKS,), ("open", "shared", "partitioned", "isolated")),
+        ((Needs.PARTIES,), ("open", "shared", "isolated", "mpc")),
+        ((Needs.LINKS, Needs.PARTIES), ("open", "shared", "partitioned", "isolated", "mpc")),
     ],
 )
 def test_what_a_server_offers_follows_from_what_it_has(needs: tuple[Needs, ...], offered: tuple[str, ...]) -> None:
@@ -78,6 +80,7 @@ WISHES = {
 NEEDS_LOGITS = {"top_p", "top_k", "min_p", "repetition_penalty", "logprobs"}
 REFUSED = {
     "open": {"mpc_reveal"},
+    "shared": {"mpc_reveal"},
     "partitioned": {"mpc_reveal", "max_tokens", "prompt_logprobs", "repetition_penalty"},
     "isolated": {"mpc_reveal", "max_tokens", "prompt_logprobs"},
     "mpc": {"max_tokens", "prompt_logprobs", *NEEDS_LOGITS},
@@ -101,6 +104,7 @@ def test_each_level_refuses_just_what_it_cannot_serve(name: str, wish: str) -> N
 def test_only_the_service_decodes_for_several_tenants_at_once() -> None:
     assert {name for name, level in LEVELS.items() if level.built and level.decodes is Decodes.SERVICE} == {
         "open",
+        "shared",
         "partitioned",
     }
 

@@ -11,6 +11,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from cloister.levels import PolicyName
+
 Dtype = Literal["bf16", "fp32"]
 WeightFormat = Literal["as-dtype", "int8"]
 KernelChoice = Literal["auto", "native", "reference"]
@@ -47,6 +49,9 @@ class EngineSettings(_Frozen):
     max_waiting: int = Field(default=1024, ge=1, description="requests that may wait before QueueFull")
     max_waiting_per_tenant: int = Field(default=512, ge=1)
     vault_kv_mib: int = Field(default=256, ge=1, description="memory for one vault's KV cache; taken as it fills")
+    cache_disk_bytes: int = Field(
+        default=0, ge=0, description="of a disk, for computed blocks that the KV cache has no room for; encrypted"
+    )
     link_deadline_ms: int = Field(default=2000, ge=1, description="how long a step waits for a vault's answer")
 
     @property
@@ -65,6 +70,9 @@ class ControllerSettings(_Frozen):
     vault_ready_s: float = Field(default=10.0, gt=0, description="how long a new vault may take to seal itself")
     vault_deadline_s: float = Field(default=15.0, gt=0, description="how long a vault may hold the cores")
     service_deadline_s: float = Field(default=60.0, gt=0, description="how long the service may take to make way")
+    prefix_policy: PolicyName = Field(
+        default="partition", description="at the level open: who finds whose computed prompts (prefix.policy)"
+    )
     outpost: str | None = Field(default=None, description="address of the machine that keeps the vaults")
     outpost_key: Path | None = Field(default=None, description="file with the key that the outpost knows")
     outpost_policy: Path | None = Field(default=None, description="file with what the outpost's machine must prove")

@@ -14,17 +14,22 @@ from typing import Literal, get_args
 from cloister.errors import InvalidRequest
 
 LevelName = Literal["open", "shared", "partitioned", "obfuscated", "isolated", "mpc"]
-ServedLevel = Literal["open", "partitioned", "isolated", "mpc"]
+ServedLevel = Literal["open", "shared", "partitioned", "isolated", "mpc"]
 """Levels that are built."""
+ReadLevel = Literal["open", "shared"]
+"""Built levels at which who speaks HTTP reads the prompt, and the service gets its tokens."""
 ConfidedLevel = Literal["partitioned", "isolated", "mpc"]
 """Built levels at which a process of its own reads the prompt; other processes carry it as bytes."""
 VaultLevel = Literal["partitioned", "isolated"]
 """Those of them at which that process is a vault."""
 
-OPEN: ServedLevel = "open"
+OPEN: ReadLevel = "open"
 PARTITIONED: VaultLevel = "partitioned"
 ISOLATED: VaultLevel = "isolated"
 MPC: ConfidedLevel = "mpc"
+
+PolicyName = Literal["none", "global", "partition", "system-prompt", "safekv"]
+"""Who finds whose computed prompts at the service (prefix.policy)."""
 
 
 class Reader(Enum):
@@ -142,6 +147,7 @@ LEVELS: dict[str, Level] = {
             provider_sees="Everything; other tenants learn nothing sensitive from the shared prefix cache.",
             service_sees="everything",
             others_learn="nothing sensitive",
+            refuses=(_ONLY_MPC,),
         ),
         Level(
             "partitioned",

@@ -145,7 +145,7 @@ class FakeForkServer:
         self.vaults: list[FakeVault] = []
         self.services: list[FakeService] = []
 
-    def spawn(self, role: str, *descriptors: int) -> tuple[Child, socket.socket]:
+    def spawn(self, role: str, *descriptors: int, disk: int | None = None) -> tuple[Child, socket.socket]:
         ours, theirs = socket.socketpair()
         if role == "service":
             self.services.append(FakeService(theirs))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import msgspec
 
 from cloister.config import EngineSettings
-from cloister.engine.blocks import PrefixCache
 from cloister.engine.engine import Engine
 from cloister.messages.generation import (
     Accepted,
@@ -21,6 +20,7 @@ from cloister.messages.generation import (
     label_spans,
 )
 from cloister.pace import Pace
+from cloister.prefix.base import PrefixCache
 from tests.engine.fake_runner import FakeRunner
 
 
@@ -33,6 +33,7 @@ class Answer:
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
     finish: str | None = None
     failed: Failed | None = None
+    cached: int = field(default=0, compare=False)
 
     def take(self, message: Tokens | Failed) -> None:
         assert self.finish is None and self.failed is None, "a message after the last"
@@ -41,6 +42,7 @@ class Answer:
             return
         self.tokens += message.tokens
         self.logprobs += message.logprobs or ()
+        self.cached += message.cached
         if message.prompt_logprobs is not None:
             assert len(self.tokens) <= 1, "prompt logprobs come first"
             self.prompt_logprobs = (*(self.prompt_logprobs or ()), *message.prompt_logprobs)
@@ -73,7 +75,7 @@ def make_engine(
 
 def request(number: int, prompt: Iterable[int], tenant: str = "a", **params: object) -> Submit:
     params.setdefault("max_tokens", 8)
-    return Submit(number, tenant, tuple(prompt), SamplingParams(**params))  # type: ignore[arg-type]
+    return Submit(number, tenant, tuple(prompt), SamplingParams(**params), policy="partition")  # type: ignore[arg-type]
 
 
 def drain(engine: Engine, answers: dict[int, Answer] | None = None, limit: int = 20_000) -> dict[int, Answer]:

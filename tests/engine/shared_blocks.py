@@ -4,39 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cloister.engine.blocks import BlockPool, PrefixCache
+from cloister.prefix.base import Found, Pool, PrefixCache, PrefixKey
 
 
 class SharedBlocks(PrefixCache):
     """One entry per (tenant, whole prefix); the oldest goes first."""
 
     def __init__(self) -> None:
-        self.kept: dict[tuple[str, tuple[int, ...]], int] = {}
+        self.kept: dict[tuple[str, bytes], int] = {}
         self.lent = 0
         self.asked_by: list[str] = []
 
-    def attach(self, pool: BlockPool, block_tokens: int) -> None:
-        self._pool, self._size = pool, block_tokens
+    def attach(self, pool: Pool, page_tokens: int) -> None:
+        self._pool, self._size = pool, page_tokens * 4
 
-    def match(self, tenant: str, tokens: Sequence[int]) -> list[int]:
-        self.asked_by.append(tenant)
+    def lookup(self, key: PrefixKey, most: int) -> Found:
+        self.asked_by.append(key.tenant)
         blocks: list[int] = []
-        for end in range(self._size, len(tokens) + 1, self._size):
-            block = self.kept.get((tenant, tuple(tokens[:end])))
+        for pages in range(1, most + 1):
+            block = self.kept.get((key.tenant, key.tokens[: pages * self._size]))
             if block is None:
                 break
             blocks.append(block)
         self._pool.retain(blocks)
         self.lent += len(blocks)
-        return blocks
+        return Found(tuple(blocks))
 
-    def offer(self, tenant: str, tokens: Sequence[int], blocks: Sequence[int]) -> None:
-        assert len(tokens) == len(blocks) * self._size
+    def insert(self, key: PrefixKey, blocks: Sequence[int]) -> None:
+        assert len(key.tokens) >= len(blocks) * self._size
         for i, block in enumerate(blocks):
-            key = (tenant, tuple(tokens[: (i + 1) * self._size]))
-            if key not in self.kept:
+            entry = (key.tenant, key.tokens[: (i + 1) * self._size])
+            if entry not in self.kept:
                 self._pool.retain([block])
-                self.kept[key] = block
+                self.kept[entry] = block
 
     def evict(self, count: int) -> None:
         goal = self._pool.free + count

@@ -243,7 +243,7 @@ def test_an_empty_prompt_needs_a_vault_and_a_public_span_a_prompt():
         assert isinstance(refused, Failed) and refused.code == "invalid_request"
 
 
-def test_only_whole_blocks_of_the_first_segment_are_reused():
+def test_blocks_are_reused_where_the_same_tokens_are_split_alike():
     runner, cache = FakeRunner(num_blocks=100), SharedBlocks()
     engine = make_engine(runner, cache)
     engine.attach_link(0, 1, 2)
@@ -251,14 +251,17 @@ def test_only_whole_blocks_of_the_first_segment_are_reused():
     answers_to(
         engine, [msgspec.structs.replace(request(1, long, max_tokens=12), spans=label_spans(len(long), public=10))]
     )
-    assert {len(tokens) for _, tokens in cache.kept} == {4, 8}  # nothing private, nothing generated
+    assert {len(tokens) // 16 for _, tokens in cache.kept} == {1, 2, 3, 4, 5}  # three public, two whole private
     parted = split(request(2, long, max_tokens=12), runner, public=10)
     before = runner.computed_tokens
     assert answers_to(engine, [parted])[2] == without_first(alone(request(2, long, max_tokens=12)))
-    assert cache.lent == 2 and runner.computed_tokens - before == 2 + 11  # two public, then all answers but the last
+    assert cache.lent == 3 and runner.computed_tokens - before == 11  # all answers but the last
     whole = request(3, long, max_tokens=12)
     assert answers_to(engine, [whole])[3] == alone(whole)
-    assert cache.lent == 4 and max(len(tokens) for _, tokens in cache.kept) == 20
+    assert cache.lent == 5, "of a prompt that is not split, the blocks before the end of the public span"
+    again = msgspec.structs.replace(request(4, [*long, 9], max_tokens=12), spans=label_spans(len(long) + 1, public=10))
+    assert answers_to(engine, [again])[4] == alone(again)
+    assert cache.lent == 10, "split alike, private blocks too"
 
 
 def test_a_partition_offers_its_public_span_as_soon_as_it_is_computed():
@@ -267,7 +270,7 @@ def test_a_partition_offers_its_public_span_as_soon_as_it_is_computed():
     engine.attach_link(0, 1, 2)
     engine.submit(split(request(1, PROMPT, max_tokens=12), runner, public=8))
     engine.step()
-    assert {len(tokens) for _, tokens in cache.kept} == {4, 8}
+    assert {len(tokens) // 16 for _, tokens in cache.kept} == {1, 2}
 
 
 def test_several_sequences_of_one_request_are_refused_here():

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import random
 
+import msgspec
+import pytest
+
+from cloister.levels import PolicyName
+from cloister.messages.generation import SamplingParams, Submit, label_spans
+from cloister.prefix.radix import RadixCache
 from tests.engine.fake_runner import FakeRunner
-from tests.engine.node import alone, answers_to, drain, make_engine, request
+from tests.engine.node import Answer, SetPace, alone, answers_to, drain, make_engine, request
 from tests.engine.shared_blocks import SharedBlocks
 
 PREFIX = list(range(20))
@@ -62,7 +68,7 @@ def test_a_full_cache_gives_way_and_answers_stay_right():
     answers = answers_to(engine, requests)
     assert answers == {r.request_id: alone(r) for r in requests}
     assert cache.lent > 0 and engine.stats().preemptions > 0
-    assert engine.stats().blocks_free + len(cache.kept) == 14
+    assert engine._pool.free + len(cache.kept) == 14
 
 
 def test_blocks_lent_to_one_who_must_wait_go_back():
@@ -74,9 +80,9 @@ def test_blocks_lent_to_one_who_must_wait_go_back():
     engine.submit(request(3, [*PREFIX, *range(14)], "a", max_tokens=2))
     engine.step()
     assert cache.lent > 0 and engine.stats().waiting == 1
-    assert all(engine._pool.references(block) == 1 for (_, tokens), block in cache.kept.items() if tokens[0] == 0)
+    assert all(engine._pool.references(block) == 1 for (_, tokens), block in cache.kept.items() if not any(tokens[:4]))
     drain(engine)
-    assert engine.stats().blocks_free + len(cache.kept) == 16
+    assert engine._pool.free + len(cache.kept) == 16
 
 
 def test_hits_do_not_change_turns():
@@ -92,3 +98,86 @@ def test_hits_do_not_change_turns():
             finished += [m.request_id for m in engine.step() if m.finish]
         order.append(finished)
     assert order[0] == order[1]
+
+
+def shared(number: int, prompt: list[int], tenant: str, public: int = 0, **fields: object) -> Submit:
+    """A request under the real tree; `safekv` unless said otherwise."""
+    spans = label_spans(len(prompt), public=public)
+    made = msgspec.structs.replace(request(number, prompt, tenant, logprobs=2), spans=spans, policy="safekv")
+    return msgspec.structs.replace(made, **fields)
+
+
+@pytest.mark.parametrize("policy", ["none", "global", "partition", "system-prompt", "safekv"])
+def test_whatever_is_found_the_answer_is_the_same_to_the_last_bit(policy: PolicyName) -> None:
+    """Logprobs included, beside others, in a pool so small that blocks are evicted and sequences preempted."""
+    chance = random.Random(policy)
+    cache = RadixCache()
+    engine = make_engine(FakeRunner(num_blocks=30), cache, chunk_tokens=16)
+    stems = [[chance.randrange(32) for _ in range(13)] for _ in range(2)]
+    requests = [
+        shared(
+            i,
+            [*stems[i % 2], *(chance.randrange(32) for _ in range(i % 5 + 1))],
+            "abc"[i % 3],
+            public=9 * (i % 4 > 1),
+            policy=policy,
+            salt="s" * (i % 7 == 0),
+        )
+        for i in range(36)
+    ]
+    found = 0
+    for start in range(0, 36, 12):
+        for submit in requests[start : start + 12]:
+            engine.submit(submit)
+        answers: dict[int, Answer] = {}
+        for message in engine.step():
+            answers.setdefault(message.request_id, Answer()).take(message)
+        for number in range(start, start + 12):
+            engine.label(number, 12)
+        drain(engine, answers)
+        assert answers == {r.request_id: alone(r) for r in requests[start : start + 12]}
+        found += sum(answer.cached for answer in answers.values())
+    assert (found > 0) == (policy != "none")
+    assert engine.stats().blocks_free == 30 and engine._pool.free == 30 - cache.pages
+
+
+def test_a_tenant_is_told_what_it_found_and_never_what_it_may_not_see() -> None:
+    engine = make_engine(prefix=RadixCache())
+    prompt = [*PREFIX, 5]
+    assert answers_to(engine, [shared(1, prompt, "a")])[1].cached == 0
+    assert answers_to(engine, [shared(2, prompt, "b")])[2].cached == 0
+    assert answers_to(engine, [shared(3, prompt, "a")])[3].cached == 20
+    assert answers_to(engine, [shared(4, prompt, "a", salt="s")])[4].cached == 0
+    engine.label(3, 9)
+    assert answers_to(engine, [shared(5, prompt, "c")])[5].cached == 8, "two whole blocks of what was labelled"
+
+
+def test_after_forget_nothing_is_found_and_what_is_under_way_leaves_nothing() -> None:
+    engine = make_engine(prefix=(cache := RadixCache()))
+    answers_to(engine, [shared(1, PREFIX, "a"), shared(2, PREFIX, "b")])
+    under_way = shared(3, [*PREFIX, 7, 7, 7, 7, 7], "a")
+    engine.submit(under_way)
+    engine.step()
+    engine.forget("a")
+    assert drain(engine)[3].finish == "length"
+    assert {node.creator.account.name for node in cache.tree.nodes()} == {"b"}
+    assert answers_to(engine, [shared(4, PREFIX, "a")])[4].cached == 0
+    assert answers_to(engine, [shared(5, PREFIX, "b")])[5].cached == 16
+
+
+def test_room_does_not_tell_whether_another_sent_one_prompt_twice() -> None:
+    """`a` has two sequences under way, of one prompt or of two; `b` gets in at the same step either way."""
+    entered = []
+    for second in (PREFIX, list(range(30, 10, -1))):
+        engine = make_engine(FakeRunner(num_blocks=20), RadixCache(), SetPace(64, 64), chunk_tokens=64)
+        answers_to(engine, [shared(0, PREFIX, "a", params=SamplingParams(max_tokens=1))])
+        for number, prompt in enumerate((PREFIX, second), 1):
+            engine.submit(shared(number, prompt, "a", params=SamplingParams(max_tokens=4)))
+        engine.step()
+        engine.submit(shared(3, [9] * 44, "b", params=SamplingParams(max_tokens=2)))  # above its share: displaces none
+        steps = 0
+        while 3 not in engine._scheduler.running:
+            engine.step()
+            steps += 1
+        entered.append(steps)
+    assert entered[0] == entered[1] > 1

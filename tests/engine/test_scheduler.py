@@ -357,7 +357,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.step(1)
         assert not self.engine.has_work, "the engine does not come to an end"
         kept = len(self.prefix.kept) if self.prefix else 0
-        assert self.engine.stats().blocks_free + kept == self.blocks
+        assert self.engine._pool.free + kept == self.blocks
         for number, answer in self.answers.items():
             whole = alone(self.requests[number], max_context=40)
             if number in self.partitions:

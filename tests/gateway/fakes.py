@@ -125,6 +125,9 @@ class FakeBackend(Backend):
         self.remembers = True
         self.submitted: list[Submitted] = []
         self.ended_sessions: list[tuple[str, str, str]] = []
+        self.forgotten: list[str] = []
+        self.cached: list[int] = []
+        """What the next requests find, one after the other."""
         self.views: dict[int, View] = {}
         self.up = True
         self.open = 0
@@ -163,6 +166,7 @@ class FakeBackend(Backend):
             finish = "stop" if ends and len(said) <= limit else "length"
             if scored is not None:
                 yield Tokens(1, prompt_logprobs=tuple(self._score(t, params.prompt_logprobs or 0) for t in scored))
+            cached = self.cached.pop(0) if self.cached else 0
             for start in range(0, len(whole), self.step):
                 if self.pause is not None:
                     await asyncio.sleep(self.pause)
@@ -172,7 +176,7 @@ class FakeBackend(Backend):
                 scores = None if params.logprobs is None else tuple(self._score(t, params.logprobs) for t in part)
                 last = start + self.step >= len(whole)
                 ended = ended or last
-                yield Tokens(1, part, scores, finish=finish if last else None)
+                yield Tokens(1, part, scores, finish=finish if last else None, cached=0 if start else cached)
             if not whole:
                 ended = True
                 yield Tokens(1, finish="length")
@@ -192,8 +196,10 @@ class FakeBackend(Backend):
     async def view(self, request_id: int) -> View:
         return self.views.get(request_id, View(request_id, known=False))
 
-    async def end_session(self, tenant: str, session: str, group: str = "") -> None:
+    async def end_session(self, tenant: str, session: str, group: str = "", *, private: bool = False) -> None:
         self.ended_sessions.append((tenant, session, group))
+        if private:
+            self.forgotten.append(tenant)
 
     async def close(self) -> None:
         pass

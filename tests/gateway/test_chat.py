@@ -43,7 +43,10 @@ async def test_a_whole_answer(http: httpx.AsyncClient, backend: FakeBackend, lev
     assert answer["choices"][0]["finish_reason"] == "stop"
     prompt = len("<user>Hi<assistant>")
     said = len(backend.answer) + 1
-    assert answer["usage"] == {"prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt + said}
+    assert answer["usage"] == {
+        **{"prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt + said},
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
     assert backend.submitted[0].tenant == "development"
 
 

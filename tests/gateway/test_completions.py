@@ -98,7 +98,10 @@ async def test_scoring_a_given_text(http: httpx.AsyncClient, backend: FakeBacken
     assert choice["logprobs"]["token_logprobs"] == pytest.approx([None, -0.61, -0.599, -0.601])
     assert choice["logprobs"]["top_logprobs"][:2] == [None, {"n": -0.5}]
     assert choice["logprobs"]["text_offset"] == [0, 1, 2, 3]
-    assert answer["usage"] == {"prompt_tokens": 4, "completion_tokens": 0, "total_tokens": 4}
+    assert answer["usage"] == {
+        **{"prompt_tokens": 4, "completion_tokens": 0, "total_tokens": 4},
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
     params = backend.submitted[0].params
     assert (params.max_tokens, params.prompt_logprobs) == (0, 1)
 

@@ -26,6 +26,8 @@ Vaults = Literal["here", "elsewhere"]
 Sandbox = Literal["whole", "degraded"]
 Keys = Literal["own", "development"]
 Mpc = Literal["off", "auto", "local", "elsewhere"]
+Prefixes = Literal["none", "global", "partition", "system-prompt", "safekv"]
+Disk = Literal["none", "encrypted"]
 
 
 class Parties(Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,6 +49,10 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     parties: Parties | None = None
     vault_hosts: Annotated[tuple[Place, ...], Meta(max_length=4)] = ()
     """Addresses of machines that keep the vaults; none: they are on the node itself."""
+    prefixes: Prefixes = "partition"
+    """Who may find what was computed of a prompt at the level `open` (docs/prefix-cache.md)."""
+    disk: Disk = "none"
+    """Whether such keys and values may leave memory."""
 
     @property
     def vaults(self) -> Vaults:
@@ -74,6 +80,8 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
             "callers have API keys of their own" if self.keys == "own" else "all callers share the development key",
             f"a kept session is forgotten when idle for {self.session_idle_ms / 1000:g} s",
             self._about_mpc(),
+            f"prefixes of prompts at open are shared by the policy {self.prefixes!r}",
+            "nothing of them is put on a disk" if self.disk == "none" else "they may be put on a disk, encrypted",
         )
 
     def _about_mpc(self) -> str:
@@ -94,6 +102,8 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     sandbox: tuple[Sandbox, ...] | None = None
     keys: tuple[Keys, ...] | None = None
     mpc: tuple[Mpc, ...] | None = None
+    prefixes: tuple[Prefixes, ...] | None = None
+    disk: tuple[Disk, ...] | None = None
     parties: tuple[Pin, ...] | None = None
     """Identities of parties on other machines; asks nothing of a node that has none there."""
     max_session_idle_s: Annotated[float, Meta(gt=0)] | None = None
@@ -110,7 +120,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         else:
             known = shown in {pin.lower() for pin in self.hashes}
             found.check("settings hash", known, f"{shown} is not among the policy's settings.hashes", shown)
-        for name in ("vaults", "sandbox", "keys", "mpc"):
+        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "disk"):
             accepted: tuple[str, ...] | None = getattr(self, name)
             if accepted is not None:
                 value: str = getattr(settings, name)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from cloister.levels import ConfidedLevel
+from cloister.levels import OPEN, ConfidedLevel, ReadLevel
 from cloister.messages.frontend import Serving
 from cloister.messages.generation import SamplingParams, Stats, Tokens
 from cloister.messages.prompts import SealedPrompt
@@ -15,10 +15,15 @@ from cloister.messages.service import View
 
 @dataclass(frozen=True)
 class OpenJob:
-    """A prompt the service itself may read: all its tokens. The first `public` of them are a segment of their own."""
+    """A prompt the service itself may read: all its tokens. The first `public` of them are a segment of their own.
+
+    `salt` narrows who finds what is computed of it (messages.generation.Submit).
+    """
 
     prompt: tuple[int, ...] = field(repr=False)
     public: int = 0
+    level: ReadLevel = OPEN
+    salt: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ class VaultJob:
     keep: bool
     prompt: bytes | SealedPrompt = field(repr=False)
     group: str = ""
+    salt: str = field(default="", repr=False)
 
 
 class AnswerStream(AsyncIterator[Tokens]):
@@ -85,8 +91,11 @@ class Backend(ABC):
         """What the service process has received and made of one request; `known` is False if nothing (any more)."""
 
     @abstractmethod
-    async def end_session(self, tenant: str, session: str, group: str = "") -> None:
-        """Forget this session now: its vault is ended, and with it its memory. Unknown sessions are ignored."""
+    async def end_session(self, tenant: str, session: str, group: str = "", *, private: bool = False) -> None:
+        """Forget this session now: its vault is ended, and with it its memory. Unknown sessions are ignored.
+
+        With `private`, the service too keeps nothing of this tenant's prompts any more.
+        """
 
     @abstractmethod
     async def close(self) -> None:

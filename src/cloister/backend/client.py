@@ -103,7 +103,7 @@ class ControllerClient(Backend):
         if isinstance(job, OpenJob):
             spans = label_spans(len(job.prompt), public=job.public)
             for one, each in wanted:
-                self.send(Submit(one, tenant, job.prompt, each, spans))
+                self.send(Submit(one, tenant, job.prompt, each, spans, salt=job.salt, level=job.level))
         else:
             self.send(_asking(tenant, job, wanted))
         events = {one: Mailbox(self.beat_s) for one, _ in wanted}
@@ -134,8 +134,8 @@ class ControllerClient(Backend):
         self.send(AskView(request_id))
         return await self._answer(View, request_id)
 
-    async def end_session(self, tenant: str, session: str, group: str = "") -> None:
-        self.send(EndSession(tenant, session, group))
+    async def end_session(self, tenant: str, session: str, group: str = "", *, private: bool = False) -> None:
+        self.send(EndSession(tenant, session, group, private))
 
     async def close(self) -> None:
         self._reading.cancel()
@@ -230,5 +230,5 @@ def _asking(tenant: str, job: VaultJob, wanted: list[tuple[int, SamplingParams]]
     prompt = b"" if isinstance(job.prompt, SealedPrompt) else job.prompt
     (request_id, params), *others = wanted
     also = tuple(Also(one, each.seed) for one, each in others)
-    ask = Ask(request_id, tenant, job.level, job.session, job.keep, prompt, params, job.group, also)
+    ask = Ask(request_id, tenant, job.level, job.session, job.keep, prompt, params, job.group, also, job.salt)
     return AskSealed(ask, job.prompt) if isinstance(job.prompt, SealedPrompt) else ask

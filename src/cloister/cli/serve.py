@@ -25,6 +25,7 @@ from cloister.config import (
     WeightFormat,
 )
 from cloister.errors import SetupError
+from cloister.levels import PolicyName
 
 if TYPE_CHECKING:
     from cloister.models.source import ModelFolder
@@ -64,6 +65,12 @@ def serve(
     threads: Annotated[int, typer.Option(min=0, help="Compute threads; 0: every core.")] = _ENGINE.threads,
     kernels: Annotated[KernelChoice, typer.Option(help="Which kernels compute.")] = _ENGINE.kernels,
     kv_cache_mib: Annotated[int, typer.Option(min=1, help="Memory for the KV cache.")] = _ENGINE.kv_cache_mib,
+    cache_disk_bytes: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Of the disk, for computed blocks that the KV cache has no room for, encrypted; 0: none."
+        ),
+    ] = _ENGINE.cache_disk_bytes,
     max_running: Annotated[int, typer.Option(min=1, help="Sequences decoded at once.")] = _ENGINE.max_running,
     chunk_tokens: Annotated[
         int,
@@ -92,6 +99,14 @@ def serve(
     link_deadline_ms: Annotated[
         int, _vaults(min=1, help="How long a step waits for a vault's answer.")
     ] = _ENGINE.link_deadline_ms,
+    prefix_policy: Annotated[
+        PolicyName,
+        typer.Option(
+            help="At the level open: who finds whose computed prompts. none: nobody; partition: each tenant its own; "
+            "system-prompt: all find what requests mark as public; safekv: and what a detector passes; global: all "
+            "find all, and can time what others wrote."
+        ),
+    ] = _CONTROLLER.prefix_policy,
     outpost: Annotated[
         str | None,
         _vaults(
@@ -179,6 +194,7 @@ def serve(
             kernels=kernels,
             threads=threads,
             kv_cache_mib=kv_cache_mib,
+            cache_disk_bytes=cache_disk_bytes,
             max_running=max_running,
             chunk_tokens=chunk_tokens,
             max_context=max_context,
@@ -191,6 +207,7 @@ def serve(
             spare_vaults=spare_vaults,
             max_vaults=max_vaults,
             session_idle_s=session_idle,
+            prefix_policy=prefix_policy,
             outpost=outpost,
             outpost_key=outpost_key.absolute() if outpost_key else None,
             outpost_policy=outpost_policy.absolute() if outpost_policy else None,

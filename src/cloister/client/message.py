@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import msgspec
 
@@ -28,7 +28,7 @@ from cloister.errors import (
     MessageRepeated,
     WaitingForKey,
 )
-from cloister.levels import OPEN
+from cloister.levels import ReadLevel
 from cloister.request_fields import LEVEL_HEADER, UNUSED
 
 ENDPOINT = "/v1/sealed"
@@ -42,7 +42,7 @@ PARAMETERS = frozenset(
         *("model", "stream", "stream_options", "n", "best_of", "max_tokens", "max_completion_tokens", "seed", "stop"),
         *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
         *("logit_bias", "logprobs", "top_logprobs", "prompt_logprobs", "echo", "ignore_eos"),
-        *("protection", "session", "mpc_reveal"),
+        *("protection", "session", "mpc_reveal", "cache_salt"),
     )
 )
 """What the process that speaks OpenAI's API needs beside the prompts. It reads them, as it reads the answer."""
@@ -115,8 +115,8 @@ def kept_headers(headers: Headers) -> tuple[tuple[str, str], ...]:
 def split_prompts(method: str, path: str, headers: Headers, body: bytes) -> tuple[bytes, tuple[bytes, ...]]:
     """The body's parameters, and its prompts, each as the JSON it was.
 
-    What else a body says is refused: who is behind the channel would read it, and must not. At the level `open`, where
-    the provider may see all of it, the body stays whole.
+    What else a body says is refused: who is behind the channel would read it, and must not. Where the provider
+    may see all of it (levels.ReadLevel), the body stays whole.
     """
     field = PROMPT_FIELDS.get(path.partition("?")[0].rstrip("/")) if method == "POST" else None
     if field is None:
@@ -130,7 +130,7 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes) -> tupl
     except (msgspec.MsgspecError, ValueError, RecursionError):
         # Sent on, it would be refused as well, and read by a process that must not read it.
         raise InvalidRequest("The body is not a JSON object.") from None
-    if _is_open(fields, headers):
+    if _is_read(fields, headers):
         return body, ()
     given = fields.pop(field, None)
     kept = {name: value for name, value in fields.items() if _is_parameter(name, value)}
@@ -156,12 +156,13 @@ def _is_parameter(name: str, value: msgspec.Raw) -> bool:
     )
 
 
-def _is_open(fields: _Fields, headers: Headers) -> bool:
-    """Whether every place that names a level names `open`: a request that contradicts itself is not open."""
+def _is_read(fields: _Fields, headers: Headers) -> bool:
+    """Whether every place that names a level names one at which the provider reads the prompt, and the same one: a
+    request that contradicts itself is not for reading."""
     asked = [f'"{value}"' for name, value in headers if name.lower() == LEVEL_HEADER.lower()]
     if "protection" in fields and (in_body := bytes(fields["protection"]).decode("utf-8", "replace")) != "null":
         asked.append(in_body)
-    return bool(asked) and all(each == f'"{OPEN}"' for each in asked)
+    return len(set(asked)) == 1 and asked[0] in {f'"{level}"' for level in get_args(ReadLevel)}
 
 
 def _prompts(value: bytes) -> tuple[bytes, ...]:

@@ -39,9 +39,22 @@ class KVCache(ABC):
     blocks: int
     dtype: torch.dtype
 
+    @property
+    def block_bytes(self) -> int:
+        """What `read` gives and `write` takes, for every block."""
+        return self.shape.block_bytes(self.dtype)
+
     @abstractmethod
     def wipe(self, blocks: Sequence[int]) -> None:
         """Overwrite the keys and values of these blocks."""
+
+    def read(self, block: int) -> bytes:
+        """A copy of a block's keys and values, for a tier below."""
+        raise SetupError("What this device caches cannot be kept elsewhere.", hint="Leave out --cache-disk-bytes.")
+
+    def write(self, block: int, data: bytes) -> None:
+        """Put such a copy into a block."""
+        raise SetupError("What this device caches cannot be kept elsewhere.", hint="Leave out --cache-disk-bytes.")
 
 
 class AttentionShape:

@@ -31,6 +31,13 @@ class HostCache(KVCache):
             self._keys[block].zero_()
             self._values[block].zero_()
 
+    def read(self, block: int) -> bytes:
+        return b"".join(bytes(_bytes_of(part[block])) for part in (self._keys, self._values))
+
+    def write(self, block: int, data: bytes) -> None:
+        keys, values = _bytes_of(self._keys[block]), _bytes_of(self._values[block])
+        keys[:], values[:] = data[: len(keys)], data[len(keys) :]
+
     @property
     def bytes_per_layer(self) -> int:
         """The distance from one layer's keys (or values) to the next's."""
@@ -55,6 +62,11 @@ def on_host(cache: KVCache) -> HostCache:
     if not isinstance(cache, HostCache):
         raise ValueError("the cache is another device's")
     return cache
+
+
+def _bytes_of(part: torch.Tensor) -> memoryview:
+    """The memory of a block's keys or values, which lie together."""
+    return part.view(torch.uint8).numpy().data.cast("B")
 
 
 def _zeros(*size: int, dtype: torch.dtype) -> torch.Tensor:

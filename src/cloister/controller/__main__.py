@@ -62,7 +62,8 @@ async def _serve_model(
     controller = Controller(folder, settings)
     gateway = Gateway(controller, folder, settings, admission.keys)
     sealed_api = SealedApi(controller, folder, settings, admission.keys)
-    admission.watch(gateway, sealed_api)
+    controller.relay.admit(admission.keys)
+    admission.watch(gateway, sealed_api, controller.relay)
     try:
         with console.status(f"Loading {start.name}…"):
             starting = _start(settings, controller, sealed_api, gateway, unsealing, start.reserved)

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Admits(Protocol):
-    """A frontend."""
+    """A frontend, or the relay behind them."""
 
     def admit(self, keys: tuple[KeyEntry, ...]) -> None: ...
 

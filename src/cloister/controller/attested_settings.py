@@ -15,6 +15,8 @@ MATTERS = {
     "controller.allow_degraded_sandbox": "what confines the processes that hold prompts may be missing",
     "controller.outpost": "vaults, and the prompts in them, are on that machine",
     "controller.session_idle_s": "how long a kept session's vault holds its prompts",
+    "controller.prefix_policy": "whether other tenants may tell, by timing, what was computed of a prompt at `open`",
+    "engine.cache_disk_bytes": "keys and values of prompts may leave memory, encrypted",
     "gateway.keys_file": "without one all callers are one tenant, whose sessions and views are common",
     "mpc.mode": "whether a process here reads prompts for the level mpc, and starts parties",
     "mpc.parties": "who gets shares of prompts; what the file says counts, not its path",
@@ -70,6 +72,7 @@ HOST_IRRELEVANT = {
     "vault_deadline_s": _PATIENCE,
     "attester": IRRELEVANT["controller.attester"],
     "release": "the evidence has its measurement, which must be the node's",
+    "engine.cache_disk_bytes": "a vault host has no service, and vaults put nothing on a disk",
 } | {name: reason for name, reason in IRRELEVANT.items() if name.startswith("engine.")}
 """Of a vault host (`cloister vault serve`)."""
 
@@ -85,6 +88,8 @@ def attested_settings(settings: Settings) -> AttestedSettings:
         mpc=mode,
         parties=None if parties is None else _parties(parties),
         vault_hosts=() if controls.outpost is None else (controls.outpost,),
+        prefixes=controls.prefix_policy,
+        disk="encrypted" if settings.engine.cache_disk_bytes else "none",
     )
 
 

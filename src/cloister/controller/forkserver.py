@@ -49,16 +49,19 @@ class ForkServer:
         self._handle.send(Preload(VERSION, folder.name, str(folder.path), engine, allow_degraded), (weights,))
         return await self._handle.ready
 
-    def spawn(self, role: Literal["service", "vault"], *descriptors: int) -> tuple[Child, socket.socket]:
+    def spawn(
+        self, role: Literal["service", "vault"], *descriptors: int, disk: int | None = None
+    ) -> tuple[Child, socket.socket]:
         """Have a child forked with these descriptors beside its control socket; our end of that socket.
 
-        It gets a /dev/null of its own: there is none where it lives.
+        It gets a /dev/null of its own: there is none where it lives. A service may get a file to keep blocks in.
         """
         number, child = next(self._numbers), Child()
         self._unborn[number] = child
         ours, theirs = socket.socketpair()
         with theirs, open(os.devnull, "r+b", buffering=0) as null:
-            self._handle.send(Spawn(number, role), (theirs.fileno(), null.fileno(), *descriptors))
+            given = (theirs.fileno(), null.fileno(), *descriptors, *(() if disk is None else (disk,)))
+            self._handle.send(Spawn(number, role, disk is not None), given)
         return child, ours
 
     async def close(self) -> None:

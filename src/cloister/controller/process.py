@@ -21,6 +21,7 @@ from cloister.attest.attester import find_attester
 from cloister.attest.evidence import NodeEvidence, Statement
 from cloister.config import Settings
 from cloister.controller.attested_settings import attested_settings
+from cloister.controller.cache_file import cache_file
 from cloister.controller.channel_keys import ChannelKeys
 from cloister.controller.evidence import EvidenceMaker, running_release
 from cloister.controller.forkserver import ForkServer
@@ -149,7 +150,8 @@ class Controller:
     async def _start_what_is_missing(self) -> None:
         forkserver = self._forkserver if self._forkserver and self._forkserver_up else await self._preload_forkserver()
         if self._service is None:
-            service = Service(forkserver, self.relay.from_service, self._service_ended)
+            with cache_file(self._settings.engine.cache_disk_bytes) as disk:
+                service = Service(forkserver, self.relay.from_service, self._service_ended, disk)
             try:
                 self._ready = await service.ready(SERVICE_START_S)
             except BaseException:

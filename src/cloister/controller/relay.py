@@ -21,6 +21,7 @@ from cloister.controller.routes.isolated import IsolatedRoute
 from cloister.controller.routes.mpc import MpcRoute
 from cloister.controller.routes.open import OpenRoute
 from cloister.controller.routes.partitioned import PartitionedRoute
+from cloister.controller.routes.shared import SharedRoute
 from cloister.controller.routes.vault import VaultRoute
 from cloister.controller.service import Service
 from cloister.controller.sessions import Session, SessionKey, Sessions
@@ -28,10 +29,10 @@ from cloister.controller.vault_queue import Asked, VaultQueue
 from cloister.controller.vaults import Vault, Vaults
 from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable, VaultLost
 from cloister.levels import Decodes
-from cloister.messages.frontend import Ask, AskSealed, EndSession, Serving
+from cloister.messages.frontend import Ask, AskSealed, EndSession, KeyEntry, Serving
 from cloister.messages.generation import Accepted, Also, AskStats, Cancel, Failed, Stats, Submit, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
-from cloister.messages.service import AskView, Paused, View
+from cloister.messages.service import AskView, Forget, Paused, View
 from cloister.messages.vault import CoresDone, LinkBroken, Prefilled, Release, Understood, WantCores
 
 
@@ -86,10 +87,14 @@ class Relay:
             lambda: company.shared,
         )
         self._node = Node(self.requests, self.sessions, serving)
-        self._open = OpenRoute(self._node)
+        self._read: dict[str, OpenRoute] = {
+            route.level.name: route
+            for route in (OpenRoute(self._node, settings.prefix_policy), SharedRoute(self._node))
+        }
+        self._tenants: set[str] = set()
         self._partitioned = PartitionedRoute(self._node)
         self.mpc = MpcRoute(self._node)
-        routes: tuple[Route, ...] = (self._open, self._partitioned, IsolatedRoute(self._node), self.mpc)
+        routes: tuple[Route, ...] = (*self._read.values(), self._partitioned, IsolatedRoute(self._node), self.mpc)
         self.routes: dict[str, Route] = {route.level.name: route for route in routes}
 
     def _route_of(self, request: Request) -> Route:
@@ -112,7 +117,8 @@ class Relay:
     def from_frontend(self, number: int, message: msgspec.Struct) -> None:
         match message:
             case Submit():
-                self._open.submit(replace(message, request_id=self._new_id(number, message.request_id)))
+                request_id = self._new_id(number, message.request_id)
+                self._read[message.level].submit(replace(message, request_id=request_id))
             case Ask():
                 self._ask(self._renumbered(number, message))
             case AskSealed(ask=ask):
@@ -130,8 +136,23 @@ class Relay:
                 self._tell(self._view(wide(number, message.request_id)))
             case EndSession():
                 self.sessions.end_named(SessionKey.of(message.tenant, message.group, message.session, keep=True))
+                if message.private:
+                    self._forget(message.tenant)
             case _:
                 raise ProtocolError("A frontend sent a message out of turn.")
+
+    def admit(self, keys: tuple[KeyEntry, ...]) -> None:
+        """These keys count from now on: of tenants that had one and have none any more, nothing is kept."""
+        tenants = {key.tenant for key in keys}
+        for tenant in self._tenants - tenants:
+            self.sessions.end_all_of(tenant)
+            self._forget(tenant)
+        self._tenants = tenants
+
+    def _forget(self, tenant: str) -> None:
+        """The service keeps nothing of this tenant's prompts any more."""
+        if self._node.service is not None:
+            self._node.service.send(Forget(tenant))
 
     def _new_id(self, number: int, request_id: int) -> int:
         request_id = wide(number, request_id)

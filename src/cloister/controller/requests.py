@@ -65,11 +65,13 @@ class Request:
     params: SamplingParams
     holder: Holder
     session: Session | None = None
+    salt: str = ""
     accepted: bool = False
     exposed: bool = False
     prompt_tokens: int = 0
     output_tokens: int = 0
     scored: int = 0
+    cached: int = 0
     shown: tuple[int, ...] = ()
     made: list[int] = field(default_factory=list)
 
@@ -189,6 +191,9 @@ class Requests:
         request.scored += len(message.prompt_logprobs or ())
         if request.scored >= max(request.prompt_tokens, 1):
             raise ProtocolError("More tokens are scored than the prompt has.")
+        if message.cached and (request.cached or message.cached >= request.prompt_tokens):
+            raise ProtocolError("More tokens were found than the prompt has.")
+        request.cached += message.cached
         if message.logprobs is not None and len(message.logprobs) != len(message.tokens):
             raise ProtocolError("There is not one logprob for each token.")
         return replace(

@@ -17,15 +17,22 @@ from cloister.process.handle import Handle
 
 
 class Service:
-    """`on_message` gets what it says of requests; `on_end` is called if it ends after it was ready."""
+    """`on_message` gets what it says of requests; `on_end` is called if it ends after it was ready.
+
+    `disk` is a file it may keep blocks in; the caller closes it.
+    """
 
     def __init__(
-        self, forkserver: ForkServer, on_message: Callable[[msgspec.Struct], None], on_end: Callable[[], None]
+        self,
+        forkserver: ForkServer,
+        on_message: Callable[[msgspec.Struct], None],
+        on_end: Callable[[], None],
+        disk: int | None = None,
     ) -> None:
         self._on_message = on_message
         self._on_end = on_end
         self._stats: deque[Callable[[Stats], None]] = deque()
-        child, ours = forkserver.spawn("service")
+        child, ours = forkserver.spawn("service", disk=disk)
         self._handle = Handle("service", child, ours, FromSealedService, Ready, hear=self._receive, on_end=self._ended)
 
     async def ready(self, patience_s: float) -> Ready:

@@ -120,6 +120,11 @@ class Sessions:
         session.vault.close(wait_s)
         self._on_close(session)
 
+    def end_all_of(self, owner: str) -> None:
+        for session in list(self._by_key.values()):
+            if session.key.owner == owner:
+                self.end(session)
+
     def end_all(self, wait_s: float = 0.0) -> None:
         for session in list(self._by_key.values()):
             self.end(session, wait_s)

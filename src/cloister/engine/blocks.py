@@ -1,13 +1,11 @@
-"""The blocks of the paged KV cache: which are free, how many hold each of the others, and the seam for prefix reuse.
+"""The blocks of the paged KV cache: which are free, and how many hold each of the others.
 
-The pool stores no keys or values and knows neither sequences nor devices. A prefix cache decides by tenant and tokens
-only, and never influences the order in which requests are served: a scheduler that prefers hits tells one tenant of
-another's prompts.
+The pool stores no keys or values and knows neither sequences nor devices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 
 class BlockPool:
@@ -56,33 +54,3 @@ class BlockPool:
         if ended:
             self._wipe(ended)
             self._free += ended
-
-
-class PrefixCache:
-    """Keeps computed full blocks beyond the life of a sequence, under references of its own in the pool.
-
-    This one keeps none: every sequence computes its own prompt.
-    """
-
-    def attach(self, pool: BlockPool, block_tokens: int) -> None:
-        """Meet the pool; the engine calls this once, before anything else."""
-
-    def match(self, tenant: str, tokens: Sequence[int]) -> list[int]:
-        """Blocks holding the longest reusable prefix of `tokens`, whole blocks only, in order.
-
-        They are retained in the pool for the caller, who releases them like its own and never writes to them.
-        """
-        return []
-
-    def offer(self, tenant: str, tokens: Sequence[int], blocks: Sequence[int]) -> None:
-        """These full blocks hold the keys and values of exactly these tokens; retain what is worth keeping.
-
-        They are of a prompt's first segment alone (compute.layout.Layout), where keys and values are a function of the
-        tokens. They are offered when computed, and again when their sequence leaves.
-        """
-
-    def evict(self, count: int) -> None:
-        """The pool runs short: release blocks until `count` more are free, or as many as can be.
-
-        A block that nobody else holds must be given up, or requests would wait for ever.
-        """

@@ -16,7 +16,7 @@ import torch
 
 from cloister.compute.layout import Wanted
 from cloister.config import EngineSettings
-from cloister.engine.blocks import BlockPool, PrefixCache
+from cloister.engine.blocks import BlockPool
 from cloister.engine.runner import Runner
 from cloister.engine.sampler import Forced, Sampled, Sampler
 from cloister.engine.scheduler import Scheduler, Work
@@ -33,6 +33,7 @@ from cloister.fairness import ServiceMeter
 from cloister.messages.generation import Accepted, Failed, Phase, Stats, Submit, TokenLogprob, Tokens
 from cloister.messages.lifecycle import failed
 from cloister.pace import Pace
+from cloister.prefix.base import NoReuse, PrefixCache
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +50,11 @@ class Engine:
         self._runner = runner
         self._pool = BlockPool(runner.num_blocks, runner.wipe)
         self._asker = runner.asker
-        prefix = PrefixCache() if prefix is None else prefix
-        prefix.attach(self._pool, runner.block_tokens)
+        self._prefix = NoReuse() if prefix is None else prefix
+        self._prefix.attach(self._pool, runner.block_tokens)
         link_rows = self._asker.capacity if self._asker else 0
         self._pace = pace or Pace(settings.chunk_tokens)
-        self._scheduler = Scheduler(settings, self._pool, runner.block_tokens, prefix, link_rows, self._pace)
+        self._scheduler = Scheduler(settings, self._pool, runner.block_tokens, self._prefix, link_rows, self._pace)
         self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
         self._sequences: dict[int, Sequence] = {}
         self._over: dict[int, Tokens] = {}
@@ -95,7 +96,7 @@ class Engine:
         """End a request at once, in whatever state; its last message, or None if there is no such request."""
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
-            self._scheduler.remove(sequence, keep_prefix=False)
+            self._scheduler.remove(sequence)
             sequence.finish = "cancelled"
         elif self._over.pop(request_id, None) is None:
             return None
@@ -159,15 +160,27 @@ class Engine:
             self._asker.detach(link)
         return failed
 
+    def label(self, request_id: int, public_tokens: int) -> None:
+        """A detector found nothing private in so many tokens at the beginning of a request's prompt."""
+        self._prefix.label(request_id, public_tokens)
+
+    def forget(self, tenant: str) -> None:
+        """Keep nothing of this tenant's prompts; those under way are answered, and nothing more of them is kept."""
+        for sequence in self._sequences.values():
+            if sequence.tenant == tenant:
+                sequence.policy, sequence.key = "none", None
+        self._prefix.forget(tenant)
+
     def stats(self) -> Stats:
-        """Totals over all tenants. Prompt tokens count as served whether or not they were found cached."""
+        """Totals over all tenants. Prompt tokens count as served whether or not they were found cached, and a block
+        that only the prefix cache holds counts as free."""
         measured = {**self._runner.seconds, "step": self._step_seconds}
         phases: tuple[Phase, ...] = get_args(Phase)
         return Stats(
             running=len(self._scheduler.running),
             waiting=len(self._scheduler.waiting),
             blocks_total=self._pool.total,
-            blocks_free=self._pool.free,
+            blocks_free=self._pool.total - self._scheduler.blocks_held,
             steps=self._steps,
             prompt_tokens=self._prompt_tokens,
             output_tokens=self._output_tokens,
@@ -230,8 +243,10 @@ class Engine:
     ) -> list[Tokens]:
         """What a step brought for a sequence; the first time also how its prompt scores, if that was asked for."""
         scores: list[tuple[TokenLogprob, ...] | None] = [None]
+        cached = 0
         if not sequence.prompt_reported:
             sequence.prompt_reported = True
+            cached = sequence.cached or 0
             self._prompt_tokens += sequence.prompt_length
             if sequence.params.prompt_logprobs is not None:
                 scored = tuple(sequence.prompt_logprobs)
@@ -243,16 +258,17 @@ class Engine:
             logprobs=None if logprob is None else (logprob,),
             prompt_logprobs=scores[-1],
             finish=sequence.finish,
+            cached=cached,
         )
         return [*(Tokens(sequence.request_id, prompt_logprobs=piece) for piece in scores[:-1]), last]
 
     def _close(self, sequence: Sequence) -> None:
         del self._sequences[sequence.request_id]
-        self._scheduler.remove(sequence, keep_prefix=True)
+        self._scheduler.remove(sequence)
 
     def _fail(self, sequence: Sequence, error: Exception) -> Failed:
         del self._sequences[sequence.request_id]
-        self._scheduler.remove(sequence, keep_prefix=False)
+        self._scheduler.remove(sequence)
         if not isinstance(error, CloisterError):
             error = CloisterError(f"The computation failed ({type(error).__name__}).", hint="Try again.")
         return failed(sequence.request_id, error)

@@ -24,11 +24,13 @@ from dataclasses import dataclass
 
 from cloister.compute.layout import Chunk, Wanted
 from cloister.config import EngineSettings
-from cloister.engine.blocks import BlockPool, PrefixCache
+from cloister.engine.blocks import BlockPool
 from cloister.engine.sequence import Sequence
 from cloister.engine.tenants import WaitingRoom
 from cloister.fairness import ServiceMeter
 from cloister.pace import Company, Pace
+from cloister.prefix.base import NOTHING, PrefixCache, PrefixKey
+from cloister.prefix.paging import Paging
 
 MAX_FORCED_ROWS = 64
 """Rows of logits that forced passes may have in one step: keeps the buffer of logits small."""
@@ -127,11 +129,11 @@ class Scheduler:
         self.meter.arrive(sequence.tenant)
         self._company.arrive(sequence.tenant)
 
-    def remove(self, sequence: Sequence, *, keep_prefix: bool) -> None:
-        """The sequence ended, in any state; `keep_prefix` offers what it computed to the prefix cache."""
+    def remove(self, sequence: Sequence) -> None:
+        """The sequence ended, in any state. What the prefix cache has of it stays there."""
         if self.running.pop(sequence.request_id, None) is None:
             self.waiting.leave(sequence)
-        self._vacate(sequence, keep_prefix=keep_prefix)
+        self._vacate(sequence)
         self.meter.leave(sequence.tenant)
         self._company.leave(sequence.tenant)
         self.waiting.note_departure()
@@ -153,8 +155,11 @@ class Scheduler:
         """The work's keys and values are in the cache."""
         sequence = work.sequence
         sequence.computed = work.end
-        if work.chunk.start < _first_segment(sequence) <= work.end:
-            self._offer(sequence)
+        if sequence.key is not None and work.chunk.start < sequence.layout.prompt:
+            pages = sequence.key.paging.pages(work.end)
+            if pages > sequence.kept:
+                self._prefix.insert(sequence.key, sequence.blocks[:pages])
+                sequence.kept = pages
 
     def _sizes(self, most: int | None) -> tuple[int, int]:
         """How many tokens the step may have, and how many of them may be of prompts."""
@@ -185,7 +190,7 @@ class Scheduler:
         """Give each sequence a block for its next position if it needs one; preempted ones drop out."""
         while True:
             short = [s for s in decoding if len(s.blocks) < s.layout.blocks(s.computed + 1)]
-            if self._secured(len(short)):
+            if self._secured(len(short) + self._private_doubles()):
                 break
             self._preempt(self._youngest_of_most_served(self.running.values()))
             decoding = [s for s in decoding if s.request_id in self.running]
@@ -264,20 +269,53 @@ class Scheduler:
         """Move a waiting sequence among the running with blocks for all its tokens, if there is room."""
         if len(self.running) >= self._max_running:
             return False
-        lent: list[int] = []
-        if not sequence.owes_prompt_logprobs:  # a forced pass needs every row, so it computes every row
-            reusable = min(len(sequence.tokens) - 1, _first_segment(sequence))
-            lent = self._prefix.match(sequence.tenant, sequence.tokens[:reusable])
-        need = _blocks_needed(sequence) - len(lent)
-        own = self._pool.allocate(need) if self._secured(need + self._headroom()) else None
+        key, found = self._key(sequence), NOTHING
+        if key is not None and not sequence.owes_prompt_logprobs:  # a forced pass needs, so it computes, every row
+            found = self._prefix.lookup(key, key.paging.pages(len(sequence.tokens) - 1))
+        need = _blocks_needed(sequence) - len(found.blocks)
+        sequence.blocks = list(found.blocks)
+        sequence.lent, sequence.lent_public = len(found.blocks), found.public
+        room = need + self._headroom() + self._private_doubles(sequence)
+        own = self._pool.allocate(need) if self._secured(room) else None
         if own is None:
-            self._pool.release(lent)
+            self._vacate(sequence)
             return False
         self.waiting.leave(sequence)
-        sequence.blocks = lent + own
-        sequence.computed = len(lent) * self._block_tokens
+        sequence.blocks += own
+        sequence.computed = 0 if key is None else key.paging.positions(len(found.blocks))
+        sequence.kept = 0
+        if sequence.cached is None:
+            sequence.cached = sequence.computed
         self.running[sequence.request_id] = sequence
         return True
+
+    def _key(self, sequence: Sequence) -> PrefixKey | None:
+        """What the prefix cache is asked with; None where it is not asked."""
+        if sequence.key is None and sequence.policy != "none":
+            layout = sequence.layout
+            paging = Paging(layout.public, layout.prompt, self._block_tokens)
+            tokens = paging.pack(sequence.tokens)
+            sequence.key = PrefixKey(
+                sequence.request_id, sequence.tenant, sequence.salt, sequence.policy, paging, tokens
+            )
+        return sequence.key
+
+    @property
+    def blocks_held(self) -> int:
+        """Blocks that running sequences hold; those that only the prefix cache does may go at any time."""
+        return len({block for sequence in self.running.values() for block in sequence.blocks})
+
+    def _private_doubles(self, newcomer: Sequence | None = None) -> int:
+        """How many blocks less there would be room for if nobody shared private blocks with itself.
+
+        Room is given as if every sequence had private blocks of its own: else a tenant that sends one prompt twice at
+        once would leave others more room than one that sends two, and they could tell. Public blocks count once.
+        """
+        running = [*self.running.values(), *([] if newcomer is None else [newcomer])]
+        if all(sequence.lent == sequence.lent_public for sequence in running):
+            return 0
+        private = [block for sequence in running for block in sequence.blocks[sequence.lent_public :]]
+        return len(private) - len(set(private))
 
     def _make_place(self) -> None:
         """Let the least served waiting tenant in where others, served more, hold more than an equal share."""
@@ -293,7 +331,7 @@ class Scheduler:
         held = {other: sequences for other, sequences in held.items() if served(other) > served(tenant)}
         while held:
             no_slot = len(self.running) >= self._max_running
-            no_blocks = not self._secured(need + self._headroom())
+            no_blocks = not self._secured(need + self._headroom() + self._private_doubles())
             greedy = {
                 other: sequences
                 for other, sequences in held.items()
@@ -321,21 +359,14 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         del self.running[sequence.request_id]
-        self._vacate(sequence, keep_prefix=True)
+        self._vacate(sequence)
         self.waiting.return_first(sequence)
         self.preemptions += 1
 
-    def _vacate(self, sequence: Sequence, *, keep_prefix: bool) -> None:
-        if keep_prefix:
-            self._offer(sequence)
+    def _vacate(self, sequence: Sequence) -> None:
         self._pool.release(sequence.blocks)
         sequence.blocks = []
-        sequence.computed = 0
-
-    def _offer(self, sequence: Sequence) -> None:
-        full = min(sequence.computed, _first_segment(sequence)) // self._block_tokens
-        if full:
-            self._prefix.offer(sequence.tenant, sequence.tokens[: full * self._block_tokens], sequence.blocks[:full])
+        sequence.computed = sequence.lent = sequence.lent_public = 0
 
     def _secured(self, blocks: int) -> bool:
         """Whether so many blocks are free, after the prefix cache gave up what it must."""
@@ -345,15 +376,6 @@ class Scheduler:
 
     def _headroom(self) -> int:
         return min(len(self.running), self._pool.total // _HEADROOM)
-
-
-def _first_segment(sequence: Sequence) -> int:
-    """Where the part of a prompt ends whose blocks may be reused.
-
-    Later segments begin a block wherever they begin, and generated tokens are rotated from the answer's origin: the
-    blocks of neither hold what the same tokens would have at the same place of a prompt.
-    """
-    return sequence.layout.public or sequence.layout.prompt
 
 
 def _blocks_needed(sequence: Sequence) -> int:

@@ -11,12 +11,18 @@ from dataclasses import dataclass, field
 from cloister.compute.layout import Layout, Remote
 from cloister.engine.logits import Adjustments
 from cloister.errors import InvalidRequest, PromptTooLong
+from cloister.levels import PolicyName
 from cloister.messages.generation import FinishReason, Partition, SamplingParams, Submit, TokenLogprob
+from cloister.prefix.base import PrefixKey
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Sequence:
-    """Prompt and output of one request. `computed` counts the leading positions whose keys and values are cached."""
+    """Prompt and output of one request. `computed` counts the leading positions whose keys and values are cached.
+
+    `cached` says how many of them were found so when it first began; `lent` how many blocks it was lent, the first
+    `lent_public` of them visible to everybody.
+    """
 
     request_id: int
     tenant: str
@@ -27,6 +33,14 @@ class Sequence:
     arrival: int
     stop_tokens: frozenset[int]
     layout: Layout
+    salt: str = ""
+    policy: PolicyName = "none"
+    key: PrefixKey | None = None
+    cached: int | None = None
+    kept: int = 0
+    """Pages that the prefix cache was given."""
+    lent: int = 0
+    lent_public: int = 0
     computed: int = 0
     charged: int = 0
     last_step: int = 0
@@ -54,6 +68,8 @@ class Sequence:
             arrival=arrival,
             stop_tokens=frozenset(request.params.stop_tokens),
             layout=layout,
+            salt=request.salt,
+            policy=request.policy,
         )
         if request.partition is not None:
             sequence.append(request.partition.first)

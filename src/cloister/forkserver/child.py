@@ -39,7 +39,8 @@ from cloister.service import process as service
 from cloister.vault import process as vault
 
 DESCRIPTORS = {"service": 2, "vault": 4}
-"""How many come with the order for a child: its control socket, a /dev/null of its own, and a vault's link."""
+"""How many come with the order for a child: its control socket, a /dev/null of its own, and a vault's link.
+A service may get one more (Spawn.disk)."""
 
 MIB = 1 << 20
 VAULT_BEYOND_KV = 64 * MIB
@@ -101,8 +102,16 @@ def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_deg
         name_process(spawn.role, forked=True)
         enter_own()
         model.decoder.kernels.start_team(model.settings.threads)
-        role, kept, memory = _vault(model, descriptors) if spawn.role == "vault" else _service(model)
-        seal(Profile(spawn.role, {control.fileno(), *kept}, memory, links().upper_word, allow_degraded=allow_degraded))
+        role, kept, memory = (_vault if spawn.role == "vault" else _service)(model, descriptors)
+        profile = Profile(
+            spawn.role,
+            {control.fileno(), *kept},
+            memory,
+            links().upper_word,
+            file_bytes=model.settings.cache_disk_bytes if spawn.disk else 0,
+            allow_degraded=allow_degraded,
+        )
+        seal(profile)
     except Exception as error:
         if spawn.role == "service":
             with suppress(OSError):
@@ -117,7 +126,8 @@ def _vault(model: PreloadedModel, descriptors: list[int]) -> tuple[Role, set[int
     return made.run, made.descriptors, VAULT_BEYOND_KV + model.scratch_bytes
 
 
-def _service(model: PreloadedModel) -> tuple[Role, set[int], int]:
+def _service(model: PreloadedModel, descriptors: list[int]) -> tuple[Role, set[int], int]:
+    disk = descriptors[2:]
     model.decoder.kernels.take_short_turns()
-    made = service.prepare(model.decoder, model.settings)
-    return made.run, set(), SERVICE_BEYOND_KV + model.scratch_bytes
+    made = service.prepare(model.decoder, model.settings, *disk)
+    return made.run, set(disk), SERVICE_BEYOND_KV + model.scratch_bytes

@@ -75,7 +75,7 @@ class ForkServer:
                 raise ProtocolError("The fork server is loaded already.")
 
     def _fork(self, spawn: Spawn) -> None:
-        descriptors = self._endpoint.take_descriptors(child.DESCRIPTORS[spawn.role])
+        descriptors = self._endpoint.take_descriptors(child.DESCRIPTORS[spawn.role] + spawn.disk)
         fresh_pid_namespace()
         pid = os.fork()
         if not pid:

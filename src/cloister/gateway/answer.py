@@ -27,14 +27,22 @@ encode = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
 
 
+class PromptTokensDetails(msgspec.Struct):
+    """Tokens of the caller's own prompt that the caller's own level and salt let it find computed."""
+
+    cached_tokens: int
+
+
 class Usage(msgspec.Struct):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
 
 
-def usage_of(prompt_tokens: int, output_tokens: int) -> Usage:
-    return Usage(prompt_tokens, output_tokens, prompt_tokens + output_tokens)
+def usage_of(generation: Generation) -> Usage:
+    given, made = generation.prompt_tokens, generation.output_tokens
+    return Usage(given, made, given + made, PromptTokensDetails(generation.cached_tokens))
 
 
 def finite(logprob: float) -> float:
@@ -131,7 +139,7 @@ class Answer(Response):
         while not generation.done:
             await generation.news()
         deltas = [choice.take() for choice in generation.choices]
-        body = self._reply.whole(deltas, usage_of(generation.prompt_tokens, generation.output_tokens))
+        body = self._reply.whole(deltas, usage_of(generation))
         self.headers["content-length"] = str(len(body))
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": body})
@@ -162,7 +170,7 @@ class StreamedAnswer(Answer):
                 pieces[:0] = [reply.opening(choice.index) for choice in generation.choices]
             if generation.done:
                 if reply.include_usage:
-                    pieces.append(reply.usage_event(usage_of(generation.prompt_tokens, generation.output_tokens)))
+                    pieces.append(reply.usage_event(usage_of(generation)))
                 pieces.append(DONE)
             if events := b"".join(pieces):
                 await send({"type": "http.response.body", "body": events, "more_body": not generation.done})

@@ -39,7 +39,7 @@ from cloister.gateway.schema import (
 )
 from cloister.gateway.terms import Levels, Session, choose_session, header_terms
 from cloister.keys import Caller, KeyRing
-from cloister.levels import ConfidedLevel, Level
+from cloister.levels import ConfidedLevel, Level, ReadLevel
 from cloister.messages.frontend import Serving
 from cloister.messages.generation import SamplingParams
 from cloister.messages.prompts import ChatPrompt, Prompt, SealedPrompt, TextPrompt, write_prompt
@@ -132,7 +132,7 @@ class Api:
         choices: list[Choice] = []
         jobs: list[OpenJob | VaultJob] = []
         for number, prompt in enumerate(prompts):
-            job = await self._job(prompt, level, session, asked.caller)
+            job = await self._job(prompt, level, session, asked.caller, body.cache_salt or "")
             params = self._params(body, level, job, default_tokens)
             echo = echo_of(prompt, job, self.tokenizer) if body.echoes and isinstance(job, OpenJob) else None
             for which in range(body.n or 1):
@@ -157,7 +157,7 @@ class Api:
         return body
 
     async def _job(
-        self, prompt: Prompt | SealedPrompt, level: Level, session: Session, caller: Caller
+        self, prompt: Prompt | SealedPrompt, level: Level, session: Session, caller: Caller, salt: str
     ) -> OpenJob | VaultJob:
         """The prompt as the backend wants it: read here where the level has this process read it, unread otherwise."""
         unread: bytes | SealedPrompt
@@ -168,8 +168,8 @@ class Api:
             check_size(len(unread))
         else:
             read = await self.prompts.read(prompt)
-            return OpenJob(read.tokens, read.public)
-        return VaultJob(cast(ConfidedLevel, level.name), session.name, session.keep, unread, caller.trust_group)
+            return OpenJob(read.tokens, read.public, cast(ReadLevel, level.name), salt)
+        return VaultJob(cast(ConfidedLevel, level.name), session.name, session.keep, unread, caller.trust_group, salt)
 
     def _params(
         self, body: GenerationRequest, level: Level, job: OpenJob | VaultJob, default_tokens: int

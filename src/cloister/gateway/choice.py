@@ -138,6 +138,7 @@ class Choice:
         self.params = params
         self.prompt = prompt
         self.output_tokens = 0
+        self.cached_tokens = 0
         self.finish: Finish | None = None
         self._tokenizer = tokenizer
         self._stream = tokenizer.stream()
@@ -161,6 +162,7 @@ class Choice:
             if message.tokens or message.finish is not None:
                 self._echo(self._echo_due, self._echo_scores or None)
         self._progress = message.progress or self._progress
+        self.cached_tokens += message.cached
         tokens = message.tokens
         self.output_tokens += len(tokens)
         if message.finish == "stop" and tokens and tokens[-1] in self.params.stop_tokens:

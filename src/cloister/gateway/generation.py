@@ -117,6 +117,15 @@ class Generation:
         return sum(self._prompt_tokens.values())
 
     @property
+    def cached_tokens(self) -> int:
+        """How many of those were found computed. Of several answers to a prompt, the one that found least counts: the
+        others may have found what it brought."""
+        found: dict[int, int] = {}
+        for choice in self.choices:
+            found[choice.prompt] = min(choice.cached_tokens, found.get(choice.prompt, choice.cached_tokens))
+        return sum(found.values())
+
+    @property
     def output_tokens(self) -> int:
         return sum(choice.output_tokens for choice in self.choices)
 

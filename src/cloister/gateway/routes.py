@@ -66,10 +66,14 @@ def _model(api: Api) -> Model:
     response_class=Response,
     responses={204: {"description": "There is no such session any more"}, **errors(400, 401, 503)},
 )
-async def end_session(request: Request, session: str, asked: AskedBy) -> Response:
-    """End one of the caller's sessions, and its vault with all it kept. Whether there was one is not told."""
+async def end_session(request: Request, session: str, asked: AskedBy, private: bool = False) -> Response:
+    """End one of the caller's sessions, and its vault with all it kept. Whether there was one is not told.
+
+    With `private=true` the service, too, forgets what it kept of the caller's prompts for reuse, at every level.
+    """
     check_session(session)
-    await api_of(request).backend.end_session(asked.caller.tenant, session, asked.caller.trust_group)
+    caller = asked.caller
+    await api_of(request).backend.end_session(caller.tenant, session, caller.trust_group, private=private)
     return Response(status_code=204)
 
 

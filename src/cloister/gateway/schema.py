@@ -137,6 +137,11 @@ class GenerationRequest(Given):
         pattern=SESSION_PATTERN,
         description="a name for the conversation, so that its vault keeps what it computed until the next turn",
     )
+    cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = Field(
+        default=None,
+        description="only requests with the same salt find each other's computed prompts; it narrows what the level "
+        "shares, and widens nothing",
+    )
     mpc_reveal: Literal["token", "logits"] | None = Field(
         default=None,
         description="at 'mpc': what of each step is opened to who holds the prompt; default 'token'. 'logits' allows "

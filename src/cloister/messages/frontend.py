@@ -21,6 +21,7 @@ from cloister.messages.generation import (
     Name,
     OfRequest,
     Ready,
+    Salt,
     SamplingParams,
     Stats,
     Submit,
@@ -51,14 +52,16 @@ class Ask(OfRequest, frozen=True, tag="ask"):
     params: SamplingParams
     group: Annotated[str, Meta(max_length=256)] = ""
     also: Annotated[tuple[Also, ...], Meta(max_length=MAX_ALSO)] = ()
+    salt: Salt = ""
 
 
 class EndSession(Struct, frozen=True, tag="end_session", forbid_unknown_fields=True):
-    """Gateway → controller: forget this session now."""
+    """Gateway → controller: forget this session now; with `private` also all that the service keeps of the tenant."""
 
     tenant: Name
     session: Name
     group: Annotated[str, Meta(max_length=256)] = ""
+    private: bool = False
 
 
 class Sealed(OfRequest, frozen=True, tag="sealed"):

@@ -9,7 +9,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-VERSION = 3
+from cloister.levels import OPEN, PolicyName, ReadLevel
+
+VERSION = 4
 MAX_SEQUENCES = 256
 MAX_SPANS = 1024
 
@@ -17,6 +19,7 @@ TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 RequestId = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 SequenceNumber = Annotated[int, Meta(ge=0, lt=MAX_SEQUENCES)]
+Salt = Annotated[str, Meta(max_length=256)]
 SpanLabel = Literal["public", "private", "answer"]
 FinishReason = Literal["stop", "length", "cancelled"]
 Revealed = Literal["token", "logits"]
@@ -109,7 +112,10 @@ class Partition(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Submit(OfRequest, frozen=True, tag="submit"):
-    """Frontend → service: generate from these tokens. `tenant` is for fairness and, later, for cache visibility.
+    """Frontend → service: generate from these tokens. `tenant` is for fairness and for who finds cached blocks.
+
+    `salt` narrows that: only requests of the same salt find each other's blocks. `level` is a frontend's word to the
+    controller, `policy` the controller's to the service: what is found, and what becomes visible to whom.
 
     `spans` labels the prompt's tokens, in order and without gaps; none means that all are private. Each label is a
     segment of its own. A replay of an answer (with `prompt_logprobs`) computes exactly what decoding it computed.
@@ -122,6 +128,9 @@ class Submit(OfRequest, frozen=True, tag="submit"):
     params: SamplingParams
     spans: Annotated[tuple[Span, ...], Meta(max_length=MAX_SPANS)] = ()
     partitions: Annotated[tuple[Partition, ...], Meta(max_length=MAX_SEQUENCES)] = ()
+    salt: Salt = ""
+    level: ReadLevel = OPEN
+    policy: PolicyName = "none"
 
     @property
     def public(self) -> int:
@@ -202,6 +211,7 @@ class Tokens(OfRequest, frozen=True, tag="tokens"):
     after the first (which nothing predicts); those of a long prompt come in pieces, the last of them with the first
     token or the finish. `progress` comes at slow levels.
     `sequence` says which of the request's sequences they belong to, where it has several; 0 is the user's own.
+    `cached` is how many of the prompt's tokens were found computed; it comes once, with the first tokens.
     """
 
     tokens: tuple[TokenId, ...] = ()
@@ -210,6 +220,7 @@ class Tokens(OfRequest, frozen=True, tag="tokens"):
     finish: FinishReason | None = None
     progress: Progress | None = None
     sequence: SequenceNumber = 0
+    cached: Annotated[int, Meta(ge=0, le=1_048_576)] = 0
 
 
 class Failed(Struct, frozen=True, tag="failed", forbid_unknown_fields=True):

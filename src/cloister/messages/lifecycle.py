@@ -76,10 +76,12 @@ class Preload(Start, frozen=True, tag="preload"):
 
 
 class Spawn(Struct, frozen=True, tag="spawn", forbid_unknown_fields=True):
-    """Controller → fork server: fork a child. Descriptors: its control socket; for a vault also question and answer."""
+    """Controller → fork server: fork a child. Descriptors: its control socket; for a vault question and answer too; for
+    a service with `disk` the file it may keep blocks in."""
 
     child: ChildId
     role: Literal["service", "vault"]
+    disk: bool = False
 
 
 class Preloaded(Struct, frozen=True, tag="preloaded", forbid_unknown_fields=True):

@@ -54,6 +54,21 @@ class Paused(Struct, frozen=True, tag="paused", forbid_unknown_fields=True):
     charged: Charges = field(default_factory=dict)
 
 
+class Label(OfRequest, frozen=True, tag="label"):
+    """Controller → service: a detector found nothing private in so many tokens at the beginning of this prompt.
+
+    One that comes late, or for a request nobody knows, changes nothing: until then all of a prompt is private.
+    """
+
+    public_tokens: Annotated[int, Meta(ge=0, le=1_048_576)]
+
+
+class Forget(Struct, frozen=True, tag="forget", forbid_unknown_fields=True):
+    """Controller → service: keep nothing of this tenant's prompts any more."""
+
+    tenant: Name
+
+
 class AskView(OfRequest, frozen=True, tag="ask_view"):
     """Frontend → controller: what has the service received of this request (the page's "What the provider sees")?"""
 
@@ -76,5 +91,5 @@ class View(OfRequest, frozen=True, tag="view"):
     layers: int = 0
 
 
-ToSealedService = Submit | Cancel | AskStats | AttachLink | DetachLink | Pause | Resume
+ToSealedService = Submit | Cancel | AskStats | AttachLink | DetachLink | Pause | Resume | Label | Forget
 FromSealedService = Ready | StartFailed | Accepted | Tokens | Failed | Stats | Paused

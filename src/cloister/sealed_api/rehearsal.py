@@ -114,7 +114,7 @@ class _Understudy(Backend):
     async def view(self, request_id: int) -> View:
         return View(request_id, known=True, prompt=(0,), output=(0,))
 
-    async def end_session(self, tenant: str, session: str, group: str = "") -> None:
+    async def end_session(self, tenant: str, session: str, group: str = "", *, private: bool = False) -> None:
         pass
 
     async def close(self) -> None:

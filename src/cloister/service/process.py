@@ -18,18 +18,35 @@ from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.errors import ProtocolError
 from cloister.messages.frames import encode_frames
 from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Submit
-from cloister.messages.service import MAX_CHARGES, AttachLink, DetachLink, Pause, Paused, Resume, ToSealedService
+from cloister.messages.service import (
+    MAX_CHARGES,
+    AttachLink,
+    DetachLink,
+    Forget,
+    Label,
+    Pause,
+    Paused,
+    Resume,
+    ToSealedService,
+)
 from cloister.models.decoder import Decoder
+from cloister.prefix.disk import DiskTier
+from cloister.prefix.radix import RadixCache
 from cloister.process.blocking import BlockingEndpoint
 
 
-def prepare(decoder: Decoder, settings: EngineSettings) -> Service:
-    """A service over a loaded decoder: its KV cache is reserved here, before the process is sealed."""
+def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None) -> Service:
+    """A service over a loaded decoder: its KV cache is reserved here, before the process is sealed.
+
+    `disk` is a file without a name, for blocks that the cache has no room for.
+    """
     torch.set_num_threads(1)  # the kernels have a team of their own; two teams would fight for the cores
     refused = decoder.device.partition_refusal(decoder)
     asker = None if refused else decoder.device.asker(decoder, settings.link_deadline_ms)
-    runner = ModelRunner(decoder, reserve_cache(decoder, settings.kv_cache_mib), asker)
-    engine = Engine(runner, settings)
+    cache = reserve_cache(decoder, settings.kv_cache_mib)
+    runner = ModelRunner(decoder, cache, asker)
+    tier = None if disk is None else DiskTier(disk, settings.cache_disk_bytes, cache, _model_of(decoder))
+    engine = Engine(runner, settings, RadixCache(tier))
     ready = Ready(
         version=VERSION,
         vocabulary=runner.vocabulary,
@@ -39,6 +56,12 @@ def prepare(decoder: Decoder, settings: EngineSettings) -> Service:
         kernels=decoder.kernels.name,
     )
     return Service(engine, ready)
+
+
+def _model_of(decoder: Decoder) -> bytes:
+    """What blocks on a disk are bound to. The keys that open them live as long as this process, which has one model."""
+    shape = decoder.cache_shape
+    return f"{decoder.kernels.name} {decoder.kernels.dtype} {decoder.vocabulary} {shape}".encode()
 
 
 class Service:
@@ -86,6 +109,10 @@ class Service:
                 self._engine.cancel(request_id)
             case AskStats():
                 self._replies.append(self._engine.stats())
+            case Label(request_id=request_id, public_tokens=public):
+                self._engine.label(request_id, public)
+            case Forget(tenant=tenant):
+                self._engine.forget(tenant)
             case AttachLink(link=link):
                 self._attach(link, *inbox.take_descriptors(2))
             case DetachLink(link=link):

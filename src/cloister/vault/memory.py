@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from cloister.compute.layout import BLOCK_TOKENS, Layout
-from cloister.engine.blocks import BlockPool, PrefixCache
+from cloister.engine.blocks import BlockPool
+from cloister.prefix.base import Found, Pool, PrefixCache, PrefixKey
 
 Tokens = npt.NDArray[np.int64]
 
@@ -39,10 +40,10 @@ class SessionMemory(PrefixCache):
     """Past prompts, the least recently used first, under references of their own in the pool."""
 
     def __init__(self) -> None:
-        self.pool = BlockPool(0)
+        self.pool: Pool = BlockPool(0)
         self._past: deque[_Past] = deque()
 
-    def attach(self, pool: BlockPool, block_tokens: int) -> None:
+    def attach(self, pool: Pool, page_tokens: int) -> None:
         self.pool = pool
 
     def recall(self, tokens: Sequence[int], public: int) -> Recalled:
@@ -82,11 +83,11 @@ class SessionMemory(PrefixCache):
             self._let_go(self._past[0])
         return self.pool.free >= count
 
-    def match(self, tenant: str, tokens: Sequence[int]) -> list[int]:
-        return self.recall([*tokens, -1], public=0).blocks
+    def lookup(self, key: PrefixKey, most: int) -> Found:
+        return Found(tuple(self.recall([*_pages(key, most), -1], public=0).blocks))
 
-    def offer(self, tenant: str, tokens: Sequence[int], blocks: Sequence[int]) -> None:
-        self.keep(tokens, 0, blocks)
+    def insert(self, key: PrefixKey, blocks: Sequence[int]) -> None:
+        self.keep(_pages(key, len(blocks)), 0, blocks)
 
     def evict(self, count: int) -> None:
         self.make_room(self.pool.free + count)
@@ -94,6 +95,12 @@ class SessionMemory(PrefixCache):
     def _let_go(self, past: _Past) -> None:
         self._past.remove(past)
         self.pool.release(past.blocks)
+
+
+def _pages(key: PrefixKey, pages: int) -> list[int]:
+    """The first pages' tokens, as a prompt of one segment (Paging.pack tells segments apart)."""
+    tokens: list[int] = np.frombuffer(key.tokens, dtype="<i4")[: pages * BLOCK_TOKENS].tolist()
+    return tokens
 
 
 def _reusable(past: _Past, wanted: Tokens, public: int) -> int:

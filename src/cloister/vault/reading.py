@@ -61,7 +61,7 @@ class Reader:
             )
         params = msgspec.structs.replace(params, max_tokens=left)
         spans = label_spans(length, public=prompt.public)
-        first = Submit(confided.request_id, TENANT, prompt.tokens, params, spans)
+        first = Submit(confided.request_id, TENANT, prompt.tokens, params, spans, policy="partition")
         replace = msgspec.structs.replace
         return [
             first,

@@ -56,7 +56,10 @@ async def test_mpc_is_the_level_there_is_and_the_default(http: httpx.AsyncClient
     assert response.status_code == 200 and response.headers["X-Cloister-Protection"] == "mpc"
     expected = TOKENIZER.decode(parties.greedy(tuple(b"Once upon"), 8))
     assert response.json()["choices"][0]["text"] == expected.removesuffix("�"), "half a character is not sent"
-    assert response.json()["usage"] == {"prompt_tokens": 9, "completion_tokens": 8, "total_tokens": 17}
+    assert response.json()["usage"] == {
+        **{"prompt_tokens": 9, "completion_tokens": 8, "total_tokens": 17},
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
     assert parties.open_now == 0
     refused = await http.post("/v1/completions", json=body(protection="open"))
     assert refused.json()["error"]["code"] == "protection_unavailable"

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import replace
 
 from cloister.controller.requests import Request
-from cloister.controller.routes.base import Route
+from cloister.controller.routes.base import Node, Route
 from cloister.errors import ProtocolError, ServiceUnavailable
-from cloister.levels import LEVELS
+from cloister.levels import LEVELS, PolicyName
 from cloister.messages.generation import Accepted, Failed, Submit, Tokens
 
 
 class OpenRoute(Route):
-    """Frontend → service → frontend."""
+    """Frontend → service → frontend. `policy` says whose computed prompts a request may find."""
 
     level = LEVELS["open"]
 
+    def __init__(self, node: Node, policy: PolicyName) -> None:
+        super().__init__(node)
+        self._policy = policy
+
     def submit(self, message: Submit) -> None:
-        if message.partitions:
+        if message.partitions or message.policy != "none":
             raise ProtocolError("A frontend sent a message out of turn.")
         try:
             service = self.node.working_service()
@@ -28,7 +33,7 @@ class OpenRoute(Route):
         request.shown = message.prompt
         self.node.requests.add(request)
         self.node.requests.read(request, len(message.prompt))
-        service.send(message)
+        service.send(replace(message, policy=self._policy))
 
     def cancel(self, request: Request) -> None:
         if self.node.service is not None:

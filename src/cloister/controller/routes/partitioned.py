@@ -89,5 +89,7 @@ class PartitionedRoute(VaultRoute):
                         request.session.vault.number, sequence.slot, sequence.token, sequence.origin, sequence.rotation
                     ),
                 ),
+                request.salt,
+                policy="system-prompt",  # all it is given was marked public
             )
         )

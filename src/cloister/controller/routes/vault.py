@@ -30,7 +30,7 @@ class VaultRoute(Route):
                 self.node.requests.refuse(request_id, reason)
             return
         for request_id, params in asked.params.items():
-            self.node.requests.add(Request(request_id, ask.tenant, self.level, params, "vault", session))
+            self.node.requests.add(Request(request_id, ask.tenant, self.level, params, "vault", session, salt=ask.salt))
         session.vault.send(asked.confided)
 
     def check(self) -> None:

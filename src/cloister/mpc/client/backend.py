@@ -60,7 +60,7 @@ class ClientBackend(Backend):
         """There is no provider's process here."""
         return View(request_id, known=False)
 
-    async def end_session(self, tenant: str, session: str, group: str = "") -> None:
+    async def end_session(self, tenant: str, session: str, group: str = "", *, private: bool = False) -> None:
         """Nothing outlives a request."""
 
     async def close(self) -> None:

@@ -73,6 +73,8 @@ class Profile:
     keep_descriptors: Collection[int]
     data_bytes: int
     futexes: int | None = None
+    file_bytes: int = 0
+    """How long a file may be that it was given open; it can open none."""
     without: frozenset[Layer] = frozenset()
     allow_degraded: bool = False
 

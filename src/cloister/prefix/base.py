@@ -1,0 +1,116 @@
+"""The contract of a prefix cache, and the one that keeps nothing.
+
+A prefix cache keeps computed blocks beyond the life of a sequence, under references of its own in the pool. It decides
+by tenant, salt, policy and tokens alone, and never influences the order in which requests are served: a scheduler that
+prefers hits tells one tenant of another's prompts. It knows neither text nor keys and values.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from cloister.levels import PolicyName
+from cloister.prefix.paging import Paging
+
+TOKEN_BYTES = 4
+
+
+class Pool(Protocol):
+    """The engine's block pool, as far as a cache needs it (engine.blocks.BlockPool)."""
+
+    total: int
+
+    @property
+    def free(self) -> int: ...
+    def references(self, block: int) -> int: ...
+    def allocate(self, count: int) -> list[int] | None: ...
+    def retain(self, blocks: Iterable[int]) -> None: ...
+    def release(self, blocks: Iterable[int]) -> None: ...
+
+
+class Storage(Protocol):
+    """Where the blocks' keys and values are (compute.base.KVCache). Only a tier below the pool asks for them."""
+
+    @property
+    def block_bytes(self) -> int: ...
+    def read(self, block: int) -> bytes: ...
+    def write(self, block: int, data: bytes) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class PrefixKey:
+    """What one request shows of itself. `tokens` are its pages (Paging.pack); a page is what one block holds."""
+
+    request_id: int
+    tenant: str
+    salt: str
+    policy: PolicyName
+    paging: Paging
+    tokens: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Blocks that hold a key's first pages, in order; the first `public` of them are lent to everybody.
+
+    They are retained in the pool for the caller, who releases them like its own and never writes to them.
+    """
+
+    blocks: tuple[int, ...] = ()
+    public: int = 0
+
+
+NOTHING = Found()
+
+
+class PrefixCache(ABC):
+    """Lends and keeps blocks."""
+
+    def attach(self, pool: Pool, page_tokens: int) -> None:
+        """Meet the pool; the engine calls this once, before anything else."""
+        return None
+
+    @abstractmethod
+    def lookup(self, key: PrefixKey, most: int) -> Found:
+        """The longest beginning that this key may see, `most` pages at most."""
+
+    @abstractmethod
+    def insert(self, key: PrefixKey, blocks: Sequence[int]) -> None:
+        """These blocks hold the keys and values of the key's first pages; retain what is worth keeping.
+
+        Called when blocks are full, as often as there are more of them, and once more when the sequence leaves.
+        """
+
+    @abstractmethod
+    def evict(self, count: int) -> None:
+        """The pool runs short: release blocks until `count` more are free, or as many as can be.
+
+        A block that nobody else holds must be given up, or requests would wait for ever.
+        """
+
+    def label(self, request_id: int, public_tokens: int) -> None:
+        """A detector says that so many tokens at this request's beginning hold nothing private (SafeKV §V-D).
+
+        What follows a private page is private, too, so one number says it all.
+        """
+        return None
+
+    def forget(self, tenant: str) -> None:
+        """Drop everything that this tenant brought; what no running sequence holds is wiped now."""
+        return None
+
+
+class NoReuse(PrefixCache):
+    """Keeps nothing: every sequence computes its own prompt."""
+
+    def lookup(self, key: PrefixKey, most: int) -> Found:
+        return NOTHING
+
+    def insert(self, key: PrefixKey, blocks: Sequence[int]) -> None:
+        return None
+
+    def evict(self, count: int) -> None:
+        return None

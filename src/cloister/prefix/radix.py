@@ -1,0 +1,364 @@
+"""The prefix cache of the service: a radix tree over the block pool, with visibility per tenant (SafeKV §VI).
+
+A block in the tree has one reference of the tree's. It is given up, and wiped by the pool, when none other holds it and
+it is evicted, forgotten or unreachable; never while a sequence reads it. Labels come from outside, late or not at all:
+until then a page is private, and a late label costs hits, nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from itertools import count
+from weakref import WeakValueDictionary
+
+from cloister.prefix.base import NOTHING, TOKEN_BYTES, Found, Pool, PrefixCache, PrefixKey
+from cloister.prefix.disk import Tier
+from cloister.prefix.eviction import EvictionOrder
+from cloister.prefix.node import Account, Node, Owner
+from cloister.prefix.policy import POLICIES, Policy
+from cloister.prefix.tree import Path, Tree
+
+LOOKUPS_PER_EPOCH = 32
+LOST = -(1 << 62)
+"""In a place's place: what was there is nowhere any more."""
+MOST_UNLABELLED = 4096
+"""Requests that wait for their label; the oldest of more stay private."""
+
+
+class _Unlabelled:
+    """A request whose label or whose last pages are still to come; `public_pages` once the label came."""
+
+    __slots__ = ("complete", "key", "public_pages")
+
+    def __init__(self, key: PrefixKey) -> None:
+        self.key = key
+        self.public_pages: int | None = None
+        self.complete = False
+
+
+class RadixCache(PrefixCache):
+    """What leaves the pool goes to `tier`, if there is one, and comes back when it is found. `on_hit` hears of every
+    public node that is found, and by whom: a monitor's eyes (§V-C)."""
+
+    def __init__(self, tier: Tier | None = None, on_hit: Callable[[Node, str], None] | None = None) -> None:
+        self._tier = tier
+        self._on_hit = on_hit
+        self._owners: WeakValueDictionary[tuple[str, str], Owner] = WeakValueDictionary()
+        self._accounts: WeakValueDictionary[str, Account] = WeakValueDictionary()
+        self._numbers = count(1)
+        self._unlabelled: OrderedDict[int, _Unlabelled] = OrderedDict()
+        self._lookups = self._epoch = 0
+
+    def attach(self, pool: Pool, page_tokens: int) -> None:
+        self._pool = pool
+        self._page = page_tokens * TOKEN_BYTES
+        self.tree = Tree(self._page)
+        self._order = EvictionOrder(self.tree.public.account, self._last_page_used)
+        self._kept = bytearray(pool.total)
+
+    def lookup(self, key: PrefixKey, most: int) -> Found:
+        policy = POLICIES[key.policy]
+        if not policy.reuses:
+            return NOTHING
+        self._lookups += 1
+        self._epoch = self._lookups // LOOKUPS_PER_EPOCH
+        viewer, creator = self._whose(key, policy)
+        creator.account.seen = viewer.account.seen = self._epoch
+        if policy.labelled_public and not key.salt and key.request_id not in self._unlabelled:
+            self._await_label(key)
+        path = self._visible(viewer, key, policy, most)
+        if path and path[-1][0].resident < path[-1][1]:
+            path = self._recalled(path, lambda: self._visible(viewer, key, policy, most))
+        blocks: list[int] = []
+        public = 0
+        for node, pages in path:
+            node.touch(creator, self._epoch)
+            blocks += node.blocks[:pages]
+            if node.owner is self.tree.public:
+                public += pages
+                if self._on_hit is not None:
+                    self._on_hit(node, key.tenant)
+        self._pool.retain(blocks)
+        return Found(tuple(blocks), public)
+
+    def _recalled(self, path: Path, search: Callable[[], Path]) -> Path:
+        """Bring back what a lower tier has of a path; as much of the path as is in the pool then (§VI-A)."""
+        found = [block for node, pages in path for block in node.blocks[:pages] if block >= 0]
+        self._pool.retain(found)  # so that what makes room is not what was found
+        lacking = sum(pages for _, pages in path) - len(found)
+        if lacking > self._pool.free:
+            self.evict(lacking - self._pool.free)
+            path = search()  # nodes may have been joined
+        self._pool.release(found)
+        back: Path = []
+        for node, pages in path:
+            while node.resident < pages and self._recall(node):
+                pass
+            if node.resident:
+                back.append((node, min(pages, node.resident)))
+            if node.resident < pages:
+                break
+        return back
+
+    def _recall(self, node: Node) -> bool:
+        """Bring one page back, the first that is not in the pool; where that fails, it and what follows are lost."""
+        assert self._tier is not None
+        if (taken := self._pool.allocate(1)) is None:
+            return False
+        page, [block] = node.resident, taken
+        tokens = self.tree.tokens_before(node) + node.tokens[: (page + 1) * self._page]
+        if not self._tier.load(~node.blocks[page], tokens, block):
+            self._pool.release(taken)
+            node.blocks[page] = LOST
+            self._cut(node, page)
+            return False
+        self._settle_page(node, page, block)
+        return True
+
+    def _settle_page(self, node: Node, page: int, block: int) -> None:
+        """The page is in this block, which the tree holds a reference to."""
+        node.blocks[page] = block
+        node.resident = page + 1
+        node.owner.account.pages += 1
+        self._kept[block] = 1
+        self._order.push(node)
+
+    def insert(self, key: PrefixKey, blocks: Sequence[int]) -> None:
+        policy = POLICIES[key.policy]
+        if not policy.reuses:
+            return
+        viewer, creator = self._whose(key, policy)
+        public = self._public_pages(key, policy, viewer, len(blocks))
+        if public and viewer is not self.tree.public:
+            self._publish(viewer, key, public)
+        path = self._visible(viewer, key, policy, len(blocks))
+        if not self._refill(path, blocks):
+            return
+        found = sum(pages for _, pages in path)
+        new = list(blocks[found : self._first_kept(blocks, found)])
+        if not new:
+            return
+        parent = self._end_of(path)
+        shared = max(0, public - found) if parent.owner is self.tree.public else 0
+        if shared:
+            parent = self._add(parent, self.tree.public, creator, key, found, new[:shared])
+        if new[shared:]:
+            self._add(parent, viewer, creator, key, found + len(new[:shared]), new[shared:])
+
+    def _refill(self, path: Path, blocks: Sequence[int]) -> bool:
+        """Pages that only a lower tier had, and that were computed again, are in the pool again; whether all are."""
+        at = 0
+        for node, pages in path:
+            for page in range(node.resident, pages):
+                block = blocks[at + page]
+                if self._kept[block]:
+                    return False
+                self._discard(node.blocks[page])
+                self._pool.retain((block,))
+                self._settle_page(node, page, block)
+            at += pages
+        return True
+
+    def evict(self, count: int) -> None:
+        goal = self._pool.free + count
+        accounts = list(self._accounts.values())
+        share = self._pool.total // (len(accounts) + 1)
+        for node in self._order.victims(accounts, share):
+            if self._pool.free < goal:
+                self._shorten(node, goal - self._pool.free)
+            if self._pool.free >= goal:
+                self._order.push(node)
+                return
+
+    def label(self, request_id: int, public_tokens: int) -> None:
+        waiting = self._unlabelled.get(request_id)
+        if waiting is None or waiting.public_pages is not None:
+            return
+        key, policy = waiting.key, POLICIES[waiting.key.policy]
+        waiting.public_pages = key.paging.pages(public_tokens)
+        self._publish(self._whose(key, policy)[0], key, waiting.public_pages)
+        self._settle(request_id)
+
+    def demote(self, node: Node) -> None:
+        """Make a public run private again, and what is below it; who uses it now keeps its blocks till the end."""
+        above = node.parent
+        if above is None or node.owner is not self.tree.public:
+            return
+        for lost in self.tree.demote(node):
+            self._drop(lost)
+        self._order.push(above)
+        if node.parent is not None:
+            for each in self.tree.nodes(self.tree.compress(node)):
+                self._order.push(each)
+
+    def forget(self, tenant: str) -> None:
+        for request_id in [one for one, waiting in self._unlabelled.items() if waiting.key.tenant == tenant]:
+            del self._unlabelled[request_id]
+        for node in list(self.tree.nodes()):
+            if node.creator.account.name == tenant and node.parent is not None:
+                self._remove(node)
+
+    @property
+    def pages(self) -> int:
+        """Blocks that the tree holds."""
+        return sum(self._kept)
+
+    def _whose(self, key: PrefixKey, policy: Policy) -> tuple[Owner, Owner]:
+        """Who sees what this key inserts, if it is not public; and who brings it."""
+        creator = self._owner(key.tenant, key.salt)
+        if not policy.everything_public:
+            return creator, creator
+        return (self._owner("", key.salt) if key.salt else self.tree.public), creator
+
+    def _owner(self, tenant: str, salt: str) -> Owner:
+        owner = self._owners.get((tenant, salt))
+        if owner is None:
+            account = self._accounts.get(tenant)
+            if account is None:
+                account = self._accounts[tenant] = Account(tenant)
+            owner = self._owners[tenant, salt] = Owner(next(self._numbers), account)
+        return owner
+
+    def _visible(self, viewer: Owner, key: PrefixKey, policy: Policy, most: int) -> Path:
+        return self.tree.search(viewer, key.tokens, most, sees_public=policy.sees_public and not key.salt)
+
+    def _public_pages(self, key: PrefixKey, policy: Policy, viewer: Owner, pages: int) -> int:
+        """How many of the first pages everybody may see, as far as is known by now."""
+        if key.salt:
+            return 0
+        if viewer is self.tree.public:
+            return pages
+        public = key.paging.public_pages if policy.marked_public else 0
+        waiting = self._unlabelled.get(key.request_id)
+        if waiting is not None and waiting.key is key:
+            public = max(public, waiting.public_pages or 0)
+            waiting.complete = pages * self._page == len(key.tokens)
+            self._settle(key.request_id)
+        return min(public, pages)
+
+    def _settle(self, request_id: int) -> None:
+        """Forget a request that nothing more will come of."""
+        waiting = self._unlabelled[request_id]
+        if waiting.complete and waiting.public_pages is not None:
+            del self._unlabelled[request_id]
+
+    def _await_label(self, key: PrefixKey) -> None:
+        while len(self._unlabelled) >= MOST_UNLABELLED:
+            self._unlabelled.popitem(last=False)
+        self._unlabelled[key.request_id] = _Unlabelled(key)
+
+    def _publish(self, viewer: Owner, key: PrefixKey, pages: int) -> None:
+        """Make the first pages of a key public, as far as they are there and this owner's."""
+        for node, matched in self.tree.search(viewer, key.tokens, pages, sees_public=True):
+            if node.owner is self.tree.public:
+                continue
+            if not self.tree.may_publish(node):
+                return
+            if matched < len(node.blocks):
+                self._order.push(self.tree.split(node, matched))
+            self.tree.publish(node)
+            self._order.push(node)
+
+    def _first_kept(self, blocks: Sequence[int], start: int) -> int:
+        """Where the first block is that the tree holds elsewhere: it cannot be in two places."""
+        kept = bytes(map(self._kept.__getitem__, blocks[start:])).find(1)
+        return len(blocks) if kept < 0 else start + kept
+
+    def _end_of(self, path: Path) -> Node:
+        """The node that new pages follow: one that ends where the match does."""
+        if not path:
+            return self.tree.root
+        node, matched = path[-1]
+        if matched < len(node.blocks):
+            self._order.push(self.tree.split(node, matched))
+        return node
+
+    def _add(self, parent: Node, owner: Owner, creator: Owner, key: PrefixKey, at: int, blocks: list[int]) -> Node:
+        tokens = key.tokens[at * self._page : (at + len(blocks)) * self._page]
+        self._pool.retain(blocks)
+        for block in blocks:
+            self._kept[block] = 1
+        owner.account.pages += len(blocks)
+        alike = owner is parent.owner is not self.tree.public and creator is parent.creator
+        if alike and not parent.children and parent.resident == len(parent.blocks):
+            self.tree.extend(parent, tokens, blocks, self._epoch)
+            node = parent
+        else:
+            node = self.tree.add(parent, owner, creator, tokens, blocks)
+        node.epoch = self._epoch
+        self._order.push(node)
+        return node
+
+    def _last_page_used(self, node: Node) -> bool:
+        return self._pool.references(node.blocks[node.resident - 1]) > 1
+
+    def _shorten(self, node: Node, count: int) -> None:
+        """Give up at most so many pages at the run's end, from the last on."""
+        keep = node.resident
+        while keep and node.resident - keep < count and self._pool.references(node.blocks[keep - 1]) == 1:
+            keep -= 1
+        gone = node.blocks[keep : node.resident]
+        stored = self._offload(node, keep)
+        node.blocks[keep : keep + len(stored)] = stored
+        node.owner.account.pages -= len(gone)
+        node.resident = keep
+        if len(stored) < len(gone):
+            node.blocks[keep + len(stored) : keep + len(gone)] = [LOST] * (len(gone) - len(stored))
+            self._cut(node, keep + len(stored))
+        self._give_back(gone)
+        if node.parent is not None:
+            self._order.push(node if keep else node.parent)
+
+    def _offload(self, node: Node, start: int) -> list[int]:
+        """Copy resident pages from `start` on to the tier below; where they are then, as far as that went."""
+        stored: list[int] = []
+        if self._tier is not None:
+            before = self.tree.tokens_before(node)
+            for page in range(start, node.resident):
+                tokens = before + node.tokens[: (page + 1) * self._page]
+                slot = self._tier.store(node.owner, tokens, node.blocks[page])
+                if slot is None:
+                    break
+                stored.append(~slot)
+        return stored
+
+    def _cut(self, node: Node, pages: int) -> None:
+        """Drop a run's pages from here on, none of them in the pool, and all that is below it."""
+        for child in list((node.children or {}).values()):
+            self.tree.remove(child)
+            self._drop(child)
+        if not pages:
+            self._remove(node)
+            return
+        for place in node.blocks[pages:]:
+            self._discard(place)
+        self.tree.truncate(node, pages)
+
+    def _discard(self, place: int) -> None:
+        if place != LOST:
+            assert self._tier is not None and place < 0
+            self._tier.discard(~place)
+
+    def _remove(self, node: Node) -> None:
+        """Take a node and all below it out; what is left above may be an edge now, or a chain."""
+        parent = node.parent
+        assert parent is not None
+        self.tree.remove(node)
+        self._drop(node)
+        if parent is not self.tree.root:
+            self._order.push(self.tree.compress(parent))
+
+    def _drop(self, removed: Node) -> None:
+        for node in list(self.tree.nodes(removed)):
+            node.owner.account.pages -= node.resident
+            self._give_back(node.blocks[: node.resident])
+            for place in node.blocks[node.resident :]:
+                self._discard(place)
+            node.parent, node.children, node.resident = None, None, 0
+            node.tokens, node.blocks = b"", []
+
+    def _give_back(self, blocks: list[int]) -> None:
+        for block in blocks:
+            self._kept[block] = 0
+        self._pool.release(blocks)

@@ -1,0 +1,53 @@
+"""Whose computed prompts a request may find is the controller's word; what is found is checked on its way out."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloister.errors import ProtocolError
+from cloister.messages.frontend import EndSession, KeyEntry
+from cloister.messages.generation import Accepted, SamplingParams, Submit, Tokens
+from cloister.messages.service import Forget
+from tests.controller.fakes import Node
+
+PARAMS = SamplingParams(max_tokens=8)
+
+
+async def test_a_levels_policy_is_the_controllers_to_say(node: Node) -> None:
+    node.send(Submit(1, "ann", (1, 2), PARAMS, salt="s"))
+    submit = await node.service.next(Submit)
+    assert (submit.policy, submit.salt) == ("partition", "s")
+    node.send(Submit(2, "ann", (1, 2), PARAMS, level="shared"))
+    assert (await node.service.next(Submit)).policy == "safekv"
+    with pytest.raises(ProtocolError):
+        node.send(Submit(3, "ann", (1, 2), PARAMS, policy="global"))
+
+
+async def test_at_partitioned_the_service_keeps_public_spans(node: Node) -> None:
+    node.ask(5)
+    vault = await node.vault(0)
+    await vault.serve_first(7, public=(1, 2))
+    assert (await node.service.next(Submit)).policy == "system-prompt"
+
+
+async def test_a_private_end_makes_the_service_forget_this_tenant(node: Node) -> None:
+    node.send(EndSession("bob", "any"))
+    node.send(EndSession("ann", "any", private=True))
+    assert await node.service.next(Forget) == Forget("ann")
+
+
+async def test_a_tenant_without_a_key_is_forgotten(node: Node) -> None:
+    ann, also_ann, bob = (KeyEntry(bytes([n]) * 32, name) for n, name in enumerate(("ann", "ann", "bob")))
+    node.relay.admit((ann, also_ann, bob))
+    node.relay.admit((ann, bob))
+    node.relay.admit((bob,))
+    node.relay.admit((ann,))
+    assert [await node.service.next(Forget) for _ in range(2)] == [Forget("ann"), Forget("bob")]
+
+
+@pytest.mark.parametrize("lie", [(3,), (1, 1)])
+async def test_a_service_that_found_more_than_there_is_is_ended(node: Node, lie: tuple[int, ...]) -> None:
+    node.send(Submit(1, "ann", (1, 2, 3), PARAMS))
+    submit = await node.service.next(Submit)
+    node.service.say(Accepted(submit.request_id), *(Tokens(submit.request_id, (4,), cached=told) for told in lie))
+    assert (await node.failure()).code == "service_unavailable"
