@@ -69,17 +69,25 @@ def test_evidence_that_grew_old_is_asked_for_again(node: VerifiedNode, verifier:
 
 
 def test_a_node_is_verified_again_before_it_drops_the_key(verifier: Verifier, clock: Clock) -> None:
-    verifier.key_held_s = 50.0
+    verifier.key_held_s = 80.0
     node = VerifiedNode("http://node.example/v1", Policy(max_age_s=60), verifier=verifier, clock=clock)
     first = node.verified()
-    clock.now = 50 - KEY_MARGIN_S - 0.1
+    clock.now = 80 - KEY_MARGIN_S - 0.1
     assert node.verified() is first
-    clock.now = 50 - KEY_MARGIN_S
+    clock.now = 80 - KEY_MARGIN_S
     verifier.key_held_s = 1.0
     second = node.verified()
     assert second is not first
     clock.now += KEY_MARGIN_S - 0.1
     assert node.verified() is second, "a node that promises little is not asked at every request"
+
+
+def test_what_a_node_promises_prolongs_no_policy(verifier: Verifier, clock: Clock) -> None:
+    verifier.key_held_s = 9000.0
+    node = VerifiedNode("http://node.example/v1", Policy(max_age_s=5), verifier=verifier, clock=clock)
+    first = node.verified()
+    clock.now = 5
+    assert node.verified() is not first
 
 
 def test_one_that_was_of_no_use_is_replaced_once(node: VerifiedNode, verifier: Verifier) -> None:
