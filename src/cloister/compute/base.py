@@ -43,6 +43,10 @@ class KVCache(ABC):
     def wipe(self, blocks: Sequence[int]) -> None:
         """Overwrite the keys and values of these blocks."""
 
+    @abstractmethod
+    def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Copy the keys and values of each source to the target in its place; no block is both."""
+
 
 class AttentionShape:
     """What a link's two ends must know of a model. Every decoder has it."""

@@ -31,6 +31,11 @@ class HostCache(KVCache):
             self._keys[block].zero_()
             self._values[block].zero_()
 
+    def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        for source, target in zip(sources, targets, strict=True):
+            self._keys[target].copy_(self._keys[source])
+            self._values[target].copy_(self._values[source])
+
     @property
     def bytes_per_layer(self) -> int:
         """The distance from one layer's keys (or values) to the next's."""
