@@ -58,7 +58,7 @@ def local_obfuscation(
     detector: Detector | None = None,
     regular: bool = False,
 ) -> Obfuscation:
-    """What `Client(obfuscate=…)` takes: prompts among `fakes` (λ) made-up ones, sampled with a model of this machine."""
+    """What `Client(obfuscate=…)` takes: prompts among `fakes` (λ) made-up ones, sampled with a model here."""
     wish = Wish(fakes, quantization=Quantization(epsilon, candidates, temperature, distance))
     sampler = LocalModel(model, lambda_max=candidates).sampler(wish)
     return Obfuscation(sampler, detector=detector, regular=regular)

@@ -20,6 +20,8 @@ import httpx2
 
 from cloister.addresses import HttpAddress
 from cloister.client.address import tls_to
+from cloister.client.message import Refusal
+from cloister.errors import InvalidRequest
 from cloister.obfuscation.requests import Obfuscated, Obfuscation
 
 MAX_ANSWER_BYTES = 64 * 2**20
@@ -148,11 +150,15 @@ class AsyncObfuscatingTransport(httpx2.AsyncBaseTransport):
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Raises what obfuscation raises, and then has sent nothing."""
+        """What cannot be obfuscated is refused as a server refuses a malformed request, and nothing is sent."""
         content = await request.aread()
         sent = None
-        if request.method == "POST":
-            sent = await asyncio.to_thread(self._obfuscation.obfuscate, request.url.path, content)
+        try:
+            if request.method == "POST":
+                sent = await asyncio.to_thread(self._obfuscation.obfuscate, request.url.path, content)
+        except InvalidRequest as wrong:
+            refusal = Refusal.of(wrong)
+            return httpx2.Response(refusal.status, headers=refusal.headers, content=refusal.body, request=request)
         if sent is None:
             return await self._wire.handle_async_request(request)
         exchange = _Exchange(sent, self._obfuscation)

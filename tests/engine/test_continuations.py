@@ -1,0 +1,74 @@
+"""Continuations of one beginning: each has the log-probabilities it would have alone, and nothing of them is left."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from cloister.compute.host_cache import HostCache
+from cloister.compute.reference import ReferenceKernels
+from cloister.engine import continuations
+from cloister.engine.continuations import Continuations, GrowingBranches
+from cloister.errors import PromptTooLong
+from cloister.models.decoder import Decoder
+from tests.models.architectures import CONFIGS, VOCABULARY, random_decoder
+
+BEGINNING = list(range(5, 42))
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Decoder:
+    return random_decoder(CONFIGS["llama"], ReferenceKernels(torch.float32))
+
+
+def held(decoder: Decoder, blocks: int) -> tuple[Continuations, HostCache]:
+    cache = HostCache(decoder.cache_shape, blocks, torch.float32)
+    return Continuations(decoder, cache), cache
+
+
+def rows(branches: GrowingBranches, parents: list[int], tokens: list[list[int]]) -> np.ndarray:
+    return np.concatenate(list(branches.grow(parents, tokens)))
+
+
+def test_a_branch_is_computed_as_if_it_were_alone(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over several blocks, with parents that have many children or none, and tokens by ones and by threes."""
+    monkeypatch.setattr(continuations, "ROWS", 4)
+    monkeypatch.setattr(continuations, "CHUNK_TOKENS", 16)
+    draw = random.Random(1)
+    model, cache = held(decoder, 64)
+    alone, _ = held(decoder, 16)
+    with model.branches(BEGINNING, 0.7) as branches:
+        said: list[list[int]] = [[]]
+        found = branches.first()
+        for step in range(16):
+            parents = [draw.randrange(len(said)) for _ in range(6)]
+            tokens = [[draw.randrange(VOCABULARY) for _ in range(3 if step % 5 == 4 else 1)] for _ in range(6)]
+            said = [said[parent] + new for parent, new in zip(parents, tokens, strict=True)]
+            found = rows(branches, parents, tokens)
+        assert len(said[0]) > 16
+    for number in (0, 3):
+        with alone.branches(BEGINNING, 0.7) as single:
+            for token in said[number]:
+                straight = rows(single, [0], [[token]])
+        assert np.array_equal(straight[0], found[number])
+    assert np.allclose(np.exp(found).sum(axis=1), 1, atol=1e-4)
+    assert not cache._keys.any() and not cache._values.any(), "keys and values are wiped"
+    assert model._pool.free == 64
+
+
+def test_the_beginning_is_computed_as_the_engine_does(decoder: Decoder) -> None:
+    model, _ = held(decoder, 16)
+    with model.branches(BEGINNING, 1.0) as branches, torch.no_grad():
+        first = branches.first()
+        with model.branches(BEGINNING[:-1], 1.0) as shorter:
+            assert np.allclose(rows(shorter, [0], [BEGINNING[-1:]]), first, atol=1e-4)
+
+
+def test_too_many_branches_are_refused_and_leave_nothing(decoder: Decoder) -> None:
+    model, cache = held(decoder, 8)
+    with pytest.raises(PromptTooLong, match="memory"), model.branches(BEGINNING, 1.0) as branches:
+        rows(branches, [0] * 9, [[1]] * 9)
+    assert model._pool.free == 8 and not cache._keys.any()
