@@ -52,7 +52,7 @@ class _Answer:
             response = await wire.handle_async_request(request)
             self.head.set_result(response)
             try:
-                async for piece in response.aiter_raw():
+                async for piece in raw_pieces(response):
                     self.body += piece
                     if len(self.body) > MAX_ANSWER_BYTES:
                         raise httpx2.ReadError("the answer is too long")
@@ -217,7 +217,7 @@ class _Pulled(httpx2.SyncByteStream):
         self._answer, self._transport = answer, transport
 
     def __iter__(self) -> Iterator[bytes]:
-        pieces = aiter(self._answer.aiter_raw())
+        pieces = raw_pieces(self._answer)
 
         async def following() -> bytes | None:
             return await anext(pieces, None)
@@ -227,6 +227,15 @@ class _Pulled(httpx2.SyncByteStream):
 
     def close(self) -> None:
         self._transport._wait(self._answer.aclose())
+
+
+async def raw_pieces(answer: httpx2.Response) -> AsyncIterator[bytes]:
+    """The body as it came, or whole where it did not come over a wire: a transport's own refusal."""
+    if answer.is_stream_consumed:
+        yield answer.content
+        return
+    async for piece in answer.aiter_raw():
+        yield piece
 
 
 def plain_wire(url: str) -> httpx2.AsyncHTTPTransport:

@@ -10,7 +10,7 @@ from cloister.addresses import HttpAddress
 from cloister.channel.envelope import InnerHead
 from cloister.client.downstream import Downstream, Request
 from cloister.client.message import HOP_BY_HOP, Refusal
-from cloister.client.obfuscated import AsyncObfuscatingTransport, plain_wire
+from cloister.client.obfuscated import AsyncObfuscatingTransport, plain_wire, raw_pieces
 from cloister.client.proxy import LocalEndpoint
 from cloister.client.sealed import AsyncSealedTransport
 from cloister.client.verification import VerifiedNode
@@ -46,7 +46,7 @@ class ObfuscatingProxy(LocalEndpoint):
             answer = await self._transport.handle_async_request(outer)
             downstream.begin(InnerHead(answer.status_code, tuple(answer.headers.multi_items())))
             try:
-                async for piece in answer.aiter_raw():
+                async for piece in raw_pieces(answer):
                     downstream.opened(piece, ended=False)
             finally:
                 await answer.aclose()
