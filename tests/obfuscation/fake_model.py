@@ -56,6 +56,7 @@ class RuleModel:
         self._table = noise - np.log(np.exp(noise).sum(axis=1, keepdims=True))
         self.begun = 0
         self.rows = 0
+        self.batch = 7
 
     def logprob(self, tokens: Sequence[int], beginning: Sequence[int], temperature: float = 1.0) -> float:
         """Of tokens after a beginning, one by one."""
@@ -89,8 +90,8 @@ class RuleBranches:
     def grow(self, parents: Sequence[int], tokens: Sequence[Sequence[int]]) -> Iterator[LogProbs]:
         assert all(0 <= parent < len(self._last) for parent in parents)
         self._last = [new[-1] for new in tokens]
-        for first in range(0, len(self._last), 7):
-            yield self._rows(self._last[first : first + 7])
+        for first in range(0, len(self._last), self._model.batch):
+            yield self._rows(self._last[first : first + self._model.batch])
 
     def _rows(self, last: Sequence[int]) -> LogProbs:
         return np.stack([self._model._row(each, self._temperature) for each in last])

@@ -115,6 +115,13 @@ def test_a_sample_outside_the_bound_is_dropped(monkeypatch: pytest.MonkeyPatch) 
     assert found.found[0] > len(found.candidates) and all(gap < 0.02 for gap in probabilities)
 
 
+def test_rows_may_come_one_by_one() -> None:
+    model, slots = RuleModel(VOCABULARY, 1), [Slot((4, 7, 2))]
+    together = sample(model, BEGINNING, slots, Quantization(0.5, 20), fitting=Anything(slots))
+    model.batch = 1
+    assert sample(model, BEGINNING, slots, Quantization(0.5, 20), fitting=Anything(slots)) == together
+
+
 def test_the_likeliest_or_the_nearest_are_kept() -> None:
     model, slots = RuleModel(VOCABULARY, 1), [Slot((4, 7))]
     every = sample(model, BEGINNING, slots, Quantization(1.0, 10_000), fitting=Anything(slots))

@@ -176,8 +176,8 @@ class _Search:
         taken: list[tuple[Floats, Floats, Ints, Ints]] = []
         low = high = target = 0.0
         at = 0
-        for rows in self._rows:
-            if at == 0:
+        for batch, rows in enumerate(self._rows):
+            if not batch:
                 reference = float(rows[0, token])
                 low, high = by.bin(reference, self._tokens)
                 target = self._reference + reference

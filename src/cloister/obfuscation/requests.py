@@ -4,7 +4,7 @@ A secret keeps its substitutes from request to request: the one value that came 
 be the real one. For the same reason each variant's conversation goes on with the answer that this very variant got
 before; a conversation whose earlier answers are not known here is refused.
 
-No sockets. Memory is this object's own, bounded, and gone with it.
+No sockets. Memory is this object's own and gone with it; of answers the last few hundred are kept.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Obfuscation:
         self._count = 0
         self._known: dict[str, tuple[str, ...]] = {}
         self._answers: OrderedDict[str, tuple[str, ...]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock, self._sampling = threading.Lock(), threading.Lock()
 
     def obfuscate(self, path: str, body: bytes) -> Obfuscated | None:
         """The requests to send instead of this one; None if it may go as it is, having no secrets.
@@ -79,8 +79,7 @@ class Obfuscation:
                     hint="Take the tags out if it may be read by the provider.",
                 )
             return None
-        with self._lock:  # one sampling at a time, and one memory
-            return self._obfuscate(field, _read(body))
+        return self._obfuscate(field, _read(body))
 
     def remember(self, sent: Obfuscated, answers: Sequence[Sequence[str]]) -> None:
         """What was answered: for each body in its order the text of every choice. Nothing is kept that is not whole."""
@@ -112,8 +111,10 @@ class Obfuscation:
         if field == "messages":
             self._answer_as_before(request["messages"], keys, marked, variants)
         bodies = [json.dumps(_with(request, keys, texts), ensure_ascii=False).encode() for texts in variants]
-        self._count += 1
-        order = self._prf.order(b"request %d" % self._count, len(bodies))
+        with self._lock:
+            self._count += 1
+            number = self._count
+        order = self._prf.order(b"request %d" % number, len(bodies))
         turn = _turn(request["messages"], keys, variants[0], len(request["messages"])) if field == "messages" else ""
         report = {"lambda": count, "secrets": [str(entity.category) for entity in entities]}
         return Obfuscated(tuple(order.shuffled(bodies)), order, turn, report)
@@ -126,15 +127,15 @@ class Obfuscation:
 
     def _columns(self, marked: Sequence[TaggedText], entities: Sequence[Entity]) -> list[tuple[str, ...]]:
         """For each entity its substitutes, variant by variant: those it had before, or new ones, sampled together."""
-        new = [entity for entity in entities if entity.secret.casefold() not in self._known]
-        if new:
-            known = [entity for entity in entities if entity not in new]
-            texts = without(marked, known)
-            asked = entities_of(texts)
-            found: Substitutes = self._by.substitutes(texts, asked)
-            check_shape(found.values, asked)
-            for number, entity in enumerate(asked):
-                self._known[entity.secret.casefold()] = tuple(variant[number] for variant in found.values)
+        with self._sampling:  # seconds: one at a time, and no secret twice
+            known = [entity for entity in entities if entity.secret.casefold() in self._known]
+            if len(known) < len(entities):
+                texts = without(marked, known)
+                asked = entities_of(texts)
+                found: Substitutes = self._by.substitutes(texts, asked)
+                check_shape(found.values, asked)
+                for number, entity in enumerate(asked):
+                    self._known[entity.secret.casefold()] = tuple(variant[number] for variant in found.values)
         return [self._known[entity.secret.casefold()] for entity in entities]
 
     def _answer_as_before(
