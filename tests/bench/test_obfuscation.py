@@ -18,7 +18,7 @@ from tests.obfuscation.fake_model import NAMES, TOWNS, RuleModel, WordTokenizer
 
 PLAN = Plan(
     secrets=4,
-    epsilons=(0.01, 1.0),
+    epsilons=(0.0005, 1.0),
     lambda_max=16,
     latency_lambdas=(4, 8),
     latency_epsilons=(1.0,),
@@ -31,7 +31,7 @@ PLAN = Plan(
 class FakeModel:
     def __init__(self) -> None:
         self.tokenizer = WordTokenizer()
-        self.continuations = RuleModel(self.tokenizer.vocabulary)
+        self.continuations = RuleModel(self.tokenizer.vocabulary + 200)  # room for words that come later
 
 
 class Silent:

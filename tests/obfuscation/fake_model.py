@@ -35,7 +35,7 @@ class WordTokenizer:
         return "".join(self._words[token] for token in tokens)
 
     def token_bytes(self, token: int) -> bytes:
-        return self._words[token].encode()
+        return self._words[token].encode() if token < len(self._words) else b""
 
     def render_chat(self, messages: list[dict[str, Any]]) -> list[int]:
         return self.encode("".join(f"{one['role']}: {one['content']}\n" for one in messages))
