@@ -80,9 +80,8 @@ def _draw_curves(rows: list[Row], axes: tuple[Axes, ...]) -> str:
     lines(axes[0], rows, "epsilon", "mean", "category", {})
     for name in dict.fromkeys(row["category"] for row in rows):
         mine = [row for row in rows if row["category"] == name]
-        axes[0].fill_between(
-            *zip(*((row["epsilon"], row["low"], row["high"]) for row in mine), strict=True), alpha=0.15
-        )
+        low, high = [row["low"] for row in mine], [row["high"] for row in mine]
+        axes[0].fill_between([row["epsilon"] for row in mine], low, high, alpha=0.15)
     axes[0].set(xscale="log", xlabel="ε", ylabel="λ", ylim=(0, None))
     axes[0].legend()
     return "substitutes found for secrets of clinical notes"
