@@ -30,7 +30,8 @@ ALLOWED = {
     "attest": {"errors", "checks", "files", "transparency"},
     "channel": {"errors"},
     "sealed_weights": {"errors", "files", "channel", "transparency"},
-    "client": EVERYBODY | {"addresses", "request_fields", "checks", "attest", "channel", "transparency"},
+    "obfuscation": {"errors"},
+    "client": EVERYBODY | {"addresses", "request_fields", "checks", "attest", "channel", "transparency", "obfuscation"},
     "backend": EVERYBODY,
 }
 """Packages that may import these and no others."""

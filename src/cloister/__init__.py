@@ -1,4 +1,6 @@
-"""Cloister: private LLM serving. `Client` and `AsyncClient` are OpenAI's clients for a node that is verified first."""
+"""Cloister: private LLM serving. `Client` and `AsyncClient` are OpenAI's clients for a node that is verified first;
+`local_obfuscation` hides their prompts among made-up ones.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cloister.client.openai import AsyncClient, Client
+    from cloister.local_sampling import local_obfuscation
 
 __version__ = "0.1.0"
-__all__ = ["AsyncClient", "Client", "__version__"]
+__all__ = ["AsyncClient", "Client", "__version__", "local_obfuscation"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,4 +20,8 @@ def __getattr__(name: str) -> Any:
         from cloister.client import openai
 
         return getattr(openai, name)
+    if name == "local_obfuscation":
+        from cloister.local_sampling import local_obfuscation
+
+        return local_obfuscation
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -61,6 +61,22 @@ class LevelUnavailable(InvalidRequest, code="protection_unavailable"):
     """The level of protection asked for is not offered by this server."""
 
 
+class TagsInvalid(InvalidRequest, code="tags_invalid"):
+    """Tags that mark secrets are unbalanced, nested, empty, unknown, or mark what cannot be obfuscated."""
+
+
+class TooFewCandidates(InvalidRequest, code="too_few_candidates"):
+    """A secret has too few plausible substitutes. Nothing was sent; `span` counts from 1, `found` those there are."""
+
+    def __init__(self, message: str, *, span: int = 0, found: int = 0, **more: str | None) -> None:
+        super().__init__(message, **more)
+        self.span, self.found = span, found
+
+
+class ObfuscationRefused(InvalidRequest, code="obfuscation_refused"):
+    """Sending this request would tell which of its variants is real. Nothing was sent."""
+
+
 class Unauthorized(CloisterError, code="invalid_api_key"):
     """The API key is missing or unknown."""
 

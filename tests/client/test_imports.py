@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-MODULES = ["openai", "proxy", "verification", "sealed", "provider", "message"]
+MODULES = ["openai", "obfuscated", "proxy", "verification", "sealed", "provider", "message"]
 OURS = {
     *("addresses", "attest", "channel", "checks", "client", "errors", "files", "levels", "request_fields"),
-    "transparency",
+    *("obfuscation", "transparency"),
 }
 FORBIDDEN = {"torch", "transformers", "fastapi", "starlette", "uvicorn", "numpy", "prometheus_client"}
 

@@ -15,6 +15,7 @@ from cloister.cli.chat import chat
 from cloister.cli.image import image, measure
 from cloister.cli.log import log, release
 from cloister.cli.mpc import mpc
+from cloister.cli.obfuscate import obfuscate
 from cloister.cli.options import FriendlyGroup
 from cloister.cli.serve import key, serve
 from cloister.cli.vault import vault
@@ -54,7 +55,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # its tracebacks may show local variables, and those may hold a prompt
 )
 app.callback()(main)
-for command in (serve, chat, verify, proxy, models, version):
+for command in (serve, chat, verify, proxy, obfuscate, models, version):
     app.command()(command)
 app.add_typer(attest, name="attest")
 app.add_typer(bench, name="bench")

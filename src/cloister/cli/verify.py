@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cloister.addresses import HttpAddress
+from cloister.cli.obfuscate import Epsilon, Fakes, SamplingModel, local_obfuscation_of
 from cloister.cli.options import checks_table
-from cloister.errors import ServiceUnavailable
+from cloister.errors import ServiceUnavailable, SetupError
 
 if TYPE_CHECKING:
     from cloister.client.verification import Verification, VerifiedNode
@@ -111,6 +113,20 @@ def proxy(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen on 127.0.0.1; 0: any free port.")] = 8001,
     policy: PolicyFile = None,
     allow_software_tee: AllowSoftwareTee = False,
+    obfuscate: Annotated[
+        bool,
+        typer.Option("--obfuscate", help="Send prompts with <redacted>secrets</redacted> among made-up ones."),
+    ] = False,
+    insecure_plaintext: Annotated[
+        bool,
+        typer.Option(
+            "--insecure-plaintext",
+            help="With --obfuscate: speak to any OpenAI-compatible server. Nothing is verified or sealed.",
+        ),
+    ] = False,
+    fakes: Fakes = 7,
+    epsilon: Epsilon = 0.1,
+    sampling_model: SamplingModel = None,
 ) -> None:
     """Give programs in any language a verified, sealed way to a node: an OpenAI endpoint on this machine.
 
@@ -124,14 +140,28 @@ def proxy(
       OPENAI_BASE_URL=http://127.0.0.1:8001/v1 my-program
 
       cloister proxy http://127.0.0.1:8000 --allow-software-tee --port 0
-    """
-    from cloister.client.proxy import run_proxy
 
-    node = verified_node(url, policy, allow_software_tee)
+      cloister proxy https://api.example/v1 --obfuscate --insecure-plaintext --fakes 7
+    """
+    from cloister.client.obfuscating_proxy import ObfuscatingProxy
+    from cloister.client.proxy import LocalEndpoint, Proxy, run_proxy
+
+    if insecure_plaintext and (policy or allow_software_tee or not obfuscate):
+        raise SetupError("--insecure-plaintext verifies nothing.", hint="It goes with --obfuscate, not with a policy.")
+    node = None if insecure_plaintext else verified_node(url, policy, allow_software_tee)
+    obfuscation = local_obfuscation_of(sampling_model, fakes, epsilon) if obfuscate else None
+
+    def make() -> LocalEndpoint:
+        if obfuscation is not None:
+            return ObfuscatingProxy(url if node is None else node, obfuscation)
+        assert node is not None
+        return Proxy(node)
 
     def ready(local: str) -> None:
-        typer.echo(f"Verified  {node.address}")
+        typer.echo(f"Verified  {node.address}" if node else f"In the clear to {HttpAddress.parse(url)}")
         typer.echo(f"API       {local}/v1")
+        if obfuscation is not None:
+            typer.echo(f"Prompts with secrets go among {fakes} made-up ones: {fakes + 1} requests for one.")
         typer.echo("Ctrl-C ends it.")
 
-    run_proxy(node, port, ready)
+    run_proxy(make, port, ready)

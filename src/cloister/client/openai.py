@@ -2,7 +2,8 @@
 
 Drop-in: what `openai.OpenAI` can do over HTTP is unchanged. The constructor verifies, before there is anything to send
 with. What would bypass the sealed transport (another HTTP client, WebSockets, another server in a copy) is refused.
-This module knows the SDK; `sealed` knows the channel.
+With `obfuscate` a prompt with secrets goes among made-up ones; with `insecure_plaintext` beside it to any server that
+speaks OpenAI's API, unverified and in the clear. This module knows the SDK; `sealed` knows the channel.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import openai
 
 from cloister.addresses import HttpAddress
 from cloister.attest.policy import Policy, load_policy
+from cloister.client.obfuscated import AsyncObfuscatingTransport, ObfuscatingTransport, plain_wire
 from cloister.client.sealed import AsyncSealedTransport, SealedTransport
 from cloister.client.verification import Verification, VerifiedNode
 from cloister.errors import ChannelBroken, CloisterError, SetupError, VerificationFailed
+from cloister.obfuscation.requests import Obfuscation
 
 _TIMEOUT = openai.DEFAULT_TIMEOUT
 
@@ -48,18 +51,43 @@ class NodeNotVerifiedError(_OfBothFamilies, VerificationFailed):
 class SealedHttpClient(httpx2.Client):
     """The SDK's way out: it knows one node, and no other way to send."""
 
-    def __init__(self, node: VerifiedNode, timeout: Any) -> None:
+    def __init__(self, node: VerifiedNode, timeout: Any, obfuscate: Obfuscation | None = None) -> None:
         self.node = node
-        transport = SealedTransport(node, raising=_error_of_both_families)
+        transport: httpx2.BaseTransport = SealedTransport(node, raising=_error_of_both_families)
+        if obfuscate is not None:
+            wire = AsyncSealedTransport(node, raising=_error_of_both_families)
+            transport = ObfuscatingTransport(AsyncObfuscatingTransport(wire, obfuscate))
         super().__init__(transport=transport, timeout=timeout, **_only_to(node))
+
+
+class PlainHttpClient(httpx2.Client):
+    """To any server, unverified and in the clear, but obfuscated."""
+
+    node = None
+
+    def __init__(self, base_url: str, timeout: Any, obfuscate: Obfuscation) -> None:
+        transport = ObfuscatingTransport(AsyncObfuscatingTransport(plain_wire(base_url), obfuscate))
+        super().__init__(transport=transport, timeout=timeout, base_url=base_url, **_NOWHERE_ELSE)
+
+
+class AsyncPlainHttpClient(httpx2.AsyncClient):
+    """As `PlainHttpClient`, for an event loop."""
+
+    node = None
+
+    def __init__(self, base_url: str, timeout: Any, obfuscate: Obfuscation) -> None:
+        transport = AsyncObfuscatingTransport(plain_wire(base_url), obfuscate)
+        super().__init__(transport=transport, timeout=timeout, base_url=base_url, **_NOWHERE_ELSE)
 
 
 class AsyncSealedHttpClient(httpx2.AsyncClient):
     """As `SealedHttpClient`, for an event loop."""
 
-    def __init__(self, node: VerifiedNode, timeout: Any) -> None:
+    def __init__(self, node: VerifiedNode, timeout: Any, obfuscate: Obfuscation | None = None) -> None:
         self.node = node
-        transport = AsyncSealedTransport(node, raising=_error_of_both_families)
+        transport: httpx2.AsyncBaseTransport = AsyncSealedTransport(node, raising=_error_of_both_families)
+        if obfuscate is not None:
+            transport = AsyncObfuscatingTransport(transport, obfuscate)
         super().__init__(transport=transport, timeout=timeout, **_only_to(node))
 
 
@@ -67,6 +95,7 @@ class _Verified:
     """What both clients add to OpenAI's."""
 
     _http_kind: ClassVar[type[SealedHttpClient | AsyncSealedHttpClient]]
+    _plain_kind: ClassVar[type[PlainHttpClient | AsyncPlainHttpClient]]
 
     def __init__(
         self,
@@ -74,6 +103,8 @@ class _Verified:
         *,
         policy: Policy | Path | str | None = None,
         allow_software_tee: bool = False,
+        obfuscate: Obfuscation | None = None,
+        insecure_plaintext: bool = False,
         timeout: Any = _TIMEOUT,
         http_client: httpx2.Client | httpx2.AsyncClient | None = None,
         websocket_base_url: object = None,
@@ -81,17 +112,24 @@ class _Verified:
     ) -> None:
         """Verify the node at `base_url` (VerificationFailed if it does not prove what the policy asks for).
 
-        `policy` is a file or a Policy; without one the default of `cloister.attest.policy` holds. Every other option
-        is OpenAI's own.
+        `policy` is a file or a Policy; without one the default of `cloister.attest.policy` holds. `obfuscate` hides
+        prompts among made-up ones; only with it may `insecure_plaintext` leave out verification and seal. Every other
+        option is OpenAI's own.
         """
         _refuse_websockets(websocket_base_url)
-        if http_client is None:
+        if http_client is None and insecure_plaintext:
+            _check_plain(obfuscate, policy, allow_software_tee)
+            assert obfuscate is not None
+            http_client = self._plain_kind(str(base_url), timeout, obfuscate)
+        elif http_client is None:
             node = VerifiedNode(str(base_url), load_policy(policy, allow_software_tee=allow_software_tee))
-            http_client = self._http_kind(node, timeout)
-        if not isinstance(http_client, self._http_kind):
+            http_client = self._http_kind(node, timeout, obfuscate)
+        if not isinstance(http_client, self._http_kind | self._plain_kind):
             raise SetupError("A sealed client brings its own HTTP client.", hint="Leave `http_client` out.")
         self._node = http_client.node
-        url = _same_server(self._node, base_url)
+        url = str(base_url) if self._node is None else _same_server(self._node, base_url)
+        if self._node is None and httpx2.URL(url).host != http_client.base_url.host:
+            raise SetupError("A copy of a client speaks to the same server.", hint="Make a new client for another one.")
         super().__init__(base_url=url, http_client=http_client, timeout=timeout, **options)  # type: ignore[call-arg]
 
     def copy(self, **options: Any) -> Self:
@@ -104,6 +142,8 @@ class _Verified:
     @property
     def verification(self) -> Verification:
         """How the node was verified last: what was checked, with which outcome, and what the node says of itself."""
+        if self._node is None:
+            raise SetupError("Nothing was verified: this client speaks in the clear.", hint="Ask a Cloister node.")
         return self._node.verification
 
     @property
@@ -119,12 +159,14 @@ class Client(_Verified, openai.OpenAI):  # type: ignore[misc]  # the SDK's URL i
     """`openai.OpenAI` for a verified node."""
 
     _http_kind = SealedHttpClient
+    _plain_kind = PlainHttpClient
 
 
 class AsyncClient(_Verified, openai.AsyncOpenAI):  # type: ignore[misc]
     """`openai.AsyncOpenAI` for a verified node. The constructor verifies, and so waits for the network."""
 
     _http_kind = AsyncSealedHttpClient
+    _plain_kind = AsyncPlainHttpClient
 
 
 # The SDK's `copy` asks the client for its WebSocket URL unless it is given one, and a sealed client has none to give.
@@ -145,8 +187,20 @@ def _websockets() -> SetupError:
     return SetupError("WebSockets are not sealed.", hint="Use the HTTP endpoints, or `openai.OpenAI` in the clear.")
 
 
+_NOWHERE_ELSE: dict[str, Any] = {"trust_env": False, "follow_redirects": False}
+
+
 def _only_to(node: VerifiedNode) -> dict[str, Any]:
-    return {"base_url": node.address.url("/v1/"), "trust_env": False, "follow_redirects": False}
+    return {"base_url": node.address.url("/v1/"), **_NOWHERE_ELSE}
+
+
+def _check_plain(obfuscate: Obfuscation | None, policy: object, allow_software_tee: bool) -> None:
+    if obfuscate is None:
+        raise SetupError(
+            "insecure_plaintext is for obfuscated prompts alone.", hint="In the clear, `openai.OpenAI` does the same."
+        )
+    if policy is not None or allow_software_tee:
+        raise SetupError("insecure_plaintext verifies nothing.", hint="Leave out the policy, or insecure_plaintext.")
 
 
 def _same_server(node: VerifiedNode, base_url: str | httpx2.URL) -> str:

@@ -1,4 +1,5 @@
-"""A local OpenAI endpoint for programs in any language: what they ask in the clear on this machine leaves it sealed.
+"""A local OpenAI endpoint for programs in any language: what they ask in the clear on this machine leaves it sealed
+(`Proxy`), or otherwise protected (`client/obfuscating_proxy.py`).
 
 Runs on the loopback address only, and sends nothing before the node is verified. Every other user and program of this
 machine can reach it too: API keys are the programs' own and pass through, sealed. It keeps and logs nothing.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from cloister.client.downstream import Downstream, Request
@@ -28,14 +30,20 @@ _GRACE_S = 5.0
 _RETRY_AFTER_S = 2
 
 
-class Proxy:
-    """Answers local programs with what a verified node answers."""
+class LocalEndpoint(ABC):
+    """Answers local programs; how, `_exchange` knows."""
 
-    def __init__(self, node: VerifiedNode) -> None:
-        self._node = node
-        self._pool = UpstreamPool(node.address)
+    def __init__(self) -> None:
         self._downstream: set[Downstream] = set()
         self._stop = asyncio.Event()
+
+    @abstractmethod
+    async def _exchange(self, request: Request, downstream: Downstream) -> Refusal | None:
+        """Answer the request, or say why not."""
+
+    @abstractmethod
+    async def _close(self) -> None:
+        """Let go of connections that answers came from."""
 
     async def serve(self, port: int, on_ready: Callable[[str], None]) -> None:
         """Serve until `stop`; `on_ready` gets the URL once it listens. Answers under way get a moment to end."""
@@ -78,6 +86,27 @@ class Proxy:
         else:
             downstream.refuse(refusal)
 
+    async def _drain(self) -> None:
+        for connection in tuple(self._downstream):
+            connection.close_when_idle()
+        answering = [connection.task for connection in self._downstream if connection.task]
+        if answering:
+            await asyncio.wait(answering, timeout=_GRACE_S)
+        for connection in tuple(self._downstream):
+            connection.abort()
+        if answering:
+            await asyncio.wait(answering)
+        await self._close()
+
+
+class Proxy(LocalEndpoint):
+    """Answers local programs with what a verified node answers."""
+
+    def __init__(self, node: VerifiedNode) -> None:
+        super().__init__()
+        self._node = node
+        self._pool = UpstreamPool(node.address)
+
     async def _exchange(self, request: Request, downstream: Downstream) -> Refusal | None:
         verification = await self._node.verified_beside()
         try:
@@ -109,25 +138,16 @@ class Proxy:
             downstream.upstream = None
             self._pool.give_back(connection)
 
-    async def _drain(self) -> None:
-        for connection in tuple(self._downstream):
-            connection.close_when_idle()
-        answering = [connection.task for connection in self._downstream if connection.task]
-        if answering:
-            await asyncio.wait(answering, timeout=_GRACE_S)
-        for connection in tuple(self._downstream):
-            connection.abort()
-        if answering:
-            await asyncio.wait(answering)
+    async def _close(self) -> None:
         self._pool.close()
 
 
-def run_proxy(node: VerifiedNode, port: int, on_ready: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM."""
+def run_proxy(make: Callable[[], LocalEndpoint], port: int, on_ready: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM. `make` is called where the event loop runs."""
     import uvloop
 
     async def serve() -> None:
-        proxy = Proxy(node)
+        proxy = make()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, proxy.stop)

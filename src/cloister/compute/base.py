@@ -56,6 +56,10 @@ class KVCache(ABC):
         """Put such a copy into a block."""
         raise SetupError("What this device caches cannot be kept elsewhere.", hint="Leave out --cache-disk-bytes.")
 
+    @abstractmethod
+    def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Copy the keys and values of each source to the target in its place; no block is both."""
+
 
 class AttentionShape:
     """What a link's two ends must know of a model. Every decoder has it."""

@@ -38,6 +38,11 @@ class HostCache(KVCache):
         keys, values = _bytes_of(self._keys[block]), _bytes_of(self._values[block])
         keys[:], values[:] = data[: len(keys)], data[len(keys) :]
 
+    def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        for source, target in zip(sources, targets, strict=True):
+            self._keys[target].copy_(self._keys[source])
+            self._values[target].copy_(self._values[source])
+
     @property
     def bytes_per_layer(self) -> int:
         """The distance from one layer's keys (or values) to the next's."""

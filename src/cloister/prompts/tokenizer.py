@@ -153,6 +153,11 @@ class Tokenizer:
         self.stop_tokens: tuple[int, ...] = self._find_stop_tokens(folder, generation)
         self.generation = GenerationDefaults.read(generation)
 
+    @property
+    def special(self) -> frozenset[int]:
+        """Tokens that are no text: those the template builds its structure from."""
+        return self._reserved_ids | self._special.keys()
+
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         """The text's ids. Special tokens named in it become those tokens: it is for raw prompts."""
         return self._ids(self._backend, text, add_special_tokens)

@@ -28,6 +28,10 @@ class GpuCache(KVCache):
     def wipe(self, blocks: Sequence[int]) -> None:
         self._held[torch.tensor(blocks, dtype=torch.int64, device="cuda")] = 0
 
+    def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        places = torch.tensor([list(sources), list(targets)], dtype=torch.int64, device="cuda")
+        self._held[places[1]] = self._held[places[0]]
+
     @property
     def block_stride(self) -> int:
         """Values from one block to the next."""

@@ -1,0 +1,37 @@
+"""What is measured, and how much of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Part = Literal["curves", "latency", "distinguisher"]
+PARTS: tuple[Part, ...] = ("curves", "latency", "distinguisher")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`secrets` of each category; ε and λ_max of the curves and of the latency; λ of the distinguisher."""
+
+    secrets: int = 20
+    epsilons: tuple[float, ...] = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+    lambda_max: int = 512
+    latency_lambdas: tuple[int, ...] = (64, 128, 256, 512)
+    latency_epsilons: tuple[float, ...] = (1 / 32, 1 / 4)
+    latency_tokens: int = 8
+    fakes: int = 7
+    trials: int = 100
+    temperature: float = 1.0
+    seconds: float = 3600.0
+
+
+FULL = Plan()
+QUICK = Plan(
+    secrets=3,
+    epsilons=(1 / 32, 1 / 4),
+    lambda_max=64,
+    latency_lambdas=(16, 64),
+    latency_epsilons=(1 / 32,),
+    trials=12,
+    seconds=600.0,
+)

@@ -1,0 +1,170 @@
+"""Measures the parts. Knows a model with its tokenizer, and texts; not where they come from."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Mapping
+from statistics import mean, stdev
+from time import monotonic
+from typing import Any, Protocol
+
+from cloister.bench.obfuscation.distinguisher import BETS, Guesses, score
+from cloister.bench.obfuscation.plan import Part, Plan
+from cloister.bench.obfuscation.results import Results
+from cloister.bench.suite.measurement import Measurement, Watcher
+from cloister.errors import TagsInvalid, TooFewCandidates
+from cloister.obfuscation.entities import entities_of
+from cloister.obfuscation.gqs import Quantization, Sampled, sample
+from cloister.obfuscation.index import Prf
+from cloister.obfuscation.infilling import Infilling
+from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer
+from cloister.obfuscation.sampler import Sampler, Wish
+from cloister.obfuscation.shape import TokenShapes
+from cloister.obfuscation.tags import Category, TaggedText
+
+Texts = Mapping[Category, list[TaggedText]]
+_TITLES, _NAMES = ("Dr.", "Mr.", "Mrs.", "Ms."), "Quill Oberon Zephyr Thorne Vexley Quandt Ibsen Yarrow Pexton Wolde"
+RANDOM_WORDS = tuple(f"{title} {name}" for title in _TITLES for name in _NAMES.split())
+"""The naive baseline: names that somebody wrote down."""
+
+
+class SamplingModel(Protocol):
+    """What is measured (`local_sampling.LocalModel`)."""
+
+    @property
+    def continuations(self) -> LanguageModel: ...
+
+    @property
+    def tokenizer(self) -> SamplingTokenizer: ...
+
+
+class Bench(Measurement[Results]):
+    """Part by part; what does not fit the plan's time is left out and said."""
+
+    def __init__(
+        self, results: Results, model: SamplingModel, texts: Texts, watcher: Watcher, save: Callable[[], None]
+    ) -> None:
+        super().__init__(results, watcher, save)
+        self._plan: Plan = results.plan
+        self._model, self._tokenizer = model.continuations, model.tokenizer
+        self._shapes = TokenShapes(self._tokenizer, self._model.vocabulary)
+        self._texts = texts
+
+    def run(self, wanted: Collection[Part]) -> None:
+        parts: dict[Part, Callable[[], None]] = {
+            "curves": self._curves,
+            "latency": self._latency,
+            "distinguisher": self._distinguisher,
+        }
+        for part, measure in parts.items():
+            if part in wanted:
+                with self._noting(part):
+                    measure()
+
+    def _infilling(self, text: TaggedText) -> Infilling | None:
+        """None where the text cannot be sampled for: a secret that runs into what stands beside it."""
+        try:
+            return Infilling(self._tokenizer, self._shapes, [text], entities_of([text]))
+        except TagsInvalid:
+            return None
+
+    def _sample(self, infilling: Infilling, by: Quantization) -> Sampled:
+        return sample(self._model, infilling.beginning, infilling.slots, by, fitting=infilling)
+
+    def _curves(self) -> None:
+        """Figures 5–7: how many substitutes there are within ε."""
+        plan = self._plan
+        self._watcher.begin("curves", sum(len(texts) for texts in self._texts.values()))
+        found: dict[tuple[Category, float], list[int]] = {}
+        for category, texts in self._texts.items():
+            for text in texts[: plan.secrets]:
+                infilling = self._infilling(text)
+                for epsilon in plan.epsilons if infilling else ():
+                    assert infilling is not None
+                    if not self._fits("curves"):
+                        break
+                    by = Quantization(epsilon, plan.lambda_max, plan.temperature)
+                    count = len(self._sample(infilling, by).candidates)
+                    found.setdefault((category, epsilon), []).append(count)
+                self._watcher.advance(str(category))
+        self._results.curves = [
+            {"category": str(category), "epsilon": epsilon, "secrets": len(counts), **_spread(counts)}
+            for (category, epsilon), counts in found.items()
+        ]
+
+    def _latency(self) -> None:
+        """Figure 13: seconds for a secret of so many tokens."""
+        plan = self._plan
+        longest = [(len(one.slots[0].target), one) for text in _all(self._texts) if (one := self._infilling(text))]
+        if not longest:
+            return
+        tokens, infilling = min(longest, key=lambda pair: abs(pair[0] - plan.latency_tokens))
+        self._watcher.begin("latency", len(plan.latency_lambdas) * len(plan.latency_epsilons))
+        for epsilon in plan.latency_epsilons:
+            for most in plan.latency_lambdas:
+                if self._fits("latency"):
+                    begun = monotonic()
+                    count = len(self._sample(infilling, Quantization(epsilon, most, plan.temperature)).candidates)
+                    row = {"tokens": tokens, "epsilon": epsilon, "lambda_max": most, "found": count}
+                    self._results.latency.append({**row, "seconds": round(monotonic() - begun, 3)})
+                self._watcher.advance(f"λ_max {most}")
+
+    def _distinguisher(self) -> None:
+        plan, draw = self._plan, random.Random(0)
+        wish = Wish(plan.fakes, quantization=Quantization(1.0, max(64, 4 * plan.fakes), plan.temperature))
+        names = self._texts.get(Category.NAME, [])
+        rows: dict[tuple[str, str], list[bool]] = {}
+        self._watcher.begin("distinguisher", plan.trials)
+        for number, text in enumerate(_all(self._texts)[: plan.trials]):
+            infilling = self._infilling(text)
+            if infilling is None or not self._fits("distinguisher"):
+                continue
+            sampler = Sampler(self._model, self._tokenizer, wish, Prf(number.to_bytes(32, "big")))
+            try:
+                fakes = [values[0] for values in sampler.substitutes([text], infilling.entities).values]
+            except TooFewCandidates:
+                fakes = []
+            self._bet(rows, "sampled", infilling, fakes)
+            if text in names and plan.fakes <= len(RANDOM_WORDS):
+                self._bet(rows, "random", infilling, draw.sample(RANDOM_WORDS, plan.fakes))
+            self._watcher.advance(str(number + 1))
+        self._results.distinguisher = [
+            _row(kind, bet, Guesses(sum(right), len(right), plan.fakes)) for (kind, bet), right in rows.items()
+        ]
+
+    def _bet(self, rows: dict[tuple[str, str], list[bool]], kind: str, infilling: Infilling, fakes: list[str]) -> None:
+        """The real value is the first; a bet that ties with it counts as wrong, as it would be drawn."""
+        if len(fakes) != self._plan.fakes:
+            return
+        lead = self._tokenizer.decode(infilling.slots[0].target).startswith(" ")
+        values = [list(infilling.slots[0].target)]
+        values += [self._tokenizer.encode((" " if lead else "") + fake) for fake in fakes]
+        scores = score(self._model, infilling.beginning, values)
+        for name, bet in BETS.items():
+            rows.setdefault((kind, name), []).append(bet(scores) == 0)
+
+    def _fits(self, part: str) -> bool:
+        if self._elapsed < self._plan.seconds:
+            return True
+        if (said := f"{part}: not all, for lack of time") not in self._results.skipped:
+            self._results.skipped.append(said)
+        return False
+
+
+def _all(texts: Texts) -> list[TaggedText]:
+    """By turns one of each category."""
+    longest = max((len(each) for each in texts.values()), default=0)
+    return [each[at] for at in range(longest) for each in texts.values() if at < len(each)]
+
+
+def _spread(counts: list[int]) -> dict[str, Any]:
+    """Mean and its 95% interval."""
+    half = 1.96 * stdev(counts) / len(counts) ** 0.5 if len(counts) > 1 else 0.0
+    middle = mean(counts)
+    return {"mean": round(middle, 2), "low": round(max(0.0, middle - half), 2), "high": round(middle + half, 2)}
+
+
+def _row(kind: str, bet: str, guesses: Guesses) -> dict[str, Any]:
+    low, high = guesses.interval
+    counted = {"fakes": kind, "bet": bet, "right": guesses.right, "of": guesses.of}
+    return {**counted, "advantage": round(guesses.advantage, 4), "low": round(low, 4), "high": round(high, 4)}

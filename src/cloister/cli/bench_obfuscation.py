@@ -1,0 +1,61 @@
+"""`cloister bench obfuscation`: tables, JSON and plots of what `bench/obfuscation/` measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cloister.bench.obfuscation.plan import FULL, PARTS, QUICK
+from cloister.cli.bench_suite import Bars, JsonFile, PlotDir, known_names, measure_suite, raise_if_failed
+from cloister.cli.obfuscate import SamplingModel
+
+
+def bench_obfuscation(
+    json_file: JsonFile = None,
+    plot_dir: PlotDir = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Ten minutes at most: few secrets, few numbers.")] = False,
+    sampling_model: SamplingModel = None,
+    shared: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", envvar="CLOISTER_SHARED", help="Folder with data/clinical.", show_default="shared"),
+    ] = None,
+    parts: Annotated[str, typer.Option(help="What to measure.")] = ",".join(PARTS),
+    temperature: Annotated[float, typer.Option(min=0.05, max=10, help="Of the sampling model.")] = FULL.temperature,
+    seconds: Annotated[
+        float | None, typer.Option(min=1.0, help="What has not begun by then is left out.", show_default="3600")
+    ] = None,
+) -> None:
+    """Measure prompt obfuscation on clinical notes: substitutes found, time to sample, and who guesses the real prompt.
+
+    Secrets are marked by rules. Seconds are this machine's, with whatever else it does.
+
+    Examples:
+
+      cloister bench obfuscation --json obfuscation.json --plot-dir plots
+
+      cloister bench obfuscation --quick --parts latency
+    """
+    from cloister.bench.obfuscation.results import FIGURES, Results, tables
+    from cloister.bench.obfuscation.run import Bench
+    from cloister.bench.obfuscation.texts import clinical_texts
+    from cloister.local_sampling import LocalModel
+
+    basis = QUICK if quick else FULL
+    plan = replace(basis, temperature=temperature, seconds=seconds or basis.seconds)
+    wanted = set(known_names(parts, "part", PARTS))
+    texts = clinical_texts(shared, max(plan.secrets, plan.trials // 4))
+    most = max(plan.lambda_max, *plan.latency_lambdas)
+    model = LocalModel(sampling_model, lambda_max=most)
+    results = Results(plan, model.name)
+
+    def measure(bars: Bars, save: Callable[[], None]) -> None:
+        Bench(results, model, texts, bars, save).run(wanted)
+
+    measure_suite(results, measure, json_file, plot_dir, tables, FIGURES)
+    raise_if_failed(results)
+    if results.skipped:
+        typer.echo(f"Left out: {'; '.join(results.skipped)}.", err=True)

@@ -1,0 +1,64 @@
+"""Sampling with a model on this machine: the pure algorithm of `obfuscation` over the decoder that serves.
+
+For who obfuscates before sending (`cloister obfuscate`, the client, the proxy). The secrets stay in this process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cloister.compute.choose import choose_device
+from cloister.compute.layout import BLOCK_TOKENS
+from cloister.config import EngineSettings
+from cloister.engine.continuations import Continuations
+from cloister.models.decoder import RawParts
+from cloister.models.load import load_decoder
+from cloister.models.source import find_model
+from cloister.models.weights import open_weights
+from cloister.obfuscation.gqs import Distance, Quantization
+from cloister.obfuscation.index import Prf, new_secret
+from cloister.obfuscation.requests import Obfuscation
+from cloister.obfuscation.sampler import Sampler, Wish
+from cloister.obfuscation.tags import Detector
+from cloister.prompts.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from cloister.models.source import ModelFolder
+
+MAX_CONTEXT = 4096
+LONGEST_SECRET_TOKENS = 64
+
+
+class LocalModel:
+    """A model and its tokenizer, loaded once."""
+
+    def __init__(self, model: str | ModelFolder | None = None, *, lambda_max: int = 128) -> None:
+        folder = find_model(model) if model is None or isinstance(model, str) else model
+        self.name = folder.name
+        self.tokenizer = Tokenizer(folder)
+        device = choose_device(EngineSettings())
+        decoder = load_decoder(folder, RawParts(open_weights(folder), device.kernels), device, MAX_CONTEXT)
+        # Memory is taken when it is written to: this is how much may be, not how much is.
+        blocks = decoder.max_context // BLOCK_TOKENS + 1 + (lambda_max + 1) * (LONGEST_SECRET_TOKENS // BLOCK_TOKENS)
+        self.continuations = Continuations(decoder, device.cache(decoder.cache_shape, blocks))
+
+    def sampler(self, wish: Wish | None = None, secret: bytes | None = None) -> Sampler:
+        """`secret` decides which candidates are taken."""
+        return Sampler(self.continuations, self.tokenizer, wish or Wish(), Prf(secret or new_secret()))
+
+
+def local_obfuscation(
+    model: str | None = None,
+    *,
+    fakes: int = 7,
+    epsilon: float = 0.1,
+    distance: Distance = "absolute",
+    candidates: int = 128,
+    temperature: float = 1.0,
+    detector: Detector | None = None,
+    regular: bool = False,
+) -> Obfuscation:
+    """What `Client(obfuscate=…)` takes: prompts among `fakes` (λ) made-up ones, sampled with a model here."""
+    wish = Wish(fakes, quantization=Quantization(epsilon, candidates, temperature, distance))
+    sampler = LocalModel(model, lambda_max=candidates).sampler(wish)
+    return Obfuscation(sampler, detector=detector, regular=regular)

@@ -1,0 +1,300 @@
+"""Greedy Quantized Sampling (§5.1, Algorithm 1): token by token, the tokens whose probability falls into the bin of the
+authentic token's, over all candidates so far; at most λ_max are kept.
+
+Bins have the width ε' = ε/n for n tokens. Distance is absolute, as in the paper (|P(fake) − P(real)| < ε, Theorem 5.1),
+or relative: bins of log-probabilities, |ln P(fake) − ln P(real)| < ε. The bound is checked for every sample; one that
+misses it is dropped.
+
+Several secrets are sampled together as one long one: the text between them is given, not sampled, and stands in the
+model's sight with the substitutes before it. n counts the tokens of all secrets, so ε bounds the difference of the
+joint probabilities: by the chain rule, without the paper's assumption that secrets are independent.
+
+Knows tokens, no text: who asks says which tokens may stand where a secret stood (`Fitting`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from cloister.errors import PromptTooLong, SetupError
+from cloister.obfuscation.language_model import Branches, LanguageModel, LogProbs
+
+Distance = Literal["absolute", "relative"]
+Keep = Literal["likeliest", "nearest"]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+SPARE = 2
+"""How many times more are looked at than kept: some are refused by `accept`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """ε and how it is measured; λ_max; the temperature the model's distribution is flattened with.
+
+    `keep`: which λ_max of too many stay: the likeliest, or those whose probability so far is nearest the real one's.
+    """
+
+    epsilon: float = 0.1
+    lambda_max: int = 128
+    temperature: float = 1.0
+    distance: Distance = "absolute"
+    keep: Keep = "nearest"
+
+    def __post_init__(self) -> None:
+        if not self.epsilon > 0 or (self.distance == "absolute" and self.epsilon > 1):
+            raise SetupError("ε must be above 0, and at most 1 for an absolute distance.", hint="Try 0.1.")
+        if self.lambda_max < 1 or not 0 < self.temperature <= 10:
+            raise SetupError("λ_max is at least 1, the temperature above 0 and at most 10.", hint="Try 128 and 1.")
+
+    def bin(self, reference: float, tokens: int) -> tuple[float, float]:
+        """The bounds (low, high] of the bin a log-probability is in, as log-probabilities. ε' is ε/tokens.
+
+        Line 12's bounds; a probability on a bound counts to the bin below it, where line 12 lets it count to none.
+        """
+        width = self.epsilon / tokens
+        if self.distance == "relative":
+            number = math.ceil(reference / width)
+            return (number - 1) * width, number * width
+        number = max(1, math.ceil(math.exp(reference) / width))
+        return math.log((number - 1) * width) if number > 1 else -math.inf, math.log(number * width)
+
+    def holds(self, fake: float, real: float) -> bool:
+        """Theorem 5.1 for one sample; its and the real one's log-probability."""
+        return self.gap(fake, real) < self.epsilon
+
+    def gap(self, fake: float, real: float) -> float:
+        return abs(fake - real) if self.distance == "relative" else abs(math.exp(fake) - math.exp(real))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Slot:
+    """A secret's tokens, and the given tokens between the secret before it and this one."""
+
+    target: tuple[int, ...]
+    bridge: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Candidate:
+    """A substitute for each secret, and the log-probability of all their tokens."""
+
+    values: tuple[tuple[int, ...], ...]
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Sampled:
+    """The candidates, likeliest first; `found[k]`: how many there were when the k-th secret was done."""
+
+    reference: float
+    candidates: tuple[Candidate, ...]
+    found: tuple[int, ...]
+
+
+class Fitting(Protocol):
+    """What may stand in place of the so-manieth secret. `last`: with the next token it is whole."""
+
+    def allowed(self, number: int, value: tuple[int, ...], last: bool) -> npt.NDArray[np.bool_]:
+        """[vocabulary]: the tokens that may follow."""
+
+    def accept(self, number: int, value: tuple[int, ...], last: bool) -> bool:
+        """Whether these tokens may stand there, the last one included."""
+
+
+@dataclass(slots=True)
+class _Beams:
+    """What is kept so far. A lineage is the beams that agree on all secrets that are done.
+
+    `parent` and `token`: which beam of the step before each came from, and with which token.
+    """
+
+    done: list[tuple[tuple[int, ...], ...]]
+    value: list[tuple[int, ...]]
+    logprob: Floats
+    lineage: Ints
+    parent: Ints
+    token: Ints
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def only(self, kept: list[int]) -> _Beams:
+        done, value = [self.done[at] for at in kept], [self.value[at] for at in kept]
+        return _Beams(done, value, self.logprob[kept], self.lineage[kept], self.parent[kept], self.token[kept])
+
+
+class _Search:
+    """One run of the algorithm. The model's first branch is always the real text; the others are the beams."""
+
+    def __init__(
+        self,
+        branches: Branches,
+        slots: Sequence[Slot],
+        quantization: Quantization,
+        fitting: Fitting,
+        lineages: int,
+    ) -> None:
+        self._branches, self._slots, self._by = branches, slots, quantization
+        self._fitting, self._lineages = fitting, lineages
+        self._tokens = sum(len(slot.target) for slot in slots)
+        self._reference = 0.0
+        none = np.zeros(1, dtype=np.int64)
+        self._beams = _Beams([()], [()], np.zeros(1), none, none, none)
+        self._rows: Iterator[LogProbs] = iter((branches.first(),))
+        self._apart = False
+        """Whether the real text has a branch of its own yet."""
+
+    def run(self) -> Sampled:
+        found = [0] * len(self._slots)
+        for number, slot in enumerate(self._slots):
+            for place, token in enumerate(slot.target, 1):
+                last = place == len(slot.target)
+                self._step(number, token, last)
+                bridge: tuple[int, ...] = ()
+                if last:
+                    self._end_slot()
+                    found[number] = len(self._beams)
+                    if number + 1 == len(self._slots):
+                        break
+                    bridge = self._slots[number + 1].bridge
+                if not len(self._beams):
+                    return Sampled(self._reference, (), tuple(found))
+                self._follow((token, *bridge), bridge)
+        return Sampled(self._reference, self._checked(), tuple(found))
+
+    def _step(self, number: int, token: int, last: bool) -> None:
+        """Lines 8–14 for one token of the secret."""
+        beams, by = self._beams, self._by
+        quota = max(1, by.lambda_max // max(1, len(np.unique(beams.lineage))))
+        taken: list[tuple[Floats, Floats, Ints, Ints]] = []
+        low = high = target = 0.0
+        at = 0
+        for batch, rows in enumerate(self._rows):
+            if not batch:
+                reference = float(rows[0, token])
+                low, high = by.bin(reference, self._tokens)
+                target = self._reference + reference
+                rows = rows[1:] if self._apart else rows
+            if len(rows):
+                values = beams.value[at : at + len(rows)]
+                allowed = np.stack([self._fitting.allowed(number, value, last) for value in values])
+                inside = allowed & (rows > low) & (rows <= high)
+                taken.append(self._best_of(rows, at, inside, target, quota * SPARE))
+            at += len(rows)
+        self._reference = target
+        score, logprob, beam, chosen = (np.concatenate(part) for part in zip(*taken, strict=True))
+        order = np.argsort(-score, kind="stable")
+        self._choose(number, last, quota, order, logprob, beam, chosen)
+
+    def _best_of(
+        self, rows: LogProbs, first: int, inside: npt.NDArray[np.bool_], target: float, most: int
+    ) -> tuple[Floats, Floats, Ints, Ints]:
+        """Line 12 for some beams: of each at most `most` tokens in the bin, with what they are ranked by."""
+        total = rows + self._beams.logprob[first : first + len(rows), None].astype(np.float32)
+        score = total if self._by.keep == "likeliest" else -np.abs(total - np.float32(target))
+        score = np.where(inside, score, -np.inf)
+        if most < score.shape[1]:
+            columns = np.argpartition(-score, most - 1, axis=1)[:, :most]
+        else:
+            columns = np.broadcast_to(np.arange(score.shape[1]), score.shape)
+        each = np.repeat(np.arange(len(rows)), columns.shape[1])
+        flat = columns.ravel()
+        kept = np.isfinite(score[each, flat])
+        each, flat = each[kept], flat[kept]
+        exact = self._beams.logprob[first + each] + rows[each, flat].astype(np.float64)
+        return score[each, flat].astype(np.float64), exact, first + each, flat.astype(np.int64)
+
+    def _choose(
+        self, number: int, last: bool, quota: int, order: Ints, logprob: Floats, beam: Ints, chosen: Ints
+    ) -> None:
+        """Keep the best of every lineage that may stand there."""
+        beams, room = self._beams, dict.fromkeys(self._beams.lineage.tolist(), quota)
+        left = sum(room.values())
+        kept: list[int] = []
+        grown: list[tuple[int, ...]] = []
+        for at in order.tolist():
+            lineage = int(beams.lineage[beam[at]])
+            if not room[lineage]:
+                continue
+            value = (*beams.value[beam[at]], int(chosen[at]))
+            if self._fitting.accept(number, value, last):
+                room[lineage] -= 1
+                left -= 1
+                kept.append(at)
+                grown.append(value)
+                if not left:
+                    break
+        parents = beam[kept]
+        self._beams = _Beams(
+            [beams.done[parent] for parent in parents.tolist()],
+            grown,
+            logprob[kept],
+            beams.lineage[parents],
+            parents,
+            chosen[kept],
+        )
+
+    def _end_slot(self) -> None:
+        """A secret is done. Of several, keep beams that differ in every one of them: the real one does, too."""
+        beams = self._beams.only(self._distinct()) if len(self._slots) > 1 else self._beams
+        done = [(*done, value) for done, value in zip(beams.done, beams.value, strict=True)]
+        lineage = np.arange(len(done), dtype=np.int64)
+        self._beams = _Beams(done, [()] * len(done), beams.logprob, lineage, beams.parent, beams.token)
+
+    def _distinct(self) -> list[int]:
+        """One beam of each lineage (of the first secret: of each value), no value twice."""
+        beams = self._beams
+        order = np.argsort(np.abs(beams.logprob - self._reference), kind="stable").tolist()
+        kept: list[int] = []
+        lineages: set[int] = set()
+        values: set[tuple[int, ...]] = set()
+        for at in order:
+            lineage, value = int(beams.lineage[at]), beams.value[at]
+            if (beams.done[at] and lineage in lineages) or value in values:
+                continue
+            lineages.add(lineage)
+            values.add(value)
+            kept.append(at)
+            if len(kept) == self._lineages:
+                break
+        return kept
+
+    def _follow(self, real: tuple[int, ...], bridge: tuple[int, ...]) -> None:
+        """Let the model's branches be the real text and the beams, each with its new token and a bridge after it."""
+        offset = 1 if self._apart else 0
+        self._apart = True
+        tokens = [real, *((token, *bridge) for token in self._beams.token.tolist())]
+        self._rows = self._branches.grow([0, *(self._beams.parent + offset).tolist()], tokens)
+
+    def _checked(self) -> tuple[Candidate, ...]:
+        """Theorem 5.1, sample by sample."""
+        pairs = zip(self._beams.done, self._beams.logprob.tolist(), strict=True)
+        kept = [Candidate(values, logprob) for values, logprob in pairs if self._by.holds(logprob, self._reference)]
+        return tuple(sorted(kept, key=lambda one: -one.logprob))
+
+
+def sample(
+    model: LanguageModel,
+    beginning: Sequence[int],
+    slots: Sequence[Slot],
+    quantization: Quantization,
+    *,
+    fitting: Fitting,
+    lineages: int = 64,
+) -> Sampled:
+    """S_fake for these secrets after the formatted beginning. Of several secrets at most `lineages` are kept."""
+    length = len(beginning) + sum(len(slot.bridge) + len(slot.target) for slot in slots)
+    if length > model.max_context:
+        raise PromptTooLong(
+            f"Sampling needs {length} tokens of context; the sampling model has {model.max_context}.",
+            hint="Shorten the prompt or the secret, or sample with a model of a longer context.",
+        )
+    with model.branches(beginning, quantization.temperature) as branches:
+        return _Search(branches, slots, quantization, fitting, lineages).run()

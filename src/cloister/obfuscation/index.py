@@ -1,0 +1,84 @@
+"""Which of λ+1 is real: a pseudorandom function of a secret that the user's machine (and a vault) hold, nobody else
+(§3.2, §5.3). HMAC-SHA256 under a key derived by HKDF (RFC 5869).
+
+An order says nothing to who has not the secret, and another request's order says nothing of this one's: every request
+has its own `context`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+SECRET_BYTES = 32
+_SALT = b"cloister obfuscation index v1"
+
+Item = TypeVar("Item")
+
+
+def new_secret() -> bytes:
+    return secrets.token_bytes(SECRET_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The places of λ+1 variants: `places[k]` is the variant that goes k-th; variant 0 is the real one."""
+
+    places: tuple[int, ...]
+
+    @property
+    def authentic(self) -> int:
+        """The place of the real one."""
+        return self.places.index(0)
+
+    def shuffled(self, variants: Sequence[Item]) -> list[Item]:
+        return [variants[variant] for variant in self.places]
+
+    def winnow(self, answers: Sequence[Item]) -> Item:
+        """The answer to the real one, from the answers in this order."""
+        if len(answers) != len(self.places):
+            raise ValueError("there are as many answers as variants")
+        return answers[self.authentic]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+
+class Prf:
+    """Draws numbers from a secret; the same secret and context draw the same."""
+
+    def __init__(self, secret: bytes) -> None:
+        if len(secret) < SECRET_BYTES:
+            raise ValueError(f"the secret of an index has at least {SECRET_BYTES} bytes")
+        self._key = hmac.digest(_SALT, secret, "sha256")  # HKDF-Extract
+
+    def order(self, context: bytes, count: int) -> Order:
+        """A place for each of `count` variants: Fisher and Yates with unbiased draws."""
+        places, draws = list(range(count)), self._words(b"order", context)
+        for last in range(count - 1, 0, -1):
+            chosen = _below(last + 1, draws)
+            places[last], places[chosen] = places[chosen], places[last]
+        return Order(tuple(places))
+
+    def below(self, context: bytes, limit: int) -> int:
+        """A number from 0 to limit-1."""
+        return _below(limit, self._words(b"below", context))
+
+    def _words(self, use: bytes, context: bytes) -> Iterator[int]:
+        info = use + b"\0" + hashlib.sha256(context).digest()
+        seed = hmac.digest(self._key, info + b"\1", "sha256")  # HKDF-Expand, one block
+        counter = 0
+        while True:
+            block = hmac.digest(seed, counter.to_bytes(8, "big"), "sha256")
+            yield from (int.from_bytes(block[at : at + 8], "big") for at in range(0, len(block), 8))
+            counter += 1
+
+
+def _below(limit: int, words: Iterator[int]) -> int:
+    """Words above the largest multiple of `limit` are left out, or low numbers would come a little more often."""
+    end = 2**64 // limit * limit
+    return next(word for word in words if word < end) % limit

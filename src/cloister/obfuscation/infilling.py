@@ -1,0 +1,166 @@
+"""From marked texts to what is sampled: the secrets as slots of tokens, and the formatted prompt that asks a model to
+fill them in (§5.1, `Format` and the control sequences {F_i} of Algorithm 1).
+
+The model is shown the texts with a numbered blank for each secret, and begins to write them out: up to the first
+secret, then the words between it and the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from cloister.errors import CloisterError, TagsInvalid
+from cloister.obfuscation.entities import Entity, replaced
+from cloister.obfuscation.gqs import Slot
+from cloister.obfuscation.language_model import SamplingTokenizer
+from cloister.obfuscation.shape import TokenShapes, shape_of
+from cloister.obfuscation.tags import Category, Span, TaggedText
+
+NEAR = 160
+"""Characters before a secret that the model writes out, at most; and as many beside it are looked at in place."""
+MAX_BRIDGE = 48
+_ASK = (
+    "Here is a text with blanks. Write the text again, word for word, and put something that fits into each blank.\n\n"
+)
+
+
+class Infilling:
+    """Slots and beginning for these entities of these texts."""
+
+    def __init__(
+        self,
+        tokenizer: SamplingTokenizer,
+        shapes: TokenShapes,
+        texts: Sequence[TaggedText],
+        entities: Sequence[Entity],
+    ) -> None:
+        self._tokenizer, self._shapes, self._texts, self.entities = tokenizer, shapes, texts, tuple(entities)
+        self._places = [_Place.of(tokenizer, texts, entity) for entity in entities]
+        self.beginning = self._beginning()
+        self.slots = [self._slot(number) for number in range(len(entities))]
+
+    def allowed(self, number: int, value: tuple[int, ...], last: bool) -> npt.NDArray[np.bool_]:
+        """The tokens that may follow."""
+        place = self._places[number]
+        return self._shapes.following(self._tokenizer.decode(value), place.shape, last)
+
+    def accept(self, number: int, value: tuple[int, ...], last: bool) -> bool:
+        """Whether the value is its own tokenisation; if it is whole, in place, and not the secret."""
+        return self._places[number].fits(value, last)
+
+    def words(self, number: int, value: Sequence[int]) -> str:
+        return self._tokenizer.decode(value).removeprefix(self._places[number].lead)
+
+    def _slot(self, number: int) -> Slot:
+        target = tuple(self._places[number].target)
+        return Slot(target, tuple(self._tokenizer.encode(self._bridge(number))) if number else ())
+
+    def _beginning(self) -> list[int]:
+        blanks = [f"[{number}: {_asked(entity)}]" for number, entity in enumerate(self.entities, 1)]
+        shown = "\n\n".join(replaced(self._texts, self.entities, blanks))
+        written = self._written_before(0)
+        try:
+            asked = self._tokenizer.render_chat([{"role": "user", "content": _ASK + shown}])
+        except CloisterError:  # no chat template, or one that wants something else
+            asked = self._tokenizer.encode(f"{_ASK}{shown}\n\nThe text with the blanks filled in:\n\n")
+        return [*asked, *self._tokenizer.encode(written)]
+
+    def _written_before(self, number: int) -> str:
+        """The words right before an entity's first mention, since the last secret or a little way back."""
+        mention = self.entities[number].mentions[0]
+        text = self._texts[mention.text]
+        since = max((span.end for span in text.spans if span.end <= mention.span.start), default=0)
+        return _tail(text.text[since : self._places[number].start])
+
+    def _bridge(self, number: int) -> str:
+        """From the last secret to this one: the text between them, or a gap and the words before this one."""
+        before, mention = self.entities[number - 1].mentions[0], self.entities[number].mentions[0]
+        start = self._places[number].start
+        text = self._texts[mention.text]
+        if before.text == mention.text:
+            between = text.text[before.span.end : start]
+            alone = not any(before.span.end <= span.start < mention.span.start for span in text.spans)
+            if alone and len(between) <= NEAR and len(self._tokenizer.encode(between)) <= MAX_BRIDGE:
+                return between
+        return f"\n…\n{self._written_before(number)}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Place:
+    """An entity's first mention, in tokens, and what stands beside it and its other mentions."""
+
+    tokenizer: SamplingTokenizer
+    secret: str
+    shape: str
+    lead: str
+    start: int
+    target: list[int]
+    first: tuple[str, str]
+    others: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, tokenizer: SamplingTokenizer, texts: Sequence[TaggedText], entity: Entity) -> _Place:
+        mention = entity.mentions[0]
+        text, span = texts[mention.text].text, mention.span
+        lead = " " if text[: span.start].endswith(" ") else ""
+        target = tokenizer.encode(lead + entity.secret)
+        others = tuple(_beside(texts[each.text].text, each.span) for each in entity.mentions[1:4])
+        secret, start = entity.secret, span.start - len(lead)
+        place = cls(tokenizer, secret, shape_of(lead + secret), lead, start, target, _beside(text, span), others)
+        if not place.in_place(target):
+            raise TagsInvalid(
+                "A secret begins or ends within a word, or runs into what stands beside it.",
+                hint="Mark whole words, without the punctuation around them.",
+            )
+        return place
+
+    def fits(self, value: tuple[int, ...], whole: bool) -> bool:
+        words = self.tokenizer.decode(value)
+        if tuple(self.tokenizer.encode(words)) != value:
+            return False
+        return not whole or (
+            words.removeprefix(self.lead).casefold() != self.secret.casefold() and self.in_place(value)
+        )
+
+    def in_place(self, value: Sequence[int]) -> bool:
+        """Whether the tokenizer cuts the text around the value as if each part stood alone."""
+        words = self.tokenizer.decode(value)
+        encode = self.tokenizer.encode
+        before, after = self.first
+        before = before[: len(before) - len(self.lead)]
+        if encode(before + words + after) != [*encode(before), *value, *encode(after)]:
+            return False
+        bare = words.removeprefix(self.lead)
+        for before, after in self.others:
+            lead = " " if before.endswith(" ") else ""
+            before = before[: len(before) - len(lead)]
+            if encode(before + lead + bare + after) != [*encode(before), *encode(lead + bare), *encode(after)]:
+                return False
+        return True
+
+
+def _beside(text: str, span: Span) -> tuple[str, str]:
+    """A few words before and after: how a word is cut does not depend on those farther away."""
+    return _tail(text[: span.start], 40), _head(text[span.end :], 40)
+
+
+def _tail(text: str, most: int = NEAR) -> str:
+    if len(text) <= most:
+        return text
+    cut = text[-most:]
+    return cut[cut.find(" ") :] if " " in cut.rstrip(" ") else cut
+
+
+def _head(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    cut = text[:most]
+    return cut[: cut.rfind(" ")] if " " in cut.lstrip(" ") else cut
+
+
+def _asked(entity: Entity) -> str:
+    return "blank" if entity.category is Category.FREE else str(entity.category)

@@ -1,0 +1,52 @@
+"""Optional: capitals and spaces of a secret as most people write them, before its substitutes are sampled (§7.1).
+
+An odd spelling is unlike everything a model would write, so it has few substitutes. This corrects what rules can:
+spaces and capitals. Misspelt words stay (the paper asks a hosted model, which a secret must not reach). The request
+itself is changed, so the answer may be another one: nobody regularises without being told to.
+"""
+
+from __future__ import annotations
+
+import re
+
+from cloister.obfuscation.tags import Category, Span, TaggedText
+
+_PROPER = frozenset((Category.NAME, Category.PLACE))
+_SMALL = frozenset(("of", "the", "and", "de", "da", "von", "van", "der", "la", "le", "del", "di", "du", "in", "upon"))
+_MONTHS = re.compile(
+    r"\b(?:january|february|march|april|may|june|july|august|september|october|november|december"
+    r"|monday|tuesday|wednesday|thursday|friday|saturday|sunday)\b",
+    re.IGNORECASE,
+)
+
+
+def regularise(tagged: TaggedText) -> TaggedText:
+    """The text with regular secrets, and where they are now."""
+    pieces: list[str] = []
+    spans: list[Span] = []
+    at = length = 0
+    for span in tagged.spans:
+        before, secret = tagged.text[at : span.start], _regular(tagged.secret(span), span.category)
+        start = length + len(before)
+        spans.append(Span(start, start + len(secret), span.category))
+        pieces += [before, secret]
+        at, length = span.end, start + len(secret)
+    return TaggedText("".join((*pieces, tagged.text[at:])), tuple(spans))
+
+
+def _regular(secret: str, category: Category) -> str:
+    words = " ".join(secret.split())
+    if category in _PROPER and (words.islower() or words.isupper()):
+        return " ".join(
+            word.lower() if place and word.lower() in _SMALL else _capital(word)
+            for place, word in enumerate(words.split(" "))
+        )
+    if category is Category.DATE:
+        return _MONTHS.sub(lambda found: found[0].capitalize(), words)
+    if category is Category.MEDICATION and words.isupper():
+        return words.lower()
+    return words
+
+
+def _capital(word: str) -> str:
+    return "-".join(part[:1].upper() + part[1:].lower() for part in word.split("-"))

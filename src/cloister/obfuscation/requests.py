@@ -1,0 +1,236 @@
+"""One request of OpenAI's API as λ+1 of them: which texts it holds, what stands in their place, and what is remembered.
+
+A secret keeps its substitutes from request to request: the one value that came again among others that did not would
+be the real one. For the same reason each variant's conversation goes on with the answer that this very variant got
+before; a conversation whose earlier answers are not known here is refused.
+
+No sockets. Memory is this object's own and gone with it; of answers the last few hundred are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cloister.errors import InvalidRequest, ObfuscationRefused
+from cloister.obfuscation.entities import Entity, entities_of, replaced, without
+from cloister.obfuscation.index import Order, Prf, new_secret
+from cloister.obfuscation.regularise import regularise
+from cloister.obfuscation.tags import Detector, TaggedText, add_mentions, auto_redact, parse_redacted
+from cloister.obfuscation.variants import Substitutes, Substituting, check_shape
+
+FIELDS = {"/chat/completions": "messages", "/completions": "prompt"}
+"""What ends the path of a request that can be obfuscated, and the field that holds its texts."""
+MAX_REMEMBERED = 256
+_ANY_TAG = re.compile(rb"<\s*/?\s*redact", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Obfuscated:
+    """λ+1 bodies in the order in which they go out. `turn` names the conversation so far; "" if it cannot go on."""
+
+    bodies: tuple[bytes, ...]
+    order: Order
+    turn: str
+    report: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+
+class Obfuscation:
+    """Obfuscates the requests of one user. `by` finds substitutes; `detector` marks secrets beside those tagged.
+
+    With `regular` secrets are spelt regularly before anything is sent (§7.1): the request is not quite what was asked.
+    """
+
+    def __init__(
+        self,
+        by: Substituting,
+        *,
+        secret: bytes | None = None,
+        detector: Detector | None = None,
+        regular: bool = False,
+    ) -> None:
+        self._by, self._detector, self._regular = by, detector, regular
+        self._prf = Prf(secret or new_secret())
+        self._count = 0
+        self._known: dict[str, tuple[str, ...]] = {}
+        self._answers: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        self._lock, self._sampling = threading.Lock(), threading.Lock()
+
+    def obfuscate(self, path: str, body: bytes) -> Obfuscated | None:
+        """The requests to send instead of this one; None if it may go as it is, having no secrets.
+
+        Takes as long as sampling takes. Raises TagsInvalid, TooFewCandidates or ObfuscationRefused; then nothing may
+        be sent.
+        """
+        field = next((name for end, name in FIELDS.items() if path.partition("?")[0].rstrip("/").endswith(end)), None)
+        if field is None:
+            if _ANY_TAG.search(body):
+                raise ObfuscationRefused(
+                    "Only chat completions and completions can be obfuscated, and this request holds a tag.",
+                    hint="Take the tags out if it may be read by the provider.",
+                )
+            return None
+        return self._obfuscate(field, _read(body))
+
+    def remember(self, sent: Obfuscated, answers: Sequence[Sequence[str]]) -> None:
+        """What was answered: for each body in its order the text of every choice. Nothing is kept that is not whole."""
+        choices = {len(each) for each in answers}
+        if not sent.turn or len(answers) != len(sent.bodies) or len(choices) != 1:
+            return
+        by_variant: list[Sequence[str]] = [()] * len(answers)
+        for place, variant in enumerate(sent.order.places):
+            by_variant[variant] = answers[place]
+        with self._lock:
+            for choice in range(choices.pop()):
+                texts = tuple(variant[choice] for variant in by_variant)
+                self._answers[_after(sent.turn, texts[0])] = texts
+            while len(self._answers) > MAX_REMEMBERED:
+                self._answers.popitem(last=False)
+
+    def _obfuscate(self, field: str, request: dict[str, Any]) -> Obfuscated | None:
+        places = list(_texts(request.get(field), (field,)))
+        marked = add_mentions([self._marked(text, place) for place, text in places])
+        entities = entities_of(marked)
+        if not entities:
+            return None
+        _refuse_elsewhere(request, {place for place, _ in places}, entities)
+        columns = self._columns(marked, entities)
+        count = min(len(column) for column in columns)
+        variants = [[text.text for text in marked]]
+        variants += [replaced(marked, entities, [column[at] for column in columns]) for at in range(count)]
+        keys = [place for place, _ in places]
+        if field == "messages":
+            self._answer_as_before(request["messages"], keys, marked, variants)
+        bodies = [json.dumps(_with(request, keys, texts), ensure_ascii=False).encode() for texts in variants]
+        with self._lock:
+            self._count += 1
+            number = self._count
+        order = self._prf.order(b"request %d" % number, len(bodies))
+        turn = _turn(request["messages"], keys, variants[0], len(request["messages"])) if field == "messages" else ""
+        report = {"lambda": count, "secrets": [str(entity.category) for entity in entities]}
+        return Obfuscated(tuple(order.shuffled(bodies)), order, turn, report)
+
+    def _marked(self, text: str, place: tuple[Any, ...]) -> TaggedText:
+        found = parse_redacted(text, param=str(place[0]))
+        if self._detector is not None:
+            found = auto_redact(found, self._detector)
+        return regularise(found) if self._regular else found
+
+    def _columns(self, marked: Sequence[TaggedText], entities: Sequence[Entity]) -> list[tuple[str, ...]]:
+        """For each entity its substitutes, variant by variant: those it had before, or new ones, sampled together."""
+        with self._sampling:  # seconds: one at a time, and no secret twice
+            known = [entity for entity in entities if entity.secret.casefold() in self._known]
+            if len(known) < len(entities):
+                texts = without(marked, known)
+                asked = entities_of(texts)
+                found: Substitutes = self._by.substitutes(texts, asked)
+                check_shape(found.values, asked)
+                for number, entity in enumerate(asked):
+                    self._known[entity.secret.casefold()] = tuple(variant[number] for variant in found.values)
+        return [self._known[entity.secret.casefold()] for entity in entities]
+
+    def _answer_as_before(
+        self,
+        messages: list[Any],
+        keys: Sequence[tuple[Any, ...]],
+        marked: Sequence[TaggedText],
+        variants: list[list[str]],
+    ) -> None:
+        """Put what each variant was answered before into its conversation."""
+        secret = [key[1] for key, text in zip(keys, marked, strict=True) if text.spans]
+        begins = min(secret)
+        for number, message in enumerate(messages):
+            if not isinstance(message, dict) or message.get("role") != "assistant" or number < begins:
+                continue
+            mine = [at for at, key in enumerate(keys) if key[1] == number]
+            content = "".join(variants[0][at] for at in mine)
+            answers = self._answers.get(_after(_turn(messages, keys, variants[0], number), content))
+            if len(mine) != 1 or answers is None or len(answers) < len(variants):
+                raise ObfuscationRefused(
+                    "The conversation holds an answer that was not given here. The provider would know to which of "
+                    "the variants it was given.",
+                    hint="Begin a new conversation with this client, or quote the answer in a message of the user's.",
+                )
+            for variant, answer in zip(variants, answers, strict=False):
+                variant[mine[0]] = answer
+
+
+def _read(body: bytes) -> dict[str, Any]:
+    try:
+        request = json.loads(body)
+    except (ValueError, RecursionError):
+        raise InvalidRequest("The body is not a JSON object.") from None
+    if not isinstance(request, dict):
+        raise InvalidRequest("The body is not a JSON object.")
+    return request
+
+
+def _texts(value: Any, place: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """Texts that a model reads, and where they are: prompts, a message's content, the parts of one."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            if isinstance(each, dict):
+                key = "content" if place == ("messages",) else "text"
+                yield from _texts(each.get(key), (*place, number, key))
+            elif not isinstance(each, int):
+                yield from _texts(each, (*place, number))
+
+
+def _strings(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], str]]:
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield (*place, name), name
+            yield from _strings(each, (*place, name))
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from _strings(each, (*place, number))
+
+
+def _refuse_elsewhere(request: dict[str, Any], places: set[tuple[Any, ...]], entities: Sequence[Entity]) -> None:
+    """A secret that is also said where nothing is replaced would be the same in all variants."""
+    words = "|".join(re.escape(entity.secret) for entity in entities)
+    pattern = re.compile(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE)
+    for place, text in _strings(request):
+        if place not in places and (pattern.search(text) or _ANY_TAG.search(text.encode("utf-8", "replace"))):
+            raise ObfuscationRefused(
+                f"The field {str(place[0])[:64]!r} says a secret where nothing can stand in its place.",
+                hint="Say secrets in the texts of messages or prompts alone.",
+            )
+
+
+def _with(request: dict[str, Any], places: Sequence[tuple[Any, ...]], texts: Sequence[str]) -> dict[str, Any]:
+    """The request with these texts at these places."""
+    changed = json.loads(json.dumps(request))
+    for place, text in zip(places, texts, strict=True):
+        holder = changed
+        for step in place[:-1]:
+            holder = holder[step]
+        holder[place[-1]] = text
+    return dict(changed)
+
+
+def _turn(messages: Sequence[Any], keys: Sequence[tuple[Any, ...]], texts: Sequence[str], before: int) -> str:
+    """A name for the conversation up to a message: roles and real texts, white space at their ends aside."""
+    said = [
+        (messages[key[1]].get("role") if isinstance(messages[key[1]], dict) else None, text.strip())
+        for key, text in zip(keys, texts, strict=True)
+        if key[1] < before
+    ]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+
+
+def _after(turn: str, answer: str) -> str:
+    return hashlib.sha256(f"{turn}\0{answer.strip()}".encode("utf-8", "replace")).hexdigest()

@@ -1,0 +1,186 @@
+"""`<redacted>…</redacted>` marks a secret within a text (§5.1); `<redacted category="name">` says what it is.
+
+Tags are exact, come in pairs and do not nest; an empty, unknown or misspelt one is refused, not guessed at. A detector
+and another text's tags can only add secrets: spans are joined where they touch, never cut or taken away. What a user
+marks is best wrapped with `redacted`, which refuses a text that brings tags of its own: a pasted `</redacted>` would
+end the mark early.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cloister.errors import TagsInvalid
+
+
+class Category(StrEnum):
+    """What a secret is. The sampling model is told."""
+
+    NAME = "name"
+    DATE = "date"
+    AGE = "age"
+    PLACE = "place"
+    ORGANISATION = "organisation"
+    MEDICATION = "medication"
+    ID = "id"
+    FREE = "free"
+
+
+OPENING, CLOSING = "<redacted>", "</redacted>"
+
+_TAG = re.compile(r'<redacted(?: category="(?P<category>[^"<>]{0,64})")?>|</redacted>')
+_LIKE_A_TAG = re.compile(r"<\s*/?\s*redact\w*", re.IGNORECASE)
+_HINT = f'Write {OPENING} before and {CLOSING} after each secret, without nesting; <redacted category="name"> helps.'
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """Characters start..end-1 of a text are a secret."""
+
+    start: int
+    end: int
+    category: Category = Category.FREE
+
+
+Detector = Callable[[str], Iterable[tuple[int, int, str]]]
+"""Finds secrets by itself: (start, end, category) in characters; a category it has no name for is `free`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedText:
+    """A text without its tags, and the secrets in it: in order, apart from each other, none of them empty."""
+
+    text: str
+    spans: tuple[Span, ...] = ()
+
+    def secret(self, span: Span) -> str:
+        return self.text[span.start : span.end]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+
+def redacted(text: str, category: Category | str = Category.FREE) -> str:
+    """The text, marked as a secret. TagsInvalid if it is empty or brings tags of its own."""
+    if not text.strip():
+        raise TagsInvalid("There is nothing to redact.", hint="Mark at least one word.")
+    if _LIKE_A_TAG.search(text):
+        raise TagsInvalid("The text to redact holds a tag itself.", hint="Take it out first.")
+    known = _category(str(category), "text")
+    opening = OPENING if known is Category.FREE else f'<redacted category="{known}">'
+    return f"{opening}{text}{CLOSING}"
+
+
+def parse_redacted(text: str, *, param: str = "prompt") -> TaggedText:
+    """Take the tags out of a text. `param` names the request's field in the errors, which say no word of the text."""
+    pieces: list[str] = []
+    spans: list[Span] = []
+    opened: tuple[int, Category] | None = None
+    length = at = 0
+    for found in _TAG.finditer(text):
+        piece = text[at : found.start()]
+        pieces.append(piece)
+        length += len(piece)
+        at = found.end()
+        if found[0] != CLOSING:
+            if opened is not None:
+                raise _refusal(param, f"{OPENING} inside another.")
+            opened = length, _category(found["category"], param)
+        elif opened is None:
+            raise _refusal(param, f"{CLOSING} without {OPENING} before it.")
+        else:
+            start, category = opened
+            if not piece.strip():
+                raise _refusal(param, f"Secret {len(spans) + 1} is empty.")
+            spans.append(Span(start, length, category))
+            opened = None
+    if opened is not None:
+        raise _refusal(param, f"{OPENING} without {CLOSING} after it.")
+    plain = "".join((*pieces, text[at:]))
+    if _LIKE_A_TAG.search(plain):
+        raise _refusal(param, "Something is spelt almost like a tag, or a tag is split by other tags.")
+    return TaggedText(plain, _trimmed(plain, spans))
+
+
+def add_spans(tagged: TaggedText, found: Iterable[Span]) -> TaggedText:
+    """The same text with more secrets. What overlaps becomes one secret of the first one's category."""
+    joined: list[Span] = []
+    for span in sorted((*tagged.spans, *_inside(tagged.text, found))):
+        if joined and span.start < joined[-1].end:
+            last = joined.pop()
+            category = last.category if last.category is not Category.FREE else span.category
+            joined.append(Span(last.start, max(last.end, span.end), category))
+        else:
+            joined.append(span)
+    return TaggedText(tagged.text, tuple(joined))
+
+
+def auto_redact(tagged: TaggedText, detector: Detector) -> TaggedText:
+    """What the detector finds is added to what is marked."""
+    names = {str(category): category for category in Category}
+    found = (Span(start, end, names.get(name, Category.FREE)) for start, end, name in detector(tagged.text))
+    return add_spans(tagged, found)
+
+
+def add_mentions(texts: Sequence[TaggedText]) -> list[TaggedText]:
+    """Every other mention of a secret, in whatever capitals and in any of the texts, is a secret too.
+
+    Whole words only: "Ann" is not mentioned by "Annual". A nickname or half of a name is not found.
+    """
+    secrets = {text.secret(span).casefold(): span.category for text in texts for span in text.spans}
+    if not secrets:
+        return list(texts)
+    words = "|".join(re.escape(secret) for secret in sorted(secrets, key=len, reverse=True))
+    pattern = re.compile(rf"(?<!\w)(?:{words})(?!\w)", re.IGNORECASE)
+
+    def more(text: str) -> Iterable[Span]:
+        for found in pattern.finditer(text):
+            yield Span(*found.span(), secrets.get(found[0].casefold(), Category.FREE))
+
+    return [_with_apart(text, more(text.text)) for text in texts]
+
+
+def _with_apart(tagged: TaggedText, found: Iterable[Span]) -> TaggedText:
+    """Add spans that lie outside those there are; a mention within a longer secret is covered by it."""
+    apart = [
+        span for span in found if all(span.end <= known.start or known.end <= span.start for known in tagged.spans)
+    ]
+    return add_spans(tagged, apart)
+
+
+def _trimmed(text: str, spans: Iterable[Span]) -> tuple[Span, ...]:
+    """White space at a secret's edges is not a secret: it would make no candidate fit."""
+    out = []
+    for span in spans:
+        words = text[span.start : span.end]
+        start = span.start + len(words) - len(words.lstrip())
+        out.append(Span(start, start + len(words.strip()), span.category))
+    return tuple(out)
+
+
+def _inside(text: str, spans: Iterable[Span]) -> Iterable[Span]:
+    for span in spans:
+        if not 0 <= span.start < span.end <= len(text):
+            raise TagsInvalid("A detector names characters that the text does not have.", hint="Mend the detector.")
+        if text[span.start : span.end].strip():
+            yield from _trimmed(text, [span])
+
+
+def _category(name: str | None, param: str) -> Category:
+    if name is None:
+        return Category.FREE
+    try:
+        return Category(name)
+    except ValueError:
+        raise TagsInvalid(
+            f"{param}: There is no such category of secrets.",
+            param=param,
+            hint=f"Categories: {', '.join(Category)}.",
+        ) from None
+
+
+def _refusal(param: str, what: str) -> TagsInvalid:
+    return TagsInvalid(f"{param}: {what}", param=param, hint=_HINT)

@@ -1,0 +1,128 @@
+"""λ+1 texts of which one is real, made with substitutes that somebody samples (`sampler`) or gives (§3.3, offloaded
+sampling). Given ones are checked for their shape; who gives them answers for how plausible they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cloister.errors import TagsInvalid
+from cloister.obfuscation.entities import Entity, entities_of, replaced
+from cloister.obfuscation.tags import TaggedText, add_mentions
+
+MAX_FAKES = 512
+MAX_WORD_CHARACTERS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Substitutes:
+    """Values for the entities of a prompt, variant by variant; none is real.
+
+    `gaps` are the differences to the real one's probability under the sampling model, one for each variant; they are
+    empty, as `epsilon` is None, where nobody knows them: substitutes given by hand.
+    """
+
+    values: tuple[tuple[str, ...], ...]
+    epsilon: float | None = None
+    distance: str = ""
+    gaps: tuple[float, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """λ."""
+        return len(self.values)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+
+class Substituting(Protocol):
+    """Finds substitutes for the entities of marked texts."""
+
+    def substitutes(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> Substitutes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Variants:
+    """λ+1 versions of some texts; the first is the real one. `entities` are the secrets they differ in."""
+
+    texts: tuple[tuple[str, ...], ...]
+    entities: tuple[Entity, ...]
+    substitutes: Substitutes
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def report(self) -> dict[str, Any]:
+        """What was reached, in numbers."""
+        found = self.substitutes
+        return {
+            "lambda": found.count,
+            "epsilon": found.epsilon,
+            "distance": found.distance or None,
+            "largest_gap": max(found.gaps, default=None),
+            "secrets": [
+                {"category": str(entity.category), "mentions": len(entity.mentions)} for entity in self.entities
+            ],
+        }
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+
+def make_variants(texts: Sequence[TaggedText], by: Substituting) -> Variants:
+    """The variants of texts that belong together; without a secret there is one, the real one."""
+    marked = add_mentions(texts)
+    entities = entities_of(marked)
+    real = tuple(text.text for text in marked)
+    if not entities:
+        return Variants((real,), (), Substitutes(()))
+    found = by.substitutes(marked, entities)
+    check_shape(found.values, entities)
+    made = tuple(tuple(replaced(marked, entities, values)) for values in found.values)
+    return Variants((real, *made), tuple(entities), found)
+
+
+class GivenSubstitutes:
+    """Substitutes that somebody else found: for each entity, in order, one value for each variant."""
+
+    def __init__(self, values: Sequence[Sequence[str]]) -> None:
+        self._values = tuple(tuple(variant) for variant in values)
+
+    def substitutes(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> Substitutes:
+        return Substitutes(self._values)
+
+
+def check_shape(values: Sequence[Sequence[str]], entities: Sequence[Entity]) -> None:
+    """A value for each secret in each variant; each a short text without tags, no value twice, none the secret."""
+    if not 1 <= len(values) <= MAX_FAKES:
+        raise TagsInvalid(f"There must be 1 to {MAX_FAKES} variants.", hint="Give fewer, or some.")
+    if any(len(variant) != len(entities) for variant in values):
+        raise TagsInvalid(
+            f"Every variant needs a substitute for each of the {len(entities)} secrets, in their order.",
+            hint="Count every spelling once: mentions of one secret share a substitute.",
+        )
+    for number, entity in enumerate(entities, 1):
+        column = [variant[number - 1] for variant in values]
+        if not all(isinstance(value, str) and _is_short_text(value) for value in column):
+            raise TagsInvalid(
+                f"A substitute for secret {number} is empty, too long or no plain text.",
+                hint=f"Give 1 to {MAX_WORD_CHARACTERS} printable characters, without tags or spaces around them.",
+            )
+        if len({value.casefold() for value in (*column, entity.secret)}) != len(column) + 1:
+            raise TagsInvalid(
+                f"A substitute for secret {number} comes twice, or is the secret itself.",
+                hint="The one value that is nowhere repeated would be the real one: give each once.",
+            )
+
+
+def _is_short_text(value: str) -> bool:
+    return (
+        0 < len(value) <= MAX_WORD_CHARACTERS
+        and value == value.strip()
+        and "<redacted" not in value
+        and "</redacted" not in value
+        and all(each.isprintable() or each in "\n\t" for each in value)
+    )

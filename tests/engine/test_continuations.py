@@ -1,0 +1,103 @@
+"""Continuations of one beginning: each has the log-probabilities it would have alone, and nothing of them is left."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from cloister.compute.host_cache import HostCache
+from cloister.compute.reference import ReferenceDevice, ReferenceKernels
+from cloister.engine import continuations
+from cloister.engine.continuations import Continuations, GrowingBranches
+from cloister.errors import PromptTooLong
+from cloister.models.decoder import Decoder, RawParts
+from cloister.models.fused import FusedDecoder
+from cloister.models.plain_config import PlainConfig
+
+BEGINNING = list(range(5, 42))
+VOCABULARY = 64
+CONFIG = PlainConfig(
+    model_type="llama",
+    hidden_act="silu",
+    hidden_size=32,
+    intermediate_size=48,
+    vocab_size=VOCABULARY,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=1,
+    head_dim=16,
+    rms_norm_eps=1e-5,
+    max_position_embeddings=256,
+    tie_word_embeddings=True,
+    rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+)
+
+
+@pytest.fixture(scope="module")
+def decoder() -> Decoder:
+    """Random weights; without transformers, whose import takes seconds."""
+    torch.manual_seed(0)
+    shapes = {"model.embed_tokens.weight": (VOCABULARY, 32), "model.norm.weight": (32,)}
+    for layer in range(2):
+        name = f"model.layers.{layer}"
+        shapes |= {f"{name}.self_attn.{part}_proj.weight": size for part, size in (("q", (32, 32)), ("o", (32, 32)))}
+        shapes |= {f"{name}.self_attn.{part}_proj.weight": (16, 32) for part in "kv"}
+        shapes |= {f"{name}.mlp.{part}_proj.weight": (48, 32) for part in ("gate", "up")}
+        shapes |= {f"{name}.mlp.down_proj.weight": (32, 48)}
+        shapes |= {f"{name}.{norm}_layernorm.weight": (32,) for norm in ("input", "post_attention")}
+    weights = {name: torch.randn(size) * 0.3 if len(size) > 1 else torch.ones(size) for name, size in shapes.items()}
+    kernels = ReferenceKernels(torch.float32)
+    return FusedDecoder(CONFIG, RawParts(weights, kernels), ReferenceDevice(kernels), 256)
+
+
+def held(decoder: Decoder, blocks: int) -> tuple[Continuations, HostCache]:
+    cache = HostCache(decoder.cache_shape, blocks, torch.float32)
+    return Continuations(decoder, cache), cache
+
+
+def rows(branches: GrowingBranches, parents: list[int], tokens: list[list[int]]) -> continuations.LogProbs:
+    return np.concatenate(list(branches.grow(parents, tokens)))
+
+
+def test_a_branch_is_computed_as_if_it_were_alone(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over several blocks, with parents that have many children or none, and tokens by ones and by threes."""
+    monkeypatch.setattr(continuations, "ROWS", 4)
+    monkeypatch.setattr(continuations, "CHUNK_TOKENS", 16)
+    draw = random.Random(1)
+    model, cache = held(decoder, 64)
+    alone, _ = held(decoder, 16)
+    with model.branches(BEGINNING, 0.7) as branches:
+        said: list[list[int]] = [[]]
+        found = branches.first()
+        for step in range(16):
+            parents = [draw.randrange(len(said)) for _ in range(6)]
+            tokens = [[draw.randrange(VOCABULARY) for _ in range(3 if step % 5 == 4 else 1)] for _ in range(6)]
+            said = [said[parent] + new for parent, new in zip(parents, tokens, strict=True)]
+            found = rows(branches, parents, tokens)
+        assert len(said[0]) > 16
+    for number in (0, 3):
+        with alone.branches(BEGINNING, 0.7) as single:
+            for token in said[number]:
+                straight = rows(single, [0], [[token]])
+        assert np.array_equal(straight[0], found[number])
+    assert np.allclose(np.exp(found).sum(axis=1), 1, atol=1e-4)
+    assert not cache._keys.any() and not cache._values.any(), "keys and values are wiped"
+    assert model._pool.free == 64
+
+
+def test_the_beginning_is_computed_as_the_engine_does(decoder: Decoder) -> None:
+    model, _ = held(decoder, 16)
+    with model.branches(BEGINNING, 1.0) as branches, torch.no_grad():
+        first = branches.first()
+        with model.branches(BEGINNING[:-1], 1.0) as shorter:
+            assert np.allclose(rows(shorter, [0], [BEGINNING[-1:]]), first, atol=1e-4)
+
+
+def test_too_many_branches_are_refused_and_leave_nothing(decoder: Decoder) -> None:
+    model, cache = held(decoder, 8)
+    with pytest.raises(PromptTooLong, match="memory"), model.branches(BEGINNING, 1.0) as branches:
+        rows(branches, [0] * 9, [[1]] * 9)
+    assert model._pool.free == 8 and not cache._keys.any()

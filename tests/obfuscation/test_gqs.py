@@ -1,0 +1,183 @@
+"""Greedy Quantized Sampling (Algorithm 1) finds exactly what stands in the bins, and nothing outside the bound."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloister.errors import PromptTooLong, SetupError
+from cloister.obfuscation.gqs import Quantization, Slot, sample
+from tests.examples import examples
+from tests.obfuscation.fake_model import RuleModel
+
+VOCABULARY = 12
+BEGINNING = (3, 1)
+
+
+class Anything:
+    """All tokens but one may stand anywhere; a whole value is not the secret."""
+
+    def __init__(self, slots: list[Slot]) -> None:
+        self._slots = slots
+
+    def allowed(self, number: int, value: tuple[int, ...], last: bool) -> npt.NDArray[np.bool_]:
+        mask = np.ones(VOCABULARY, dtype=np.bool_)
+        mask[0] = False
+        return mask
+
+    def accept(self, number: int, value: tuple[int, ...], last: bool) -> bool:
+        return not last or value != self._slots[number].target
+
+
+def by_hand(model: RuleModel, target: tuple[int, ...], by: Quantization) -> set[tuple[int, ...]]:
+    """Every sequence whose tokens are each in the reference's bin: Algorithm 1 without λ_max, line by line."""
+    width = by.epsilon / len(target)
+    p = [[math.exp(model.logprob((x,), (last,))) for x in range(VOCABULARY)] for last in range(VOCABULARY)]
+    found: set[tuple[int, ...]] = {()}
+    for place, token in enumerate(target):
+        number = math.floor(p[(*BEGINNING, *target[:place])[-1]][token] / width)
+        found = {
+            (*before, x)
+            for before in found
+            for x in range(1, VOCABULARY)
+            if number * width < p[(*BEGINNING, *before)[-1]][x] <= (number + 1) * width
+        }
+    return found - {target}
+
+
+@pytest.mark.parametrize("keep", ["likeliest", "nearest"])
+@pytest.mark.parametrize(("target", "epsilon"), [((4,), 0.1), ((4, 7), 0.1), ((2, 9, 5), 0.2)])
+def test_with_room_for_all_it_finds_what_the_algorithm_says(target: tuple[int, ...], epsilon: float, keep: str) -> None:
+    model = RuleModel(VOCABULARY, seed=len(target))
+    by = Quantization(epsilon, lambda_max=VOCABULARY**3, keep=keep)  # type: ignore[arg-type]
+    slots = [Slot(target)]
+    found = sample(model, BEGINNING, slots, by, fitting=Anything(slots))
+    assert {one.values[0] for one in found.candidates} == by_hand(model, target, by)
+    assert found.reference == pytest.approx(model.logprob(target, BEGINNING), abs=1e-4)
+    assert found.found == (len(found.candidates),)
+
+
+@given(
+    st.lists(st.lists(st.integers(1, VOCABULARY - 1), min_size=1, max_size=4), min_size=1, max_size=3),
+    st.sampled_from([0.02, 0.1, 0.5, 1.0]),
+    st.sampled_from(["absolute", "relative"]),
+    st.sampled_from(["likeliest", "nearest"]),
+    st.integers(1, 40),
+    st.sampled_from([0.5, 1.0, 2.0]),
+    st.integers(0, 5),
+)
+@examples(25)
+def test_theorem_5_1_holds_for_every_sample(
+    targets: list[list[int]], epsilon: float, distance: str, keep: str, most: int, temperature: float, seed: int
+) -> None:
+    """|P(fake) − P(real)| < ε for all secrets together, recomputed from the model; never a secret, never twice."""
+    model = RuleModel(VOCABULARY, seed)
+    by = Quantization(epsilon, most, temperature, distance, keep)  # type: ignore[arg-type]
+    slots = [Slot(tuple(target), (5, 5) if number else ()) for number, target in enumerate(targets)]
+    found = sample(model, BEGINNING, slots, by, fitting=Anything(slots), lineages=8)
+
+    def whole(values: tuple[tuple[int, ...], ...]) -> float:
+        total, before = 0.0, BEGINNING
+        for slot, value in zip(slots, values, strict=True):
+            before = (*before, *slot.bridge)
+            total += model.logprob(value, before, temperature)
+            before = (*before, *value)
+        return total
+
+    real = whole(tuple(slot.target for slot in slots))
+    assert len(found.candidates) <= most
+    assert len({one.values for one in found.candidates}) == len(found.candidates)
+    for one in found.candidates:
+        fake = whole(one.values)
+        assert one.logprob == pytest.approx(fake, abs=1e-3)
+        gap = abs(fake - real) if distance == "relative" else abs(math.exp(fake) - math.exp(real))
+        assert gap < epsilon + 1e-5
+        assert all(value != slot.target for value, slot in zip(one.values, slots, strict=True))
+        assert all(0 not in value for value in one.values)
+    if len(slots) > 1:
+        for column in zip(*(one.values for one in found.candidates), strict=True):
+            assert len(set(column)) == len(column), "a value that comes once among values that repeat is the real one"
+
+
+def test_a_sample_outside_the_bound_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should the bins ever be wrong, the check of the bound still holds."""
+    monkeypatch.setattr(Quantization, "bin", lambda self, reference, tokens: (-math.inf, 0.0))
+    model, slots = RuleModel(VOCABULARY, 2), [Slot((4,))]
+    by = Quantization(0.02, lambda_max=100)
+    found = sample(model, BEGINNING, slots, by, fitting=Anything(slots))
+    probabilities = [abs(math.exp(one.logprob) - math.exp(found.reference)) for one in found.candidates]
+    assert found.found[0] > len(found.candidates) and all(gap < 0.02 for gap in probabilities)
+
+
+def test_rows_may_come_one_by_one() -> None:
+    model, slots = RuleModel(VOCABULARY, 1), [Slot((4, 7, 2))]
+    together = sample(model, BEGINNING, slots, Quantization(0.5, 20), fitting=Anything(slots))
+    model.batch = 1
+    assert sample(model, BEGINNING, slots, Quantization(0.5, 20), fitting=Anything(slots)) == together
+
+
+def test_the_likeliest_or_the_nearest_are_kept() -> None:
+    model, slots = RuleModel(VOCABULARY, 1), [Slot((4, 7))]
+    every = sample(model, BEGINNING, slots, Quantization(1.0, 10_000), fitting=Anything(slots))
+    likeliest = sample(model, BEGINNING, slots, Quantization(1.0, 3, keep="likeliest"), fitting=Anything(slots))
+    nearest = sample(model, BEGINNING, slots, Quantization(1.0, 3, keep="nearest"), fitting=Anything(slots))
+    assert len(likeliest.candidates) == len(nearest.candidates) == 3 < len(every.candidates)
+    assert sum(one.logprob for one in likeliest.candidates) > sum(one.logprob for one in nearest.candidates)
+
+    def off(found: object) -> float:
+        return max(abs(one.logprob - every.reference) for one in found.candidates)  # type: ignore[attr-defined]
+
+    assert off(nearest) < off(likeliest)
+
+
+def test_a_higher_temperature_and_a_larger_epsilon_find_more() -> None:
+    model, slots = RuleModel(VOCABULARY, 3), [Slot((4, 7))]
+
+    def count(epsilon: float, temperature: float) -> int:
+        by = Quantization(epsilon, 1000, temperature)
+        return len(sample(model, BEGINNING, slots, by, fitting=Anything(slots)).candidates)
+
+    assert count(0.02, 1.0) <= count(0.1, 1.0) <= count(1.0, 1.0)
+    assert count(0.02, 1.0) < count(1.0, 1.0) and count(0.05, 1.0) < count(0.05, 8.0)
+
+
+def test_the_model_computes_a_row_for_each_candidate_and_one_for_the_real_text() -> None:
+    model, slots = RuleModel(VOCABULARY, 1), [Slot((4, 7, 2))]
+    sample(model, BEGINNING, slots, Quantization(1.0, 5), fitting=Anything(slots))
+    assert model.begun == 1 and model.rows <= 1 + 2 * (5 + 1)
+
+
+def test_nothing_is_sampled_beyond_the_model_s_context() -> None:
+    model, slots = RuleModel(VOCABULARY, max_context=20), [Slot((4,) * 19)]
+    with pytest.raises(PromptTooLong, match="21"):
+        sample(model, BEGINNING, slots, Quantization(), fitting=Anything(slots))
+    assert not model.begun
+
+
+@pytest.mark.parametrize("wrong", [{"epsilon": 0.0}, {"epsilon": 1.5}, {"lambda_max": 0}, {"temperature": 0.0}])
+def test_settings_that_mean_nothing_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(SetupError):
+        Quantization(**wrong)  # type: ignore[arg-type]
+
+
+@given(st.floats(-30, 0), st.integers(1, 12), st.sampled_from([0.01, 0.1, 1.0]))
+def test_a_probability_is_in_its_own_bin_which_is_no_wider_than_it_may_be(
+    reference: float, tokens: int, epsilon: float
+) -> None:
+    low, high = Quantization(epsilon).bin(reference, tokens)
+    assert low < reference <= high + 1e-9 and math.exp(high) - math.exp(low) <= epsilon / tokens * 1.0001
+    low, high = Quantization(epsilon, distance="relative").bin(reference, tokens)
+    assert low <= reference <= high + 1e-9 and high - low <= epsilon / tokens * 1.0001
+
+
+def test_lemma_9_1() -> None:
+    """The bound of the proof, on a grid: products of factors that differ by less than ε/n differ by less than ε."""
+    for a, b in itertools.product(itertools.product((0.0, 0.3, 0.95, 1.0), repeat=3), repeat=2):
+        width = max(abs(x - y) for x, y in zip(a, b, strict=True))
+        assert abs(math.prod(a) - math.prod(b)) <= 3 * width + 1e-12

@@ -1,0 +1,162 @@
+"""From a marked text to λ+1 of them: plausible by the model, alike everywhere, and an alert where there are too few."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from cloister.errors import PromptTooLong, SetupError, TagsInvalid, TooFewCandidates
+from cloister.obfuscation.gqs import Candidate, Quantization
+from cloister.obfuscation.index import Prf
+from cloister.obfuscation.sampler import Sampler, Wish, advantage_bound, choose
+from cloister.obfuscation.shape import TokenShapes, shape_of
+from cloister.obfuscation.tags import parse_redacted
+from cloister.obfuscation.variants import GivenSubstitutes, Variants, make_variants
+from tests.obfuscation.fake_model import FAMILIES, NAMES, TOWNS, RuleModel, WordTokenizer
+
+SECRET = bytes(32)
+LETTER = (
+    f'Dear <redacted category="name">{NAMES[0]} {FAMILIES[0]}</redacted>, come to '
+    f'<redacted category="place">{TOWNS[0]}</redacted>. Yours, {NAMES[0]} {FAMILIES[0]}'
+)
+
+
+def sampler(wish: Wish | None = None, *, max_context: int = 4096, seed: int = 0) -> Sampler:
+    tokenizer = WordTokenizer()
+    model = RuleModel(tokenizer.vocabulary, seed, max_context)
+    return Sampler(model, tokenizer, wish or Wish(3, quantization=Quantization(0.5, 64)), Prf(SECRET))
+
+
+def variants_of(text: str, wish: Wish | None = None) -> Variants:
+    return make_variants([parse_redacted(text)], sampler(wish))
+
+
+def test_every_variant_says_another_value_everywhere_and_leaves_the_rest() -> None:
+    made = variants_of(LETTER)
+    texts = [text for (text,) in made.texts]
+    assert texts[0] == f"Dear {NAMES[0]} {FAMILIES[0]}, come to {TOWNS[0]}. Yours, {NAMES[0]} {FAMILIES[0]}"
+    assert len(set(texts)) == len(made) == 4
+    for values, text in zip(made.substitutes.values, texts[1:], strict=True):
+        name, town = values
+        assert text == f"Dear {name}, come to {town}. Yours, {name}"
+        assert shape_of(name) == "Aa Aa" and shape_of(town) == "Aa"
+        assert NAMES[0] + " " + FAMILIES[0] not in text and TOWNS[0] not in text
+    for column in zip(*made.substitutes.values, strict=True):
+        assert len(set(column)) == 3
+    assert len(made.substitutes.gaps) == 3 and max(made.substitutes.gaps) < 0.5
+    assert made.report()["lambda"] == 3 and made.report()["secrets"][0] == {"category": "name", "mentions": 2}
+
+
+def test_without_a_secret_there_is_one_text_and_no_model_is_asked() -> None:
+    made = make_variants([parse_redacted("Nothing to hide.")], GivenSubstitutes([]))
+    assert made.texts == (("Nothing to hide.",),) and not made.entities
+
+
+def test_the_alert_names_the_secret_what_was_found_and_what_to_change() -> None:
+    # Three numbers of two digits are known to the model: two of them may stand in for the third.
+    wish = Wish(5, quantization=Quantization(1.0, 64))
+    with pytest.raises(TooFewCandidates) as alert:
+        variants_of('I am <redacted category="age">17</redacted> and live in Ghent', wish)
+    assert (alert.value.span, alert.value.found) == (1, 2) and alert.value.code == "too_few_candidates"
+    assert "Secret 1 (age) has 2" in alert.value.message and "17" not in str(alert.value)
+    assert alert.value.hint and "λ_min" in alert.value.hint and "temperature" in alert.value.hint
+    with pytest.raises(TooFewCandidates) as second:
+        variants_of(f"Dear <redacted>{NAMES[0]}</redacted>, aged <redacted>17</redacted>, hello", wish)
+    assert second.value.span == 2
+    made = variants_of("I am <redacted>17</redacted> years old", Wish(5, 2, Quantization(1.0, 64)))
+    assert sorted(text for (text,) in made.texts[1:]) == ["I am 18 years old", "I am 19 years old"]
+
+
+def test_a_secret_that_is_the_whole_prompt_is_refused() -> None:
+    with pytest.raises(TagsInvalid, match="whole prompt"):
+        variants_of(f"<redacted>{NAMES[0]} {FAMILIES[0]}</redacted>.")
+
+
+def test_a_secret_longer_than_the_context_is_refused() -> None:
+    text = f"Dear <redacted>{' '.join([NAMES[0]] * 300)}</redacted>, hello"
+    with pytest.raises(PromptTooLong, match="context"):
+        make_variants([parse_redacted(text)], sampler(max_context=200))
+
+
+def test_a_mark_within_a_word_is_refused() -> None:
+    with pytest.raises(TagsInvalid, match="within a word"):
+        variants_of(f"Dear {NAMES[0][:2]}<redacted>{NAMES[0][2:]}</redacted>, hello")
+
+
+def test_the_same_secret_draws_the_same_and_another_one_draws_others() -> None:
+    text = [parse_redacted(f"Dear <redacted>{NAMES[3]}</redacted>, hello")]
+    tokenizer = WordTokenizer()
+    model = RuleModel(tokenizer.vocabulary)
+    wish = Wish(3, quantization=Quantization(1.0, 64))
+
+    def drawn(number: int) -> object:
+        return make_variants(text, Sampler(model, tokenizer, wish, Prf(bytes([number]) * 32))).texts
+
+    assert drawn(0) == drawn(0) and len({drawn(number) for number in range(6)}) > 1
+
+
+def test_the_real_one_s_rank_says_nothing() -> None:
+    """With candidates on both sides every rank is as likely; the naive choice has the real one always last."""
+    candidates = [Candidate(((at,),), float(at)) for at in range(20) if at != 10]
+    ranks: Counter[int] = Counter()
+    for number in range(800):
+        chosen = choose(candidates, 10.0, 3, Prf(SECRET), b"%d" % number)
+        assert len({one.logprob for one in chosen}) == 3
+        ranks[sum(one.logprob > 10.0 for one in chosen)] += 1
+    assert set(ranks) == {0, 1, 2, 3} and all(150 < count < 250 for count in ranks.values())
+    assert len(choose(candidates[:2], 10.0, 3, Prf(SECRET), b"")) == 2
+    assert {one.logprob for one in choose(candidates[8:12], 10.0, 3, Prf(SECRET), b"")} <= {8.0, 9.0, 11.0, 12.0}
+
+
+def test_shapes() -> None:
+    assert shape_of("Mrs. Ann Lee") == "Aa. Aa Aa" and shape_of("3rd May 2019") == "0a Aa 0000"
+    tokenizer = WordTokenizer()
+    shapes = TokenShapes(tokenizer, tokenizer.vocabulary)
+    following = shapes.following("", " Aa Aa", False)
+    assert {tokenizer.decode([token])[0] for token in following.nonzero()[0]} == {" "}
+    assert not following[tokenizer.special[0]] and not shapes.following("", " 00", True)[tokenizer.encode(" Towna")[0]]
+    assert shapes.following("", " 00", True).sum() == 3 and not shapes.following("", " 00 Aa", True).any()
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([], "1 to 512"),
+        ([["a"]], "each of the 2"),
+        ([["A B", ""]], "secret 2 is empty"),
+        ([["A B", " C"]], "secret 2 is empty"),
+        ([["A B", "x" * 513]], "too long"),
+        ([["A <redacted>B", "C"]], "secret 1 is empty"),
+        ([["A B", "C"], ["a b", "D"]], "secret 1 comes twice"),
+        ([["A B", TOWNS[0].upper()]], "secret 2 comes twice"),
+        ([["A B", 7]], "secret 2 is empty"),
+    ],
+)
+def test_given_substitutes_are_checked_for_their_shape(values: list[list[str]], said: str) -> None:
+    with pytest.raises(TagsInvalid, match=said):
+        make_variants([parse_redacted(LETTER)], GivenSubstitutes(values))
+
+
+def test_given_substitutes_are_taken() -> None:
+    made = make_variants([parse_redacted(LETTER)], GivenSubstitutes([["Ann Lee", "Ghent"], ["Jo Fox", "Lund"]]))
+    assert made.texts[1] == ("Dear Ann Lee, come to Ghent. Yours, Ann Lee",) and len(made) == 3
+    assert made.report()["epsilon"] is None
+
+
+@pytest.mark.parametrize("wrong", [(0, None), (3, 4), (513, None), (3, 0)])
+def test_a_wish_that_cannot_be_is_refused(wrong: tuple[int, int | None]) -> None:
+    with pytest.raises(SetupError):
+        Wish(*wrong)
+
+
+def test_the_bound_on_an_adversary() -> None:
+    assert advantage_bound(Wish(7, quantization=Quantization(0.1)), 7) == 0.1
+    relative = advantage_bound(Wish(7, quantization=Quantization(0.1, distance="relative")), 7)
+    assert 0 < relative < 0.02
+
+
+def test_nothing_of_the_prompt_shows_in_what_may_be_printed() -> None:
+    made = variants_of(LETTER)
+    for shown in (repr(made), repr(made.substitutes), repr(made.entities), repr(parse_redacted(LETTER))):
+        assert NAMES[0] not in shown and TOWNS[0] not in shown
