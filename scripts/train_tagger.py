@@ -1,4 +1,4 @@
-"""Train tier 2 of detection: `python scripts/train_tagger.py --shared DIR --out src/cloister/prefix/detection/tagger.npz`.
+"""Train tier 2 of detection: `python scripts/train_tagger.py --shared DIR --out TAGGER.npz`.
 
 It trains on what it generates (scripts/tagger, seeded) and on the quarters 0 and 1 of the shared sets whose licences
 permit it: presidio (MIT), PUPA (MIT, ODC-BY), WNUT-17 (CC BY 4.0), nannigalaxy (MIT), self-instruct and Arena-Hard
@@ -11,7 +11,6 @@ Minutes on two cores. Needs torch; what it writes needs numpy alone.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import re
 import sys
@@ -23,14 +22,18 @@ import numpy as np
 import torch
 from torch import nn
 
-
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "scripts")]
 
 from tagger import corpora, names, sentences, values  # noqa: E402
 from tagger.corpora import Text  # noqa: E402
 
+from cloister.bench.detection.data import CALIBRATION, read_sets  # noqa: E402
+from cloister.bench.detection.measure import judge, over_isolated, recall, threshold_for  # noqa: E402
 from cloister.prefix.detection.folding import fold  # noqa: E402
+from cloister.prefix.detection.pipeline import Pipeline  # noqa: E402
+from cloister.prefix.detection.rules import RuleSet, shipped_rules  # noqa: E402
+from cloister.prefix.detection.tagger import Tagger  # noqa: E402
 from cloister.prefix.detection.words import BUCKETS, FEATURES, split  # noqa: E402
 
 CLASSES = 9
@@ -45,7 +48,9 @@ OF_PRESIDIO = {
     "ZIP_CODE": "zip", "DOMAIN_NAME": "url", "IBAN_CODE": "iban", "US_SSN": "id", "IP_ADDRESS": "ip",
     "US_DRIVER_LICENSE": "id",
 }  # fmt: skip
-PRONOUNS = re.compile(r"\b(he|she|him|they|someone|somebody|the user|the customer|the author|the teacher)\b", re.IGNORECASE)
+PRONOUNS = re.compile(
+    r"\b(he|she|him|they|someone|somebody|the user|the customer|the author|the teacher)\b", re.IGNORECASE
+)
 
 
 def filled(template: str, draw: random.Random, language: str | None) -> Text:
@@ -97,7 +102,7 @@ def recast(text: Text, draw: random.Random) -> Text:
 
 def peopled(text: Text, draw: random.Random) -> Text:
     """Some pronouns become names."""
-    found = [each for each in PRONOUNS.finditer(text[0])]
+    found = list(PRONOUNS.finditer(text[0]))
     if not found:
         return text
     spans = list(text[1])
@@ -125,29 +130,21 @@ class Material:
     """Everything that may be trained on."""
 
     def __init__(self, folder: Path) -> None:
-        ours = lambda number: number in (0, 1)  # noqa: E731
-        self.prompts = [
-            text
-            for name, texts in corpora.prompts(folder).items()
-            if name != "mt_bench"
-            for text in texts
-            if ours(corpora.quarter(text))
-        ]
+        sets = corpora.labelled(folder)
+        self.presidio, self.pupa, self.wnut = sets["presidio"], sets["pupa"], sets["wnut17"]
+        self.nannigalaxy = sets["nannigalaxy"]
+        self.prompts = corpora.unlabelled(folder)
         self.novel = list(corpora.novel(folder))
         counted = Counter(
-            word for text in (*self.prompts, *(one for one, _ in self.novel)) for word in re.findall(r"\b[a-z]+\b", text)
+            word
+            for text in (*self.prompts, *(one for one, _ in self.novel))
+            for word in re.findall(r"\b[a-z]+\b", text)
         )
         nobody = {word.lower() for word in sentences.CAPITALS_THAT_NAME_NOBODY}
         self.common = {word for word, count in counted.items() if count >= 2} | nobody
-        self.presidio = [text for text, number in corpora.presidio(folder) if ours(number)]
-        self.pupa = [text for text, number in corpora.pupa(folder) if ours(number)]
-        self.wnut = [text for text, number in corpora.wnut(folder) if ours(number)]
-        self.nannigalaxy = list(corpora.nannigalaxy(folder))
-        rows = json.loads((folder / "pii/presidio_synth_dataset_v2.json").read_text())
-        masked = {row["masked"] for row in rows if ours(corpora.quarter(row["template_id"]))}
         self.templates = [
             re.sub(r"\{\{(\w+)\}\}", lambda found: "{" + OF_PRESIDIO.get(found.group(1), "name") + "}", each)
-            for each in sorted(masked)
+            for each in corpora.presidio_templates(folder)
         ]
         self.english = sentences.EN.splitlines()
         self.local = [(language, line) for language, lines in sentences.LOCAL.items() for line in lines.splitlines()]
@@ -166,7 +163,12 @@ class Material:
             text = (draw.choice(self.clean), [])
         elif chance < 0.60:
             text = (
-                re.sub(r"\b(the|a)\b", lambda _: draw.choice(sentences.CAPITALS_THAT_NAME_NOBODY), draw.choice(self.clean), count=1),
+                re.sub(
+                    r"\b(the|a)\b",
+                    lambda _: draw.choice(sentences.CAPITALS_THAT_NAME_NOBODY),
+                    draw.choice(self.clean),
+                    count=1,
+                ),
                 [],
             )
         elif chance < 0.66:
@@ -178,7 +180,10 @@ class Material:
                 text = peopled(text, draw)
         elif chance < 0.91:
             text = recast(draw.choice(self.novel), draw)
-            text = (text[0], text[1] + [each for each in corpora.doubtful(text[0], self.common) if not _covered(each, text[1])])
+            text = (
+                text[0],
+                text[1] + [each for each in corpora.doubtful(text[0], self.common) if not _covered(each, text[1])],
+            )
         elif chance < 0.94:
             text = draw.choice(self.presidio)
         elif chance < 0.96:
@@ -250,11 +255,14 @@ class Net(nn.Module):
         nn.init.normal_(self.table.weight, std=0.1)
         sizes = (DIMENSION, *[HIDDEN] * len(DILATIONS))
         self.layers = nn.ModuleList(
-            nn.Conv1d(sizes[i], sizes[i + 1], WIDTH, dilation=d, padding=d * (WIDTH // 2)) for i, d in enumerate(DILATIONS)
+            nn.Conv1d(sizes[i], sizes[i + 1], WIDTH, dilation=d, padding=d * (WIDTH // 2))
+            for i, d in enumerate(DILATIONS)
         )
         self.out = nn.Linear(HIDDEN, CLASSES)
 
-    def forward(self, features: torch.Tensor, trigrams: torch.Tensor, offsets: torch.Tensor, train: bool) -> torch.Tensor:
+    def forward(
+        self, features: torch.Tensor, trigrams: torch.Tensor, offsets: torch.Tensor, train: bool
+    ) -> torch.Tensor:
         """Of one long row of words: (n, CLASSES). Pads are zeros in every layer, as what lies beyond a text is."""
         beyond = (features[:, 0] == BUCKETS).float().unsqueeze(0)
         inside = 1 - beyond
@@ -327,6 +335,32 @@ def packed(net: Net) -> dict[str, np.ndarray]:
     return arrays
 
 
+WANTED, SURE = 0.985, 0.02
+"""Of the private blocks, the share to hold back; of the clean ones, the share that may be called private outright."""
+
+
+def calibrate(weights: Path, shared: Path) -> None:
+    """Choose the thresholds on quarter 2 and write them beside the weights."""
+    with np.load(weights) as loaded:
+        arrays = dict(loaded)
+    tagger = Tagger(arrays)
+    pipeline = Pipeline(RuleSet(shipped_rules()), tagger)
+    blocks = [
+        block for sample in read_sets(shared) if sample.quarter == CALIBRATION for block in judge(pipeline, sample)
+    ]
+    public = threshold_for(blocks, WANTED)
+    clean = sorted(block.score for block in blocks if not block.private)
+    private = max(public, clean[int((1 - SURE) * len(clean))])
+    arrays["thresholds"] = np.array([public, private])
+    np.savez_compressed(weights, **arrays)
+    for wanted in (0.95, 0.97, 0.98, WANTED, 0.99):
+        at = threshold_for(blocks, wanted)
+        held = lambda block, at=at: block.tier1 or block.score >= at  # noqa: E731
+        found, cost = recall(blocks, held).as_json(), over_isolated(blocks, held).as_json()
+        print(f"threshold {at:.4f}: recall {found}, clean held {cost}", flush=True)
+    print(f"public below {public:.4f}, private from {private:.4f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shared", type=Path, required=True, help="the folder that has data/")
@@ -335,10 +369,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--words", type=int, default=500_000, help="words generated, pads included")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--calibrate-only", action="store_true", help="choose thresholds for the weights in --out")
     arguments = parser.parse_args()
-    material = Material(arguments.shared / "data")
-    net = train(material, arguments)
-    np.savez_compressed(arguments.out, **packed(net))
+    if not arguments.calibrate_only:
+        net = train(Material(arguments.shared), arguments)
+        np.savez_compressed(arguments.out, **packed(net))
+    calibrate(arguments.out, arguments.shared)
     print(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.1f} MB")
 
 

@@ -1,3 +1,5 @@
+# ruff: noqa: E501, SIM905 (lists of words)
+# fmt: off
 """Common given names, family names and places of many languages, and more made from their letters.
 
 Nobody in particular is meant: any pairing with a real person is chance.

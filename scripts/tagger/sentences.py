@@ -1,3 +1,5 @@
+# ruff: noqa: E501, SIM905 (lists of words)
+# fmt: off
 """Sentences with slots, {name} and the like, and [[…]] around words that give somebody away without naming anyone.
 
 Prompts as people write them, forms, logs, code and letters; in several languages. Clean ones beside them.

@@ -1,3 +1,5 @@
+# ruff: noqa: E501, SIM905 (lists of words)
+# fmt: off
 """What fills a template's slots: numbers with valid check digits, addresses, dates, secrets, all drawn at random.
 
 `fill(slot, draw, language)` gives a text; `CLASS_OF[slot]` says what the tagger should call it.

@@ -168,4 +168,6 @@ def _show(text: str, told: dict[str, Any]) -> None:
             table.add_row(str(each["tier"]), each["category"], why, Text(each["text"]))
         console.print(table)
     whole = len(text)
-    typer.echo(f"Verdict: {told['verdict']}. Of {whole} characters the first {told['shared_characters']} may be shared.")
+    typer.echo(
+        f"Verdict: {told['verdict']}. Of {whole} characters the first {told['shared_characters']} may be shared."
+    )

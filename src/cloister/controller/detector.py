@@ -3,8 +3,8 @@ cache hits, never privacy.
 
     keeper.classify(request_id, text, ends)  …  on_labels(request_id, labels)
 
-Every text handed in is answered once: by the detector, or with PRIVATE for all its blocks if there is none, if it is too
-busy, or if it does not answer in time. One that hangs is killed; one that ended is started again.
+Every text handed in is answered once: by the detector, or with PRIVATE for all its blocks if there is none, if it is
+too busy, or if it does not answer in time. One that hangs is killed; one that ended is started again.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from time import monotonic
 
 import msgspec
@@ -62,7 +63,7 @@ OnLabels = Callable[[int, tuple[BlockLabel, ...]], None]
 
 
 class DetectorKeeper:
-    """`on_labels` is called once for each text, from the event loop. `rules`: an operator's own, watched for changes."""
+    """`on_labels` is called once for each text, from the event loop. `rules`: an operator's own, watched."""
 
     def __init__(
         self,
@@ -206,6 +207,6 @@ def read_labels(message: Labels, blocks: int) -> tuple[BlockLabel, ...]:
         )
     except ValueError:
         raise ProtocolError("The detector used a label that there is not.") from None
-    if any(other.label > one.label for one, other in zip(labels, labels[1:], strict=False)):
+    if any(other.label > one.label for one, other in pairwise(labels)):
         raise ProtocolError("The detector called a block public behind one that is not.")
     return labels

@@ -62,7 +62,7 @@ class Category(IntEnum):
 
 
 class StartDetector(Struct, frozen=True, tag="start_detector", forbid_unknown_fields=True):
-    """Controller → detector, first of all; `rules`: an operator's own, their signature verified, beside those shipped."""
+    """Controller → detector, first of all; `rules`: an operator's own, verified, beside those shipped."""
 
     version: int
     rules: RulesText = ""
@@ -93,7 +93,7 @@ class RulesLoaded(Struct, frozen=True, tag="rules_loaded", forbid_unknown_fields
 
 
 class Classify(Struct, frozen=True, tag="classify", forbid_unknown_fields=True):
-    """Controller → detector: a prompt's text and where each block ends in it, in characters; the last end is its length.
+    """Controller → detector: a prompt's text and where each block ends in it, in characters.
 
     `load` and `suspicion` move the thresholds (SafeKV §V-D).
     """

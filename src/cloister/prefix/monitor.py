@@ -7,9 +7,9 @@ A shared block that one user made and used, and that others suddenly try, looks 
 once; a business's own (a system prompt, say) is slowed down and its owner told. A block that was widely used before may
 go on so. Knows numbers: blocks, tenants and a clock; neither text nor tokens nor the tree.
 
-The exposure of a block is bounded. In its first window at most `repeats` hits by each stranger are served, of whom there
-are fewer than `broad`: that many users at once cannot be told from popularity, and are taken for it. If it was not
-popular by then, no more than `probes` hits by strangers are ever served, whoever they pretend to be.
+The exposure of a block is bounded. In its first window at most `repeats` hits by each stranger are served, of whom
+there are fewer than `broad`: that many users at once cannot be told from popularity, and are taken for it. If it was
+not popular by then, no more than `probes` hits by strangers are ever served, whoever they pretend to be.
 """
 
 from __future__ import annotations

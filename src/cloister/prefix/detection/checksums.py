@@ -4,6 +4,8 @@ Each function takes the bare characters (no separators) and says whether they ma
 7812-1 (Luhn), ISO 13616 (IBAN), ISO 7064, ITU-T E.164, and each country's published rule.
 """
 
+# ruff: noqa: E501 (tables)
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -141,14 +143,20 @@ def pt_nif(number: str) -> bool:
     return (0 if rest >= 10 else rest) == int(number[8])
 
 
-_VERHOEFF_D = tuple(
-    tuple((b if a < 5 else b) for b in row)
-    for a, row in enumerate(
-        ("0123456789", "1234067895", "2340178956", "3401289567", "4012395678", "5987604321", "6598710432", "7659821043",
-         "8765932104", "9876543210")
-    )
+_VERHOEFF_D = (
+    "0123456789", "1234067895", "2340178956", "3401289567", "4012395678", "5987604321", "6598710432", "7659821043",
+    "8765932104", "9876543210",
 )  # fmt: skip
-_VERHOEFF_P = ("0123456789", "1576283094", "5803796142", "8916043527", "9453126870", "4286573901", "2793806415", "7046913258")
+_VERHOEFF_P = (
+    "0123456789",
+    "1576283094",
+    "5803796142",
+    "8916043527",
+    "9453126870",
+    "4286573901",
+    "2793806415",
+    "7046913258",
+)
 
 
 def in_aadhaar(number: str) -> bool:
@@ -224,7 +232,9 @@ def gb_nino(number: str) -> bool:
     if len(number) != 9 or not number[2:8].isdigit() or number[8] not in "ABCD":
         return False
     banned = ("BG", "GB", "NK", "KN", "TN", "NT", "ZZ")
-    return number[0] not in "DFIQUV" and number[1] not in "DFIOQUV" and number[:2].isalpha() and number[:2] not in banned
+    return (
+        number[0] not in "DFIQUV" and number[1] not in "DFIOQUV" and number[:2].isalpha() and number[:2] not in banned
+    )
 
 
 def gb_nhs(number: str) -> bool:
@@ -242,9 +252,17 @@ def vin(number: str) -> bool:
     number = number.upper()
     if len(number) != 17 or not (number.isascii() and number.isalnum()) or any(each in "IOQ" for each in number):
         return False
-    values = dict(zip("ABCDEFGHJKLMNPRSTUVWXYZ", (1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 7, 9, 2, 3, 4, 5, 6, 7, 8, 9), strict=True))
+    values = dict(
+        zip(
+            "ABCDEFGHJKLMNPRSTUVWXYZ",
+            (1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 7, 9, 2, 3, 4, 5, 6, 7, 8, 9),
+            strict=True,
+        )
+    )
     weights = (8, 7, 6, 5, 4, 3, 2, 10, 0, 9, 8, 7, 6, 5, 4, 3, 2)
-    total = sum((int(each) if each.isdigit() else values[each]) * weight for each, weight in zip(number, weights, strict=True))
+    total = sum(
+        (int(each) if each.isdigit() else values[each]) * weight for each, weight in zip(number, weights, strict=True)
+    )
     return "0123456789X"[total % 11] == number[8]
 
 

@@ -28,7 +28,7 @@ LOOKALIKES = dict(
         strict=True,
     )
 )
-"""Letters of other scripts that pass for Latin ones; only in a word that has Latin letters too (UTS #39, mixed script)."""
+"""Letters of other scripts that pass for Latin ones, undone in words that have Latin letters too (UTS #39)."""
 
 _DROPPED_CATEGORIES = {"Mn", "Me", "Cf"}
 _KEPT_CONTROLS = "\t\n\r"
@@ -43,7 +43,7 @@ class _Tables(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Folded:
-    """The folded text and, for each of its characters, the place of the original it came from (`origin`, one longer)."""
+    """The folded text and, for each of its characters, its place in the original (`origin`, one longer)."""
 
     text: str
     origin: Positions | None

@@ -17,9 +17,9 @@ MAX_CONTEXT_CHARACTERS, MAX_PASSAGE_CHARACTERS = 2000, 600
 _BIAS = 100.0
 _ANSWERS = ((" Yes", " No"), ("Yes", "No"), (" yes", " no"))
 
-PROMPT = """You protect privacy. A passage is private if it names or identifies a person, or tells something personal, medical,
-financial or secret about somebody, alone or together with the conversation before it. Instructions, general questions,
-facts and code are not private.
+PROMPT = """You protect privacy. A passage is private if it names or identifies a person, or tells something personal,
+medical, financial or secret about somebody, alone or together with the conversation before it. Instructions, general
+questions, facts and code are not private.
 
 Conversation: How do I sort a list?
 Passage: Use the built-in function and pass a key.

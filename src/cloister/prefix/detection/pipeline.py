@@ -98,10 +98,9 @@ class Pipeline:
             else:
                 verdicts[block] = Verdict(Label.PUBLIC, 0, Category.NONE, score)
         named = np.flatnonzero(tags.scores >= calibration.public)
-        return [
-            Finding(int(starts[word]), int(until[word]), 2, CATEGORIES[tags.classes[word]], "", float(tags.scores[word]))
-            for word in named.tolist()
-        ]
+        kinds = [CATEGORIES[kind] for kind in tags.classes[named]]
+        places = zip(starts[named].tolist(), until[named].tolist(), kinds, tags.scores[named].tolist(), strict=True)
+        return [Finding(start, end, 2, kind, "", score) for start, end, kind, score in places]
 
 
 def blocks_of(start: int, end: int, ends: Sequence[int]) -> range:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from functools import cache
+from itertools import pairwise
 
 from cloister.errors import ProtocolError
 from cloister.messages.detector import (
@@ -95,7 +96,7 @@ class Labeller:
     def classify(self, message: Classify) -> Labels:
         """A label for each block; what follows a private block is private."""
         ends = message.ends
-        if any(one > other for one, other in zip(ends, ends[1:], strict=False)):
+        if any(one > other for one, other in pairwise(ends)):
             raise ProtocolError("Blocks do not follow one another.")
         if ends and ends[-1] != len(message.text):
             raise ProtocolError("Blocks do not cover their text.")

@@ -1,5 +1,5 @@
-"""Tier 2: a small learned tagger of words, trained by scripts/train_tagger.py (SafeKV §V-B.2, where a model of a billion
-parameters stands in its place).
+"""Tier 2: a small learned tagger of words, trained by scripts/train_tagger.py (SafeKV §V-B.2, where a model of a
+billion parameters stands in its place).
 
     words → sums of hashed features → two dilated convolutions → for each word: nobody's, or whose kind of thing
 

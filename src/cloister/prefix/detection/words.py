@@ -117,9 +117,7 @@ def _shape(codes: Codes, kinds: Kinds, scripts: Kinds, lower: Codes, starts: Pla
     lengths = ends - starts
     capital = (codes != lower) & (kinds == LETTER)
     capitals = np.add.reduceat(capital.astype(np.int64), starts)
-    cased = np.select(
-        [capitals == 0, capitals == lengths, (capitals == 1) & capital[starts]], [0, 1, 2], default=3
-    )
+    cased = np.select([capitals == 0, capitals == lengths, (capitals == 1) & capital[starts]], [0, 1, 2], default=3)
     year = (lengths == 4) & (codes[starts] - np.uint32(ord("1")) <= 1)
     kind = kinds[starts].astype(np.int64)
     long = np.where(kind == DIGIT, np.minimum(lengths, 20) + 32 * year, np.minimum(lengths, 4))
