@@ -3,7 +3,8 @@
 It trains on what it generates (scripts/tagger, seeded) and on the quarters 0 and 1 of the shared sets whose licences
 permit it: presidio (MIT), PUPA (MIT, ODC-BY), WNUT-17 (CC BY 4.0), nannigalaxy (MIT), self-instruct and Arena-Hard
 (Apache-2.0), awesome-chatgpt-prompts (CC0), prompt-extraction and InjecGuard (MIT), and a novel in the public domain.
-Quarter 2 calibrates thresholds, quarter 3 is for tests. Never seen: all of pii_anon, all of MT-Bench.
+Quarter 2 is for `calibrate_tagger.py`, which comes next, quarter 3 for tests. Never seen: all of pii_anon, all of
+MT-Bench.
 
 Minutes on two cores. Needs torch; what it writes needs numpy alone.
 """
@@ -28,12 +29,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "scripts")]
 from tagger import corpora, names, sentences, values  # noqa: E402
 from tagger.corpora import Text  # noqa: E402
 
-from cloister.bench.detection.data import CALIBRATION, read_sets  # noqa: E402
-from cloister.bench.detection.measure import judge, over_isolated, recall, threshold_for  # noqa: E402
 from cloister.prefix.detection.folding import fold  # noqa: E402
-from cloister.prefix.detection.pipeline import Pipeline  # noqa: E402
-from cloister.prefix.detection.rules import RuleSet, shipped_rules  # noqa: E402
-from cloister.prefix.detection.tagger import Tagger  # noqa: E402
 from cloister.prefix.detection.words import BUCKETS, FEATURES, split  # noqa: E402
 
 CLASSES = 9
@@ -335,32 +331,6 @@ def packed(net: Net) -> dict[str, np.ndarray]:
     return arrays
 
 
-WANTED, SURE = 0.985, 0.02
-"""Of the private blocks, the share to hold back; of the clean ones, the share that may be called private outright."""
-
-
-def calibrate(weights: Path, shared: Path) -> None:
-    """Choose the thresholds on quarter 2 and write them beside the weights."""
-    with np.load(weights) as loaded:
-        arrays = dict(loaded)
-    tagger = Tagger(arrays)
-    pipeline = Pipeline(RuleSet(shipped_rules()), tagger)
-    blocks = [
-        block for sample in read_sets(shared) if sample.quarter == CALIBRATION for block in judge(pipeline, sample)
-    ]
-    public = threshold_for(blocks, WANTED)
-    clean = sorted(block.score for block in blocks if not block.private)
-    private = max(public, clean[int((1 - SURE) * len(clean))])
-    arrays["thresholds"] = np.array([public, private])
-    np.savez_compressed(weights, **arrays)
-    for wanted in (0.95, 0.97, 0.98, WANTED, 0.99):
-        at = threshold_for(blocks, wanted)
-        held = lambda block, at=at: block.tier1 or block.score >= at  # noqa: E731
-        found, cost = recall(blocks, held).as_json(), over_isolated(blocks, held).as_json()
-        print(f"threshold {at:.4f}: recall {found}, clean held {cost}", flush=True)
-    print(f"public below {public:.4f}, private from {private:.4f}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shared", type=Path, required=True, help="the folder that has data/")
@@ -369,12 +339,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--words", type=int, default=500_000, help="words generated, pads included")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--calibrate-only", action="store_true", help="choose thresholds for the weights in --out")
     arguments = parser.parse_args()
-    if not arguments.calibrate_only:
-        net = train(Material(arguments.shared), arguments)
-        np.savez_compressed(arguments.out, **packed(net))
-    calibrate(arguments.out, arguments.shared)
+    net = train(Material(arguments.shared), arguments)
+    np.savez_compressed(arguments.out, **packed(net))
     print(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.1f} MB")
 
 
