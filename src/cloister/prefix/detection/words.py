@@ -121,7 +121,8 @@ def _shape(codes: Codes, kinds: Kinds, scripts: Kinds, lower: Codes, starts: Pla
     year = (lengths == 4) & (codes[starts] - np.uint32(ord("1")) <= 1)
     kind = kinds[starts].astype(np.int64)
     long = np.where(kind == DIGIT, np.minimum(lengths, 20) + 32 * year, np.minimum(lengths, 4))
-    return (((kind * 16 + scripts[starts]) * 4 + cased) * 64 + long).astype(np.uint64)
+    shape: Hashes = (((kind * 16 + scripts[starts]) * 4 + cased) * 64 + long).astype(np.uint64)
+    return shape
 
 
 def _before(codes: Codes, kinds: Kinds, starts: Places) -> Hashes:
@@ -130,12 +131,14 @@ def _before(codes: Codes, kinds: Kinds, starts: Places) -> Hashes:
     gap = np.where(kinds[starts - 1] == SPACE, np.where(previous == ord("\n"), 1, 2), 3)
     gap[0] = 1 if starts[0] == 0 else gap[0]
     last = np.concatenate(([np.uint32(0)], codes[starts[1:] - 1 - (kinds[starts[1:] - 1] == SPACE)]))
-    return (gap.astype(np.uint64) << np.uint64(32)) | last.astype(np.uint64) * (kinds_are_signs(last))
+    before: Hashes = (gap.astype(np.uint64) << np.uint64(32)) | last.astype(np.uint64) * _signs(last)
+    return before
 
 
-def kinds_are_signs(codes: Codes) -> Hashes:
+def _signs(codes: Codes) -> Hashes:
     """1 for signs, 0 for all else: letters before a word are told by that word's own features."""
-    return (_tables().kinds[np.minimum(codes, _PLANE - 1)] == SIGN).astype(np.uint64)
+    signs: Hashes = (_tables().kinds[np.minimum(codes, _PLANE - 1)] == SIGN).astype(np.uint64)
+    return signs
 
 
 def _trigrams(padded: Hashes, starts: Places, lengths: Places) -> tuple[Places, Places]:
@@ -143,7 +146,7 @@ def _trigrams(padded: Hashes, starts: Places, lengths: Places) -> tuple[Places, 
     counts = np.maximum(lengths - 2, 1)
     first = np.concatenate(([0], np.cumsum(counts)))
     place = np.repeat(starts - first[:-1], counts) + np.arange(first[-1])
-    room = np.repeat(starts + lengths, counts) - place
+    room: Places = np.repeat(starts + lengths, counts) - place
     joined = _joined([np.where(room > more, padded[place + more], 0) for more in range(3)])
     return _hash(_TRIGRAM, joined), first
 
