@@ -36,8 +36,8 @@ def test_a_clean_text_is_public(run: Run) -> None:
 
 
 def test_no_text_and_two_texts_are_refused(run: Run, tmp_path: Path) -> None:
-    assert run("cache", "explain").exit_code == 1
-    assert run("cache", "explain", "a", "--file", str(tmp_path)).exit_code == 1
+    assert run("cache", "explain").exit_code != 0
+    assert run("cache", "explain", "a", "--file", str(tmp_path)).exit_code != 0
 
 
 def test_rules_of_ones_own_are_signed_and_used(run: Run, tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_rules_of_ones_own_are_signed_and_used(run: Run, tmp_path: Path) -> None
     verifier = signed.stdout.strip().splitlines()[-1]
     arguments = ("cache", "explain", "a grey heron", "--json", "--rules", f"{rules}.signed", "--rules-key")
     told = json.loads(run(*arguments, verifier).stdout)
-    assert told["findings"][0]["rule"] == "own"
+    assert "own" in {each.get("rule") for each in told["findings"]}
     assert run(*arguments[:-1]).exit_code != 0, "a key is needed"
     Path(f"{rules}.signed").write_text(OWN)
     refused = run(*arguments, verifier)
