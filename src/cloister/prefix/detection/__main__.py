@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 
 from cloister.process.hardening import begin_child
+from cloister.process.template import ONE_THREAD
 
 ROLE = "detector"
 CODE = ("cloister.prefix.detection.process",)
@@ -18,6 +20,7 @@ def load() -> None:
 
 
 def main(control: socket.socket) -> None:
+    os.environ.update(ONE_THREAD)  # numpy must not start threads: it leaves the host as a lone one
     from cloister.prefix.detection.process import serve
 
     serve(control)
