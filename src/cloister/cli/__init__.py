@@ -11,6 +11,7 @@ import typer
 
 from cloister.cli.attest import attest
 from cloister.cli.bench import bench
+from cloister.cli.cache import cache
 from cloister.cli.chat import chat
 from cloister.cli.image import image, measure
 from cloister.cli.log import log, release
@@ -59,6 +60,7 @@ for command in (serve, chat, verify, proxy, obfuscate, models, version):
     app.command()(command)
 app.add_typer(attest, name="attest")
 app.add_typer(bench, name="bench")
+app.add_typer(cache, name="cache")
 app.add_typer(key, name="key")
 app.add_typer(log, name="log")
 app.add_typer(mpc, name="mpc")

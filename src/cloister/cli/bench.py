@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloister.bench.messages import Endpoint, Workload
+from cloister.cli.bench_detection import bench_detection
 from cloister.cli.bench_obfuscation import bench_obfuscation
 from cloister.cli.bench_suite import bench_mpc, bench_spd, progress_bars, save_document, show_document
 from cloister.cli.options import DEFAULT_KEY, DEFAULT_URL, ApiKey, Url, numbers
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 bench = typer.Typer(no_args_is_help=True, help="Measure servers: ours, or any that speaks OpenAI's API.")
 bench.command("spd")(bench_spd)
 bench.command("mpc")(bench_mpc)
+bench.command("detection")(bench_detection)
 bench.command("obfuscation")(bench_obfuscation)
 
 

@@ -69,7 +69,7 @@ class Profile:
     """`futexes` says where the process shares futexes with others (seccomp.filter_program). `without` leaves layers out
     on purpose: it exists so that a test can watch a check go red."""
 
-    name: Literal["vault", "service", "sealed_api"]
+    name: Literal["vault", "service", "sealed_api", "detector"]
     keep_descriptors: Collection[int]
     data_bytes: int
     futexes: int | None = None

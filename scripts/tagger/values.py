@@ -1,0 +1,261 @@
+# ruff: noqa: E501, SIM905 (lists of words)
+# fmt: off
+"""What fills a template's slots: numbers with valid check digits, addresses, dates, secrets, all drawn at random.
+
+`fill(slot, draw, language)` gives a text; `CLASS_OF[slot]` says what the tagger should call it.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Callable
+
+from tagger import names
+
+OTHER, NAME, PLACE, ORG, TIME, TRAIT, NUMBER, ONLINE, SECRET = range(9)
+
+JOBS = [
+    "nurse", "teacher", "accountant", "software engineer", "plumber", "electrician", "lawyer", "dentist", "surgeon",
+    "bus driver", "pharmacist", "architect", "journalist", "waiter", "chef", "paralegal", "data analyst", "librarian",
+    "project manager", "sales manager", "civil engineer", "social worker", "receptionist", "mechanic", "pilot",
+    "firefighter", "police officer", "professor", "Staff Accountant", "Risk Analyst", "HR Manager", "Head of Finance",
+    "Senior Consultant", "Vice President of Sales", "Chief Technology Officer", "Marketing Director", "DevOps Engineer",
+    "Sales Representative", "Registered Nurse", "Operations Manager", "Teaching Assistant", "Customer Service Agent",
+]  # fmt: skip
+ILLS = [
+    "diabetes", "asthma", "depression", "breast cancer", "HIV", "epilepsy", "hypertension", "Type 2 Diabetes Mellitus",
+    "Crohn's disease", "migraine", "bipolar disorder", "Acute Bronchitis", "Chronic Kidney Disease", "hepatitis C",
+    "Rheumatoid Arthritis", "anxiety disorder", "Congestive Heart Failure", "multiple sclerosis", "leukemia", "lupus",
+    "Parkinson's disease", "endometriosis", "schizophrenia", "Gastroesophageal Reflux Disease", "PTSD", "pneumonia",
+]  # fmt: skip
+DRUGS = "Metoprolol Lisinopril Gabapentin Metformin Sertraline Atorvastatin Omeprazole Prednisone Warfarin Insulin".split()
+NATIONS = """American British French German Spanish Italian Polish Turkish Indian Pakistani Chinese Japanese Korean Mexican
+Brazilian Nigerian Kenyan Egyptian Iranian Syrian Russian Ukrainian Dutch Swedish Norwegian Irish Scottish Canadian
+Australian Catholic Muslim Jewish Hindu Buddhist Protestant Sikh Republican Democrat Kurdish Basque Hispanic""".split()
+ORG_TAILS = "Inc. Ltd LLC GmbH AG S.A. Corp Group Holdings & Sons Industries Solutions Technologies Bank Consulting".split()
+ORG_TAILS += ["Systems", "Partners", "Insurance", "Airlines", "Hospital", "University", "Foundation", "Clinic", "Pharma"]
+ORGS = """Acme Initech Globex Hooli Umbrella Stark Wayne Vandelay Wonka Cyberdyne Tyrell Soylent Massive Aperture Sterling
+Contoso Fabrikam Northwind Litware Proseware Siemens Bosch Nestle Unilever Danone Renault Fiat Barclays Santander Wipro
+Infosys Tata Samsung Toyota Nokia Ericsson Volvo Philips Shell Airbus Lufthansa Ryanair Deloitte Accenture KPMG""".split()
+STREETS = "St Street Ave Avenue Rd Road Dr Drive Ln Lane Blvd Boulevard Way Court Ct Place Terrace Close Crescent Square".split()
+MAIL = """gmail.com yahoo.com outlook.com hotmail.com icloud.com protonmail.com aol.com zoho.com fastmail.com gmx.de web.de
+orange.fr free.fr libero.it mail.ru qq.com 163.com yandex.ru example.com example.org company.co.uk uni-bonn.de""".split()
+MONTHS = "January February March April May June July August September October November December".split()
+MONTHS_IN = {
+    "de": "Januar Februar März April Mai Juni Juli August September Oktober November Dezember".split(),
+    "fr": "janvier février mars avril mai juin juillet août septembre octobre novembre décembre".split(),
+    "es": "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre".split(),
+    "it": "gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre".split(),
+    "pt": "janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro".split(),
+    "nl": "januari februari maart april mei juni juli augustus september oktober november december".split(),
+}
+STATES = "AL AK AZ AR CA CO CT FL GA IL IN IA KS KY LA ME MD MA MI MN MO MT NE NV NH NJ NM NY NC ND OH OK OR PA TX WA".split()
+TITLES = {
+    "en": ["Mr.", "Mrs.", "Ms.", "Dr.", "Miss", "Prof.", "Mr", "Dr", "Sir", "Judge", "Captain"],
+    "de": ["Herr", "Frau", "Dr.", "Prof. Dr."],
+    "fr": ["M.", "Mme", "Monsieur", "Madame", "Dr", "Maître"],
+    "es": ["Sr.", "Sra.", "Don", "Doña", "Dr.", "Dra."],
+    "it": ["Sig.", "Sig.ra", "Dott.", "Signor", "Signora"],
+    "pt": ["Sr.", "Sra.", "Dr.", "Dona"],
+    "nl": ["meneer", "mevrouw", "dhr.", "mevr."],
+}
+
+
+def digits(draw: random.Random, count: int) -> str:
+    return "".join(draw.choice(string.digits) for _ in range(count))
+
+
+def like(draw: random.Random, pattern: str) -> str:
+    """# a digit, @ a capital, ? a small letter, * a digit or capital."""
+    drawn = {"#": string.digits, "@": string.ascii_uppercase, "?": string.ascii_lowercase}
+    drawn["*"] = drawn["#"] + drawn["@"]
+    return "".join(draw.choice(drawn[each]) if each in drawn else each for each in pattern)
+
+
+def full(draw: random.Random, language: str | None) -> str:
+    if language in names.NATIVE_GIVEN and draw.random() < 0.8:
+        one, other = names.NATIVE_GIVEN[language].split(), names.NATIVE_FAMILY[language].split()
+        if language in ("zh", "ja", "ko"):
+            return draw.choice(other) + draw.choice(("", "", " ")) + draw.choice(one)
+        return f"{draw.choice(one)} {draw.choice(other)}"
+    if language not in names.GIVEN:
+        language = draw.choice(names.LANGUAGES) if draw.random() < 0.6 else "en"
+    first, last = names.given(draw, language), names.family(draw, language)
+    chance = draw.random()
+    title = draw.choice(TITLES.get(language or "en", TITLES["en"]))
+    if chance < 0.5:
+        return f"{first} {last}"
+    if chance < 0.58:
+        return f"{first} {draw.choice(string.ascii_uppercase)}. {last}"
+    if chance < 0.63:
+        return f"{first} {names.given(draw, language)} {last}"
+    if chance < 0.68:
+        return f"{last}, {first}"
+    if chance < 0.72:
+        return f"{title} {first} {last}"
+    if chance < 0.78:
+        return f"{title} {last}"
+    if chance < 0.80:
+        return f"{first[0]}. {last}"
+    return first if chance < 0.92 else last
+
+
+def phone(draw: random.Random, language: str | None) -> str:
+    return like(
+        draw,
+        draw.choice(
+            (
+                "+1 (###) ###-####", "###-###-####", "(###) ###-####", "+44 20 #### ####", "+44 7### ######", "07### ######",
+                "+49 30 ########", "0171 #######", "+33 6 ## ## ## ##", "06 ## ## ## ##", "+34 6## ### ###", "6## ## ## ##",
+                "+39 3## #######", "+91 #####-#####", "+86 1## #### ####", "+81-3-####-####", "+55 11 9####-####", "1-800-###-####",
+                "###.###.####", "+7 9## ###-##-##", "+46 70 ### ## ##", "00## ## #######", "+61 4## ### ###", "##########", "###-####",
+                "+## ### ### ###", "1##########", "(0##) ####-####", "x####", "###-###-####x###", "001-###-###-####",
+            )
+        ),
+    )  # fmt: skip
+
+
+def luhn(body: str) -> str:
+    total = sum(
+        int(each) if place % 2 else sum(divmod(2 * int(each), 10)) for place, each in enumerate(reversed(body), 0)
+    )
+    return body + str(-total % 10)
+
+
+def card(draw: random.Random) -> str:
+    number = luhn(draw.choice(("4", "51", "55", "37", "6011", "35")) + digits(draw, 14))[:16]
+    number = luhn(number[:15])
+    if draw.random() < 0.5:
+        mark = draw.choice(" -")
+        return mark.join(number[place : place + 4] for place in range(0, 16, 4))
+    return number
+
+
+def iban(draw: random.Random) -> str:
+    body = like(draw, draw.choice(("DE:##################", "FR:####################*##", "GB:@@@@##############",
+        "ES:####################", "IT:@######################", "NL:@@@@##########", "BE:############", "PL:########################")))  # fmt: skip
+    land, rest = body.split(":")
+    moved = "".join(str(int(each, 36)) for each in f"{rest}{land}00")
+    whole = f"{land}{98 - int(moved) % 97:02d}{rest}"
+    return " ".join(whole[place : place + 4] for place in range(0, len(whole), 4)) if draw.random() < 0.4 else whole
+
+
+def number_id(draw: random.Random) -> str:
+    return like(
+        draw,
+        draw.choice(
+            (
+                "###-##-####", "##-#######", "MRN-#######", "EMP-#####", "POL-#######", "INV-######", "@########", "@@######@",
+                "#########", "########", "@@@-######", "@@######", "#### #### ####", "@@@@@####@", "########@", "ID#####", "###.###.###-##",
+                "@@#######", "ACC########", "#####-#####", "#-#####-####-##", "PAT####", "CASE-##-####", "@#######", "@###-####-####",
+                "##########", "############", "#######", "@@@@@@##@##@###@", "[SK]#####", "######-####", "@@ ## ## ## @", "##.##.##-###.##", "TX-####-##",
+                "VIN*****************", "@@@ ####", "#@@@###", "@-@@ ####", "*****************", "###############", "#####", "######",
+            )
+        ),
+    )  # fmt: skip
+
+
+def user_name(draw: random.Random) -> str:
+    first, last = names.given(draw).lower(), names.family(draw).lower().replace(" ", "")
+    return draw.choice(
+        (f"{first}{last}{digits(draw, 2)}", f"{first}_{last}", f"{first[0]}{last}", f"@{first}{digits(draw, 3)}",
+         f"{draw.choice(('ops', 'dev', 'admin', 'user', 'sys', 'mgr'))}_{digits(draw, 4)}", f"{first}.{last}", f"xx{last}xx", f"@{first}_{last}")
+    )  # fmt: skip
+
+
+def email(draw: random.Random) -> str:
+    return f"{user_name(draw).strip('@')}@{draw.choice(MAIL) if draw.random() < 0.7 else names.family(draw).lower().replace(' ', '') + draw.choice(('.com', '.net', '.org', '.io', '.co.uk', '.edu', '.de', '.fr'))}"
+
+
+def password(draw: random.Random) -> str:
+    if draw.random() < 0.5:
+        return "".join(draw.choice(string.ascii_letters + string.digits + "!@#$%^&*") for _ in range(draw.randint(8, 16)))
+    return draw.choice(("Summer", "Winter", "Hunter", "Dragon", names.given(draw), "Passw0rd", "qwerty")) + draw.choice(("!", "#", "@", "")) + digits(draw, draw.randint(2, 4))
+
+
+def key(draw: random.Random) -> str:
+    return like(draw, draw.choice(("sk-********************????????????", "AKIA****************", "ghp_??????????##????????????**********",
+        "????????##????##????####????????", "eyJ???????@@@@??????.eyJ??????????@@@@????", "AIza???????????@@@@@@@###????-???????", "xoxb-##########-????????")))  # fmt: skip
+
+
+def organisation(draw: random.Random) -> str:
+    chance = draw.random()
+    if chance < 0.35:
+        return f"{draw.choice(ORGS)} {draw.choice(ORG_TAILS)}"
+    if chance < 0.55:
+        return draw.choice(ORGS)
+    if chance < 0.8:
+        return f"{names.family(draw)} {draw.choice(ORG_TAILS)}"
+    if chance < 0.88:
+        return f"{names.family(draw)} and {names.family(draw)}"
+    if chance < 0.95:
+        return f"University of {names.place(draw)}"
+    return "".join(draw.choice(string.ascii_uppercase) for _ in range(draw.randint(3, 4)))
+
+
+def street(draw: random.Random, language: str | None) -> str:
+    number, name = str(draw.randint(1, 9999 if draw.random() < 0.5 else 199)), names.family(draw)
+    if language == "de" or (language is None and draw.random() < 0.1):
+        line = draw.choice((f"{name}straße {number}", f"{name}weg {number}", f"Am {name}platz {number}", f"{name}str. {number}"))
+    elif language in ("fr", "es", "it", "pt") or (language is None and draw.random() < 0.15):
+        way = draw.choice(("rue de", "avenue", "place du", "Calle", "Avenida", "Via", "Piazza", "Rua", "Plaza", "boulevard"))
+        line = draw.choice((f"{number} {way} {name}", f"{way} {name}, {number}", f"{way} {name} {number}"))
+    else:
+        tree = draw.choice("Oak Elm Maple Cedar Pine Main High Church Park Station Mill Hill River Lake Washington".split())
+        line = f"{number} {tree if draw.random() < 0.5 else name} {draw.choice(STREETS)}"
+    if draw.random() < 0.2:
+        line += draw.choice((f" Apt. {digits(draw, 3)}", f", Suite {digits(draw, 3)}", f" Unit {digits(draw, 2)}"))
+    if draw.random() < 0.55:
+        tail = draw.choice((f"{draw.choice(STATES)} {digits(draw, 5)}", digits(draw, 5), names.place(draw), f"{names.place(draw)} {digits(draw, 5)}"))
+        line += f"{draw.choice((', ', chr(10), ' '))}{names.place(draw)}{draw.choice((', ', ' ', chr(10)))}{tail}"
+    return line
+
+
+def date(draw: random.Random, language: str | None) -> str:
+    year, month, day = draw.randint(1930, 2027), draw.randint(1, 12), draw.randint(1, 28)
+    word = MONTHS_IN.get(language or "", MONTHS)[month - 1]
+    return draw.choice(
+        (
+            f"{year}-{month:02d}-{day:02d}", f"{day:02d}/{month:02d}/{year}", f"{month}/{day}/{year}", f"{day:02d}.{month:02d}.{year}",
+            f"{word} {day}, {year}", f"{day} {word} {year}", f"{word} {year}", f"{word} {day}", f"{day}. {word} {year}",
+            f"{year}-{month:02d}-{day:02d}T{draw.randint(0, 23):02d}:{draw.randint(0, 59):02d}:00Z", f"{day} {word[:3]} {year}",
+            f"{month:02d}/{day:02d}/{year % 100:02d}", f"{year}{month:02d}{day:02d}", str(year), f"{year}年{month}月{day}日" if language in ("zh", "ja") else f"{day} de {word} de {year}" if language in ("es", "pt") else f"the {day}th of {word}",
+        )
+    )  # fmt: skip
+
+
+_FILL: dict[str, tuple[int, Callable[[random.Random, str | None], str]]] = {
+    "name": (NAME, full),
+    "first": (NAME, lambda draw, language: draw.choice(names.NATIVE_GIVEN[language].split()) if language in names.NATIVE_GIVEN else names.given(draw, language)),
+    "last": (NAME, lambda draw, language: draw.choice(names.NATIVE_FAMILY[language].split()) if language in names.NATIVE_FAMILY else names.family(draw, language)),
+    "place": (PLACE, lambda draw, language: draw.choice(names.NATIVE_CITIES[language]) if language in names.NATIVE_CITIES else names.place(draw)),
+    "street": (PLACE, street),
+    "zip": (PLACE, lambda draw, _: like(draw, draw.choice(("#####", "#####-####", "@@# #@@", "@# #@@", "#### @@", "@#@ #@#")))),
+    "org": (ORG, lambda draw, _: organisation(draw)),
+    "date": (TIME, date),
+    "age": (TRAIT, lambda draw, _: str(draw.randint(2, 99))),
+    "job": (TRAIT, lambda draw, _: draw.choice(JOBS)),
+    "ill": (TRAIT, lambda draw, _: draw.choice(ILLS)),
+    "drug": (TRAIT, lambda draw, _: f"{draw.choice(DRUGS)} {draw.choice((5, 10, 25, 50, 100, 300))}mg"),
+    "nation": (TRAIT, lambda draw, _: draw.choice(NATIONS)),
+    "money": (NUMBER, lambda draw, _: draw.choice(("$", "€", "£", "USD ")) + f"{draw.randint(20, 400)},000"),
+    "phone": (NUMBER, phone),
+    "card": (NUMBER, lambda draw, _: card(draw)),
+    "iban": (NUMBER, lambda draw, _: iban(draw)),
+    "swift": (NUMBER, lambda draw, _: like(draw, draw.choice(("@@@@@@@@", "@@@@@@**", "@@@@@@##***")))),
+    "id": (NUMBER, lambda draw, _: number_id(draw)),
+    "email": (ONLINE, lambda draw, _: email(draw)),
+    "url": (ONLINE, lambda draw, _: draw.choice(("http://www.", "https://", "www.", "")) + names.family(draw).lower().replace(" ", "").replace("'", "") + draw.choice((".com", ".org", ".net", ".info", ".biz", ".de", ".io/profile"))),
+    "ip": (ONLINE, lambda draw, _: ".".join(str(draw.randint(1, 254)) for _ in range(4)) if draw.random() < 0.8 else ":".join(f"{draw.randint(0, 65535):x}" for _ in range(8))),
+    "mac": (ONLINE, lambda draw, _: ":".join(f"{draw.randint(0, 255):02x}" for _ in range(6))),
+    "user": (ONLINE, lambda draw, _: user_name(draw)),
+    "password": (SECRET, lambda draw, _: password(draw)),
+    "key": (SECRET, lambda draw, _: key(draw)),
+    "hex": (SECRET, lambda draw, _: "".join(draw.choice("0123456789abcdef") for _ in range(32))),
+}  # fmt: skip
+CLASS_OF = {slot: label for slot, (label, _) in _FILL.items()}
+
+
+def fill(slot: str, draw: random.Random, language: str | None = None) -> str:
+    return _FILL[slot][1](draw, language)

@@ -1,0 +1,134 @@
+"""Labelled texts of public sets, read where they lie (`…/data`, with SOURCES.md beside it); nothing is copied.
+
+Every set is cut into quarters by a hash of what its texts have in common (a template, a conversation): 0 and 1 may be
+trained on, 2 calibrates thresholds, 3 is for tests. `pii_anon` and `mt_bench` are for tests alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cloister.errors import SetupError
+
+TEST, CALIBRATION = 3, 2
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Sample:
+    """A text and what is private in it: (start, end, type). Type "?" says that nobody knows."""
+
+    dataset: str
+    language: str
+    quarter: int
+    text: str
+    spans: tuple[tuple[int, int, str], ...]
+
+
+def quarter_of(key: object) -> int:
+    """0 to 3, for ever the same."""
+    return zlib.crc32(str(key).encode()) & 3
+
+
+def read_sets(folder: Path) -> Iterator[Sample]:
+    """All sets below `folder`/data. SetupError if there are none."""
+    data = folder / "data"
+    if not (data / "pii").is_dir():
+        raise SetupError(f"There is no data/pii in {folder}.", hint="Name the folder that has it: --data DIR.")
+    for reader in (_presidio, _pii_anon, _pupa, _wnut, _nannigalaxy, _prompts):
+        try:
+            yield from reader(data)
+        except (OSError, ValueError, KeyError) as wrong:
+            raise SetupError(f"A set of {data} cannot be read ({type(wrong).__name__}).") from None
+
+
+def _lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+
+
+def _presidio(data: Path) -> Iterator[Sample]:
+    for row in json.loads((data / "pii/presidio_synth_dataset_v2.json").read_text(encoding="utf-8")):
+        spans = tuple((each["start_position"], each["end_position"], each["entity_type"]) for each in row["spans"])
+        yield Sample("presidio", "en", quarter_of(row["template_id"]), row["full_text"], spans)
+
+
+def _pii_anon(data: Path) -> Iterator[Sample]:
+    for part in ("de", "fr", "test_clinical", "test_technology"):
+        for row in _lines(data / f"pii/pii_anon_{part}_250.jsonl"):
+            annotated: list[dict[str, object]] = row["annotations"]  # type: ignore[assignment]
+            spans = tuple((int(str(a["start"])), int(str(a["end"])), str(a["entity_type"])) for a in annotated)
+            yield Sample(f"pii_anon_{part.removeprefix('test_')}", str(row["language"]), TEST, str(row["text"]), spans)
+
+
+def _pupa(data: Path) -> Iterator[Sample]:
+    with (data / "pii/pupa_tnb.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            units = {unit.strip() for unit in row["pii_units"].split("||")}
+            spans = tuple(
+                (found.start(), found.end(), "UNIT")
+                for unit in sorted(units)
+                if len(unit) > 2
+                for found in re.finditer(re.escape(unit), row["user_query"], re.IGNORECASE)
+            )
+            yield Sample("pupa", "en", quarter_of(row["conversation_hash"]), row["user_query"], spans)
+
+
+_OF_WNUT = {"person": "PERSON", "location": "LOCATION", "group": "ORGANIZATION", "corporation": "ORGANIZATION"}
+
+
+def _wnut(data: Path) -> Iterator[Sample]:
+    for number, block in enumerate((data / "pii/wnut17_emerging.dev.conll").read_text(encoding="utf-8").split("\n\n")):
+        text, spans = "", []
+        for line in block.splitlines():
+            word, _, label = line.partition("\t")
+            if not label:
+                continue
+            text += " " if text else ""
+            if label != "O":
+                spans.append((len(text), len(text) + len(word), _OF_WNUT.get(label[2:], "?")))
+            text += word
+        if text:
+            yield Sample("wnut17", "en", quarter_of(number), text, tuple(spans))
+
+
+def _nannigalaxy(data: Path) -> Iterator[Sample]:
+    """All of it may be trained on: it is in the quarter 0."""
+    for row in json.loads((data / "pii/nannigalaxy_pii_syn_nano_en.json").read_text(encoding="utf-8")):
+        named = [(each.get("entity") or each["="], each["label"]) for each in row["NER"]]
+        spans = tuple(
+            (found.start(), found.end(), label)
+            for entity, label in named
+            for found in re.finditer(re.escape(entity), row["text"])
+        )
+        yield Sample("nannigalaxy", "en", 0, row["text"], spans)
+
+
+def prompts(data: Path) -> dict[str, list[str]]:
+    """Prompts and instructions that are nobody's, by set."""
+    with (data / "injection/awesome_chatgpt_prompts.csv").open(newline="", encoding="utf-8") as file:
+        awesome = [row["prompt"] for row in csv.DictReader(file)]
+    seeds = _lines(data / "pii/nopii_self_instruct_seed_175.jsonl")
+    given: Callable[[dict[str, object]], str] = lambda row: str(row["instances"][0]["input"])  # type: ignore[index] # noqa: E731
+    return {
+        "arena_hard": [str(row["prompt"]) for row in _lines(data / "chat/arena_hard_v0.1_question.jsonl")],
+        "mt_bench": [str(turn) for row in _lines(data / "chat/mt_bench_question.jsonl") for turn in row["turns"]],  # type: ignore[attr-defined]
+        "awesome": awesome,
+        "self_instruct": [f"{row['instruction']}\n{given(row)}".strip() for row in seeds],
+        "injecguard": [
+            row["prompt"] for row in json.loads((data / "injection/injecguard_valid.json").read_text(encoding="utf-8"))
+        ],
+        "prompt_extraction": [
+            str(row["instruction"]) for row in _lines(data / "injection/prompt_extraction_dev.jsonl")
+        ],
+    }
+
+
+def _prompts(data: Path) -> Iterator[Sample]:
+    for name, texts in prompts(data).items():
+        for text in texts:
+            yield Sample(name, "en", TEST if name == "mt_bench" else quarter_of(text), text, ())

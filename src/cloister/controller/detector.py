@@ -1,0 +1,212 @@
+"""The controller's handle on the detector: texts go in, labels come back later, and a detector that hangs or dies costs
+cache hits, never privacy.
+
+    keeper.classify(request_id, text, ends)  …  on_labels(request_id, labels)
+
+Every text handed in is answered once: by the detector, or with PRIVATE for all its blocks if there is none, if it is
+too busy, or if it does not answer in time. One that hangs is killed; one that ended is started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from time import monotonic
+
+import msgspec
+
+from cloister.errors import CloisterError, ProtocolError
+from cloister.messages.detector import (
+    MAX_BLOCKS,
+    MAX_TEXT,
+    Category,
+    Classify,
+    DetectorReady,
+    FromDetector,
+    Label,
+    Labels,
+    LoadRules,
+    RulesLoaded,
+    StartDetector,
+)
+from cloister.messages.generation import VERSION
+from cloister.prefix.detection.signed_rules import SignedRules
+from cloister.process.handle import ModuleHandle
+
+log = logging.getLogger(__name__)
+
+DETECTOR = "cloister.prefix.detection"
+MAX_PENDING = 256
+MAX_PENDING_CHARACTERS = 16 << 20
+ANSWER_S = 10.0
+"""A detector that is silent for so long, with a text in its hands, hangs."""
+RULES_EVERY_S = 2.0
+SECONDS_BETWEEN_STARTS = (0.0, 0.5, 2.0, 10.0, 30.0)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLabel:
+    """Of one block: the label, which tier decided, and what about."""
+
+    label: Label
+    tier: int
+    category: Category
+
+
+HELD_BACK = BlockLabel(Label.PRIVATE, 0, Category.NONE)
+"""What a block is while nobody has said otherwise."""
+
+OnLabels = Callable[[int, tuple[BlockLabel, ...]], None]
+
+
+class DetectorKeeper:
+    """`on_labels` is called once for each text, from the event loop. `rules`: an operator's own, watched."""
+
+    def __init__(
+        self,
+        on_labels: OnLabels,
+        *,
+        rules: SignedRules | None = None,
+        allow_degraded: bool = False,
+        answer_s: float = ANSWER_S,
+        module: str = DETECTOR,
+    ) -> None:
+        self._on_labels = on_labels
+        self._rules = rules
+        self._allow_degraded = allow_degraded
+        self._answer_s = answer_s
+        self._module = module
+        self._handle: ModuleHandle[DetectorReady] | None = None
+        self._pending: dict[int, tuple[int, int]] = {}
+        self._pending_characters = 0
+        self._heard = 0.0
+        self._ended = asyncio.Event()
+        self._keeping: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self.up = asyncio.Event()
+        self.restarts = 0
+        self.held_back = 0
+        """Texts answered PRIVATE because nobody read them."""
+
+    @property
+    def pid(self) -> int | None:
+        return self._handle.pid if self._handle is not None else None
+
+    @property
+    def load(self) -> float:
+        """How busy it is, from 0 to 1: what moves the thresholds (SafeKV §V-D)."""
+        return min(1.0, len(self._pending) / MAX_PENDING)
+
+    def start(self) -> None:
+        if self._keeping is None:
+            self._keeping = asyncio.create_task(self._keep())
+            self._watching = asyncio.create_task(self._watch())
+
+    def classify(self, request_id: int, text: str, ends: Sequence[int], *, suspicion: float = 0.0) -> None:
+        """Have the text labelled; `ends`: where each block ends in it, in characters. The answer comes later."""
+        blocks = len(ends)
+        full = len(self._pending) >= MAX_PENDING or self._pending_characters + len(text) > MAX_PENDING_CHARACTERS
+        unfit = len(text) > MAX_TEXT or blocks > MAX_BLOCKS or request_id in self._pending
+        if not self.up.is_set() or self._handle is None or full or unfit:
+            self._hold_back(request_id, blocks)
+            return
+        if not self._pending:
+            self._heard = monotonic()
+        self._pending[request_id] = (blocks, len(text))
+        self._pending_characters += len(text)
+        self._handle.send(Classify(request_id, text, tuple(ends), self.load, min(max(suspicion, 0.0), 1.0)))
+
+    async def close(self) -> None:
+        for task in (self._keeping, self._watching):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        if self._handle is not None:
+            await self._handle.close()
+        self._give_up_pending()
+
+    def _hold_back(self, request_id: int, blocks: int) -> None:
+        self.held_back += 1
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._on_labels, request_id, (HELD_BACK,) * blocks)
+
+    async def _keep(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._start_once()
+                failures = 0
+                await self._ended.wait()
+                log.warning("The detector ended; prompts stay private until it is back.")
+            except CloisterError as reason:
+                log.error("The detector does not start, prompts stay private: %s", reason)
+                failures += 1
+            self.up.clear()
+            if self._handle is not None:
+                await self._handle.close()
+            self._give_up_pending()
+            self.restarts += 1
+            await asyncio.sleep(SECONDS_BETWEEN_STARTS[min(failures, len(SECONDS_BETWEEN_STARTS) - 1)])
+
+    async def _start_once(self) -> None:
+        self._ended.clear()
+        handle = self._handle = ModuleHandle(
+            "detector", self._module, FromDetector, DetectorReady, hear=self._hear, on_end=self._ended.set
+        )
+        handle.send(StartDetector(VERSION, self._rules.text if self._rules else "", self._allow_degraded))
+        ready = await handle.ready
+        if ready.version != VERSION:
+            raise ProtocolError("The detector is of another version.")
+        self.up.set()
+
+    async def _watch(self) -> None:
+        """Kill one that hangs; hand on rules that changed."""
+        beat = min(self._answer_s / 4, RULES_EVERY_S)
+        while True:
+            await asyncio.sleep(beat)
+            if self._pending and monotonic() - self._heard > self._answer_s and self._handle is not None:
+                log.warning("The detector does not answer; it is ended and started again.")
+                self._handle.kill()
+                self._ended.set()
+            if self._rules is not None and self._rules.reload() and self.up.is_set() and self._handle is not None:
+                self._handle.send(LoadRules(self._rules.text))
+
+    def _hear(self, message: msgspec.Struct) -> None:
+        self._heard = monotonic()
+        if isinstance(message, RulesLoaded):
+            if message.taken:
+                log.info("The detector has %d rules.", message.rules)
+            else:
+                place = f"rule {message.rule}" if message.rule else "the file"
+                log.error("New rules were not taken (%s: %s); the rules before stay.", place, message.wrong)
+            return
+        if not isinstance(message, Labels) or message.request_id not in self._pending:
+            raise ProtocolError("The detector labels what nobody gave it.")
+        labels = read_labels(message, self._pending[message.request_id][0])
+        self._pending_characters -= self._pending.pop(message.request_id)[1]
+        self._on_labels(message.request_id, labels)
+
+    def _give_up_pending(self) -> None:
+        pending, self._pending, self._pending_characters = self._pending, {}, 0
+        for request_id, (blocks, _) in pending.items():
+            self.held_back += 1
+            self._on_labels(request_id, (HELD_BACK,) * blocks)
+
+
+def read_labels(message: Labels, blocks: int) -> tuple[BlockLabel, ...]:
+    """What another process says, checked: as many as asked for, known codes, nothing public behind what is not."""
+    if not len(message.labels) == len(message.tiers) == len(message.categories) == blocks:
+        raise ProtocolError("The detector did not label every block.")
+    try:
+        labels = tuple(
+            BlockLabel(Label(label), tier, Category(category))
+            for label, tier, category in zip(message.labels, message.tiers, message.categories, strict=True)
+        )
+    except ValueError:
+        raise ProtocolError("The detector used a label that there is not.") from None
+    if any(other.label > one.label for one, other in pairwise(labels)):
+        raise ProtocolError("The detector called a block public behind one that is not.")
+    return labels

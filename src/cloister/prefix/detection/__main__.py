@@ -1,0 +1,30 @@
+"""Entry of the detector: `python -m cloister.prefix.detection FD`, started by the controller."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from cloister.process.hardening import begin_child
+from cloister.process.template import ONE_THREAD
+
+ROLE = "detector"
+CODE = ("cloister.prefix.detection.process",)
+
+
+def load() -> None:
+    """Weights, tables and compiled rules: read once, before anything is forked."""
+    from cloister.prefix.detection.process import shipped_pipeline
+
+    shipped_pipeline()
+
+
+def main(control: socket.socket) -> None:
+    os.environ.update(ONE_THREAD)  # numpy must not start threads: it leaves the host as a lone one
+    from cloister.prefix.detection.process import serve
+
+    serve(control)
+
+
+if __name__ == "__main__":
+    main(begin_child(ROLE))

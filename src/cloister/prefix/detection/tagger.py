@@ -1,0 +1,119 @@
+"""Tier 2: a small learned tagger of words, trained by scripts/train_tagger.py (SafeKV §V-B.2, where a model of a
+billion parameters stands in its place).
+
+    words → sums of hashed features → two dilated convolutions → for each word: nobody's, or whose kind of thing
+
+Some ten thousand numbers beside its table, run by numpy on one core. It sees six words to each side.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cloister.errors import SetupError
+from cloister.messages.detector import Category
+from cloister.prefix.detection.words import BUCKETS, FEATURES, Words, split
+
+CATEGORIES = (
+    Category.NONE,
+    Category.NAME,
+    Category.LOCATION,
+    Category.ORGANISATION,
+    Category.TIME,
+    Category.TRAIT,
+    Category.NUMBER,
+    Category.ACCOUNT,
+    Category.SECRET,
+)
+"""Its classes, in order."""
+
+_WIDTH = 5
+_PIECE, _OVERLAP = 8192, 256
+"""Long texts are tagged in pieces of so many characters, each with some of its neighbours."""
+
+Numbers = NDArray[np.float32]
+
+
+class Tags(NamedTuple):
+    """Of each word: where it is in the folded text, how likely it is private, and the likeliest private class."""
+
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    scores: Numbers
+    classes: NDArray[np.int64]
+
+
+class Calibration(NamedTuple):
+    """Scores below `public` are public, from `private` on private; between them tier 3 is asked."""
+
+    public: float
+    private: float
+
+
+class Tagger:
+    """Weights as the script wrote them."""
+
+    def __init__(self, arrays: dict[str, NDArray[np.generic]]) -> None:
+        self._table = np.asarray(arrays["table"], dtype=np.float32) * np.asarray(arrays["scale"], dtype=np.float32)
+        self._dilations = [int(each) for each in np.asarray(arrays["dilations"], dtype=np.int64)]
+        layers = range(len(self._dilations))
+        self._kernels = [np.asarray(arrays[f"kernel{number}"], dtype=np.float32) for number in layers]
+        self._biases = [np.asarray(arrays[f"bias{number}"], dtype=np.float32) for number in layers]
+        self._out = np.asarray(arrays["out"], dtype=np.float32)
+        self._out_bias = np.asarray(arrays["out_bias"], dtype=np.float32)
+        public, private = np.asarray(arrays.get("thresholds", np.array([0.5, 0.9])), dtype=np.float64).tolist()
+        self.calibration = Calibration(public, private)
+        if self._table.shape[0] != BUCKETS or self._out.shape[1] != len(CATEGORIES):
+            raise SetupError("The tagger's weights are of another version.", hint="Train it: scripts/train_tagger.py.")
+
+    def tag(self, text: str) -> Tags:
+        """Every word of a folded text."""
+        if len(text) <= _PIECE + 2 * _OVERLAP:
+            return self._tag(text)
+        tags = []
+        for start in range(0, len(text), _PIECE):
+            first = max(0, start - _OVERLAP)
+            one = self._tag(text[first : start + _PIECE + _OVERLAP])
+            mine = (one.starts + first >= start) & (one.starts + first < start + _PIECE)
+            tags.append(Tags(one.starts[mine] + first, one.ends[mine] + first, one.scores[mine], one.classes[mine]))
+        return Tags(*(np.concatenate(each) for each in zip(*tags, strict=True)))
+
+    def _tag(self, text: str) -> Tags:
+        words = split(text)
+        if not len(words.starts):
+            return Tags(words.starts, words.ends, np.zeros(0, dtype=np.float32), words.starts)
+        logits = self._logits(words)
+        logits -= logits.max(axis=1, keepdims=True)
+        likely = np.exp(logits)
+        scores = 1 - likely[:, 0] / likely.sum(axis=1)
+        return Tags(words.starts, words.ends, scores, logits[:, 1:].argmax(axis=1) + 1)
+
+    def _logits(self, words: Words) -> Numbers:
+        counts = np.diff(words.first).astype(np.float32)
+        hidden = np.add.reduceat(self._table[words.trigrams], words.first[:-1], axis=0) / counts[:, None]
+        for feature in range(FEATURES):
+            hidden += self._table[words.features[:, feature]]
+        for number, dilation in enumerate(self._dilations):
+            following = np.maximum(self._around(hidden, dilation) @ self._kernels[number] + self._biases[number], 0)
+            hidden = following if number == 0 else hidden + following
+        result: Numbers = hidden @ self._out + self._out_bias
+        return result
+
+    def _around(self, hidden: Numbers, dilation: int) -> Numbers:
+        """Each row with its neighbours side by side; zeros beyond the ends."""
+        reach, count = dilation * (_WIDTH // 2), len(hidden)
+        padded = np.zeros((count + 2 * reach, hidden.shape[1]), dtype=np.float32)
+        padded[reach : reach + count] = hidden
+        return np.concatenate([padded[place * dilation : place * dilation + count] for place in range(_WIDTH)], axis=1)
+
+
+@cache
+def shipped_tagger() -> Tagger:
+    """The tagger that comes with Cloister."""
+    with files(__package__).joinpath("tagger.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+        return Tagger(dict(arrays))

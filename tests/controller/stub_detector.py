@@ -1,0 +1,62 @@
+"""A detector that a test has the controller start: `python -m tests.controller.stub_detector FD`.
+
+What it does with a text is what the text says: `public`, `die`, `hang`, `lie`, `short` or `stranger`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from typing import Any
+
+from cloister.messages.detector import (
+    Classify,
+    DetectorReady,
+    Label,
+    Labels,
+    LoadRules,
+    RulesLoaded,
+    StartDetector,
+    ToDetector,
+)
+from cloister.messages.frames import FrameReader, encode_frame
+from cloister.messages.generation import VERSION
+
+
+def main() -> None:
+    controller = socket.socket(fileno=int(sys.argv[1]))
+    frames: FrameReader[Any] = FrameReader(ToDetector)
+    while data := controller.recv(1 << 16):
+        for message in frames.feed(data):
+            for said in replies(message):
+                controller.sendall(encode_frame((said,)))
+
+
+def replies(message: Any) -> list[Any]:
+    match message:
+        case StartDetector():
+            return [DetectorReady(VERSION, 1)]
+        case LoadRules():
+            return [RulesLoaded("heron" in message.rules, 1, "" if "heron" in message.rules else "form")]
+        case Classify(text="die"):
+            os._exit(1)
+        case Classify(text="hang"):
+            return []
+        case Classify(text="lie"):
+            return [labels(message.request_id, bytes([Label.PRIVATE, Label.PUBLIC]))]
+        case Classify(text="short"):
+            return [labels(message.request_id, b"\x02")]
+        case Classify(text="stranger"):
+            return [labels(message.request_id + 1, b"\x02" * len(message.ends))]
+        case Classify():
+            return [labels(message.request_id, bytes([Label.PUBLIC]) * len(message.ends))]
+    return []
+
+
+def labels(request_id: int, codes: bytes) -> Labels:
+    return Labels(request_id, codes, bytes(len(codes)), b"\xff" * len(codes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""The detector's keeper with a real process that plays its part, and once with the detector itself: every text is
+answered once, and with PRIVATE whenever nobody read it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cloister.controller import detector as module
+from cloister.controller.detector import HELD_BACK, BlockLabel, DetectorKeeper
+from cloister.messages.detector import Category, Label
+from cloister.prefix.detection.signed_rules import SignedRules, sign_rules
+from cloister.transparency.note import SigningKey
+
+STUB = "tests.controller.stub_detector"
+OWN = 'version = 1\n[[rule]]\nid = "own"\ncategory = "blacklist"\nwords = ["heron"]\n'
+
+
+class Answers:
+    """A keeper, and what came back by request."""
+
+    def __init__(self, name: str = STUB, *, answer_s: float = 20.0, rules: SignedRules | None = None) -> None:
+        self.got: dict[int, tuple[BlockLabel, ...]] = {}
+        self.new = asyncio.Event()
+        self.keeper = DetectorKeeper(self.take, module=name, answer_s=answer_s, rules=rules, allow_degraded=True)
+        self.keeper.start()
+
+    def take(self, request_id: int, labels: tuple[BlockLabel, ...]) -> None:
+        assert request_id not in self.got, "answered twice"
+        self.got[request_id] = labels
+        self.new.set()
+
+    async def up(self) -> None:
+        await asyncio.wait_for(self.keeper.up.wait(), 240)
+
+    async def of(self, request_id: int) -> tuple[BlockLabel, ...]:
+        async with asyncio.timeout(240):
+            while request_id not in self.got:
+                self.new.clear()
+                await self.new.wait()
+        return self.got[request_id]
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_STARTS", (0.01,))
+
+
+@pytest.fixture
+async def answers() -> AsyncIterator[Answers]:
+    made = Answers()
+    yield made
+    await made.keeper.close()
+
+
+async def test_labels_come_back_and_texts_before_it_is_up_are_held_back(answers: Answers) -> None:
+    answers.keeper.classify(1, "public", (3, 6))
+    assert await answers.of(1) == (HELD_BACK, HELD_BACK)
+    await answers.up()
+    answers.keeper.classify(2, "public", (3, 6))
+    assert [label.label for label in await answers.of(2)] == [Label.PUBLIC, Label.PUBLIC]
+    assert answers.keeper.held_back == 1
+
+
+@pytest.mark.parametrize("text", ["die", "lie", "short", "stranger"])
+async def test_one_that_dies_or_lies_costs_hits_and_is_started_again(
+    answers: Answers, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    await answers.up()
+    answers.keeper.classify(1, text, (1, len(text)))
+    assert await answers.of(1) == (HELD_BACK, HELD_BACK)
+    await answers.up()
+    answers.keeper.classify(3, "public", (6,))
+    assert [label.label for label in await answers.of(3)] == [Label.PUBLIC]
+    assert answers.keeper.restarts == 1 and "stay private" in caplog.text
+    assert text not in caplog.text
+
+
+async def test_one_that_hangs_is_ended() -> None:
+    answers = Answers(answer_s=0.3)
+    await answers.up()
+    before = answers.keeper.pid
+    answers.keeper.classify(1, "hang", (4,))
+    assert await answers.of(1) == (HELD_BACK,)
+    async with asyncio.timeout(240):
+        while answers.keeper.pid == before or not answers.keeper.up.is_set():
+            await asyncio.sleep(0.01)
+    await answers.keeper.close()
+
+
+async def test_too_much_at_once_is_held_back(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    await answers.up()
+    monkeypatch.setattr(module, "MAX_PENDING", 1)
+    answers.keeper.classify(1, "hang", (4,))
+    assert answers.keeper.load == 1.0
+    answers.keeper.classify(2, "public", (6,))
+    assert await answers.of(2) == (HELD_BACK,)
+    await answers.keeper.close()
+    assert answers.got[1] == (HELD_BACK,)
+
+
+async def test_rules_that_change_are_handed_on_and_wrong_ones_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "RULES_EVERY_S", 0.02)
+    caplog.set_level("INFO")
+    key = SigningKey.generate("rules.example")
+    file = tmp_path / "rules"
+    file.write_text(sign_rules(OWN, key))
+    answers = Answers(rules=SignedRules(file, key.verifier))
+    await answers.up()
+    for text, said in ((OWN + "# heron\n", "has 1 rules"), (OWN.replace("heron", "stork"), "were not taken")):
+        fresh = tmp_path / "fresh"
+        fresh.write_text(sign_rules(text, key))
+        os.replace(fresh, file)
+        async with asyncio.timeout(240):
+            while said not in caplog.text:
+                await asyncio.sleep(0.01)
+    file.write_text("nonsense")
+    async with asyncio.timeout(240):
+        while "stay in force" not in caplog.text:
+            await asyncio.sleep(0.01)
+    await answers.keeper.close()
+
+
+async def test_the_detector_itself_is_sealed_and_labels() -> None:
+    """The real process: it reads, answers in codes, and can be killed at any time."""
+    answers = Answers(module.DETECTOR)
+    await answers.up()
+    text = "Sort this list. My mail is sunny@example.org. Thank you very much."
+    answers.keeper.classify(1, text, (16, 45, len(text)))
+    labels = await answers.of(1)
+    assert [label.label for label in labels] == [Label.PUBLIC, Label.PRIVATE, Label.PRIVATE]
+    assert [label.category for label in labels][1:] == [Category.ACCOUNT, Category.INHERITED]
+    assert answers.keeper.pid is not None
+    os.kill(answers.keeper.pid, signal.SIGKILL)
+    async with asyncio.timeout(240):
+        while not answers.keeper.restarts:
+            await asyncio.sleep(0.01)
+    await answers.up()
+    await answers.keeper.close()

@@ -1,0 +1,133 @@
+"""Tier 2: words are cut and hashed the same wherever they stand; the tagger computes what its layers say; the shipped
+one knows a name from a noun, and says how sure it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloister.errors import SetupError
+from cloister.messages.detector import Category
+from cloister.prefix.detection import tagger as tagger_module
+from cloister.prefix.detection.tagger import CATEGORIES, Calibration, Tagger, shipped_tagger
+from cloister.prefix.detection.thresholds import Thresholds
+from cloister.prefix.detection.words import BUCKETS, split
+
+
+def texts_of(text: str) -> list[str]:
+    words = split(text)
+    return [text[start:end] for start, end in zip(words.starts, words.ends, strict=True)]
+
+
+def test_words_are_runs_of_letters_or_digits_single_signs_and_single_ideographs() -> None:
+    assert texts_of("Hi, Jo's no 1984b: 我是x") == ["Hi", ",", "Jo", "'", "s", "no", "1984", "b", ":", "我", "是", "x"]
+    assert texts_of("") == texts_of("  \n ") == []
+
+
+def test_a_words_features_do_not_depend_on_where_it_stands_but_for_what_is_before_it() -> None:
+    alone, later = split("Heron"), split("a grey Heron")
+    assert (alone.features[0, :-1] == later.features[2, :-1]).all()
+    assert set(alone.trigrams) <= set(later.trigrams)
+    small = split("heron")
+    assert alone.features[0, 0] == small.features[0, 0], "the word itself is in lower case"
+    assert alone.features[0, 6] != small.features[0, 6], "its shape is not"
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_cut_into_words_that_cover_what_is_not_space(text: str) -> None:
+    words = split(text)
+    assert "".join(texts_of(text)) == "".join(each for each in text if not each.isspace() and each != "\0")
+    assert len(words.first) == len(words.starts) + 1 and words.first[-1] == len(words.trigrams)
+    assert ((words.features >= 0) & (words.features < BUCKETS)).all()
+
+
+def made(seed: int = 0) -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    return {
+        "table": draw.integers(-127, 127, (BUCKETS, 4)).astype(np.int8),
+        "scale": np.full(4, 0.01, dtype=np.float32),
+        "kernel0": draw.normal(size=(20, 6)).astype(np.float16),
+        "bias0": np.zeros(6, dtype=np.float16),
+        "kernel1": draw.normal(size=(30, 6)).astype(np.float16),
+        "bias1": np.ones(6, dtype=np.float16),
+        "out": draw.normal(size=(6, len(CATEGORIES))).astype(np.float16),
+        "out_bias": np.zeros(len(CATEGORIES), dtype=np.float16),
+        "dilations": np.array([1, 2]),
+    }
+
+
+def test_the_tagger_computes_its_layers() -> None:
+    """Against loops over words, as one would write them on paper."""
+    arrays = made()
+    words = split("Ada met Bo in the old town, twice.")
+    table = arrays["table"].astype(np.float32) * arrays["scale"]
+    rows = [
+        table[features].sum(0) + table[words.trigrams[words.first[i] : words.first[i + 1]]].mean(0)
+        for i, features in enumerate(words.features)
+    ]
+    for number, dilation in enumerate((1, 2)):
+        kernel, bias = (arrays[f"{name}{number}"].astype(np.float32) for name in ("kernel", "bias"))
+        zero = np.zeros(len(rows[0]))
+        near = [
+            np.concatenate([rows[j] if 0 <= (j := i + dilation * (k - 2)) < len(rows) else zero for k in range(5)])
+            for i in range(len(rows))
+        ]
+        following = [np.maximum(each @ kernel + bias, 0) for each in near]
+        rows = following if number == 0 else [one + other for one, other in zip(rows, following, strict=True)]
+    logits = np.stack(rows) @ arrays["out"].astype(np.float32)
+    likely = np.exp(logits - logits.max(1, keepdims=True))
+    expected = 1 - likely[:, 0] / likely.sum(1)
+    assert Tagger(arrays).tag("Ada met Bo in the old town, twice.").scores == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_long_text_is_tagged_in_pieces_as_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    tagger, text = Tagger(made()), "Ada met Bo in the old town, twice. " * 60
+    whole = tagger.tag(text)
+    monkeypatch.setattr(tagger_module, "_PIECE", 300)
+    pieces = tagger.tag(text)
+    assert (pieces.starts == whole.starts).all() and (pieces.ends == whole.ends).all()
+    assert pieces.scores == pytest.approx(whole.scores, abs=1e-4)
+
+
+def test_weights_of_another_version_are_refused() -> None:
+    arrays = made()
+    arrays["table"] = arrays["table"][:100]
+    with pytest.raises(SetupError):
+        Tagger(arrays)
+
+
+def test_the_shipped_tagger_tells_people_from_things() -> None:
+    tagger = shipped_tagger()
+    public = tagger.calibration.public
+
+    def highest(text: str) -> float:
+        return float(tagger.tag(text).scores.max())
+
+    for private in ("Please ask Margaret about it.", "Sie trifft Jürgen Schäfer in Bremen.", "请给王伟写信。"):
+        assert highest(private) >= public, private
+    for clean in (
+        "Write a function that sorts a list.",
+        "What does this error mean?",
+        "Bitte fasse den Text zusammen.",
+    ):
+        assert highest(clean) < public, clean
+    tags = tagger.tag("Please ask Margaret about it.")
+    assert CATEGORIES[tags.classes[2]] is Category.NAME
+
+
+def test_thresholds_fall_with_load_suspicion_and_what_tier_3_finds_and_hardly_rise() -> None:
+    thresholds = Thresholds(Calibration(0.3, 0.8))
+    base = thresholds.at()
+    assert base == pytest.approx((0.3, 0.8))
+    assert thresholds.at(load=1.0).public < base.public > thresholds.at(suspicion=0.3).public
+    assert thresholds.at(suspicion=1.0).private < base.private
+    for _ in range(300):
+        thresholds.found(private=True)
+    assert thresholds.at().public < base.public
+    calm = Thresholds(Calibration(0.3, 0.8))
+    for _ in range(300):
+        calm.found(private=False)
+    assert base.public < calm.at().public < 0.36
+    assert calm.at(suspicion=0.1).public < base.public, "no calm under suspicion"
