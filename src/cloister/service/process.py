@@ -14,7 +14,9 @@ import torch
 
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
-from cloister.engine.runner import ModelRunner, reserve_cache
+from cloister.engine.graph_runner import runner_for
+from cloister.engine.rehearsal import rehearse_device
+from cloister.engine.runner import reserve_cache
 from cloister.errors import ProtocolError
 from cloister.messages.frames import encode_frames
 from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Submit
@@ -28,7 +30,9 @@ def prepare(decoder: Decoder, settings: EngineSettings) -> Service:
     torch.set_num_threads(1)  # the kernels have a team of their own; two teams would fight for the cores
     refused = decoder.device.partition_refusal(decoder)
     asker = None if refused else decoder.device.asker(decoder, settings.link_deadline_ms)
-    runner = ModelRunner(decoder, reserve_cache(decoder, settings.kv_cache_mib), asker)
+    runner = runner_for(decoder, reserve_cache(decoder, settings.kv_cache_mib), asker)
+    if not decoder.device.survives_fork:
+        rehearse_device(runner, settings)
     engine = Engine(runner, settings)
     ready = Ready(
         version=VERSION,
