@@ -4,7 +4,7 @@
     python scripts/gpu_serve.py --json FILE --model FOLDER --random 8b --like FOLDER     # random weights, made first
 
 Checks: the node computes on the GPU unasked; greedy and seeded answers are the same at every level offered, alone and
-among others; logprobs; a killed service and a killed vault cost their own requests, with a clear error, and are replaced.
+among others; logprobs; a killed service or vault costs its own requests, with a clear error, and is replaced.
 Times: whole requests by so many users at once at each level, in one run. Needs the packages of `cloister` itself.
 """
 
@@ -75,11 +75,30 @@ def make_random(folder: Path, like: Path, shape: str) -> None:
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = (config["vocab_size"], hidden)
     writer = ShardWriter(folder / "model.safetensors", shapes, torch.bfloat16)
-    generator = torch.Generator().manual_seed(3)
+    generator = torch.Generator("cuda").manual_seed(3)
     for name, size in shapes.items():
-        drawn = torch.empty(size, dtype=torch.bfloat16)
+        drawn = torch.empty(size, dtype=torch.bfloat16, device="cuda")
         drawn.fill_(1.0) if len(size) == 1 else drawn.normal_(0, size[-1] ** -0.5, generator=generator)
-        writer.write(name, drawn)
+        writer.write(name, drawn.cpu())
+        del drawn
+    writer.close()
+    torch.cuda.empty_cache()
+
+
+def make_real(folder: Path, like: Path, gguf: Path) -> None:
+    """The GGUF's weights as transformers reads them, beside the other's configuration and tokenizer."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    sys.path.insert(0, str(SOURCE))
+    from cloister.models.weights import ShardWriter
+
+    shutil.copytree(like, folder, dirs_exist_ok=True)
+    model = AutoModelForCausalLM.from_pretrained(str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32)
+    weights = {name: tensor for name, tensor in model.state_dict().items() if name != "lm_head.weight"}  # tied
+    writer = ShardWriter(folder / "model.safetensors", {k: tuple(v.shape) for k, v in weights.items()}, torch.bfloat16)
+    for name, tensor in weights.items():
+        writer.write(name, tensor)
     writer.close()
 
 
@@ -87,7 +106,19 @@ def make_random(folder: Path, like: Path, shape: str) -> None:
 def served(model: Path, log: Path, *options: str) -> Iterator[tuple[str, float]]:
     """The running server's address, and how long it took to come up."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-m", "cloister", "serve", "--model", str(model), "--port", "0", "--mpc", "off", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "cloister",
+        "serve",
+        "--model",
+        str(model),
+        "--port",
+        "0",
+        "--mpc",
+        "off",
+        *options,
+    ]
     began = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -129,11 +160,11 @@ class Asked:
     def __init__(self, url: str) -> None:
         from openai import OpenAI
 
-        self.client = OpenAI(base_url=f"{url}/v1", api_key="cloister-dev", max_retries=0, timeout=120)
+        self.client = OpenAI(base_url=f"{url}/v1", api_key="cloister-dev", timeout=120)
         self.model = self.client.models.list().data[0].id
 
-    def chat(self, text: str, level: str, **more: Any) -> str:
-        answer = self.client.chat.completions.create(
+    def chat(self, text: str, level: str, retries: int = 2, **more: Any) -> str:
+        answer = self.client.with_options(max_retries=retries).chat.completions.create(
             model=self.model,
             messages=[{"role": "user", "content": text}],
             extra_body={"protection": level},
@@ -199,7 +230,7 @@ def check_kills(asked: Asked, levels: list[str]) -> dict[str, Any]:
     for role, level in [("service", "open")] + [("vault", level) for level in levels if level != "open"]:
         with ThreadPoolExecutor(1) as one:
             before = set(processes(role))
-            asking = one.submit(asked.chat, "Count to a thousand, slowly.", level, max_tokens=1500)
+            asking = one.submit(asked.chat, "Count to a thousand, slowly.", level, 0, max_tokens=4000)
             time.sleep(1.5)
             for pid in before:
                 try:
@@ -213,7 +244,7 @@ def check_kills(asked: Asked, levels: list[str]) -> dict[str, Any]:
                 told = f"{type(failure).__name__}: {str(failure)[:200]}"
         while True:
             try:
-                asked.chat("Hello", level, max_tokens=4)
+                asked.chat("Hello", level, 0, max_tokens=4)
                 break
             except Exception:
                 if time.monotonic() - killed > 60:
@@ -223,10 +254,11 @@ def check_kills(asked: Asked, levels: list[str]) -> dict[str, Any]:
     return found
 
 
-def throughput(asked: Asked, levels: list[str], users: int, vocabulary: int) -> list[dict[str, Any]]:
-    rows = []
+def throughput(asked: Asked, levels: list[str], of_open: int, of_vaults: int) -> list[dict[str, Any]]:
+    rows, vocabulary = [], 49152
     for prompt, new in CASES:
         for level in levels:
+            users = of_open if level == "open" else of_vaults
             prompts = [[(13 * u + 7 * t) % (vocabulary - 100) + 50 for t in range(prompt)] for u in range(users)]
             with ThreadPoolExecutor(users) as many:
                 began = time.monotonic()
@@ -244,8 +276,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--random", choices=list(SHAPES))
-    parser.add_argument("--like", type=Path)
-    parser.add_argument("--users", type=int, default=32)
+    parser.add_argument("--gguf", type=Path, help="make the model from this file first")
+    parser.add_argument("--like", type=Path, help="folder with a configuration and a tokenizer")
+    parser.add_argument("--users", type=int, default=32, help="at once at the level open")
+    parser.add_argument("--vault-users", type=int, default=32, help="at once at the others")
     parser.add_argument("--skip", default="")
     parser.add_argument("--option", action="append", default=[], help="passed on to `cloister serve`")
     options = parser.parse_args()
@@ -254,10 +288,12 @@ def main() -> None:
         began = time.monotonic()
         make_random(options.model, options.like, options.random)
         found["made_s"] = time.monotonic() - began
+    elif options.gguf:
+        make_real(options.model, options.like, options.gguf)
     log = options.json.with_suffix(".log")
     parts: dict[str, Callable[[Asked, list[str]], Any]] = {
         "answers": check_answers,
-        "throughput": lambda asked, levels: throughput(asked, levels, options.users, 49152),
+        "throughput": lambda asked, levels: throughput(asked, levels, options.users, options.vault_users),
         "kills": check_kills,
     }
     with served(options.model, log, *options.option) as (url, seconds):
@@ -265,7 +301,7 @@ def main() -> None:
         asked = Asked(url)
         model = asked.client.models.list().data[0].model_dump()
         found["model"] = {key: value for key, value in model.items() if key not in ("object", "created", "owned_by")}
-        levels = [name for name in ("open", "isolated", "partitioned") if name in json.dumps(model)]
+        levels = [level["id"] for level in model["protection"] if level["enabled"]]
         found["memory"] = gpu_memory()
         for name, part in parts.items():
             if name not in options.skip.split(","):

@@ -111,6 +111,8 @@ class GpuKernels(Kernels):
         return out
 
     def linear(self, x: torch.Tensor, packed: Packed, add_to: torch.Tensor | None = None) -> torch.Tensor:
+        if not len(x):
+            return torch.empty(0, packed.width, device=x.device)
         rows, padded = len(x), padded_rows(len(x))
         if x.shape[1:] != (packed.k,) or x.dtype != torch.float32 or not x.is_cuda:
             raise ValueError(f"rows of {tuple(x.shape)} do not suit a weight of k={packed.k}")
@@ -138,6 +140,8 @@ class GpuKernels(Kernels):
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
         """RMSNorm, rounded to bf16 as every product would."""
+        if not len(x):
+            return torch.empty_like(x)
         width = x.shape[-1]
         rows = x.numel() // width
         normed = torch.empty(rows * width, dtype=DTYPE, device="cuda")
