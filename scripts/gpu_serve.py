@@ -183,7 +183,8 @@ class Asked:
             logit_bias={"0": -100, "2": -100},
             extra_body={"protection": level},
         )
-        assert answer.usage is not None and answer.usage.prompt_tokens == len(prompt)
+        usage = answer.usage
+        assert usage is not None and (usage.prompt_tokens, usage.completion_tokens) == (len(prompt), new)
         return time.monotonic() - began
 
 
