@@ -208,8 +208,11 @@ class Device(ABC):
     """Whether a decoder made before a fork computes after it. Else a child opens the device and makes its own."""
     records: bool = False
     """Whether repeating a recorded step is cheaper than computing it again."""
-    files: tuple[str, ...] = ()
-    """What must be there to be opened by `open`."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What `open` must be able to open."""
+        return ()
 
     def open(self) -> None:
         """Begin to compute in this process, which forks nobody any more."""

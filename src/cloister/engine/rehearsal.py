@@ -37,8 +37,9 @@ class IdleRunner(Runner):
         self.layers, self.heads, self.dim = decoder.cache_shape.layers, decoder.heads, decoder.cache_shape.dim
 
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        rows = {Wanted.NONE: lambda _: 0, Wanted.LAST: lambda _: 1, Wanted.ALL: len}
-        return torch.zeros(sum(rows[chunk.wanted](chunk.tokens) for chunk in chunks), self.vocabulary)
+        wanted = [chunk for chunk in chunks if chunk.wanted is not Wanted.NONE]
+        rows = sum(len(chunk.tokens) if chunk.wanted is Wanted.ALL else 1 for chunk in wanted)
+        return torch.zeros(rows, self.vocabulary)
 
     def wipe(self, blocks: Sequence[int]) -> None:
         return None

@@ -118,7 +118,8 @@ def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_deg
     try:
         use_null(descriptors[1])
         name_process(spawn.role, forked=True)
-        before, devices = open_descriptors(), model.device.files
+        devices = model.device.files
+        before = open_descriptors() if devices else set()
         empty_root = enter_own(devices=devices)
         model = model.opened()
         model.decoder.kernels.start_team(model.settings.threads)
@@ -126,7 +127,7 @@ def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_deg
         if devices:
             kept |= open_descriptors() - before
         empty_root()
-        without = frozenset({Layer.NO_DEVICES} if devices else ())
+        without: frozenset[Layer] = frozenset({Layer.NO_DEVICES}) if devices else frozenset()
         kept.add(control.fileno())
         seal(Profile(spawn.role, kept, memory, links().upper_word, without, allow_degraded=allow_degraded))
     except Exception as error:

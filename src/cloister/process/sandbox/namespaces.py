@@ -98,7 +98,7 @@ def enter_own(without: Collection[Layer] = (), devices: Collection[str] = ()) ->
     layers.record(*entered)
     if not root_is_empty():
         layers.forget({Layer.EMPTY_ROOT})
-    empty_later = _somebody_empties_root() if devices else lambda: None
+    empty_later: Callable[[], None] = _somebody_empties_root() if devices else lambda: None
     give_up_powers(without, (*devices, DRIVERS_NAME_THREADS_IN) if devices else (), (DRIVERS_READ,) if devices else ())
     if Layer.DEATH_WITH_PARENT not in without:
         die_with_parent()

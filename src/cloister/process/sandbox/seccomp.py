@@ -17,6 +17,7 @@ from cloister.process.sandbox.bpf import (
     ERRNO,
     KILL_PROCESS,
     Rule,
+    Test,
     assemble,
     equals,
     has_any,
@@ -96,7 +97,7 @@ def _futex(upper: int | None) -> Rule:
 
 def _judged(own_pid: int, devices: bool) -> dict[str, Rule]:
     """Calls whose arguments decide."""
-    commands = tuple((equals(1, command),) for command in (_FIONBIO, _FIOCLEX))
+    commands: tuple[tuple[Test, ...], ...] = tuple((equals(1, command),) for command in (_FIONBIO, _FIOCLEX))
     if devices:
         commands += (
             (*(has_any(1, bit) for bit in _NVIDIA), lacks(1, _NOT_NVIDIA)),
