@@ -55,7 +55,7 @@ def rehearse_device(runner: Runner, settings: EngineSettings) -> None:
             said = engine.submit(Submit(number, "rehearsal", prompt, params))
             if isinstance(said, Failed):
                 raise RuntimeError("the device's rehearsal was refused")
-        most = length // 2  # so that a prompt comes in two chunks, the first of which wants no logits
+        most = max(1, length // 2)  # so that a prompt comes in two chunks, the first of which wants no logits
         while engine.has_work:
             if any(isinstance(message, Failed) for message in engine.step(most)):
                 raise RuntimeError("the device's rehearsal failed")
