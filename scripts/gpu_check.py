@@ -57,6 +57,12 @@ LLAMA_3_8B = SimpleNamespace(
 )
 
 
+def opened_gpu() -> GpuDevice:
+    device = GpuDevice()
+    device.open()
+    return device
+
+
 class RandomWeights(Mapping[str, torch.Tensor]):
     """Weights of a shape, made on the GPU when they are asked for."""
 
@@ -330,7 +336,7 @@ def partition(found: list[dict[str, Any]], gguf: Path | None, save: Callable[[],
     )
     theirs.close()
     try:
-        decoder = same_decoder(GpuDevice(), gguf)
+        decoder = same_decoder(opened_gpu(), gguf)
         for users, prompt in SMALL_CASES if gguf else CASES:
             cache, blocks = prefilled(decoder, users, prompt)
             layout = Layout(prompt=prompt, rotation=prompt)
@@ -376,7 +382,7 @@ def be_vault(fd: int, gguf: Path | None) -> None:
     from cloister.compute.gpu.memory import SharedMemory
 
     link = socket.socket(fileno=fd)
-    device = GpuDevice()
+    device = opened_gpu()
     decoder = same_decoder(device, gguf)
     while True:
         message, fds, _, _ = socket.recv_fds(link, 4096, 1)
@@ -448,7 +454,7 @@ def main() -> None:
         finally:
             stop_mps()
         return
-    device = GpuDevice()
+    device = opened_gpu()
     if "checks" not in skipped:
         note("checks", checks(device))
         print({name: found["checks"][name] for name in ("worst", "wrong")}, found["checks"]["other_bits"][:40])

@@ -15,7 +15,7 @@ from cloister.levels import PolicyName
 
 Dtype = Literal["bf16", "fp32"]
 WeightFormat = Literal["as-dtype", "int8"]
-KernelChoice = Literal["auto", "native", "reference"]
+KernelChoice = Literal["auto", "gpu", "native", "reference"]
 MpcChoice = Literal["auto", "local", "off"]
 AttesterChoice = Literal["auto", "software", "tsm"]
 

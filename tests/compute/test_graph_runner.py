@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 
+from cloister.compute.host_cache import HostCache
 from cloister.compute.layout import Chunk, Layout, Wanted, lay_out
 from cloister.compute.reference import ReferenceDevice, ReferenceKernels
-from cloister.engine.graph_runner import Bucket, GraphRunner
+from cloister.engine.graph_runner import Bucket, GraphRunner, Staging, runner_for
+from cloister.engine.rehearsal import IdleRunner, rehearse_device
 from cloister.engine.runner import ModelRunner, reserve_cache
-from tests.compute.on_fake_device import VOCABULARY, decoder_on
+from cloister.models.decoder import Parts
+from cloister.models.placed import PlacedParts
+from tests.compute.on_fake_device import SETTINGS, VOCABULARY, decoder_on
 
 PROMPT = 20
 
@@ -110,3 +115,50 @@ def test_a_wipe_leaves_no_tokens_in_a_bucket(runners: tuple[ModelRunner, GraphRu
     assert bucket.batch.tokens.tolist() == [7, 8]
     recorded.wipe([0])
     assert not any(getattr(bucket.batch, name).any() for name in ("tokens", "slots", "tables", "positions"))
+
+
+def test_buckets_share_the_hosts_memory_and_keep_their_own_on_the_device() -> None:
+    staging = Staging(8, 64, torch.clone)
+    small, large = (Bucket(rows, 64, torch.clone, staging) for rows in (2, 8))
+    small.fill(lay_out(answers([1, 2]), 2))
+    large.fill(lay_out(answers([3]), 2))
+    assert small.batch.tokens.tolist() == [8, 9] and large.batch.tokens.tolist() == [10] * 8
+
+
+class Closed(Recorder):
+    """A device that no decoder can be forked on; until it is open, what it places stays where it was."""
+
+    survives_fork, records = False, True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.placed = 0
+
+    def place(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.placed += 1
+        return tensor.clone()
+
+
+def test_placed_parts_are_copied_once_each_and_compute_the_same(device: Recorder) -> None:
+    closed = Closed()
+    host = {name: device.kernels.pack(torch.randn(8, 16)) for name in ("a.weight", "b.weight")}
+    source = MagicMock(spec=Parts)
+    source.product.side_effect = lambda weights, biases, gate: host[weights[0]]
+    parts = PlacedParts(source, closed)
+    first, again, other = parts.joined("a"), parts.joined("a"), parts.joined("b")
+    assert first is again and other is not first and closed.placed == 2
+    assert torch.equal(first.data, host["a.weight"].data) and first.data is not host["a.weight"].data
+
+
+def test_a_rehearsal_leaves_the_runner_free_and_empty() -> None:
+    closed = Closed()
+    decoder = decoder_on(closed)
+    cache = reserve_cache(decoder, 2)
+    runner = runner_for(decoder, cache)
+    rehearse_device(runner, SETTINGS)
+    assert isinstance(runner, GraphRunner) and closed.recorded and closed.repeated > closed.recorded
+    assert isinstance(cache, HostCache) and not cache.keys(0).any() and not cache.values(1).any()
+
+
+def test_who_cannot_open_the_device_plays_every_request_on_nothing() -> None:
+    rehearse_device(IdleRunner(decoder_on(Closed())), SETTINGS)

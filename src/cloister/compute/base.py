@@ -221,6 +221,19 @@ class Device(ABC):
     """One place to compute: its kernels, and all that must be in its memory."""
 
     kernels: Kernels
+    survives_fork: bool = True
+    """Whether a decoder made before a fork computes after it. Else a child opens the device and makes its own."""
+    records: bool = False
+    """Whether repeating a recorded step is cheaper than computing it again."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What `open` must be able to open."""
+        return ()
+
+    def open(self) -> None:
+        """Begin to compute in this process, which forks nobody any more."""
+        return None
 
     @abstractmethod
     def cache(self, shape: CacheShape, blocks: int) -> KVCache:

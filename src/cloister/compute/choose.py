@@ -9,6 +9,7 @@ import torch
 from cloister.compute.base import Device
 from cloister.compute.cpu.library import open_library
 from cloister.compute.cpu.native import CpuDevice, NativeKernels
+from cloister.compute.gpu import find
 from cloister.compute.reference import ReferenceDevice, ReferenceKernels
 from cloister.config import EngineSettings
 from cloister.errors import SetupError
@@ -20,16 +21,22 @@ DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 def fetch_kernels() -> None:
     """Have this machine's kernels in memory: processes forked later look for them nowhere else."""
+    find.fetch()
     open_library()
 
 
 def choose_device(settings: EngineSettings) -> Device:
-    """The CPU with its native kernels; the reference where it was asked for, or where `auto` finds no compiler."""
+    """A GPU the kernels can use, unless something else was asked for; else the CPU with its native kernels; the
+    reference where it was asked for, or where `auto` finds no compiler."""
     dtype, int8 = DTYPES[settings.dtype], settings.weights == "int8"
     if int8 and settings.dtype != "bf16":
         raise SetupError("int8 weights are computed in bf16.", hint="Leave out --dtype fp32 or --weights int8.")
     if settings.kernels == "reference":
         return ReferenceDevice(ReferenceKernels(dtype, int8=int8))
+    if settings.kernels == "gpu" and (int8 or settings.dtype != "bf16"):
+        raise SetupError("The GPU computes in bf16.", hint="Leave out --dtype fp32 and --weights int8.")
+    if settings.kernels == "gpu" or (_suits_gpu(settings) and not find.refusal()):
+        return find.gpu_device()
     try:
         return CpuDevice(NativeKernels(dtype, settings.threads, int8=int8))
     except SetupError as reason:
@@ -37,3 +44,7 @@ def choose_device(settings: EngineSettings) -> Device:
             raise
         log.warning("Serving with the slow reference kernels. %s", reason)
         return ReferenceDevice(ReferenceKernels(dtype, int8=int8))
+
+
+def _suits_gpu(settings: EngineSettings) -> bool:
+    return (settings.kernels, settings.dtype, settings.weights) == ("auto", "bf16", "as-dtype")

@@ -80,6 +80,7 @@ _REMEDIES = {
     "memory_lock": "memory_lock keeps prompts out of swap: `ulimit -l unlimited` before the start, "
     "LimitMEMLOCK=infinity in a systemd unit, or CAP_IPC_LOCK.",
     "no_swap": "no_swap: this machine has swap that prompts may reach; `swapoff -a`.",
+    "no_devices": "no_devices: service and vaults speak to the GPU's driver; `--kernels native` computes without.",
 }
 
 

@@ -23,21 +23,41 @@ WIDTHS = (32, 64, 128, 256, 512)
 ALIGNED = 16
 
 
+Place = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Staging:
+    """Memory of the host from which batches are copied to the device, one at a time: enough for the largest bucket.
+
+    A sealed process can pin no more, so it is taken once.
+    """
+
+    def __init__(self, rows: int, width: int, place: Place) -> None:
+        self.memory = torch.zeros(_length(_sizes(rows, width)), dtype=torch.uint8)
+        self._copied: torch.cuda.Event | None = None
+        if place(self.memory[:1]).is_cuda:
+            self.memory, self._copied = self.memory.pin_memory(), torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def wait(self) -> None:
+        """Until the last copy is done."""
+        if self._copied is not None:
+            self._copied.synchronize()
+
+    def copy(self, device: torch.Tensor) -> None:
+        device.copy_(self.memory[: len(device)], non_blocking=True)
+        if self._copied is not None:
+            self._copied.record()
+
+
 class Bucket:
     """One batch of a fixed shape in the device's memory, filled from the host in one copy."""
 
-    def __init__(self, rows: int, width: int, place: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, rows: int, width: int, place: Place, staging: Staging | None = None) -> None:
         self.rows, self.width = rows, width
-        sizes: dict[str, tuple[int, ...]] = dict.fromkeys(
-            ("tokens", "slots", "rotations", "positions", "counts"), (rows,)
-        )
-        sizes |= {"segments": (rows, SEGMENTS, 4), "tables": (rows, width)}
-        self._host = torch.zeros(sum(_bytes(name, size) for name, size in sizes.items()), dtype=torch.uint8)
-        self._device = place(self._host)
-        self._copied: torch.cuda.Event | None = None
-        if self._device.is_cuda:
-            self._host, self._copied = self._host.pin_memory(), torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._on_host = _carved(self._host, sizes)
+        sizes = _sizes(rows, width)
+        self._staging = Staging(rows, width, place) if staging is None else staging
+        self._device = place(torch.zeros(_length(sizes), dtype=torch.uint8))
+        self._on_host = _carved(self._staging.memory, sizes)
         each = torch.arange(rows, dtype=torch.int32)
         held: dict[str, Any] = dict(_carved(self._device, sizes))
         held |= {"span": place(each), "tile_row": place(each), "tile_rows": place(torch.ones_like(each))}
@@ -46,20 +66,27 @@ class Bucket:
     def fill(self, batch: Batch) -> None:
         """Take over a batch of single rows, and its first row for all places that are left."""
         used = batch.tables.shape[1]
-        if self._copied is not None:
-            self._copied.synchronize()
+        self._staging.wait()
         for name, to in self._on_host.items():
             given = getattr(batch, name)
             into = to[:, :used] if name == "tables" else to
             into[: batch.rows] = given
             into[batch.rows :] = given[0]
-        if self._copied is not None:
-            self._device.copy_(self._host, non_blocking=True)
-            self._copied.record()
+        self._staging.copy(self._device)
 
     def wipe(self) -> None:
-        self._host.zero_()
+        self._staging.wait()
+        self._staging.memory.zero_()
         self._device.zero_()
+
+
+def _sizes(rows: int, width: int) -> dict[str, tuple[int, ...]]:
+    each = dict.fromkeys(("tokens", "slots", "rotations", "positions", "counts"), (rows,))
+    return {**each, "segments": (rows, SEGMENTS, 4), "tables": (rows, width)}
+
+
+def _length(sizes: dict[str, tuple[int, ...]]) -> int:
+    return sum(_bytes(name, size) for name, size in sizes.items())
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -80,11 +107,17 @@ def _carved(memory: torch.Tensor, sizes: dict[str, tuple[int, ...]]) -> dict[str
     return found
 
 
+def runner_for(decoder: Decoder, cache: KVCache, asker: LinkAsker | None = None) -> ModelRunner:
+    """The runner that suits the decoder's device."""
+    return (GraphRunner if decoder.device.records else ModelRunner)(decoder, cache, asker)
+
+
 class GraphRunner(ModelRunner):
     """Records a step for each bucket when it is first needed."""
 
     def __init__(self, decoder: Decoder, cache: KVCache, asker: LinkAsker | None = None) -> None:
         super().__init__(decoder, cache, asker)
+        self._staging = Staging(ROWS[-1], self._widths()[-1], decoder.device.place)
         self._recorded: dict[tuple[int, int], tuple[Bucket, Callable[[], torch.Tensor]]] = {}
 
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
@@ -109,7 +142,7 @@ class GraphRunner(ModelRunner):
         if (rows, width) in self._recorded:
             self._recorded[rows, width][0].fill(batch)
             return self._recorded[rows, width]
-        bucket = Bucket(rows, width, self._decoder.device.place)
+        bucket = Bucket(rows, width, self._decoder.device.place, self._staging)
         bucket.fill(batch)
 
         def run() -> torch.Tensor:

@@ -11,12 +11,13 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
 import torch
 
+from cloister.compute.base import Device
 from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
 from cloister.errors import ProtocolError
@@ -24,14 +25,15 @@ from cloister.link.region import links
 from cloister.messages.frames import encode_frame
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import Preload, Spawn, start_failed
-from cloister.models.decoder import Decoder
+from cloister.models.decoder import Decoder, Parts
 from cloister.models.load import load_decoder
+from cloister.models.placed import PlacedParts
 from cloister.models.sealed import SealedParts
-from cloister.models.source import open_folder
+from cloister.models.source import ModelFolder, open_folder
 from cloister.process.hardening import name_process
-from cloister.process.sandbox.layers import Profile
+from cloister.process.sandbox.layers import Layer, Profile
 from cloister.process.sandbox.namespaces import enter_own
-from cloister.process.sandbox.resources import use_null
+from cloister.process.sandbox.resources import open_descriptors, use_null
 from cloister.process.sandbox.seal import seal
 from cloister.prompts.reading import PromptReading
 from cloister.prompts.tokenizer import Tokenizer
@@ -55,11 +57,26 @@ Role = Callable[[socket.socket], None]
 
 @dataclass(frozen=True)
 class PreloadedModel:
-    """Made once in the fork server, used by every child."""
+    """Made once in the fork server, used by every child. What a decoder is made of comes along for devices that no
+    decoder can be forked on."""
 
     settings: EngineSettings
     decoder: Decoder
     reading: PromptReading
+    folder: ModelFolder
+    parts: Parts
+
+    @property
+    def device(self) -> Device:
+        return self.decoder.device
+
+    def opened(self) -> PreloadedModel:
+        """For a child, when it has left the fork server's namespaces: the model where it will compute."""
+        self.device.open()
+        if self.device.survives_fork:
+            return self
+        placed = PlacedParts(self.parts, self.device)
+        return replace(self, decoder=load_decoder(self.folder, placed, self.device, self.settings.max_context))
 
     @property
     def scratch_bytes(self) -> int:
@@ -77,10 +94,12 @@ def load_model(preload: Preload, weights: int) -> PreloadedModel:
     # One thread is the caller's own. A child starts its team after the fork, which threads would not survive.
     device = choose_device(settings.model_copy(update={"threads": 1}))
     folder = open_folder(Path(preload.path), preload.name)
-    decoder = load_decoder(folder, SealedParts(weights, device.kernels), device, settings.max_context)
+    parts = SealedParts(weights, device.kernels)
+    decoder = load_decoder(folder, parts, device, settings.max_context)
     tokenizer = Tokenizer(folder)
     tokenizer.warm()
-    return PreloadedModel(settings, decoder, PromptReading(tokenizer, decoder.vocabulary, decoder.max_context))
+    reading = PromptReading(tokenizer, decoder.vocabulary, decoder.max_context)
+    return PreloadedModel(settings, decoder, reading, folder, parts)
 
 
 def live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], *, allow_degraded: bool) -> NoReturn:
@@ -100,14 +119,22 @@ def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_deg
     try:
         use_null(descriptors[1])
         name_process(spawn.role, forked=True)
-        enter_own()
+        devices = model.device.files
+        before = open_descriptors() if devices else set()
+        empty_root = enter_own(devices=devices)
+        model = model.opened()
         model.decoder.kernels.start_team(model.settings.threads)
         role, kept, memory = (_vault if spawn.role == "vault" else _service)(model, descriptors)
+        if devices:
+            kept |= open_descriptors() - before
+        empty_root()
+        kept.add(control.fileno())
         profile = Profile(
             spawn.role,
-            {control.fileno(), *kept},
+            kept,
             memory,
             links().upper_word,
+            without=frozenset({Layer.NO_DEVICES}) if devices else frozenset(),
             file_bytes=model.settings.cache_disk_bytes if spawn.disk else 0,
             allow_degraded=allow_degraded,
         )

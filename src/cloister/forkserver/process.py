@@ -16,7 +16,8 @@ from cloister.link.region import links
 from cloister.messages.lifecycle import Preload, Preloaded, Spawn, Spawned, ToForkServer, start_failed
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import give_back_freed_memory
-from cloister.process.sandbox.namespaces import empty_root, fresh_pid_namespace, leave_host
+from cloister.process.sandbox.layers import Layer
+from cloister.process.sandbox.namespaces import empty_root, fresh_pid_namespace, leave_host, root_of_devices
 from cloister.process.sandbox.seal import available_layers
 from cloister.process.sandbox.seccomp import filter_program
 
@@ -49,8 +50,9 @@ class ForkServer:
         self._model = child.load_model(preload, weights)
         os.close(weights)
         rehearse(self._model)
+        devices = self._model.device.files
         for receives in (False, True):  # assembled once here, not once in every child, which is pid 1 of its namespace
-            filter_program(receives_descriptors=receives, own_pid=1, futexes=links().upper_word)
+            filter_program(receives_descriptors=receives, own_pid=1, futexes=links().upper_word, devices=bool(devices))
         self._model.decoder.kernels.drop_scratch()
         gc.collect()
         give_back_freed_memory()  # every child would map it, and give it back page by page when it ends
@@ -58,12 +60,16 @@ class ForkServer:
         if len(os.listdir("/proc/self/task")) != 1:
             raise SetupError("A library started a thread in the fork server, which could not fork safely.")
         leave_host()
-        empty_root()
+        if devices:
+            root_of_devices(devices)
+        else:
+            empty_root()
         self._living: dict[int, int] = {}
         decoder = self._model.decoder
         shape = decoder.cache_shape
         able = not decoder.device.partition_refusal(decoder)
-        endpoint.send(Preloaded(decoder.heads, shape.dim, shape.layers, partitionable=able, missing=layers.missing))
+        missing = (*layers.missing, *[Layer.NO_DEVICES.value] * bool(devices))
+        endpoint.send(Preloaded(decoder.heads, shape.dim, shape.layers, partitionable=able, missing=missing))
 
     def run(self) -> None:
         while (order := self._endpoint.next_or_readable(set(self._living))) is not None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from cloister.channel.sealing import seal_prompt
-from cloister.engine.runner import ModelRunner, reserve_cache
+from cloister.engine.rehearsal import IdleRunner
+from cloister.engine.runner import ModelRunner, Runner, reserve_cache
 from cloister.forkserver.child import PreloadedModel
 from cloister.levels import ISOLATED, PARTITIONED, VaultLevel
 from cloister.messages.frames import FrameReader, encode_frame
@@ -52,8 +53,7 @@ WAYS = (
 def rehearse(model: PreloadedModel) -> None:
     """Play all prompts in all ways at both levels through a vault whose link nobody asks."""
     answerer = Unasked(slots=1)
-    runner = ModelRunner(model.decoder, reserve_cache(model.decoder, model.settings.vault_kv_mib))
-    vault = Vault(model.decoder, model.reading, model.settings, runner, answerer)
+    vault = Vault(model.decoder, model.reading, model.settings, _runner(model), answerer)
     levels: tuple[VaultLevel, ...] = (PARTITIONED, ISOLATED)
     number = 0
     for level in levels:
@@ -66,6 +66,13 @@ def rehearse(model: PreloadedModel) -> None:
                 number += 1
                 _play(vault, Confide(number, level, _locked(field, written, key), WAYS[0]))
     answerer.close()
+
+
+def _runner(model: PreloadedModel) -> Runner:
+    """Where the device can be opened in a child only, one that computes nothing: the child rehearses that itself."""
+    if not model.device.survives_fork:
+        return IdleRunner(model.decoder)
+    return ModelRunner(model.decoder, reserve_cache(model.decoder, model.settings.vault_kv_mib))
 
 
 def _locked(field: PromptField, written: bytes, key: bytearray) -> LockedPrompt:

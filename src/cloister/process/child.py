@@ -16,7 +16,7 @@ from cloister.process import interpreter
 from cloister.process.hardening import WIPE_FREED_MEMORY, signals_held
 
 # What a child of ours may know of the environment: where things are, and in what language.
-_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR", "CC")
+_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "TMPDIR", "CC", "CUDA_VISIBLE_DEVICES")
 _PASSED_ON_PREFIXES = ("CLOISTER_", "XDG_")
 _WHERE_CODE_IS = ("LD_LIBRARY_PATH", "PYTHONPATH")
 """Not for processes of a release: they know where theirs is."""

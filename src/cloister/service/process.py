@@ -14,7 +14,9 @@ import torch
 
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
-from cloister.engine.runner import ModelRunner, reserve_cache
+from cloister.engine.graph_runner import runner_for
+from cloister.engine.rehearsal import rehearse_device
+from cloister.engine.runner import reserve_cache
 from cloister.errors import ProtocolError
 from cloister.messages.frames import encode_frames
 from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Submit
@@ -44,7 +46,9 @@ def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None)
     refused = decoder.device.partition_refusal(decoder)
     asker = None if refused else decoder.device.asker(decoder, settings.link_deadline_ms)
     cache = reserve_cache(decoder, settings.kv_cache_mib)
-    runner = ModelRunner(decoder, cache, asker)
+    runner = runner_for(decoder, cache, asker)
+    if not decoder.device.survives_fork:
+        rehearse_device(runner, settings)
     tier = None if disk is None else DiskTier(disk, settings.cache_disk_bytes, cache, _model_of(decoder))
     engine = Engine(runner, settings, RadixCache(tier))
     ready = Ready(

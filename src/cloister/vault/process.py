@@ -17,7 +17,9 @@ import msgspec
 
 from cloister.compute.base import LinkAnswerer
 from cloister.config import EngineSettings
-from cloister.engine.runner import ModelRunner, Runner, reserve_cache
+from cloister.engine.graph_runner import runner_for
+from cloister.engine.rehearsal import rehearse_device
+from cloister.engine.runner import Runner, reserve_cache
 from cloister.errors import ProtocolError
 from cloister.levels import ISOLATED, LEVELS, PARTITIONED, Decodes, VaultLevel
 from cloister.messages.frames import FrameReader, encode_frame, encode_frames
@@ -57,7 +59,9 @@ def prepare(
 ) -> Vault:
     """The descriptors stay the caller's to close. The link answers from the cache that prompts are computed into."""
     cache = reserve_cache(decoder, settings.vault_kv_mib)
-    runner = ModelRunner(decoder, cache)
+    runner = runner_for(decoder, cache)
+    if not decoder.device.survives_fork:
+        rehearse_device(runner, settings)
     if decoder.device.partition_refusal(decoder):
         return Vault(decoder, reading, settings, runner, Unasked(), levels=(ISOLATED,))
     answerer = decoder.device.answerer(decoder, cache, question_fd, answer_fd)

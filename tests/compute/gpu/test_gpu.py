@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 
 import cloister
+from cloister.compute.base import Device
+from cloister.compute.choose import choose_device
+from cloister.compute.gpu import find
 from cloister.compute.gpu.find import gpu_device, refusal
+from cloister.config import EngineSettings
 from cloister.errors import SetupError
 
 MOST_ERROR = 5e-3
@@ -65,4 +74,61 @@ def test_only_the_gpus_own_package_imports_cuda() -> None:
 def test_an_older_gpu_is_refused_with_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
-    assert re.search(r"Hopper.*8\.0", refusal())
+    assert re.search(r"Hopper.*8\.0", find.told_by_another(find.ask).refusal)
+
+
+def test_another_process_asks_and_tells_what_it_found() -> None:
+    asked_here: list[int] = []
+
+    def found() -> find.Found:
+        asked_here.append(1)
+        return find.Found(code={64: b"machine code"})
+
+    assert find.told_by_another(found) == find.Found(code={64: b"machine code"})
+    assert not asked_here
+
+
+def test_who_fails_or_dies_asking_is_a_refusal() -> None:
+    def fails() -> find.Found:
+        raise RuntimeError("driver and library differ")
+
+    def dies() -> find.Found:
+        os._exit(3)
+
+    assert "RuntimeError" in find.told_by_another(fails).refusal
+    assert "ended before" in find.told_by_another(dies).refusal
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Device]:
+    """What is chosen on a machine where the GPU is refused for this reason, or is there."""
+
+    def choose(why: str, **settings: Any) -> Device:
+        found = find.Found(refusal=why)
+        monkeypatch.setattr(find, "find", lambda: found)
+        return choose_device(EngineSettings(threads=1, **settings))
+
+    gpu = MagicMock()
+    gpu.GpuDevice.return_value.kernels.name = "cuda"
+    monkeypatch.setitem(sys.modules, "cloister.compute.gpu.kernels", gpu)
+    return choose
+
+
+def test_a_gpu_computes_unless_something_else_was_asked_for(chosen: Callable[..., Device]) -> None:
+    assert chosen("").kernels.name == chosen("", kernels="gpu").kernels.name == "cuda"
+    others: tuple[dict[str, str], ...] = (
+        {"kernels": "native"},
+        {"kernels": "reference"},
+        {"dtype": "fp32"},
+        {"weights": "int8"},
+    )
+    for other in others:
+        assert chosen("", **other).kernels.name != "cuda", other
+    with pytest.raises(SetupError, match="bf16"):
+        chosen("", kernels="gpu", dtype="fp32")
+
+
+def test_a_gpu_that_cannot_be_used_is_said_if_it_was_asked_for(chosen: Callable[..., Device]) -> None:
+    assert chosen("too old").kernels.name != "cuda"
+    with pytest.raises(SetupError, match="too old"):
+        chosen("too old", kernels="gpu")

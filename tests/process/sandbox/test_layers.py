@@ -217,6 +217,16 @@ def test_locked_memory_is_reported_as_the_kernel_sees_it(user: User) -> None:
         pytest.skip("this user may not lock memory (RLIMIT_MEMLOCK)")
 
 
+def test_who_may_speak_to_a_driver_says_so_and_nobody_else_may(user: User) -> None:
+    def ask_driver(_: Any) -> None:
+        syscall("ioctl", 0, 0xC020462A, 0)
+
+    closed = attempt_inside(ask_driver, Setting(user=user))
+    assert closed.error == "PermissionError" and Layer.NO_DEVICES in closed.applied
+    allowed = attempt_inside(ask_driver, Setting(user=user, without=frozenset({Layer.NO_DEVICES})))
+    assert allowed.error == "OSError" and Layer.NO_DEVICES in allowed.missing  # /dev/null knows no such command
+
+
 def test_a_report_names_what_is_missing_and_what_to_do() -> None:
     report = Report.of(set(Layer) - {Layer.LANDLOCK, Layer.MEMORY_LOCK})
     assert report.missing == ("landlock", "memory_lock")

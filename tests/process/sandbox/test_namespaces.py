@@ -11,7 +11,15 @@ from collections.abc import Callable
 
 import pytest
 
-from cloister.process.sandbox.namespaces import empty_root, enter_own, fresh_pid_namespace, leave_host
+from cloister.process.sandbox.credentials import any_capability
+from cloister.process.sandbox.layers import Layer, held
+from cloister.process.sandbox.namespaces import (
+    empty_root,
+    enter_own,
+    fresh_pid_namespace,
+    leave_host,
+    root_of_devices,
+)
 from cloister.process.sandbox.seal import available_layers
 from tests.process.sandbox.node import Inhabitants, Setting, User, attempt_inside
 
@@ -49,6 +57,43 @@ def test_every_child_is_the_first_process_of_its_own() -> None:
         return statuses.pop() if len(statuses) == 1 else 98
 
     assert in_forkserver(three_children_at_once) == 41
+
+
+def test_a_child_opens_devices_until_its_root_is_empty() -> None:
+    """What stands for a device here is /dev/zero."""
+
+    def opens(path: str, flags: int = os.O_RDONLY) -> bool:
+        try:
+            os.close(os.open(path, flags))
+        except OSError:
+            return False
+        return True
+
+    def child() -> int:
+        empty = enter_own(devices=("/dev/zero",))
+        named = f"/proc/self/task/{threading.get_native_id()}/comm"
+        if not (opens("/dev/zero", os.O_RDWR) and opens(named, os.O_RDWR) and opens("/sys/devices/system/cpu/online")):
+            return 1
+        if opens("/dev/null") or opens("/etc/passwd") or opens("/") or opens("/sys/kernel/uevent_helper", os.O_RDWR):
+            return 2
+        empty()
+        if opens("/dev/zero") or opens(named) or any_capability():
+            return 3
+        return 40 + len({Layer.EMPTY_ROOT, Layer.LANDLOCK, Layer.MOUNT_NAMESPACE} & held())
+
+    def forkserver() -> int:
+        root_of_devices(("/dev/zero",))
+        fresh_pid_namespace()
+        forked = os.fork()
+        if not forked:
+            status = 97
+            try:
+                status = child()
+            finally:
+                os._exit(status)
+        return os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1])
+
+    assert in_forkserver(forkserver) == 43
 
 
 def test_the_keeper_ends_as_its_forkserver_ended() -> None:

@@ -1,33 +1,119 @@
-"""Whether this machine has a GPU the kernels can use. Imports nothing that a machine without one may lack."""
+"""Whether this machine has a GPU the kernels can use. Imports nothing that a machine without one may lack.
+
+A CUDA context does not survive a fork, and who has asked CUDA anything can fork nobody who uses it. So a process that
+ends at once asks for us, and compiles the kernels; all that is forked from here later has its answer.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
+import os
+from collections.abc import Callable
+from functools import cache
+from glob import glob
+from importlib import import_module
+from typing import NoReturn
 
+import msgspec
 import torch
 
 from cloister.compute.base import Device
-from cloister.errors import SetupError
+from cloister.errors import SetupError, where_raised
 
 LEAST_CAPABILITY = (9, 0)
 HINT = "Install torch with CUDA and `cloister[gpu]`, or compute on the CPU."
+CONTROL, DEVICES = "/dev/nvidiactl", ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia[0-9]*")
+DIMS = (64, 128)
+"""Widths of heads that there are kernels for."""
+_LOADED = ("cuda.core", "cuda.bindings.driver", "cloister.compute.gpu.kernels", "cloister.compute.gpu.memory")
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A GPU, and the machine code of the kernels for it by the width of heads; or why there is none."""
+
+    refusal: str = ""
+    code: dict[int, bytes] = {}
 
 
 def refusal() -> str:
     """Why there is no GPU to compute on; empty if there is one."""
-    if not torch.cuda.is_available():
-        return "This machine has no NVIDIA GPU, or torch was built without CUDA."
-    capability = torch.cuda.get_device_capability()
-    if capability < LEAST_CAPABILITY:
-        found = ".".join(map(str, capability))
-        return f"The kernels need a Hopper GPU or a later one (compute capability 9.0); this one has {found}."
+    return find().refusal
+
+
+def devices() -> tuple[str, ...]:
+    """The files through which the driver is reached."""
+    return tuple(sorted(path for pattern in DEVICES for path in glob(pattern)))
+
+
+@cache
+def find() -> Found:
+    """What there is on this machine. Asked once: processes forked later know."""
+    if torch.version.cuda is None or not os.path.exists(CONTROL):
+        return Found("This machine has no NVIDIA GPU, or torch was built without CUDA.")
     if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.core") is None:
-        return "The package cuda-core, which compiles the kernels, is not installed."
-    return ""
+        return Found("The package cuda-core, which compiles the kernels, is not installed.")
+    begun: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return ask() if begun else told_by_another(ask)
+
+
+def told_by_another(asks: Callable[[], Found]) -> Found:
+    """What `asks` finds in a forked process that ends then."""
+    told, tell = os.pipe()
+    asking = os.fork()
+    if not asking:
+        _tell(tell, asks)
+    os.close(tell)
+    with open(told, "rb") as pipe:
+        answer = pipe.read()
+    os.waitpid(asking, 0)
+    try:
+        return msgspec.msgpack.decode(answer, type=Found)
+    except msgspec.MsgspecError:
+        return Found("The process that asked for a GPU ended before it answered.")
+
+
+def _tell(tell: int, asks: Callable[[], Found]) -> NoReturn:
+    try:
+        try:
+            found = asks()
+        except Exception as failure:
+            found = Found(f"The GPU cannot be used: {where_raised(failure)}.")
+        with open(tell, "wb") as pipe:
+            pipe.write(msgspec.msgpack.encode(found))
+    finally:
+        os._exit(0)
+
+
+def ask() -> Found:
+    """Ask CUDA, and compile. This process can fork nobody who uses the GPU any more."""
+    if not torch.cuda.is_available():
+        return Found("This machine has no NVIDIA GPU that CUDA can use.")
+    if why := too_old(torch.cuda.get_device_capability()):
+        return Found(why)
+    from cloister.compute.gpu.program import compiled
+
+    major, minor = torch.cuda.get_device_capability()
+    return Found(code={dim: compiled(f"sm_{major}{minor}", dim) for dim in DIMS})
+
+
+def too_old(capability: tuple[int, int]) -> str:
+    if capability >= LEAST_CAPABILITY:
+        return ""
+    found = ".".join(map(str, capability))
+    return f"The kernels need a Hopper GPU or a later one (compute capability 9.0); this one has {found}."
+
+
+def fetch() -> None:
+    """Have all that computing on the GPU takes in memory, if there is one: a sealed process looks for it nowhere."""
+    if not find().refusal:
+        for name in _LOADED:
+            import_module(name)
+        ctypes.CDLL("libcuda.so.1")
 
 
 def gpu_device() -> Device:
-    """The current GPU as a device."""
+    """The current GPU as a device, which is not open yet."""
     if why := refusal():
         raise SetupError(why, hint=HINT)
     from cloister.compute.gpu.kernels import GpuDevice

@@ -16,7 +16,7 @@ import torch
 from cloister.compute.base import AttentionShape, CacheShape, Device, Kernels, KVCache, Step
 from cloister.compute.gpu import program
 from cloister.compute.gpu.cache import DTYPE, GpuCache, on_gpu
-from cloister.compute.gpu.find import HINT, refusal
+from cloister.compute.gpu.find import DIMS, devices
 from cloister.compute.gpu.workspace import FEW, Widths, Workspace, capacity, padded_rows
 from cloister.compute.layer import Angles, Gate, Layer, Packed
 from cloister.compute.layout import BLOCK_TOKENS, SEGMENTS, Batch
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 TILE = 64
 STEP = 64
 GATES: dict[Gate | None, int] = {None: 0, "silu": 1, "gelu_tanh": 2}
-DIMS = (64, 128)
 QUERIES = 16
 BEFORE_AND_AFTER = 2
 GROUP_TOKENS = 512
@@ -79,8 +78,6 @@ class GpuKernels(Kernels):
     dtype = DTYPE
 
     def __init__(self) -> None:
-        if why := refusal():
-            raise SetupError(why, hint=HINT)
         self._program: program.Kernels | None = None
         self._spaces: dict[tuple[int, Widths], Workspace] = {}
         self._parts: dict[int, torch.Tensor] = {}
@@ -91,15 +88,16 @@ class GpuKernels(Kernels):
     # ---- weights
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None, gate: Gate | None = None) -> Packed:
+        """In the memory where the weight lies: the packer's process has no GPU."""
         columns, k = weight.shape
         if k % STEP or (gate and (columns % TILE or bias is not None)):
-            raise ModelUnsupported(f"A weight of {columns} × {k} does not suit the GPU's kernels.")
-        data = weight.to("cuda", DTYPE)
+            raise _unsuited(f"A weight of {columns} × {k}")
+        data = weight.to(DTYPE)
         if gate:  # sixteen gates, sixteen gated → eight and eight, which one tensor operation gives to one lane
             data = data.view(-1, 2, 2, 8, k).transpose(1, 2).reshape(columns, k)
         ragged = -columns % TILE
         data = torch.nn.functional.pad(data, (0, 0, 0, ragged)).view(-1, TILE, k // 32, 32).transpose(1, 2).contiguous()
-        placed = None if bias is None else torch.nn.functional.pad(bias.to("cuda", torch.float32), (0, ragged))
+        placed = None if bias is None else torch.nn.functional.pad(bias.to(torch.float32), (0, ragged))
         return Packed(data, columns, k, placed, gate)
 
     # ---- rows
@@ -113,6 +111,8 @@ class GpuKernels(Kernels):
         return out
 
     def linear(self, x: torch.Tensor, packed: Packed, add_to: torch.Tensor | None = None) -> torch.Tensor:
+        if not len(x):
+            return torch.empty(0, packed.width, device=x.device)
         rows, padded = len(x), padded_rows(len(x))
         if x.shape[1:] != (packed.k,) or x.dtype != torch.float32 or not x.is_cuda:
             raise ValueError(f"rows of {tuple(x.shape)} do not suit a weight of k={packed.k}")
@@ -140,6 +140,8 @@ class GpuKernels(Kernels):
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
         """RMSNorm, rounded to bf16 as every product would."""
+        if not len(x):
+            return torch.empty_like(x)
         width = x.shape[-1]
         rows = x.numel() // width
         normed = torch.empty(rows * width, dtype=DTYPE, device="cuda")
@@ -297,7 +299,7 @@ class GpuKernels(Kernels):
         normed: torch.Tensor | None,
     ) -> None:
         if k % 8 or k > MOST_HIDDEN:
-            raise ModelUnsupported(f"A norm over {k} values does not suit the GPU's kernels.")
+            raise _unsuited(f"A norm over {k} values")
         product = _described(before, padded)
         threads = min(512, -(-k // 256) * 32)
         self.launch("add_and_norm", (rows,), threads, x, *product, i32(k), weight, np.float32(epsilon), normed)
@@ -340,7 +342,7 @@ class GpuKernels(Kernels):
         kv_heads, dim, tiles = cache.shape.kv_heads, cache.shape.dim, len(batch.tile_row)
         self.suit(dim)
         if heads % kv_heads or heads // kv_heads > QUERIES:
-            raise ModelUnsupported(f"{heads} heads over {kv_heads} do not suit the GPU's kernels.")
+            raise _unsuited(f"A layer of {heads} heads over {kv_heads}")
         groups = max(SEGMENTS, -(-batch.tables.shape[1] * BLOCK_TOKENS // GROUP_TOKENS) + SEGMENTS - 1)
         assert self._program is not None
         asking = self.asking
@@ -374,7 +376,7 @@ class GpuKernels(Kernels):
     def suit(self, dim: int) -> None:
         """Use the program for heads of this width from now on."""
         if dim not in DIMS:
-            raise ModelUnsupported(f"Heads of {dim} do not suit the GPU's kernels.")
+            raise _unsuited(f"A head of {dim}")
         self._program = program.program(dim)
 
     def _on_gpu(self, batch: Batch, cache: KVCache) -> Batch:
@@ -412,27 +414,61 @@ def _described(sums: _Sums | None, rows: int) -> tuple[program.Argument, ...]:
     return (sums.values, sums.bias, i32(sums.splits), i32(rows), i32(sums.pitch))
 
 
+def _unsuited(what: str) -> ModelUnsupported:
+    return ModelUnsupported(f"{what} does not suit the GPU's kernels.", hint="Compute on the CPU: --kernels native.")
+
+
 def _check(layer: Layer) -> None:
     shape = layer.shape
     norms = (layer.attention_norm, layer.mlp_norm, layer.q_norm, layer.k_norm)
     if any(norm is not None and not norm.is_cuda for norm in norms):
         raise ValueError("a norm's weight is not in the GPU's memory")
     if shape.rotary != shape.dim:
-        raise ModelUnsupported("The GPU's kernels rotate whole heads only.")
+        raise _unsuited("A model that rotates parts of its heads")
+
+
+def _full() -> SetupError:
+    return SetupError(
+        "The GPU's memory is full: every process that computes there holds the weights and a KV cache.",
+        hint="Keep fewer vaults (--max-vaults, --spare-vaults) or smaller caches (--kv-cache-mib, --vault-kv-mib).",
+    )
 
 
 class GpuDevice(Device):
-    """Computes on the current CUDA device. It has no links yet: prompts are served whole."""
+    """Computes on the current CUDA device, once it is open. It has no links yet: prompts are served whole."""
+
+    survives_fork = False
+    records = True
 
     def __init__(self) -> None:
         self.kernels: GpuKernels = GpuKernels()
+        self._open = False
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return devices()
+
+    def open(self) -> None:
+        try:
+            torch.zeros(1, device="cuda")
+        except RuntimeError as failure:
+            first = str(failure).partition("\n")[0]
+            raise SetupError(f"The GPU does not answer: {first}", hint="Look at what `nvidia-smi` says.") from failure
+        self._open = True
 
     def cache(self, shape: CacheShape, blocks: int) -> GpuCache:
         self.kernels.suit(shape.dim)
-        return GpuCache(shape, blocks)
+        try:
+            return GpuCache(shape, blocks)
+        except torch.OutOfMemoryError as failure:
+            raise _full() from failure
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to("cuda")
+        """Before the device is open it stays where it is: a decoder made then describes a model and cannot compute."""
+        try:
+            return tensor.to("cuda") if self._open else tensor
+        except torch.OutOfMemoryError as failure:
+            raise _full() from failure
 
     def record(self, run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
         """A CUDA graph of what `run` launches. It runs twice now: once to make what it needs, once recorded."""

@@ -14,6 +14,7 @@ import torch
 from cuda.bindings import driver
 from cuda.core import Device, Kernel, LaunchConfig, ObjectCode, Program, ProgramOptions, launch
 
+from cloister.compute.gpu.find import find
 from cloister.errors import SetupError
 
 SOURCES = ("common.cuh", "linear.cuh", "rows.cuh", "attention.cuh", "link.cuh")
@@ -27,10 +28,10 @@ def source() -> str:
     return "\n".join((folder / name).read_text() for name in SOURCES)
 
 
-def compiled(arch: str, dim: int) -> ObjectCode:
-    """Machine code for one architecture (sm_90, …). Needs no GPU."""
+def compiled(arch: str, dim: int) -> bytes:
+    """Machine code for one architecture (sm_90, …). cuda-core asks CUDA for its version: see find.py."""
     options = ProgramOptions(arch=arch, std="c++17", define_macro=[("DIM", str(dim))])
-    return Program(source(), "c++", options).compile("cubin")
+    return bytes(Program(source(), "c++", options).compile("cubin").code)
 
 
 class _Current:
@@ -47,8 +48,7 @@ class Kernels:
         device = Device(torch.cuda.current_device())
         device.set_current()
         self._device = device.device_id
-        capability = device.compute_capability
-        self._code = compiled(f"sm_{capability.major}{capability.minor}", dim)
+        self._code = ObjectCode.from_cubin(find().code[dim])
         self._kernels: dict[str, Kernel] = {}
         self.processors: int = torch.cuda.get_device_properties(self._device).multi_processor_count
 

@@ -39,7 +39,7 @@ def confine(loops: Collection[Callable[[], None]], keep: Collection[int], *, all
     for loop in others:
         threading.Thread(target=_run, args=(loop, gate), daemon=True).start()
     close_all_but({0, 1, 2, *keep})
-    held = seccomp.install(receives_descriptors=False, futexes=links().upper_word) and seccomp.installed()
+    held = seccomp.install(False, links().upper_word) and seccomp.installed()
     if not held and not allow_degraded:
         say(SandboxIncomplete("A bridge of the network link cannot seal itself (seccomp)."))
         os._exit(1)

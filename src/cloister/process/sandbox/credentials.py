@@ -38,12 +38,12 @@ def become_nobody() -> None:
         # A container's root with no other id to become: to the machine it is an unprivileged user already.
 
 
-def give_up_powers(without: Collection[Layer]) -> None:
-    """No capability, none to be gained by executing something, no file, no network."""
+def give_up_powers(without: Collection[Layer], writable: Collection[str] = (), readable: Collection[str] = ()) -> None:
+    """No capability, none to be gained by executing something, no file, no network. Excepted: landlock.py."""
     if Layer.NO_NEW_PRIVS not in without:
         prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
         layers.record(Layer.NO_NEW_PRIVS)
-    if Layer.LANDLOCK not in without and forbid_files_and_network():
+    if Layer.LANDLOCK not in without and forbid_files_and_network(writable, readable):
         layers.record(Layer.LANDLOCK)
     if Layer.CAPABILITIES not in without:
         drop_capabilities()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Collection
 
 from cloister.process.sandbox.kernel import syscall
 
@@ -13,7 +14,7 @@ _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
 """ABI → how many file rights it knows: the first thirteen, then refer, truncate, ioctl of devices."""
 _TCP_SINCE, _BIND_AND_CONNECT = 4, 0b11
 _SCOPES_SINCE, _ABSTRACT_SOCKETS_AND_SIGNALS = 6, 0b11
-_WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE = 1 << 1, 1 << 2, 1 << 3, 1 << 14
+_WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE, _IOCTL_DEV = 1 << 1, 1 << 2, 1 << 3, 1 << 14, 1 << 15
 _RULE_PATH_BENEATH = 1
 
 
@@ -30,16 +31,21 @@ def file_rights(version: int) -> int:
     return (1 << max(count for since, count in _FILE_RIGHTS.items() if since <= version)) - 1
 
 
-def forbid_files_and_network() -> bool:
+def forbid_files_and_network(writable: Collection[str] = (), readable: Collection[str] = ()) -> bool:
     """For the calling thread and those it starts: no file can be opened, no TCP port used, nobody outside signalled.
 
-    Needs no_new_privs or a capability. What is open already stays usable.
+    Needs no_new_privs or a capability. What is open already stays usable. Excepted is what is at or below these paths.
     """
     version = abi()
     if not version:
         return False
     ruleset = _ruleset(version, file_rights(version), network=False)
     try:
+        for path in (*writable, *readable):
+            rights = _READ_FILE | (_READ_DIR if os.path.isdir(path) else 0)
+            if path in writable:
+                rights |= file_rights(version) & (_WRITE_FILE | _TRUNCATE | _IOCTL_DEV)
+            _except(ruleset, path, rights)
         syscall("landlock_restrict_self", ruleset, 0)
     except OSError:
         return False
@@ -59,17 +65,23 @@ def only_read(*, network: bool) -> bool:
         return False
     handled = file_rights(version) & ~(_READ_FILE | _READ_DIR)
     ruleset = _ruleset(version, handled, network=network)
-    null = os.open(os.devnull, os.O_PATH | os.O_CLOEXEC)
     try:
-        rule = _PathBeneath(handled & (_WRITE_FILE | _TRUNCATE), null)
-        syscall("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0)
+        _except(ruleset, os.devnull, handled & (_WRITE_FILE | _TRUNCATE))
         syscall("landlock_restrict_self", ruleset, 0)
     except OSError:
         return False
     finally:
-        os.close(null)
         os.close(ruleset)
     return True
+
+
+def _except(ruleset: int, path: str, rights: int) -> None:
+    file = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        rule = _PathBeneath(rights, file)
+        syscall("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, ctypes.byref(rule), 0)
+    finally:
+        os.close(file)
 
 
 class _PathBeneath(ctypes.Structure):

@@ -29,11 +29,13 @@ class Layer(StrEnum):
     MEMORY_LOCK = "memory_lock"
     NO_SWAP = "no_swap"
     SECCOMP = "seccomp"
+    NO_DEVICES = "no_devices"
 
 
 NAMESPACES = frozenset(layer for layer in Layer if layer.endswith("_namespace"))
-BEST_EFFORT = frozenset({Layer.MEMORY_LOCK, Layer.NO_SWAP})
-"""An unprivileged user may not lock much memory: these are reported when missing, and never a reason to refuse."""
+BEST_EFFORT = frozenset({Layer.MEMORY_LOCK, Layer.NO_SWAP, Layer.NO_DEVICES})
+"""An unprivileged user may not lock much memory, and who computes on a GPU speaks to its driver: these are reported
+when missing, and never a reason to refuse."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Report:
 @dataclass(frozen=True)
 class Profile:
     """`futexes` says where the process shares futexes with others (seccomp.filter_program). `without` leaves layers out
-    on purpose: it exists so that a test can watch a check go red."""
+    on purpose: so that a test can watch a check go red; and NO_DEVICES where a process computes on a GPU."""
 
     name: Literal["vault", "service", "sealed_api", "detector"]
     keep_descriptors: Collection[int]

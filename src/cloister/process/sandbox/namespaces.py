@@ -11,7 +11,8 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from cloister.errors import SetupError
 from cloister.process.hardening import ENDING, die_with_parent, name_process
@@ -32,9 +33,11 @@ _FLAGS = {
 _HOST_NAME = b"cloister"
 
 _RDONLY, _NOSUID, _NODEV, _NOEXEC = 0x1, 0x2, 0x4, 0x8
-_REMOUNT, _REC, _PRIVATE = 0x20, 0x4000, 0x40000
+_REMOUNT, _BIND, _REC, _PRIVATE = 0x20, 0x1000, 0x4000, 0x40000
 _DETACH = 2
-_ANY_DIRECTORY = b"/proc"
+_ANY_DIRECTORY, _ANOTHER_DIRECTORY = b"/proc", b"/usr"
+DRIVERS_READ = "/sys"
+DRIVERS_NAME_THREADS_IN = "/proc"
 
 _forkserver_pids: int | None = None
 _parent: int = 0
@@ -77,12 +80,15 @@ def fresh_pid_namespace() -> None:
         syscall("unshare", flag)
 
 
-def enter_own(without: Collection[Layer] = ()) -> None:
+def enter_own(without: Collection[Layer] = (), devices: Collection[str] = ()) -> Callable[[], None]:
     """For a forked child, before it has threads: its own namespaces; then the powers in them are given up.
 
     What Linux keeps per thread (capabilities, Landlock, no_new_privs) is settled here, so that every thread the child
-    starts later inherits it.
+    starts later inherits it. Where there are `devices` (`root_of_devices`) it can open them until it calls what is
+    returned; then its root is empty.
     """
+    if devices:
+        _see_own_processes()
     layers.forget(NAMESPACES)
     entered = _unshare(NAMESPACES.difference(without, {Layer.PID_NAMESPACE}))
     if os.getpid() == 1:
@@ -92,31 +98,92 @@ def enter_own(without: Collection[Layer] = ()) -> None:
     layers.record(*entered)
     if not root_is_empty():
         layers.forget({Layer.EMPTY_ROOT})
-    give_up_powers(without)
+    empty_later: Callable[[], None] = _somebody_empties_root() if devices else lambda: None
+    give_up_powers(without, (*devices, DRIVERS_NAME_THREADS_IN) if devices else (), (DRIVERS_READ,) if devices else ())
     if Layer.DEATH_WITH_PARENT not in without:
         die_with_parent()
     if os.getppid() not in (0, _parent):
         os._exit(1)  # the fork server ended before it could take us along
+    return empty_later
+
+
+def _see_own_processes() -> None:
+    """A /proc of the child's own pid namespace: a driver looks there for its threads. Only here is there the power."""
+    with suppress(OSError):
+        syscall("unshare", _FLAGS[Layer.MOUNT_NAMESPACE])
+        syscall("mount", b"none", b"/proc", b"proc", _NOSUID | _NODEV | _NOEXEC, None)
+
+
+def _somebody_empties_root() -> Callable[[], None]:
+    """A process with this one's namespaces that keeps the power to change them, waits, empties the root and ends.
+
+    Threads that a driver starts meanwhile have no such power, and could not be made to give it up.
+    """
+    told, tell = os.pipe()
+    helper = os.fork()
+    if not helper:
+        emptied = False
+        try:
+            os.close(tell)
+            die_with_parent()
+            if os.read(told, 1):
+                empty_root()
+                emptied = root_is_empty()
+        finally:
+            os._exit(0 if emptied else 1)
+    os.close(told)
+
+    def empty_now() -> None:
+        os.write(tell, b"!")
+        os.close(tell)
+        if os.waitpid(helper, 0)[1] == 0:  # asked there: Landlock lets this process look at nothing
+            layers.record(Layer.EMPTY_ROOT)
+
+    return empty_now
 
 
 def empty_root() -> None:
     """For the fork server, in its own mount namespace, when all it will ever import or open is imported and open."""
     hold_null()
+    _change_root(_ANY_DIRECTORY, _NOSUID | _NODEV | _NOEXEC, b"mode=555,size=4k,nr_inodes=1")
+    if root_is_empty():
+        layers.record(Layer.EMPTY_ROOT)
+
+
+def root_of_devices(devices: Collection[str]) -> None:
+    """Instead of `empty_root`, where children must open these: they, and what their driver reads; nothing else.
+
+    A child empties it when they are open (`enter_own`).
+    """
+    hold_null()
+
+    def furnish() -> None:
+        for folder in (b"dev", b"proc", b"sys"):
+            os.mkdir(folder)
+        for path in devices:
+            place = path.lstrip("/").encode()
+            os.close(os.open(place, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+            syscall("mount", path.encode(), place, None, _BIND, None)
+        syscall("mount", b"none", b"proc", b"proc", _NOSUID | _NODEV | _NOEXEC, None)
+        syscall("mount", b"/sys", b"sys", None, _BIND | _REC, None)
+
+    _change_root(_ANOTHER_DIRECTORY, _NOSUID | _NOEXEC, b"mode=755,size=64k", furnish)
+
+
+def _change_root(place: bytes, flags: int, options: bytes, furnish: Callable[[], None] = lambda: None) -> None:
     if Layer.MOUNT_NAMESPACE not in layers.held():
         return  # the host's mounts are not ours to change
-    hardened = _NOSUID | _NODEV | _NOEXEC
     try:
         syscall("mount", None, b"/", None, _REC | _PRIVATE, None)
-        syscall("mount", b"none", _ANY_DIRECTORY, b"tmpfs", hardened, b"mode=555,size=4k,nr_inodes=1")
-        os.chdir(_ANY_DIRECTORY)
+        syscall("mount", b"none", place, b"tmpfs", flags, options)
+        os.chdir(place)
+        furnish()
         syscall("pivot_root", b".", b".")
         syscall("umount2", b".", _DETACH)  # pivot_root(2): the old root is stacked on the new one at "."
         os.chdir("/")
-        syscall("mount", None, b"/", None, _REMOUNT | _RDONLY | hardened, None)
+        syscall("mount", None, b"/", None, _REMOUNT | _RDONLY | flags, None)
     except OSError:
         return
-    if root_is_empty():
-        layers.record(Layer.EMPTY_ROOT)
 
 
 def root_is_empty() -> bool:

@@ -15,6 +15,7 @@ from cloister.process.sandbox.kernel import can_map_page, syscall
 from cloister.process.sandbox.layers import Profile
 
 _LAST = 2**32 - 1
+_MOST_LOOKED_AT = 4096
 _null: int | None = None
 
 
@@ -49,6 +50,20 @@ def close_all_but(keep: Collection[int]) -> None:
         if kept > gap:
             syscall("close_range", gap, kept - 1, 0)
         gap = kept + 1
+
+
+def open_descriptors() -> set[int]:
+    """Asked one by one: there may be no /proc."""
+    most = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MOST_LOOKED_AT)
+    return {descriptor for descriptor in range(most) if _is_open(descriptor)}
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 _FIXED = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}

@@ -64,7 +64,8 @@ def _forbid_dumps() -> bool:
 
 
 def _filter(profile: Profile) -> bool:
-    held = seccomp.install(receives_descriptors=profile.receives_descriptors, futexes=profile.futexes)
+    devices = Layer.NO_DEVICES in profile.without
+    held = seccomp.install(profile.receives_descriptors, profile.futexes, devices=devices)
     return held and seccomp.installed()
 
 
@@ -77,6 +78,7 @@ _LEFT: dict[Layer, Callable[[Profile], bool]] = {
     Layer.NO_SWAP: lambda _: not machine_has_swap(),
     Layer.DEATH_WITH_PARENT: lambda _: die_with_parent(),
     Layer.SECCOMP: _filter,
+    Layer.NO_DEVICES: lambda _: not seccomp.devices_answer(),
 }
 """In this order: the filter forbids all that comes before it."""
 

@@ -1,0 +1,321 @@
+"""`cloister serve` on a GPU machine, asked by the real `openai` client: answers, levels, kills, throughput.
+
+    python scripts/gpu_serve.py --json FILE --model FOLDER_OR_GGUF [--users 32]
+    python scripts/gpu_serve.py --json FILE --model FOLDER --random 8b --like FOLDER     # random weights, made first
+
+Checks: the node computes on the GPU unasked; greedy and seeded answers are the same at every level offered, alone and
+among others; logprobs; a killed service or vault costs its own requests, with a clear error, and is replaced.
+Times: whole requests by so many users at once at each level, in one run. Needs the packages of `cloister` itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).parents[1] / "src"
+PATIENCE_S = 150
+SHAPES = {
+    "8b": {
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "tie_word_embeddings": False,
+        "max_position_embeddings": 8192,
+    },
+    "same": {},
+}
+CASES = ((64, 64), (512, 128))
+"""Tokens of the prompt, tokens of the answer."""
+
+
+def make_random(folder: Path, like: Path, shape: str) -> None:
+    """A model of this shape with the other's tokenizer and vocabulary."""
+    import torch
+
+    sys.path.insert(0, str(SOURCE))
+    from cloister.models.weights import ShardWriter
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in like.iterdir():
+        if path.name not in ("model.safetensors", "cloister-manifest.json", "config.json"):
+            shutil.copy(path, folder / path.name)
+    config = json.loads((like / "config.json").read_text()) | SHAPES[shape]
+    (folder / "config.json").write_text(json.dumps(config))
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    dim = config.get("head_dim") or hidden // config["num_attention_heads"]
+    queries, keys = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config["vocab_size"], hidden)}
+    for layer in range(config["num_hidden_layers"]):
+        name = f"model.layers.{layer}"
+        for part, size in (
+            *(("self_attn.q_proj", (queries, hidden)), ("self_attn.k_proj", (keys, hidden))),
+            *(("self_attn.v_proj", (keys, hidden)), ("self_attn.o_proj", (hidden, queries))),
+            *(("mlp.gate_proj", (inner, hidden)), ("mlp.up_proj", (inner, hidden)), ("mlp.down_proj", (hidden, inner))),
+            *(("input_layernorm", (hidden,)), ("post_attention_layernorm", (hidden,))),
+        ):
+            shapes[f"{name}.{part}.weight"] = size
+    shapes["model.norm.weight"] = (hidden,)
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = (config["vocab_size"], hidden)
+    writer = ShardWriter(folder / "model.safetensors", shapes, torch.bfloat16)
+    generator = torch.Generator("cuda").manual_seed(3)
+    for name, size in shapes.items():
+        drawn = torch.empty(size, dtype=torch.bfloat16, device="cuda")
+        drawn.fill_(1.0) if len(size) == 1 else drawn.normal_(0, size[-1] ** -0.5, generator=generator)
+        writer.write(name, drawn.cpu())
+        del drawn
+    writer.close()
+    torch.cuda.empty_cache()
+
+
+def make_real(folder: Path, like: Path, gguf: Path) -> None:
+    """The GGUF's weights as transformers reads them, beside the other's configuration and tokenizer."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    sys.path.insert(0, str(SOURCE))
+    from cloister.models.weights import ShardWriter
+
+    shutil.copytree(like, folder, dirs_exist_ok=True)
+    model = AutoModelForCausalLM.from_pretrained(str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32)
+    weights = {name: tensor for name, tensor in model.state_dict().items() if name != "lm_head.weight"}  # tied
+    writer = ShardWriter(folder / "model.safetensors", {k: tuple(v.shape) for k, v in weights.items()}, torch.bfloat16)
+    for name, tensor in weights.items():
+        writer.write(name, tensor)
+    writer.close()
+
+
+@contextmanager
+def served(model: Path, log: Path, *options: str) -> Iterator[tuple[str, float]]:
+    """The running server's address, and how long it took to come up."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])}
+    command = [
+        sys.executable,
+        "-m",
+        "cloister",
+        "serve",
+        "--model",
+        str(model),
+        "--port",
+        "0",
+        "--mpc",
+        "off",
+        *options,
+    ]
+    began = time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env={**environment, "COLUMNS": "200"}, start_new_session=True
+        )
+    try:
+        while (found := re.search(r"(http://127\.0\.0\.1:\d+)", log.read_text())) is None:
+            if process.poll() is not None or time.monotonic() - began > PATIENCE_S:
+                raise RuntimeError(f"it is not up:\n{log.read_text()[-4000:]}")
+            time.sleep(0.1)
+        yield found[1], time.monotonic() - began
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def processes(role: str) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if path.read_bytes().split(b"\0")[0] == f"cloister {role}".encode():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def gpu_memory() -> list[str]:
+    query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader"]
+    return subprocess.run(query, capture_output=True, text=True, timeout=20, check=False).stdout.splitlines()
+
+
+class Asked:
+    """The real client."""
+
+    def __init__(self, url: str) -> None:
+        from openai import OpenAI
+
+        self.client = OpenAI(base_url=f"{url}/v1", api_key="cloister-dev", timeout=120)
+        self.model = self.client.models.list().data[0].id
+
+    def chat(self, text: str, level: str, retries: int = 2, **more: Any) -> str:
+        answer = self.client.with_options(max_retries=retries).chat.completions.create(
+            model=self.model,
+            messages=[{"role": "user", "content": text}],
+            extra_body={"protection": level},
+            **{"max_tokens": 24, "temperature": 0, **more},
+        )
+        return answer.choices[0].message.content or ""
+
+    def tokens(self, prompt: list[int], new: int, level: str) -> float:
+        """How long a whole request takes."""
+        began = time.monotonic()
+        answer = self.client.completions.create(
+            model=self.model,
+            prompt=prompt,
+            max_tokens=new,
+            temperature=0,
+            logit_bias={"0": -100, "2": -100},
+            extra_body={"protection": level},
+        )
+        usage = answer.usage
+        assert usage is not None and (usage.prompt_tokens, usage.completion_tokens) == (len(prompt), new)
+        return time.monotonic() - began
+
+
+def check_answers(asked: Asked, levels: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {"differing": []}
+    prompts = [f"Question {i}: what is {i} plus {i + 1}? Explain." for i in range(8)]
+    ways: tuple[dict[str, Any], ...] = ({}, {"temperature": 1.0, "seed": 7, "top_p": 0.9})
+    for way in ways:
+        alone = [asked.chat(text, "open", **way) for text in prompts]
+        for level in levels:
+            with ThreadPoolExecutor(8) as many:
+                together = list(many.map(lambda text, level=level, way=way: asked.chat(text, level, **way), prompts))
+            found["differing"] += [f"{level} {way} {i}" for i in range(8) if together[i] != alone[i]]
+        found[f"answer {way}"] = alone[0][:200]
+    for level in levels:
+        scored = asked.client.chat.completions.create(
+            model=asked.model,
+            messages=[{"role": "user", "content": "Hello"}],
+            max_tokens=4,
+            temperature=0,
+            logprobs=True,
+            top_logprobs=3,
+            extra_body={"protection": level},
+        )
+        assert scored.choices[0].logprobs is not None and scored.choices[0].logprobs.content is not None
+        found[f"logprobs {level}"] = [round(token.logprob, 6) for token in scored.choices[0].logprobs.content]
+        stream = asked.client.chat.completions.create(
+            model=asked.model,
+            messages=[{"role": "user", "content": prompts[0]}],
+            max_tokens=24,
+            temperature=0,
+            stream=True,
+            extra_body={"protection": level},
+        )
+        streamed = "".join(part.choices[0].delta.content or "" for part in stream if part.choices)
+        if streamed != asked.chat(prompts[0], "open"):
+            found["differing"].append(f"{level} streamed")
+    return found
+
+
+def check_kills(asked: Asked, levels: list[str]) -> dict[str, Any]:
+    """SIGKILL while a long answer is made: what its user is told, and how long it takes until all is well again."""
+    found = {}
+    for role, level in [("service", "open")] + [("vault", level) for level in levels if level != "open"]:
+        with ThreadPoolExecutor(1) as one:
+            before = set(processes(role))
+            asking = one.submit(asked.chat, "Count to a thousand, slowly.", level, 0, max_tokens=4000)
+            time.sleep(1.5)
+            for pid in before:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    continue
+            killed = time.monotonic()
+            try:
+                told = f"answered {len(asking.result(60))} characters"
+            except Exception as failure:
+                told = f"{type(failure).__name__}: {str(failure)[:200]}"
+        while True:
+            try:
+                asked.chat("Hello", level, 0, max_tokens=4)
+                break
+            except Exception:
+                if time.monotonic() - killed > 60:
+                    raise
+                time.sleep(0.1)
+        found[f"{role} at {level}"] = {"told": told, "well_again_s": round(time.monotonic() - killed, 2)}
+    return found
+
+
+def throughput(asked: Asked, levels: list[str], of_open: int, of_vaults: int) -> list[dict[str, Any]]:
+    rows, vocabulary = [], 49152
+    for prompt, new in CASES:
+        for level in levels:
+            users = of_open if level == "open" else of_vaults
+            prompts = [[(13 * u + 7 * t) % (vocabulary - 100) + 50 for t in range(prompt)] for u in range(users)]
+            with ThreadPoolExecutor(users) as many:
+                began = time.monotonic()
+                each = list(many.map(lambda p, new=new, level=level: asked.tokens(p, new, level), prompts))
+                seconds = time.monotonic() - began
+            row = {"level": level, "users": users, "prompt": prompt, "new": new, "tokens_per_s": users * new / seconds}
+            row |= {"median_s": statistics.median(each), "wall_s": seconds}
+            rows.append(row)
+            print(row, flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--random", choices=list(SHAPES))
+    parser.add_argument("--gguf", type=Path, help="make the model from this file first")
+    parser.add_argument("--like", type=Path, help="folder with a configuration and a tokenizer")
+    parser.add_argument("--users", type=int, default=32, help="at once at the level open")
+    parser.add_argument("--vault-users", type=int, default=32, help="at once at the others")
+    parser.add_argument("--skip", default="")
+    parser.add_argument("--option", action="append", default=[], help="passed on to `cloister serve`")
+    options = parser.parse_args()
+    found: dict[str, Any] = {}
+    if options.random:
+        began = time.monotonic()
+        make_random(options.model, options.like, options.random)
+        found["made_s"] = time.monotonic() - began
+    elif options.gguf:
+        make_real(options.model, options.like, options.gguf)
+    log = options.json.with_suffix(".log")
+    parts: dict[str, Callable[[Asked, list[str]], Any]] = {
+        "answers": check_answers,
+        "throughput": lambda asked, levels: throughput(asked, levels, options.users, options.vault_users),
+        "kills": check_kills,
+    }
+    with served(options.model, log, *options.option) as (url, seconds):
+        found["up_s"] = seconds
+        asked = Asked(url)
+        model = asked.client.models.list().data[0].model_dump()
+        found["model"] = {key: value for key, value in model.items() if key not in ("object", "created", "owned_by")}
+        levels = [level["id"] for level in model["protection"] if level["enabled"]]
+        found["memory"] = gpu_memory()
+        for name, part in parts.items():
+            if name not in options.skip.split(","):
+                try:
+                    found[name] = part(asked, levels)
+                except Exception as failure:
+                    found[name] = f"failed: {type(failure).__name__}: {str(failure)[:500]}"
+                print(name, json.dumps(found[name]), flush=True)
+                options.json.write_text(json.dumps(found, indent=1))
+        found["memory_at_the_end"] = gpu_memory()
+    options.json.write_text(json.dumps(found, indent=1))
+    print(json.dumps({key: value for key, value in found.items() if key not in parts}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What must be used once before a process is sealed, on devices that every process opens for itself.
+
+A sealed process can open no file, and a driver loads kernels when they are first called. So a few requests are played
+through an engine on the device; and who cannot open it plays them on nothing at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from cloister.compute.layout import BLOCK_TOKENS, Chunk, Wanted
+from cloister.config import EngineSettings
+from cloister.engine.engine import Engine
+from cloister.engine.runner import Runner
+from cloister.messages.generation import Failed, SamplingParams, Submit
+from cloister.models.decoder import Decoder
+
+PROMPT_TOKENS = 24
+WAYS = (
+    SamplingParams(max_tokens=3, temperature=0.0, presence_penalty=0.5, logit_bias={0: 1.0}),
+    SamplingParams(max_tokens=3, top_p=0.9, top_k=3, min_p=0.01, repetition_penalty=1.1),
+    SamplingParams(max_tokens=3, logprobs=2),
+    SamplingParams(max_tokens=3, temperature=0.0, prompt_logprobs=1),
+)
+
+
+class IdleRunner(Runner):
+    """Every token is as likely as any other."""
+
+    block_tokens = BLOCK_TOKENS
+    num_blocks = 64
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.vocabulary, self.max_context, self.relative = decoder.vocabulary, decoder.max_context, decoder.relative
+        self.layers, self.heads, self.dim = decoder.cache_shape.layers, decoder.heads, decoder.cache_shape.dim
+
+    def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
+        wanted = [chunk for chunk in chunks if chunk.wanted is not Wanted.NONE]
+        rows = sum(len(chunk.tokens) if chunk.wanted is Wanted.ALL else 1 for chunk in wanted)
+        return torch.zeros(rows, self.vocabulary)
+
+    def wipe(self, blocks: Sequence[int]) -> None:
+        return None
+
+
+def rehearse_device(runner: Runner, settings: EngineSettings) -> None:
+    """Play requests of every kind, one alone and all together. The runner's blocks are free and wiped afterwards."""
+    engine = Engine(runner, settings)
+    length = max(1, min(PROMPT_TOKENS, engine.max_context - WAYS[0].max_tokens))
+    for ways in (WAYS[:1], WAYS):
+        for number, params in enumerate(ways):
+            prompt = tuple(token % runner.vocabulary for token in range(length))
+            said = engine.submit(Submit(number, "rehearsal", prompt, params))
+            if isinstance(said, Failed):
+                raise RuntimeError("the device's rehearsal was refused")
+        most = max(1, length // 2)  # so that a prompt comes in two chunks, the first of which wants no logits
+        while engine.has_work:
+            if any(isinstance(message, Failed) for message in engine.step(most)):
+                raise RuntimeError("the device's rehearsal failed")
+            most = settings.chunk_tokens
