@@ -71,7 +71,7 @@ class ControllerSettings(_Frozen):
     vault_deadline_s: float = Field(default=15.0, gt=0, description="how long a vault may hold the cores")
     service_deadline_s: float = Field(default=60.0, gt=0, description="how long the service may take to make way")
     prefix_policy: PolicyName = Field(
-        default="partition", description="at the level open: who finds whose computed prompts (prefix.policy)"
+        default="none", description="at the level open: who finds whose computed prompts (prefix.policy)"
     )
     outpost: str | None = Field(default=None, description="address of the machine that keeps the vaults")
     outpost_key: Path | None = Field(default=None, description="file with the key that the outpost knows")

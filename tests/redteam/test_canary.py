@@ -192,15 +192,22 @@ def test_the_search_finds_what_the_service_is_given(node: Node) -> None:
     assert not any(name.startswith("vault ") for name in holders)
 
 
-def test_at_open_nothing_is_left_once_it_is_forgotten(node: Node) -> None:
-    """The service and who speaks HTTP were given the tokens: whole answers, and ones cut short by the client. The
-    service keeps what it computed for the tenant's next request, until it is told to forget."""
+def test_at_open_nothing_is_left_either(node: Node) -> None:
+    """The service and who speaks HTTP were given the tokens: whole answers, and ones cut short by the client."""
     secret = node.secret()
     for path, prompt in four_ways(secret):
         assert node.ask(path, prompt, protection="open", max_tokens=4).status_code == 200
         with node.answering(path, prompt, protection="open"):
             pass
     assert node.ask(path, prompt, protection="open", max_tokens=1).status_code == 200  # read in its last step
+    assert node.holders(secret) == {}
+
+
+def test_at_shared_nothing_is_left_once_it_is_forgotten(node: Node) -> None:
+    """The service keeps what it computed for the tenant's next request, until it is told to forget."""
+    secret = node.secret()
+    path, prompt = next(iter(four_ways(secret)))
+    assert node.ask(path, prompt, protection="shared", max_tokens=4).status_code == 200
     assert set(node.holders(secret)) == {"service"}
     assert node.client.delete("/v1/sessions/any", params={"private": "true"}).status_code == 204
     assert node.holders(secret) == {}

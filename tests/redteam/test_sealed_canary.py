@@ -95,7 +95,7 @@ def test_whole_answers_and_failures_leave_nothing(node: SealedNode) -> None:
     assert node.holders(secret) == {}
 
 
-def test_at_open_nothing_is_left_once_it_is_forgotten(node: SealedNode) -> None:
+def test_at_open_nothing_is_left_either(node: SealedNode) -> None:
     """The sealed API reads the prompt and the service computes it; both forget."""
     secret = node.secret()
     for path, prompt in four_ways(secret):
@@ -103,9 +103,6 @@ def test_at_open_nothing_is_left_once_it_is_forgotten(node: SealedNode) -> None:
         with node.sealed(path, prompt, protection="open"):
             pass
     assert node.whole(path, prompt, protection="open", max_tokens=1)[0] == 200
-    headers = {"Authorization": f"Bearer {DEVELOPMENT_KEY}"}
-    forgotten = httpx.delete(f"{node.server.url()}/v1/sessions/any?private=true", headers=headers, timeout=60)
-    assert forgotten.status_code == 204
     assert node.holders(secret) == {}
 
 

@@ -49,7 +49,7 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     parties: Parties | None = None
     vault_hosts: Annotated[tuple[Place, ...], Meta(max_length=4)] = ()
     """Addresses of machines that keep the vaults; none: they are on the node itself."""
-    prefixes: Prefixes = "partition"
+    prefixes: Prefixes = "none"
     """Who may find what was computed of a prompt at the level `open` (docs/prefix-cache.md)."""
     disk: Disk = "none"
     """Whether such keys and values may leave memory."""
