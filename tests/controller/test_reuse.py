@@ -16,7 +16,7 @@ PARAMS = SamplingParams(max_tokens=8)
 async def test_a_levels_policy_is_the_controllers_to_say(node: Node) -> None:
     node.send(Submit(1, "ann", (1, 2), PARAMS, salt="s"))
     submit = await node.service.next(Submit)
-    assert (submit.policy, submit.salt) == ("partition", "s")
+    assert (submit.policy, submit.salt) == ("none", "s")
     node.send(Submit(2, "ann", (1, 2), PARAMS, level="shared"))
     assert (await node.service.next(Submit)).policy == "safekv"
     with pytest.raises(ProtocolError):
