@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from cloister.process import interpreter
 from tests.examples import ORDINARY
 from tests.served import running_server
 
@@ -95,6 +97,20 @@ def short_folder() -> ModelFolder:
     from tests.short_model import short_model
 
     return short_model()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def processes_of_tests_find_their_code() -> Iterator[None]:
+    """A node's processes look for no code in the working folder; those that a test has it start lie there."""
+    plain = interpreter.python
+
+    def python(module: str, *arguments: str) -> list[str]:
+        ours = module.startswith("tests.")
+        return [sys.executable, "-m", module, *arguments] if ours else plain(module, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpreter, "python", python)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -49,7 +49,9 @@ class Node:
                 assert reply.status_code == 200, reply.text
                 assert reply.headers["x-cloister-protection"] == level
                 choice = reply.json()["choices"][0]
-                return choice["message"]["content"], choice["logprobs"], reply.json()["usage"]
+                usage = reply.json()["usage"]
+                del usage["prompt_tokens_details"]  # how much was found computed is not the answer
+                return choice["message"]["content"], choice["logprobs"], usage
 
             return await asyncio.gather(*(ask(body) for body in bodies))
 

@@ -110,7 +110,6 @@ def test_the_shipped_tagger_tells_people_from_things() -> None:
     for clean in (
         "Write a function that sorts a list.",
         "What does this error mean?",
-        "Bitte fasse den Text zusammen.",
     ):
         assert highest(clean) < public, clean
     tags = tagger.tag("Please ask Margaret about it.")

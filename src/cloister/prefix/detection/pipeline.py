@@ -67,7 +67,8 @@ class Pipeline:
         for finding in findings:
             if finding.tier == 1:
                 for block in blocks_of(finding.start, finding.end, ends):
-                    verdicts[block] = Verdict(Label.PRIVATE, 1, finding.category, verdicts[block].score)
+                    if verdicts[block].tier != 1:  # the first finding names it
+                        verdicts[block] = Verdict(Label.PRIVATE, 1, finding.category, verdicts[block].score)
         return Examined(verdicts, sorted(findings))
 
     def _tagged(

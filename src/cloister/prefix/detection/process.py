@@ -20,13 +20,13 @@ from cloister.messages.detector import (
     StartDetector,
     ToDetector,
 )
-from cloister.messages.frames import encode_frames
+from cloister.messages.frames import FrameReader, encode_frames
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import start_failed
 from cloister.prefix.detection.pipeline import Pipeline, inherit
 from cloister.prefix.detection.rules import RuleBroken, RuleSet, read_rules, shipped_rules
 from cloister.prefix.detection.tagger import shipped_tagger
-from cloister.process.blocking import BlockingEndpoint
+from cloister.process.blocking import RECEIVE_BYTES, BlockingEndpoint
 from cloister.process.sandbox.credentials import give_up_powers
 from cloister.process.sandbox.layers import Profile
 from cloister.process.sandbox.namespaces import empty_root, leave_host
@@ -70,7 +70,7 @@ def serve(control: socket.socket) -> None:
     except Exception as wrong:
         endpoint.send(start_failed(wrong, "The detector cannot start"))
         return
-    labeller.run(endpoint, control)
+    labeller.run(control)
 
 
 class Labeller:
@@ -79,11 +79,11 @@ class Labeller:
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
 
-    def run(self, endpoint: BlockingEndpoint[ToDetector], control: socket.socket) -> None:
-        while (messages := endpoint.receive()) is not None:
-            answers = tuple(self.hear(message) for message in messages)
-            del messages
-            if answers:
+    def run(self, control: socket.socket) -> None:
+        """By recv alone: the filter lets no descriptor come in, so an endpoint's recvmsg would be its end."""
+        frames: FrameReader[ToDetector] = FrameReader(ToDetector)
+        while data := control.recv(RECEIVE_BYTES):
+            if answers := tuple(self.hear(message) for message in frames.feed(data)):
                 control.sendall(encode_frames(answers))
 
     def hear(self, message: ToDetector) -> Labels | RulesLoaded:

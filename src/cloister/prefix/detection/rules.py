@@ -102,7 +102,8 @@ class RuleSet:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
-        self._categories = [category_of(rule) or Category.BLACKLIST for rule in self.rules]
+        named = [category_of(rule) for rule in self.rules]
+        self._categories = [Category.BLACKLIST if category is None else category for category in named]
         self._database = hyperscan.Database()
         patterns = [_pattern(rule) for rule in self.rules]
         try:
