@@ -90,13 +90,15 @@ def lives(process: psutil.Process) -> bool:
 class Server(Command):
     """`cloister serve` on a free port, with what tests want unless the arguments say otherwise.
 
-    Without `mpc`, whose parties take gigabytes. With one compute thread: two that wait for each other are slow where
-    another group of tests has the other core.
+    Without `mpc`, whose parties take gigabytes, and without a detector, which compiles its rules for seconds. With one
+    compute thread: two that wait for each other are slow where another group of tests has the other core.
     """
 
     def __init__(self, log: Path, *arguments: str) -> None:
         usual = {"--mpc": "off", "--threads": "1"}
         added = [word for option in usual.items() if option[0] not in arguments for word in option]
+        if "--detector" not in arguments:
+            added.append("--no-detector")
         super().__init__(log, "serve", "--port", "0", *added, *arguments)
 
     def url(self, patience_s: float = 240) -> str:

@@ -85,6 +85,8 @@ class Level:
     """The order in which levels are chosen for a request that names none; None: only for those who ask for it."""
     default_tokens: int | None = None
     """The longest answer to a request that sets no limit, if not the endpoint's own."""
+    examined: bool = False
+    """Whether a detector reads the prompt, to find what of it may be shared."""
     slow: bool = False
     """Whether a token takes seconds, so that progress is reported."""
     to_offer: str = ""
@@ -144,6 +146,7 @@ LEVELS: dict[str, Level] = {
         ),
         Level(
             "shared",
+            examined=True,
             provider_sees="Everything; other tenants learn nothing sensitive from the shared prefix cache.",
             service_sees="everything",
             others_learn="nothing sensitive",

@@ -191,7 +191,7 @@ def test_a_taken_port_is_said_before_the_model_is_even_looked_for(run: Run) -> N
 
 def test_the_port_is_kept_until_somebody_listens_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[int] = []
-    monkeypatch.setattr("cloister.process.entry.become", lambda *given: kept.append(given[-1]))
+    monkeypatch.setattr("cloister.process.entry.become", lambda *given: kept.append(given[5]))
     monkeypatch.setattr("cloister.models.source.find_model", lambda name: ModelFolder("m", Path("/m"), {}))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

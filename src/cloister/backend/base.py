@@ -24,6 +24,9 @@ class OpenJob:
     public: int = 0
     level: ReadLevel = OPEN
     salt: str = field(default="", repr=False)
+    text: str = field(default="", repr=False)
+    """What a detector reads of it, and where each block of tokens ends there; nothing where none is asked."""
+    ends: tuple[int, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from cloister.messages.frontend import (
     Ask,
     AskSealed,
     EndSession,
+    Examine,
     KeyEntry,
     Serving,
     StartFrontend,
@@ -104,6 +105,8 @@ class ControllerClient(Backend):
             spans = label_spans(len(job.prompt), public=job.public)
             for one, each in wanted:
                 self.send(Submit(one, tenant, job.prompt, each, spans, salt=job.salt, level=job.level))
+            if job.ends:
+                self.send(Examine(wanted[0][0], job.text, job.ends))
         else:
             self.send(_asking(tenant, job, wanted))
         events = {one: Mailbox(self.beat_s) for one, _ in wanted}

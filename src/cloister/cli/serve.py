@@ -107,6 +107,17 @@ def serve(
             "find all, and can time what others wrote."
         ),
     ] = _CONTROLLER.prefix_policy,
+    detector: Annotated[
+        bool,
+        typer.Option(help="Find what of a prompt at the level shared holds nothing private; else nothing is shared."),
+    ] = _CONTROLLER.detector,
+    detector_rules: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Signed rules of what is private, read again when they change."),
+    ] = None,
+    detector_key: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Who must have signed --detector-rules.")
+    ] = None,
     outpost: Annotated[
         str | None,
         _vaults(
@@ -208,6 +219,9 @@ def serve(
             max_vaults=max_vaults,
             session_idle_s=session_idle,
             prefix_policy=prefix_policy,
+            detector=detector,
+            detector_rules=detector_rules.absolute() if detector_rules else None,
+            detector_key=detector_key,
             outpost=outpost,
             outpost_key=outpost_key.absolute() if outpost_key else None,
             outpost_policy=outpost_policy.absolute() if outpost_policy else None,

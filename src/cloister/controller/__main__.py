@@ -30,6 +30,7 @@ EDGE = (
     "cloister.sealed_api",
     "cloister.controller.unsealer",
     "cloister.link.network.server_bridge",
+    "cloister.prefix.detection",
 )
 """What the node runs beside what computes; none of it needs torch."""
 

@@ -18,7 +18,8 @@ from time import monotonic
 
 import msgspec
 
-from cloister.errors import CloisterError, ProtocolError
+from cloister.config import ControllerSettings
+from cloister.errors import CloisterError, ProtocolError, SetupError
 from cloister.messages.detector import (
     MAX_BLOCKS,
     MAX_TEXT,
@@ -35,6 +36,7 @@ from cloister.messages.detector import (
 from cloister.messages.generation import VERSION
 from cloister.prefix.detection.signed_rules import SignedRules
 from cloister.process.handle import ModuleHandle
+from cloister.transparency.note import VerifierKey
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +62,18 @@ HELD_BACK = BlockLabel(Label.PRIVATE, 0, Category.NONE)
 """What a block is while nobody has said otherwise."""
 
 OnLabels = Callable[[int, tuple[BlockLabel, ...]], None]
+
+
+def find_detector(settings: ControllerSettings, on_labels: OnLabels) -> DetectorKeeper | None:
+    """The detector of these settings, not started yet. SetupError where its rules are of no use."""
+    if not settings.detector:
+        return None
+    rules = None
+    if settings.detector_rules is not None:
+        if settings.detector_key is None:
+            raise SetupError("Rules are taken only if they are signed.", hint="Name the signer's key: --detector-key.")
+        rules = SignedRules(settings.detector_rules, VerifierKey.parse(settings.detector_key))
+    return DetectorKeeper(on_labels, rules=rules, allow_degraded=settings.allow_degraded_sandbox)
 
 
 class DetectorKeeper:

@@ -23,6 +23,7 @@ from cloister.config import Settings
 from cloister.controller.attested_settings import attested_settings
 from cloister.controller.cache_file import cache_file
 from cloister.controller.channel_keys import ChannelKeys
+from cloister.controller.detector import find_detector
 from cloister.controller.evidence import EvidenceMaker, running_release
 from cloister.controller.forkserver import ForkServer
 from cloister.controller.mpc_client import MpcClientKeeper
@@ -77,6 +78,7 @@ class Controller:
         self.relay = Relay(settings.controller, lambda: self.serving, settings.engine.cores, self.sealed_requests.lock)
         self._mpc = check_mpc(settings, folder)
         self._client: MpcClientKeeper | None = None
+        self._detector = find_detector(settings.controller, self.relay.labelled)
         self._broken = asyncio.Event()
         self._keepers: list[asyncio.Task[None]] = []
 
@@ -96,6 +98,9 @@ class Controller:
         self._weights = await seal_weights(self._folder, self._settings.engine)
         self._digest = asyncio.create_task(asyncio.to_thread(digest_of, self._weights))
         await self._start_what_is_missing()
+        if self._detector:
+            self._detector.start()
+            self.relay.examine = self._detector.classify
         self._keepers = [asyncio.create_task(self._keep()), asyncio.create_task(self._keep_keys())]
         if self._mpc:
             self._offer_mpc(self.serving)
@@ -110,6 +115,8 @@ class Controller:
                 await keeper
         if self._client:
             await self._client.close()
+        if self._detector:
+            await self._detector.close()
         if self._remote:
             await self._remote.close()
         self.relay.vaults.close(WAIT_FOR_THE_KILLED_S)

@@ -7,7 +7,7 @@ say of it: a vault or service that lies is ended (its endpoint raises).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from cloister.config import ControllerSettings
 from cloister.controller.core_lease import LeaseKeeper
+from cloister.controller.detector import BlockLabel
 from cloister.controller.requests import Request, Requests, frontend_of, in_own_words, local, wide
 from cloister.controller.routes.base import Node, Route
 from cloister.controller.routes.isolated import IsolatedRoute
@@ -29,10 +30,11 @@ from cloister.controller.vault_queue import Asked, VaultQueue
 from cloister.controller.vaults import Vault, Vaults
 from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable, VaultLost
 from cloister.levels import Decodes
-from cloister.messages.frontend import Ask, AskSealed, EndSession, KeyEntry, Serving
+from cloister.messages.detector import Label as Verdict
+from cloister.messages.frontend import Ask, AskSealed, EndSession, Examine, KeyEntry, Serving
 from cloister.messages.generation import Accepted, Also, AskStats, Cancel, Failed, Stats, Submit, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
-from cloister.messages.service import AskView, Forget, Paused, View
+from cloister.messages.service import AskView, Forget, Label, Paused, View
 from cloister.messages.vault import CoresDone, LinkBroken, Prefilled, Release, Understood, WantCores
 
 
@@ -67,6 +69,8 @@ class Relay:
         lock: Callable[[SealedPrompt, str], LockedPrompt],
     ) -> None:
         self._lock = lock
+        self.examine: Callable[[int, str, Sequence[int]], None] | None = None
+        """Has a detector read a prompt, where there is one; what it found comes to `labelled`."""
         self._frontends: dict[int, Frontend] = {}
         self._frontend_numbers = itertools.count(1)
         self._queue = VaultQueue(
@@ -127,6 +131,10 @@ class Relay:
                 request_id = wide(number, message.request_id)
                 if not self._queue.leave(request_id) and (request := self.requests.get(request_id)):
                     self._cancel(request)
+            case Examine():
+                request = self.requests.get(wide(number, message.request_id))
+                if request is not None and request.level.examined and self.examine is not None:
+                    self.examine(request.request_id, message.text, message.ends)
             case AskStats():
                 if (service := self._node.service) is not None:
                     service.ask_stats(lambda stats: self._tell_stats(number, stats))
@@ -280,6 +288,12 @@ class Relay:
                     self._route_of(request).from_service(request, said)
             case _:
                 raise ProtocolError("The service sent a message out of turn.")
+
+    def labelled(self, request_id: int, blocks: Sequence[BlockLabel]) -> None:
+        """A detector has read this prompt: what comes before the first block that it did not pass may be shared."""
+        public = next((at for at, block in enumerate(blocks) if block.label is not Verdict.PUBLIC), len(blocks))
+        if public and self._node.service is not None:
+            self._node.service.send(Label(request_id, public * self._node.serving().block_tokens))
 
     # ---- vaults
 

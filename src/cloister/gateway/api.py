@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Annotated, TypeVar, cast
@@ -168,7 +168,10 @@ class Api:
             check_size(len(unread))
         else:
             read = await self.prompts.read(prompt)
-            return OpenJob(read.tokens, read.public, cast(ReadLevel, level.name), salt)
+            shown = (
+                text_by_block(read.tokens, self.tokenizer, self.backend.ready.block_tokens) if level.examined else ()
+            )
+            return OpenJob(read.tokens, read.public, cast(ReadLevel, level.name), salt, *shown)
         return VaultJob(cast(ConfidedLevel, level.name), session.name, session.keep, unread, caller.trust_group, salt)
 
     def _params(
@@ -180,6 +183,18 @@ class Api:
         refused = {each.param: None for each in level.refuses if each.param in ("top_p", "top_k", "min_p")}
         defaults = replace(self.tokenizer.generation, **refused)
         return sampling_params(body, max_tokens, ready.vocabulary, self.tokenizer.stop_tokens, defaults)
+
+
+def text_by_block(tokens: Sequence[int], tokenizer: Tokenizer, block_tokens: int) -> tuple[str, tuple[int, ...]]:
+    """The text of the tokens, and where each block of them ends in it. A character that is cut by a block's end belongs
+    to the next."""
+    stream, pieces, ends, length = tokenizer.stream(), [], [], 0
+    for start in range(0, len(tokens), block_tokens):
+        pieces.append(stream.push(tokens[start : start + block_tokens]))
+        length += len(pieces[-1])
+        ends.append(length)
+    pieces.append(stream.finish())
+    return "".join(pieces), (*ends[:-1], length + len(pieces[-1]))
 
 
 def answer_tokens(prompt_tokens: int | None, asked: int | None, default: int, max_context: int) -> int:

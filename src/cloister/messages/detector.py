@@ -92,6 +92,10 @@ class RulesLoaded(Struct, frozen=True, tag="rules_loaded", forbid_unknown_fields
     rule: Annotated[int, Meta(ge=0, le=1 << 16)] = 0
 
 
+Text = Annotated[str, Meta(max_length=MAX_TEXT)]
+Ends = Annotated[tuple[Annotated[int, Meta(ge=0, le=MAX_TEXT)], ...], Meta(max_length=MAX_BLOCKS)]
+
+
 class Classify(Struct, frozen=True, tag="classify", forbid_unknown_fields=True):
     """Controller → detector: a prompt's text and where each block ends in it, in characters.
 
@@ -99,8 +103,8 @@ class Classify(Struct, frozen=True, tag="classify", forbid_unknown_fields=True):
     """
 
     request_id: RequestId
-    text: Annotated[str, Meta(max_length=MAX_TEXT)]
-    ends: Annotated[tuple[Annotated[int, Meta(ge=0, le=MAX_TEXT)], ...], Meta(max_length=MAX_BLOCKS)]
+    text: Text
+    ends: Ends
     load: Share = 0.0
     suspicion: Share = 0.0
 

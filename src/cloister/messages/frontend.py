@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from cloister.levels import ConfidedLevel, ServedLevel
+from cloister.messages.detector import Ends, Text
 from cloister.messages.generation import (
     MAX_ALSO,
     Accepted,
@@ -144,8 +145,19 @@ class Serving(Ready, frozen=True, tag="serving"):
     missing_layers: tuple[str, ...] = ()
 
 
+class Examine(OfRequest, frozen=True, tag="examine"):
+    """Frontend → controller: the text of a prompt that it read, and where each block of its tokens ends there. A
+    detector says which of them hold nothing private; until then, and where it is not asked, all do."""
+
+    text: Text
+    ends: Ends
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+
 AboutGenerating = Accepted | Tokens | Failed | Stats | View
-AskGenerating = Submit | Cancel | AskStats | AskView | EndSession
+AskGenerating = Submit | Examine | Cancel | AskStats | AskView | EndSession
 FromGateway = Listening | StartFailed | Ask | AskGenerating | Sealed | Taken | Leave | AskEvidence
 ToGateway = StartFrontend | AdmitKeys | Serving | AboutGenerating | SealedPart | Evidence
 

@@ -13,10 +13,13 @@ CODE = ("cloister.prefix.detection.process",)
 
 
 def load() -> None:
-    """Weights, tables and compiled rules: read once, before anything is forked."""
-    from cloister.prefix.detection.process import shipped_pipeline
+    """Weights and rules are read once, before anything is forked. Rules are compiled, which takes seconds, by the
+    detector itself: nobody waits for it."""
+    from cloister.prefix.detection.rules import shipped_rules
+    from cloister.prefix.detection.tagger import shipped_tagger
 
-    shipped_pipeline()
+    shipped_rules()
+    shipped_tagger()
 
 
 def main(control: socket.socket) -> None:
