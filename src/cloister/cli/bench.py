@@ -11,6 +11,7 @@ import typer
 from cloister.bench.messages import Endpoint, Workload
 from cloister.cli.bench_detection import bench_detection
 from cloister.cli.bench_obfuscation import bench_obfuscation
+from cloister.cli.bench_sharing import bench_sharing
 from cloister.cli.bench_suite import bench_mpc, bench_spd, progress_bars, save_document, show_document
 from cloister.cli.options import DEFAULT_KEY, DEFAULT_URL, ApiKey, Url, numbers
 from cloister.errors import ServiceUnavailable, SetupError
@@ -24,6 +25,7 @@ bench = typer.Typer(no_args_is_help=True, help="Measure servers: ours, or any th
 bench.command("spd")(bench_spd)
 bench.command("mpc")(bench_mpc)
 bench.command("detection")(bench_detection)
+bench.command("sharing")(bench_sharing)
 bench.command("obfuscation")(bench_obfuscation)
 
 

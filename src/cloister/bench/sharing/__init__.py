@@ -1,0 +1,4 @@
+"""What other tenants learn from the prefix cache, and what it saves, policy by policy (SafeKV §III and §VIII).
+
+The attacker is a client like any other, with a key of its own.
+"""
