@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cloister.bench.obfuscation.distinguisher import BETS, Guesses, score, wilson
+from cloister.bench.obfuscation.distinguisher import BETS, Guesses, score
 from cloister.bench.obfuscation.plan import PARTS, Plan
 from cloister.bench.obfuscation.results import Results, tables
 from cloister.bench.obfuscation.run import Bench
 from cloister.bench.obfuscation.texts import clinical_texts
+from cloister.bench.suite.intervals import wilson
 from cloister.errors import SetupError
 from cloister.obfuscation.tags import Category, TaggedText, parse_redacted
 from tests.obfuscation.fake_model import NAMES, TOWNS, RuleModel, WordTokenizer

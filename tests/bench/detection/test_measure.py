@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from cloister.bench.detection.data import Sample, quarter_of, read_sets
-from cloister.bench.detection.measure import Block, judge, over_isolated, recall, threshold_for, wilson
+from cloister.bench.detection.measure import Block, judge, over_isolated, recall, threshold_for
 from cloister.bench.detection.results import ALL, Plan, Results, tables
+from cloister.bench.suite.intervals import wilson
 from cloister.errors import SetupError
 from cloister.messages.detector import Label
 from cloister.prefix.detection.pipeline import Pipeline

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import sqrt
 from statistics import quantiles
 from time import process_time_ns
 
 from cloister.bench.detection.data import Sample
+from cloister.bench.suite.intervals import wilson
 from cloister.messages.detector import Label
 from cloister.prefix.detection.folding import fold
 from cloister.prefix.detection.pipeline import Pipeline, blocks_of, even_blocks
@@ -51,16 +51,6 @@ def judge(pipeline: Pipeline, sample: Sample) -> list[Block]:
         for kinds, verdict in zip(types, verdicts, strict=True)
         if UNKNOWN not in kinds
     ]
-
-
-def wilson(hits: int, total: int, z: float = 1.96) -> tuple[float, float]:
-    """The 95% confidence interval of a share (Wilson 1927)."""
-    if not total:
-        return 0.0, 1.0
-    share, square = hits / total, z * z
-    middle = (share + square / (2 * total)) / (1 + square / total)
-    reach = z * sqrt(share * (1 - share) / total + square / (4 * total * total)) / (1 + square / total)
-    return max(0.0, middle - reach), min(1.0, middle + reach)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ chance; what it gains beyond that is its advantage, with a 95% confidence interv
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from cloister.bench.suite.intervals import wilson
 from cloister.obfuscation.language_model import LanguageModel
 
 Bet = Callable[[Sequence[float]], int]
@@ -38,13 +38,6 @@ class Guesses:
         """Of the advantage, 95%."""
         low, high = wilson(self.right, self.of)
         return low - 1 / (self.fakes + 1), high - 1 / (self.fakes + 1)
-
-
-def wilson(right: int, of: int, z: float = 1.96) -> tuple[float, float]:
-    share, spread = right / of, z * z / of
-    middle = (share + spread / 2) / (1 + spread)
-    half = z * math.sqrt(share * (1 - share) / of + spread / (4 * of)) / (1 + spread)
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def score(model: LanguageModel, beginning: Sequence[int], values: Sequence[Sequence[int]]) -> list[float]:

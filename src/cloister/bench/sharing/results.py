@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloister.bench.detection.measure import wilson
 from cloister.bench.sharing.attack import Guess, Probe
 from cloister.bench.suite import documents
 from cloister.bench.suite.documents import Document, Table, Target, number, targets_table
+from cloister.bench.suite.intervals import wilson
 
 
 @dataclass(frozen=True, slots=True)
