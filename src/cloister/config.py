@@ -73,7 +73,7 @@ class ControllerSettings(_Frozen):
     prefix_policy: PolicyName = Field(
         default="none", description="at the level open: who finds whose computed prompts (prefix.policy)"
     )
-    detector: bool = Field(default=True, description="look for what may be shared in prompts at the level shared")
+    detector: bool = Field(default=False, description="look for what may be shared in prompts at the level shared")
     detector_rules: Path | None = Field(default=None, description="file with signed rules of what is private")
     detector_key: str | None = Field(default=None, description="who must have signed them")
     outpost: str | None = Field(default=None, description="address of the machine that keeps the vaults")

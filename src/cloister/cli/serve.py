@@ -110,7 +110,7 @@ def serve(
     detector: Annotated[
         bool,
         typer.Option(help="Find what of a prompt at the level shared holds nothing private; else nothing is shared."),
-    ] = _CONTROLLER.detector,
+    ] = True,
     detector_rules: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Signed rules of what is private, read again when they change."),
