@@ -75,7 +75,7 @@ def test_no_spelling_of_a_path_keeps_the_prompt_in(path: str) -> None:
 
 def test_of_a_field_named_twice_neither_value_stays() -> None:
     body = b'{"messages": ["secret one"], "model": "m", "messages": ["secret two"]}'
-    inner, prompts = split_prompts("POST", CHAT, (), body, 0)
+    inner, prompts = split_prompts("POST", CHAT, (), body)
     assert b"secret" not in inner and prompts == (b'["secret two"]',)
 
 
@@ -141,7 +141,7 @@ def test_all_parameters_of_the_api_are_known_and_none_holds_words() -> None:
 @pytest.mark.parametrize("body", [b"", b"not json", b'["messages"]', b'{"messages": NaN}', b"\xff", b"[" * 100_000])
 def test_a_body_that_cannot_be_split_is_not_sent(body: bytes) -> None:
     with pytest.raises(InvalidRequest, match="JSON object") as refused:
-        split_prompts("POST", CHAT, (), body, 0)
+        split_prompts("POST", CHAT, (), body)
     assert refused.value.__cause__ is None and refused.value.__suppress_context__
 
 

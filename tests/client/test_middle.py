@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from cloister.attest import node as node_module
 from cloister.attest.attester import Attestation, Tee
-from cloister.attest.evidence import NodeEvidence, read_evidence, write_evidence
+from cloister.attest.evidence import VERSION, NodeEvidence, read_evidence, write_evidence
 from cloister.attest.policy import Policy
 from cloister.attest.snp import SnpPolicy, verify_snp
 from cloister.channel.envelope import CONTENT_TYPE
@@ -137,7 +137,7 @@ def other_release(evidence: NodeEvidence) -> NodeEvidence:
         ),
         (other_release, "release manifest"),
         (lambda evidence: replace(evidence, release=None), "log key"),
-        (lambda evidence: replace(evidence, version=2), "evidence"),
+        (lambda evidence: replace(evidence, version=VERSION + 1), "evidence"),
         (lambda evidence: replace(evidence, report=b"x" * 5000), "evidence"),
     ],
     ids=["swapped key", "measurement", "statement", "other release", "no release", "version", "report"],

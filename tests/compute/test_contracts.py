@@ -48,10 +48,10 @@ def imported_by(text: str) -> set[str]:
     return found
 
 
-def test_only_the_cpus_own_package_knows_ctypes() -> None:
+def test_only_devices_own_packages_know_ctypes() -> None:
     knowing = {name for name, text in modules_under(*COMPUTING, "models") if "ctypes" in imported_by(text)}
     knowing.discard("models/sealed.py")
-    assert knowing and all(name.startswith("compute/cpu/") for name in knowing)
+    assert knowing and all(name.startswith(("compute/cpu/", "compute/gpu/")) for name in knowing)
 
 
 def test_only_the_choice_of_a_device_names_one() -> None:
@@ -67,8 +67,10 @@ def test_only_the_choice_of_a_device_names_one() -> None:
 
 
 def test_computing_never_reaches_up() -> None:
-    """Devices know neither models, sequences nor processes; of links, only their memory and its shape."""
+    """Devices know neither models, sequences nor processes; of links, only their memory and its shape. What loads the
+    library asks whether a release names it."""
     allowed = {"compute", "config", "errors", "link"}
     for name, text in modules_under("compute"):
         used = {one.split(".")[1] for one in imported_by(text) if one.startswith("cloister.")}
-        assert used <= allowed, (name, used - allowed)
+        more = {"process"} if name == "compute/cpu/library.py" else set()
+        assert used <= allowed | more, (name, used - allowed)

@@ -109,11 +109,10 @@ def lock(
 
 
 def _kernels() -> dict[str, str]:
-    from cloister.compute.cpu.library import build_library, built_with, has_two
+    from cloister.compute.choose import built_libraries
     from cloister.files import sha256_of
 
-    kinds = (True, False) if has_two() else (True,)
-    return {sha256_of(build_library(tiles=tiles)): built_with(tiles=tiles) for tiles in kinds}
+    return {sha256_of(library): how for library, how in built_libraries().items()}
 
 
 @release.command("check")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import torch
 
 from cloister.compute.base import Device
-from cloister.compute.cpu.library import open_library
+from cloister.compute.cpu.library import build_library, built_with, has_two, open_library
 from cloister.compute.cpu.native import CpuDevice, NativeKernels
 from cloister.compute.gpu import find
 from cloister.compute.reference import ReferenceDevice, ReferenceKernels
@@ -23,6 +24,12 @@ def fetch_kernels() -> None:
     """Have this machine's kernels in memory: processes forked later look for them nowhere else."""
     find.fetch()
     open_library()
+
+
+def built_libraries() -> dict[Path, str]:
+    """The libraries of kernels that this machine may load, built if they are not there, and how each was built."""
+    kinds = (True, False) if has_two() else (True,)
+    return {build_library(tiles=tiles): built_with(tiles=tiles) for tiles in kinds}
 
 
 def choose_device(settings: EngineSettings) -> Device:
