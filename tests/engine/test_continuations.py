@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from cloister.compute.host_cache import HostCache
+from cloister.compute import layout
+from cloister.compute.host_cache import BLOCK_TOKENS, HostCache
 from cloister.compute.reference import ReferenceDevice, ReferenceKernels
 from cloister.engine import continuations
 from cloister.engine.continuations import Continuations, GrowingBranches
@@ -34,6 +35,12 @@ CONFIG = PlainConfig(
     tie_word_embeddings=True,
     rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
 )
+
+
+@pytest.fixture(autouse=True)
+def whole_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the size that caches have; other tests of engines have smaller ones."""
+    monkeypatch.setattr(layout, "BLOCK_TOKENS", BLOCK_TOKENS)
 
 
 @pytest.fixture(scope="module")

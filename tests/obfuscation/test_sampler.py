@@ -85,10 +85,10 @@ def test_a_mark_within_a_word_is_refused() -> None:
 
 
 def test_the_same_secret_draws_the_same_and_another_one_draws_others() -> None:
-    text = [parse_redacted(f"Dear <redacted>{NAMES[3]}</redacted>, hello")]
+    text = [parse_redacted(LETTER)]
     tokenizer = WordTokenizer()
     model = RuleModel(tokenizer.vocabulary)
-    wish = Wish(3, quantization=Quantization(1.0, 64))
+    wish = Wish(3, quantization=Quantization(0.5, 64))
 
     def drawn(number: int) -> object:
         return make_variants(text, Sampler(model, tokenizer, wish, Prf(bytes([number]) * 32))).texts
