@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-import httpx
+import httpx2
 
 from cloister.bench.sharing.prompts import AFTER, BEFORE, Trial, make_trial
 
@@ -30,7 +30,7 @@ class Caller:
     """One tenant of a server."""
 
     def __init__(self, url: str, model: str, key: str, level: str) -> None:
-        self._http = httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=300)
+        self._http = httpx2.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=300)
         self._body = {"model": model, "max_tokens": 1, "temperature": 0, "protection": level, "stream": True}
         self._body["stream_options"] = {"include_usage": True}
 
