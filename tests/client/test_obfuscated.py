@@ -21,6 +21,7 @@ from cloister.errors import ObfuscationRefused, SetupError
 from cloister.obfuscation.requests import Obfuscation
 from cloister.obfuscation.variants import GivenSubstitutes
 from tests.client.http_server import Received, Reply, Server, http_server, reply
+from tests.client.local_proxy import serving
 
 FAKES = ["Bo", "Cy", "Di"]
 NAMES = ["Ann", *FAKES]
@@ -242,37 +243,13 @@ def cloister_error(*names: str) -> tuple[type[Exception], ...]:
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_proxy_hands_over_the_real_answer(api: tuple[Api, Server], stream: bool) -> None:
     _, server = api
-    with proxied(server) as url, httpx2.Client() as client:
+    with serving(lambda: ObfuscatingProxy(f"{server.url}/v1", obfuscation())) as url, httpx2.Client() as client:
         body = {"model": "m", "messages": [user(QUESTION)], "stream": stream}
         answer = client.post(f"{url}/v1/chat/completions", json=body, timeout=60)
         refused = client.post(f"{url}/v1/chat/completions", json={"messages": [user("<redacted>Ann")]})
     assert [text.strip() for text in spoken(answer.content, stream)] == ["Answer 1 to Ann"]
     assert sorted(map(name_in, server.received)) == sorted(NAMES)
     assert refused.status_code == 400 and refused.json()["error"]["code"] == "tags_invalid"
-
-
-@contextmanager
-def proxied(server: Server) -> Iterator[str]:
-    ready, where, made = threading.Event(), [], []
-    loop = asyncio.new_event_loop()
-
-    def tell(local: str) -> None:
-        where.append(local)
-        ready.set()
-
-    async def serve() -> None:
-        made.append(ObfuscatingProxy(f"{server.url}/v1", obfuscation()))
-        await made[0].serve(0, tell)
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    assert ready.wait(60)
-    try:
-        yield where[0]
-    finally:
-        loop.call_soon_threadsafe(made[0].stop)
-        thread.join()
-        loop.close()
 
 
 def bodies(made: Obfuscation, number: int) -> list[str]:

@@ -324,6 +324,17 @@ def test_a_forgotten_tenants_pages_are_wiped_at_once(pool: BlockPool) -> None:
     assert finds(cache, pool, key_of(pages(1, 2), "a")) == 0 and finds(cache, pool, key_of(pages(1, 2), "b")) == 2
 
 
+def test_to_forget_who_has_nothing_here_walks_nowhere(
+    cache: RadixCache, pool: BlockPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anyone may ask to be forgotten as often as it likes: others must not pay for it."""
+    keep(cache, pool, key_of(pages(1, 2), "a"))
+    monkeypatch.setattr(cache.tree, "nodes", None)
+    cache.forget("stranger")
+    with pytest.raises(TypeError):
+        cache.forget("a")
+
+
 def test_pages_below_another_tokens_hash_are_not_found(cache: RadixCache, pool: BlockPool) -> None:
     """By content: whatever hashes alike, a page is found by its tokens alone."""
     keep(cache, pool, key_of(pages(1, 2, 3)))

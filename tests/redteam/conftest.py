@@ -10,6 +10,7 @@ from tests.served import Server, running_server
 
 IDLE_S = 15
 ARGUMENTS = (
+    "--detector",
     *("--kv-cache-mib", "64", "--vault-kv-mib", "32", "--spare-vaults", "1"),
     # Long enough for a step to outlast the stop of all processes that a search takes.
     *("--link-deadline-ms", "300000", "--request-timeout", "600", "--session-idle", str(IDLE_S)),

@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, TypeVar, cast
 
 import msgspec
@@ -54,6 +55,7 @@ bearer = HTTPBearer(auto_error=False, description="An API key of this server.")
 
 _LONG_CHARACTERS = 8192
 _MANY_MESSAGES = 64
+_MANY_TOKENS = 2048
 # Below this, dividing logits by the temperature overflows; the limit of the distribution is the greedy choice anyway.
 _GREEDY_BELOW = 1e-4
 _SMALLEST_TOP_P = 1e-6
@@ -64,6 +66,7 @@ class PromptReader:
     """Reads prompts for the level `open`, the way vaults do."""
 
     def __init__(self, tokenizer: Tokenizer, serving: Serving) -> None:
+        self._tokenizer = tokenizer
         self._reading = PromptReading(tokenizer, serving.vocabulary, serving.max_context)
         # One thread: many long prompts at once must not take every core from the engine.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="prompt-reader")
@@ -75,6 +78,13 @@ class PromptReader:
         # Many short prompts in one request are as long as one long one: let others in between.
         await asyncio.sleep(0)
         return self._reading.read(prompt)
+
+    async def by_block(self, tokens: Sequence[int], block_tokens: int) -> tuple[str, tuple[int, ...]]:
+        """What a detector is given: the tokens' text, and where each block of them ends in it."""
+        shown = partial(text_by_block, tokens, self._tokenizer, block_tokens)
+        if len(tokens) > _MANY_TOKENS:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, shown)
+        return shown()
 
     def start(self) -> None:
         """Start the thread now, for processes that cannot start one later."""
@@ -168,9 +178,8 @@ class Api:
             check_size(len(unread))
         else:
             read = await self.prompts.read(prompt)
-            shown = (
-                text_by_block(read.tokens, self.tokenizer, self.backend.ready.block_tokens) if level.examined else ()
-            )
+            block = self.backend.ready.block_tokens
+            shown = await self.prompts.by_block(read.tokens, block) if level.examined else ()
             return OpenJob(read.tokens, read.public, cast(ReadLevel, level.name), salt, *shown)
         return VaultJob(cast(ConfidedLevel, level.name), session.name, session.keep, unread, caller.trust_group, salt)
 

@@ -195,6 +195,8 @@ class RadixCache(PrefixCache):
     def forget(self, tenant: str) -> None:
         for request_id in [one for one, waiting in self._unlabelled.items() if waiting.key.tenant == tenant]:
             del self._unlabelled[request_id]
+        if tenant not in self._accounts:  # it has nothing here, and need not cost others a walk
+            return
         for node in list(self.tree.nodes()):
             if node.creator.account.name == tenant and node.parent is not None:
                 self._remove(node)
