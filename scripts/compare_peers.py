@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -61,6 +62,9 @@ def compare_peers(
     peer_env: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="The peer's environment, beside what it needs.")
     ] = None,
+    peer_dtype: Annotated[
+        str, typer.Option(help="The peer's numbers; float32 where the processor has no bfloat16 products.")
+    ] = "bfloat16",
     tuned: Annotated[bool, typer.Option("--tuned", help="Measure vLLM-CPU tuned for this machine, too.")] = False,
     serve_arg: Annotated[list[str] | None, typer.Option(help="One more argument for `cloister serve`.")] = None,
     with_transformers: Annotated[
@@ -81,12 +85,14 @@ def compare_peers(
     )
     # First of all: it needs the whole machine, and should it fail, nothing measured is lost.
     generate = _transformers(folder, counts, input_tokens, output_tokens) if with_transformers else None
-    with tempfile.TemporaryDirectory(prefix="cloister-compare-") as logs, ExitStack() as running:
-        max_length = max(2048, input_tokens + output_tokens)
-        ours = _cloister(folder, Path(logs), serve_arg or [])
-        peers = [_vllm("vllm-cpu", python, folder, Path(logs), max_length, extra)]
+    logs = Path(tempfile.mkdtemp(prefix="cloister-compare-"))  # kept where a server did not come up
+    with ExitStack() as running:
+        ours = _cloister(folder, logs, serve_arg or [])
+        serve = ["--model", str(folder), "--dtype", peer_dtype]
+        serve += ["--max-model-len", str(max(2048, input_tokens + output_tokens))]
+        peers = [_vllm("vllm-cpu", python, serve, logs, extra)]
         if tuned:
-            peers.append(_vllm("vllm-cpu tuned", python, folder, Path(logs), max_length, _tuning(peer_venv) | extra))
+            peers.append(_vllm("vllm-cpu tuned", python, serve, logs, _tuning(peer_venv) | extra))
         asked = [(each, *each.partition("+session")) for each in levels.split(",")]
         own = [Side(f"cloister {name}", ours, level, bool(session)) for name, level, session, _ in asked]
         sides = [*own, *(Side(peer.name, peer) for peer in peers)]
@@ -94,11 +100,13 @@ def compare_peers(
             running.enter_context(server)
         console.print("Starting the servers (vLLM-CPU takes two to three minutes)…")
         comparison = uvloop.run(compare(sides, counts, load, rounds, own=len(own), on_run_end=_say))
+    shutil.rmtree(logs)
     document: dict[str, Any] = comparison.as_json() | {
         "input_tokens": input_tokens,
         "output_tokens": output_tokens,
         "requests_per_user": requests_per_user,
         "peer_environment": extra,
+        "peer_dtype": peer_dtype,
     }
     if generate:
         document["transformers_generate"] = generate
@@ -118,11 +126,11 @@ def _cloister(folder: Path, logs: Path, arguments: list[str]) -> ServerProcess:
     return ServerProcess("cloister", [*serve, *arguments], address, logs / "cloister.log", api_key=DEVELOPMENT_KEY)
 
 
-def _vllm(name: str, python: Path, folder: Path, logs: Path, max_length: int, extra: dict[str, str]) -> ServerProcess:
+def _vllm(name: str, python: Path, arguments: list[str], logs: Path, extra: dict[str, str]) -> ServerProcess:
     address = on_free_port()
     # Not its `vllm` command: that looks for a package called vllm and does not find its own version.
-    serve = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--dtype", "bfloat16"]
-    serve += ["--max-model-len", str(max_length), "--host", "127.0.0.1", "--port", str(address.port)]
+    serve = [str(python), "-m", "vllm.entrypoints.openai.api_server", *arguments]
+    serve += ["--host", "127.0.0.1", "--port", str(address.port)]
     serve += ["--served-model-name", "peer", "--uvicorn-log-level", "warning"]
     needed = {"VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
     return ServerProcess(name, serve, address, logs / f"{name}.log", environment=needed | extra)
