@@ -366,6 +366,15 @@ async def test_a_lying_service_is_ended(node: Node, lie: str) -> None:
     assert {(await node.failure()).code for _ in range(2)} == {"service_unavailable"}
 
 
+async def test_what_the_service_computed_for_whom_reaches_the_turns_of_vaults(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[object] = []
+    monkeypatch.setattr(node.relay.core_lease, "paused", heard.append)
+    node.relay.from_service(Paused({"ann": 5}))
+    assert heard == [{"ann": 5}]
+
+
 async def test_a_gateway_may_not_speak_of_links(node: Node) -> None:
     with pytest.raises(ProtocolError):
         node.send(Submit(1, "ann", (1,), PARAMS, partitions=(Partition(1, 0, 1),)))

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,8 @@ interpreter.check_loaded()
 print("ran", thing.VALUE, {value!r})
 """
 PLANTED = "print('PLANTED')\nVALUE = 'planted'\n"
+EXTENSION = Path(importlib.util.find_spec("_struct").origin)  # type: ignore[union-attr, arg-type]
+"""Compiled code that any process can load."""
 PYTHON = {interpreter_name(): digest_of(interpreter_files(), str(Path(os.__file__).parent))}
 
 
@@ -68,7 +71,7 @@ class Node:
         assert said.returncode == 2 and said.stdout == "" and why in said.stderr, said
 
 
-def install(folder: Path, name: str, **files: str) -> None:
+def install(folder: Path, name: str, *libraries: str, **files: str) -> None:
     """A package as pip would leave it."""
     info = folder / f"{name}-1.0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
@@ -77,6 +80,10 @@ def install(folder: Path, name: str, **files: str) -> None:
         (folder / f"{path}.py").write_text(text)
         digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
         lines.append(f"{path}.py,sha256={digest},{len(text)}")
+    for path in libraries:
+        shutil.copyfile(EXTENSION, folder / path)
+        digest = base64.urlsafe_b64encode(hashlib.sha256(EXTENSION.read_bytes()).digest()).decode().rstrip("=")
+        lines.append(f"{path},sha256={digest},1")
     (info / "RECORD").write_text("\n".join(lines) + "\n")
 
 
@@ -91,7 +98,7 @@ def a_node(folder: Path, more: str = "") -> Node:
         (tree / "cloister" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source / name, tree / "cloister" / name)
     (tree / "cloister/entry.py").write_text(ENTRY.format(more=more, value="as released"))
-    install(packages, "thing", thing="VALUE = 'good'\n")
+    install(packages, "thing", "library.so", thing="VALUE = 'good'\n")
     files = {
         f"src/{path.relative_to(tree)}": hashlib.sha256(path.read_bytes()).hexdigest() for path in tree.rglob("*.py")
     }
@@ -170,9 +177,23 @@ spec.loader.exec_module(sys.modules["by_path"])
 """
     a_node(tmp_path / "a", more).refused("by_path comes from")
     library = tmp_path / "library.so"
-    shutil.copyfile(importlib.util.find_spec("_struct").origin, library)  # type: ignore[union-attr, arg-type]
+    shutil.copyfile(EXTENSION, library)
     more = f"import ctypes; ctypes.CDLL({str(library)!r})"
     a_node(tmp_path / "b", more).refused("library.so is not of the release")
+
+
+def test_compiled_code_that_nobody_named_is_not_even_loaded(tmp_path: Path) -> None:
+    node = a_node(tmp_path, "print('loaded')")
+    shutil.copyfile(EXTENSION, node.packages / f"unlisted{EXTENSION_SUFFIXES[0]}")
+    node.refused(f"unlisted{EXTENSION_SUFFIXES[0]} is not of the release")
+
+
+def test_a_library_that_was_exchanged_since_it_was_loaded_is_seen(tmp_path: Path) -> None:
+    library = str(tmp_path / "packages/library.so")
+    load = f"import ctypes, os, shutil; ctypes.CDLL({library!r})"
+    assert a_node(tmp_path, load).start().returncode == 0
+    exchange = f"shutil.copyfile({library!r}, {library + '~'!r}); os.replace({library + '~'!r}, {library!r})"
+    a_node(tmp_path, f"{load}; {exchange}").refused("library.so (deleted) is not of the release")
 
 
 def test_a_package_is_the_same_wherever_and_however_it_was_installed(tmp_path: Path) -> None:
