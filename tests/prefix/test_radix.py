@@ -244,6 +244,24 @@ def test_nobodys_label_touches_anothers_pages(cache: RadixCache, pool: BlockPool
     assert owners == {"a", ""}, "b's are public now, a's are not"
 
 
+def test_a_label_publishes_nothing_that_has_a_salt(cache: RadixCache, pool: BlockPool) -> None:
+    keep(cache, pool, key_of(pages(1, 2), "a", "salt", policy="safekv", number=1))
+    cache.label(1, 2 * PAGE_TOKENS)
+    assert finds(cache, pool, key_of(pages(1, 2), "b", policy="safekv", number=2)) == 0
+    assert finds(cache, pool, key_of(pages(1, 2), "a", policy="safekv", number=3)) == 0
+
+
+def test_a_label_takes_nothing_public_out_of_the_tree(cache: RadixCache, pool: BlockPool) -> None:
+    """`b` computed what `a` published later, and more: both keep theirs, and no page is lost to the pool."""
+    keep(cache, pool, key_of(pages(1, 2), "a", policy="safekv", number=1))
+    keep(cache, pool, key_of(pages(1, 2, 3), "b", policy="safekv", number=2))
+    cache.label(1, 2 * PAGE_TOKENS)
+    cache.label(2, 3 * PAGE_TOKENS)
+    assert sum(len(node.blocks) for node in cache.tree.nodes()) == cache.pages == 5
+    cache.evict(5)
+    assert pool.free == pool.total
+
+
 def test_a_demoted_page_is_its_creators_alone_and_others_keep_what_they_use(cache: RadixCache, pool: BlockPool) -> None:
     keep(cache, pool, key_of(pages(1, 2), "a", policy="global"))
     using = cache.lookup(key_of(pages(1, 2, 3), "b", policy="safekv"), 3)
