@@ -2,9 +2,9 @@
 
 A group is a plain pytest process over one or more folders of tests/. Sandboxes are forked from a process with a lone
 thread and SPU brings threads: tests on shares therefore have groups of their own, and pytest-xdist cannot be used.
-Two groups at once keep two cores busy; a third would save a tenth of the time, and tests that wait for something would
-fail for want of a core. Each group writes to a log of its own in artifacts/tests; the whole log of a group that failed
-is shown.
+Two groups at once keep two cores busy, but for when they wait. Then a third, whose tests wait for nobody (PATIENT), has
+what they leave; any other would make them fail for want of a core. Each group writes to a log of its own in
+artifacts/tests; the whole log of a group that failed is shown.
 
 Arguments other than --release and --check go to one plain pytest and then to one on shares: run_tests.py -k scheduler
 """
@@ -16,8 +16,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,9 +33,9 @@ NONE_SELECTED = 5
 
 SECONDS = {
     ("mpc", True): 390,
-    ("serving", False): 220,
+    ("serving", False): 290,
     ("redteam", False): 200,
-    ("controller", False): 150,
+    ("controller", False): 100,
     ("cli", False): 130,
     ("remote_vaults", False): 100,
     ("models", False): 80,
@@ -65,6 +67,11 @@ WITHOUT_PROCESSES = {
 }
 """What `make check` runs: folders whose tests start next to no processes."""
 
+PATIENT = {*WITHOUT_PROCESSES, "compute", "image", "models", "obfuscation"}
+"""Folders whose tests do not mind how slowly they run."""
+NICENESS = 5
+"""Of what runs beside two others: it has a sixth of a core at least, or the soonest of its timeouts would come."""
+
 
 @dataclass(frozen=True)
 class Folder:
@@ -77,6 +84,10 @@ class Folder:
     def seconds(self) -> int:
         return SECONDS.get((self.name, self.on_shares), 3 if self.name.endswith(".py") else FEW_SECONDS)
 
+    @property
+    def patient(self) -> bool:
+        return not self.on_shares and self.name in PATIENT
+
 
 @dataclass(frozen=True)
 class Group:
@@ -85,6 +96,7 @@ class Group:
     name: str
     seconds: int
     commands: tuple[tuple[str, ...], ...]
+    patient: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,15 +144,16 @@ def find_folders() -> list[Folder]:
 
 def lint() -> Group:
     tools = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",))
-    return Group("lint", 90, tuple((PYTHON, "-m", *tool) for tool in tools))
+    return Group("lint", 90, tuple((PYTHON, "-m", *tool) for tool in tools), patient=True)
 
 
 def group(folders: Iterable[Folder], *options: str) -> list[Group]:
-    """The longest first: one that began last would keep a core waiting. Those on shares are with no others."""
+    """The longest first: one that began last would keep a core waiting. Those on shares are with no others, and so are
+    the patient ones."""
     groups: list[Group] = []
-    waiting: dict[bool, list[Folder]] = {False: [], True: []}
+    waiting: defaultdict[tuple[bool, bool], list[Folder]] = defaultdict(list)
     for folder in sorted(folders, key=lambda folder: -folder.seconds):
-        together = waiting[folder.on_shares]
+        together = waiting[folder.on_shares, folder.patient]
         together.append(folder)
         if sum(each.seconds for each in together) >= WORTH_A_GROUP:
             groups.append(pytest_of(together, options))
@@ -158,31 +171,47 @@ def pytest_of(folders: Sequence[Folder], options: Sequence[str]) -> Group:
     if "gateway" not in {folder.name for folder in folders}:
         command = (*command, "-p", "no:schemathesis")  # a plugin that takes a second to load, for one folder's tests
     command = (*command, *["--on-shares"] * on_shares, *options, *paths)
-    return Group(name, sum(folder.seconds for folder in folders), (command,))
+    return Group(name, sum(folder.seconds for folder in folders), (command,), folders[0].patient)
 
 
 def run(groups: Sequence[Group], logs: Path, tell: Callable[[Result], None]) -> list[Result]:
-    """Each group's result, told as soon as it is there."""
+    """Each group's result, told as soon as it is there. The patient ones also run when it is nobody else's turn."""
     logs.mkdir(parents=True, exist_ok=True)
+    pressing, patient = (deque(group for group in groups if group.patient is each) for each in (False, True))
     results = []
-    with ThreadPoolExecutor(AT_ONCE) as workers:
+
+    def work(niceness: int, *queues: deque[Group]) -> None:
+        while (group := _next(queues)) is not None:
+            results.append(run_group(group, logs, niceness))
+            tell(results[-1])
+
+    with ThreadPoolExecutor(AT_ONCE + 1) as workers:
         try:
-            for done in as_completed([workers.submit(run_group, group, logs) for group in groups]):
-                results.append(done.result())
-                tell(results[-1])
+            lanes = [workers.submit(work, 0, pressing, patient) for _ in range(AT_ONCE)]
+            for lane in [*lanes, workers.submit(work, NICENESS, patient)]:
+                lane.result()
         except KeyboardInterrupt:
-            workers.shutdown(cancel_futures=True)  # the terminal has told those at work
+            pressing.clear()  # the terminal has told those at work
+            patient.clear()
             raise
     return results
 
 
-def run_group(group: Group, logs: Path) -> Result:
+def _next(queues: Iterable[deque[Group]]) -> Group | None:
+    for queue in queues:
+        with suppress(IndexError):
+            return queue.popleft()
+    return None
+
+
+def run_group(group: Group, logs: Path, niceness: int = 0) -> Result:
     log = logs / f"{group.name.replace(' ', '-')}.log"
     begun = time.monotonic()
     with log.open("w") as output:
         where = {"cwd": ROOT, "stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
         where["env"] = {**os.environ, "OMP_NUM_THREADS": "1"}  # the other core has another group
-        statuses = [subprocess.run(command, check=False, **where).returncode for command in group.commands]
+        commands = [("nice", "-n", str(niceness), *command) if niceness else command for command in group.commands]
+        statuses = [subprocess.run(command, check=False, **where).returncode for command in commands]
     passed = all(status in (0, NONE_SELECTED) for status in statuses)
     return Result(group, passed, time.monotonic() - begun, log.read_text(errors="replace"))
 

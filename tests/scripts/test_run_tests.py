@@ -42,13 +42,35 @@ def test_groups_share_no_folder_and_lose_none(runner: ModuleType, monkeypatch: p
     monkeypatch.setattr(runner, "SECONDS", {("long", False): 100, ("longer", True): 200, ("half", False): 30})
     names = [("long", False), ("longer", True), ("half", False), ("a", False), ("b", False), ("c", True), ("d", False)]
     groups = runner.group([runner.Folder(*name) for name in names], "--release")
-    assert [group.name for group in groups] == ["longer on shares", "long", "half a b", "d", "c on shares"]
+    assert [group.name for group in groups] == ["longer on shares", "long", "half a b", "c on shares", "d"]
     for group in groups:
         [command] = group.commands
         assert ("--on-shares" in command) == ("on shares" in group.name) and "--release" in command
         assert [f"tests/{name}" for name in group.name.replace(" on shares", "").split()] == [
             part for part in command if part.startswith("tests/")
         ]
+
+
+def test_patient_folders_have_groups_of_their_own(runner: ModuleType) -> None:
+    groups = runner.group(runner.Folder(name) for name in ("controller", "messages", "gateway", "engine"))
+    assert {group.name: group.patient for group in groups} == {"controller": False, "gateway": False} | {
+        "messages engine": True
+    }
+
+
+def test_nothing_else_runs_beside_two_others(runner: ModuleType, tmp_path: Path) -> None:
+    """Two pressing groups wait for each other; the third lane takes the patient one meanwhile, and no pressing one."""
+    meet = "import pathlib, sys, time\nhere = pathlib.Path(sys.argv[1])\n"
+    meet += "(here / sys.argv[2]).touch()\nwhile not (here / sys.argv[3]).exists(): time.sleep(0.01)\n"
+    meet += "print(pathlib.Path('/proc/self/stat').read_text().split(') ')[1].split()[16], *sorted(here.glob('?')))"
+    commands = {
+        name: (sys.executable, "-c", meet, str(tmp_path), name, awaited)
+        for name, awaited in (("a", "p"), ("b", "a"), ("c", "a"), ("p", "b"))
+    }
+    groups = [runner.Group(name, 1, (command,), name == "p") for name, command in commands.items()]
+    results = {result.group.name: result.output.split() for result in runner.run(groups, tmp_path / "logs", id)}
+    assert [results[name][0] for name in "abcp"] == ["0", "0", "0", str(runner.NICENESS)]
+    assert results["p"][1:3] == [str(tmp_path / "a"), str(tmp_path / "b")]
 
 
 def says(text: str, status: int) -> tuple[str, ...]:

@@ -146,7 +146,7 @@ class Tokenizer:
         self._swallows_after = {known.content for known in added.values() if known.rstrip}
         self._reserved_ids = frozenset(self._reserved.values())
         self._reserved_pattern = any_of(self._reserved)
-        self._plain = _without_added(described, self._reserved)
+        self._plain = _without_added(described, self._reserved, self._backend)
         self._byte_level = (described.get("decoder") or {}).get("type") == "ByteLevel"
         self._chat = self._compile(template)
         generation = _read_json(folder.path / "generation_config.json")
@@ -352,11 +352,17 @@ def _build(described: Mapping[str, Any], folder: Path) -> tokenizers.Tokenizer:
         ) from wrong
 
 
-def _without_added(described: Mapping[str, Any], names: Mapping[str, int]) -> tokenizers.Tokenizer:
+def _without_added(
+    described: Mapping[str, Any], names: Mapping[str, int], whole: tokenizers.Tokenizer
+) -> tokenizers.Tokenizer:
     kept = [token for token in described.get("added_tokens", []) if token["content"] not in names]
+    if not kept:  # then nothing but the words and their merges is left, which both may have
+        plain = tokenizers.Tokenizer(whole.model)
+        plain.normalizer, plain.pre_tokenizer, plain.decoder = whole.normalizer, whole.pre_tokenizer, whole.decoder
+        return _forgetful(plain)
     # The post-processor may name tokens that are gone; nothing here adds any.
-    plain = {**described, "added_tokens": kept, "post_processor": None}
-    return _forgetful(tokenizers.Tokenizer.from_str(json.dumps(plain)))
+    less = {**described, "added_tokens": kept, "post_processor": None, "truncation": None, "padding": None}
+    return _forgetful(tokenizers.Tokenizer.from_str(json.dumps(less)))
 
 
 def _forgetful(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
