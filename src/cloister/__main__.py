@@ -1,4 +1,4 @@
-"""`cloister`, and `python -m cloister`. Ctrl-C ends it quietly from the first moment: while a command's code is imported
+"""`cloister`, and `python -m cloister`. Ctrl-C ends it quietly from the first moment: while a command is being imported
 nothing has been done yet, so there is nothing to clean up and no traceback to show.
 """
 
