@@ -26,3 +26,9 @@ def commands_of(document: Path) -> list[str]:
 def programs_of(document: Path) -> list[str]:
     """Every block that is Python."""
     return [block for block in blocks_of(document) if re.search(r"^(import|from) ", block, re.MULTILINE)]
+
+
+def spoken_commands_of(document: Path) -> list[str]:
+    """Commands of ours that a sentence names between backticks; some go on in the next line."""
+    text = _INDENTED.sub("", _FENCED.sub("", document.read_text()))
+    return [" ".join(found.split()) for found in re.findall(r"`(cloister\s[^`]+)`", text)]

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import typer
 
+from cloister.attest.policy import read_policy
 from cloister.cli import app
-from tests.doc_blocks import commands_of
+from cloister.transparency.note import Algorithm, SigningKey
+from tests.doc_blocks import blocks_of, commands_of, spoken_commands_of
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "cloister"
@@ -64,16 +66,45 @@ def test_commands_and_their_options_exist(document: Path) -> None:
             assert not unknown, f"{line}: {unknown}"
 
 
-def _unknown_options(command: Any, words: list[str]) -> list[str]:
-    """Options of the command line that the command it names does not have."""
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_that_sentences_name_exist(document: Path) -> None:
+    if document.name == "LOG.md":  # which tells of commands as they were
+        return
+    for line in spoken_commands_of(document):
+        unknown = _unknown_options(typer.main.get_command(app), shlex.split(line)[1:], whole=False)
+        assert not unknown, f"{line}: {unknown}"
+
+
+def _unknown_options(command: Any, words: list[str], *, whole: bool = True) -> list[str]:
+    """Options of the command line that the command it names does not have. One that is not `whole` may name a group."""
     while hasattr(command, "commands"):
+        if not whole and (not words or words[0].startswith("--")):
+            break
         assert words and words[0] in command.commands, f"there is no command {words[:1]}"
         command = command.commands[words[0]]
         words = words[1:]
-    known = {option for parameter in command.params for option in parameter.opts}
+    known = {"--help"} | {option for parameter in command.params for option in parameter.opts}
     return [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
 
 
 def test_a_command_that_does_not_exist_is_noticed() -> None:
     assert _unknown_options(typer.main.get_command(app), ["serve", "--no-such", "--port", "1"]) == ["--no-such"]
+    assert len(spoken_commands_of(ROOT / "README.md")) >= 8
     assert len(commands_of(ROOT / "docs" / "client.md")) >= 2 and len(commands_of(ROOT / "docs" / "mpc.md")) >= 5
+
+
+def test_the_policy_that_the_clients_guide_shows_is_read(tmp_path: Path) -> None:
+    """With values for what it leaves to its reader: every name in it is known, and every table has its shape."""
+    [shown] = [block for block in blocks_of(ROOT / "docs" / "client.md") if block.startswith("tees = ")]
+    lines, digits = [], 64
+    for line in shown.splitlines():
+        digits = 96 if line.startswith(("[snp]", "[[tdx")) else digits
+        kind = Algorithm.COSIGNATURE if line.startswith("witnesses") else Algorithm.ED25519
+        if left := re.search(r'"([^"…]+)[+]…"', line):
+            line = line.replace(left[0], f'"{SigningKey.generate(left[1], kind).verifier}"')
+        lines.append(line.replace("…", "crl" if line.startswith("snp_revocation") else "ab" * (digits // 2)))
+    for name in ("crl", "driver.xml", "vbios.xml", "signer.der", "jwks.json", "trusted_root.json"):
+        (tmp_path / name).write_bytes(b"{}")
+    (tmp_path / "policy.toml").write_text("\n".join(lines))
+    policy = read_policy(tmp_path / "policy.toml")
+    assert policy.names_releases and policy.gpu_manifests and policy.snp.measurements and policy.tdx.launches

@@ -18,47 +18,54 @@ SHORT_STEPS = 3
 """Beside other tenants a step lasts about as long as so many that compute one token."""
 
 LEAST_SHORT_S = 0.02
-LEAST_TOKENS = 4
+LEAST_TOKENS = 1
+"""Late in a long prompt each token adds as much as a whole step of one that decodes, where the machine computes slowly
+or the context is long."""
 FIRST_TOKENS = 64
 """Before anything is learned."""
 
 LINGER_S = 10.0
 """So long after its last request a tenant counts as here: who asks again soon finds steps short."""
 
-_FEW = 2
 _LEARN = 0.25
 
 
 class Pace:
     """Steps of at most `most` tokens. `short` and `long` say how many tokens the next may have, `note` how long it
-    took."""
+    took. Where others' steps come between ours, `note_between` says how long one of theirs took."""
 
     def __init__(self, most: int, short_steps: float = SHORT_STEPS) -> None:
         self._most = most
         self._short_steps = short_steps
         self._one: float | None = None
-        """Seconds of a step that computes next to nothing."""
+        """Seconds of a step of one token."""
         self._each: float | None = None
-        """Seconds that each token adds."""
+        """Seconds that each further token adds."""
+        self._between: float | None = None
 
     @property
     def short(self) -> int:
-        return self._within(max(LEAST_SHORT_S, self._short_steps * (self._one or 0.0)))
+        step = self._one if self._between is None else self._between
+        return self._within(max(LEAST_SHORT_S, self._short_steps * (step or 0.0)))
 
     @property
     def long(self) -> int:
         return max(self.short, self._within(LONG_S))
 
     def note(self, tokens: int, seconds: float) -> None:
-        if tokens <= _FEW:
+        if tokens == 1:
             self._one = _learned(self._one, seconds)
         else:
-            self._each = _learned(self._each, max(seconds - (self._one or 0.0), 0.0) / tokens)
+            self._each = _learned(self._each, max(seconds - (self._one or 0.0), 0.0) / (tokens - 1))
+
+    def note_between(self, seconds: float) -> None:
+        """How long a step of one token took that came between two of ours: what those who wait for it are used to."""
+        self._between = _learned(self._between, seconds)
 
     def _within(self, seconds: float) -> int:
         if self._each is None:
             return min(FIRST_TOKENS, self._most)
-        tokens = (seconds - (self._one or 0.0)) / max(self._each, 1e-9)
+        tokens = 1 + (seconds - (self._one or 0.0)) / max(self._each, 1e-9)
         return int(min(max(tokens, LEAST_TOKENS), self._most))
 
 

@@ -1,5 +1,7 @@
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +47,45 @@ def test_help_imports_nothing_heavy() -> None:
 def test_the_module_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "cloister", "version"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, f"cloister {__version__}\n")
+
+
+IMPORTING = """
+import os, signal, sys
+import cloister.__main__
+assert not {"cloister.cli", "typer", "pydantic", "rich"} & set(sys.modules), "the entry imports what is heavy"
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "cloister.config":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+sys.argv = ["cloister", "version"]
+cloister.__main__.main()
+"""
+
+
+def test_an_interrupt_while_code_is_imported_is_one_quiet_line() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTING], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Stopped.\n")
+
+
+def test_an_interrupt_that_is_to_be_ignored_is_ignored_while_code_is_imported() -> None:
+    """As a shell has it for what runs in the background."""
+    ignoring = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n{IMPORTING}"
+    done = subprocess.run([sys.executable, "-c", ignoring], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"cloister {__version__}\n", "")
+
+
+def test_the_installed_command_begins_where_the_module_does() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"cloister": "cloister.__main__:main"}
+
+
+def test_an_interrupt_of_a_command_is_one_quiet_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cloister.models.source.known_models", interrupted)
+    result = run("models")
+    assert (result.exit_code, result.stderr) == (130, "Stopped.\n")

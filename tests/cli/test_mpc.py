@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,27 @@ def test_semi2k_without_a_safe_setting_is_refused(tmp_path: Path, beaver: str, s
     ):
         result = runner.invoke(app, ["mpc", *command])
         assert result.exit_code == 2 and says in result.output
+
+
+@pytest.mark.parametrize("command", ["party --rank 0 --config", "deal --config", "proxy --port 0 --parties"])
+def test_what_is_not_installed_is_named_with_the_command_that_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    make_local(tmp_path, "cheetah")
+    monkeypatch.setattr("cloister.mpc.packages.find_spec", lambda name: None if name == "jax" else object())
+    result = runner.invoke(app, ["mpc", *command.split(), str(tmp_path / "parties.toml")])
+    assert result.exit_code == 2 and "needs jax" in result.output and "make mpc" in result.output
+
+
+def test_a_port_in_use_is_said_before_the_parties_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_local(tmp_path, "cheetah")
+    monkeypatch.setattr("cloister.mpc.packages.find_spec", lambda name: object())
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        words = ["mpc", "proxy", "--port", str(taken.getsockname()[1]), "--parties", str(tmp_path / "parties.toml")]
+        result = runner.invoke(app, words)
+    assert result.exit_code == 2 and "Cannot listen" in result.output and "Waiting" not in result.output
 
 
 def test_parties_that_are_not_up_are_told_by_name(tmp_path: Path) -> None:

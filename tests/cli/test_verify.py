@@ -30,6 +30,13 @@ def test_a_verified_node_exits_with_0_and_shows_every_check(run: Run, node: Fake
     assert "FAIL" not in result.stdout
 
 
+def test_a_node_that_waits_for_its_weights_key_is_told_from_one_that_serves(run: Run, node: FakeNode) -> None:
+    assert "serves nothing yet" not in run("verify", node.url, "--allow-software-tee").stdout
+    node.levels = ()
+    result = run("verify", node.url, "--allow-software-tee")
+    assert result.exit_code == 0 and "serves nothing yet" in result.stdout and "weights release" in result.stdout
+
+
 def test_what_the_policy_lets_go_is_shown_by_name(run: Run, node: FakeNode, tmp_path: Path) -> None:
     assert node.release is not None
     policy = tmp_path / "policy.toml"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -77,6 +78,24 @@ def test_an_altered_file_leaves_no_folder_behind(run: Run, keys: list[str], seal
     out = tmp_path / "copy"
     result = run("weights", "unseal", str(sealed), "--out", str(out), *keys[1:3], "--provider-key", keys[0])
     assert result.exit_code == 1 and "was altered" in result.output and not out.exists()
+
+
+@pytest.mark.parametrize("command", ["seal", "unseal"])
+def test_a_full_disk_is_answered_with_what_to_do(
+    run: Run, keys: list[str], model: Path, sealed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    out = tmp_path / "out"
+    monkeypatch.setattr("cloister.sealed_weights.file.seal_weights", full)
+    monkeypatch.setattr("cloister.sealed_weights.file.WeightsBundle.unpack", full)
+    if command == "seal":
+        result = run("weights", "seal", "--model", str(model), "--out", str(out), *keys[1:])
+    else:
+        result = run("weights", "unseal", str(sealed), "--out", str(out), *keys[1:3], "--provider-key", keys[0])
+    assert result.exit_code == 2 and f"{out} cannot be written" in result.output and "Make room" in result.output
+    assert not out.exists()
 
 
 def test_an_existing_folder_is_left_alone(run: Run, keys: list[str], model: Path, sealed: Path) -> None:

@@ -72,6 +72,7 @@ class Opened:
 class FakeNode:
     release: Release | None
     missing_layers: tuple[str, ...] = ()
+    levels: tuple[str, ...] = ("open", "partitioned")
     settings: AttestedSettings = SETTINGS
     clock_ahead_s: float = 0.0
     """Of ours; a node's clock may show anything."""
@@ -120,9 +121,8 @@ class FakeNode:
         return Reply(status, kind, pieces)
 
     def evidence(self, nonce: bytes, since: int) -> NodeEvidence:
-        said = statement(
-            self.settings, model=MODEL, missing_layers=self.missing_layers, started=self.started, **self.times()
-        )
+        facts = {"model": MODEL, "missing_layers": self.missing_layers, "levels": self.levels, "started": self.started}
+        said = statement(self.settings, **facts, **self.times())
         measurement = self.release.measurement if self.release else bytes(32)
         bound = bind(nonce, self.channel_key.public, measurement, b"", said)
         attestation = self.attester.attest(bound)

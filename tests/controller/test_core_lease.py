@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from unittest.mock import ANY
 
+import msgspec
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cloister.controller.core_lease import PIECE_TOKENS, ROUND_TOKENS, Command, CoreLease, Grant
+from cloister.controller.core_lease import PIECE_TOKENS, ROUND_TOKENS, Command, CoreLease, Grant, LeaseKeeper
 from cloister.errors import ProtocolError
 from cloister.fairness import CREDIT
 from cloister.messages.service import Pause, Resume
-from cloister.pace import LEAST_TOKENS
+from cloister.messages.vault import LeaseCores
+from cloister.pace import LEAST_TOKENS, Company
 from tests.examples import examples
 
 CORES = 3
@@ -217,6 +221,21 @@ def test_a_round_is_short_while_another_tenant_is_here_and_long_for_one_alone() 
     assert lease.done(1) == [Grant(3, 1, 512)]
 
 
+def test_the_end_of_a_long_prompt_is_no_newcomers_short_one() -> None:
+    """Else whoever decodes beside it waits for its last tokens as for one long step."""
+    lease = CoreLease(1, lambda: 8)
+    lease.service_up()
+    lease.want(1, CREDIT + 8, "long")
+    assert lease.paused() == [Grant(1, 1, 8)]
+    for left in range(CREDIT, 0, -8):
+        lease.done(1)
+        lease.want(1, left, "long")
+        assert lease.paused() == [Grant(1, 1, 8)]
+    lease.done(1)
+    lease.want(1, CREDIT, "long")
+    assert lease.paused() == [Grant(1, 1, CREDIT)], "its next prompt is short"
+
+
 @pytest.mark.parametrize(("charged", "turn"), [({}, 2), ({"b": 1000, "stranger": 5}, 3)])
 def test_what_the_service_computed_for_a_tenant_counts_in_its_turns_at_the_vaults(charged: dict[str, int], turn: int):
     """And the other way round: who keeps both busy has one share, not two."""
@@ -257,3 +276,72 @@ def test_who_comes_and_goes_saves_little_up() -> None:
     for _ in range(2):
         turns.append(lease.done(turns[-1][0].vault))  # type: ignore[union-attr]
     assert [grant.vault for [grant] in turns] == [10, 5, 11]  # type: ignore[union-attr]
+
+
+class Told:
+    """A process that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.last: msgspec.Struct | None = None
+
+    def send(self, message: msgspec.Struct) -> None:
+        self.last = message
+
+    def give_up(self) -> None:
+        raise AssertionError("nobody is late")
+
+
+@pytest.fixture
+async def now(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """A clock that goes on when it is told to."""
+    time = [1000.0]
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: time[0])
+
+    def go_on(seconds: float) -> None:
+        time[0] += seconds
+
+    return go_on
+
+
+QUIET_S = 0.024
+"""A step of one token, of the service's."""
+
+
+async def test_at_whatever_place_of_a_long_prompt_a_piece_and_a_step_last_three_quiet_steps_at_most(
+    now: Callable[[float], None],
+) -> None:
+    """A vault prefills beside another tenant whose answer the service decodes, on a machine that computes slowly."""
+    company, service, vault = Company(), Told(), Told()
+    company.arrive("answers")
+    keeper = LeaseKeeper(2, 10, 10, company)
+    keeper.service_up(service)
+    position, gaps = 0, []
+    keeper.want(1, vault, 7000, "asks")
+    keeper.paused()
+    while position < 7000:
+        assert isinstance(vault.last, LeaseCores)
+        piece = 0.0095 + vault.last.tokens * (0.0145 + 1e-6 * position)
+        gaps.append(piece + QUIET_S)
+        position += vault.last.tokens
+        now(piece)
+        keeper.done(1)
+        keeper.want(1, vault, 7001 - position, "asks")
+        now(QUIET_S)
+        keeper.paused({"answers": 2})
+    gaps.sort()
+    assert gaps[int(0.95 * len(gaps))] <= 3.05 * QUIET_S
+    assert len(gaps) < 5000, "where there is time for more than one token, a piece has more"
+
+
+async def test_a_service_that_had_nothing_to_do_teaches_nothing(now: Callable[[float], None]) -> None:
+    company, service, vault = Company(), Told(), Told()
+    company.arrive("answers")
+    keeper = LeaseKeeper(2, 10, 10, company)
+    keeper.service_up(service)
+    for _ in range(20):
+        keeper.want(1, vault, 400, "asks")
+        keeper.paused({"answers": 2})
+        now(0.0095 + vault.last.tokens * 0.0145)  # type: ignore[union-attr]
+        keeper.done(1)
+        now(60)  # nobody asks for anything; then one token is generated
+    assert vault.last.tokens <= 2  # type: ignore[union-attr]

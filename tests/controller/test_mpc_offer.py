@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from cloister.config import ControllerSettings, MpcSettings, Settings
-from cloister.controller import mpc_offer
 from cloister.controller.mpc_offer import BYTES_BESIDE_WEIGHTS, bytes_per_party, check_mpc, require_memory
 from cloister.errors import CloisterError, ServiceUnavailable, SetupError
 from cloister.models.source import ModelFolder
+from cloister.mpc import packages
 
 LLAMA = ModelFolder("m", Path("."), {"model_type": "llama"})
 
@@ -17,7 +17,7 @@ LLAMA = ModelFolder("m", Path("."), {"model_type": "llama"})
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     there = {"spu": True, "jax": True}
-    monkeypatch.setattr(mpc_offer, "find_spec", lambda name: there[name] or None)
+    monkeypatch.setattr(packages, "find_spec", lambda name: there[name] or None)
     return there
 
 

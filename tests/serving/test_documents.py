@@ -6,14 +6,21 @@ hardware the word for a development node.
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 from pathlib import Path
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
-from cloister.config import DEVELOPMENT_KEY
-from tests.doc_blocks import commands_of, programs_of
+from cloister.cli import app
+from cloister.config import DEVELOPMENT_KEY, GatewaySettings
+from cloister.keys import load_keys
+from tests.attest import azure_made
+from tests.attest.azure_made import MadeVm
+from tests.doc_blocks import commands_of, programs_of, spoken_commands_of
 from tests.served import Command
 
 pytestmark = pytest.mark.slow
@@ -22,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = (ROOT / "README.md", ROOT / "docs" / "client.md")
 MODEL = "SmolLM2-135M-Instruct"
 
-NEED_OTHERS_FILES = ("cloister attest ", "cloister log ")
+JUDGES_FILES = "cloister attest check "
 LEFT_TO_THE_READER = {
     "http://127.0.0.1:8000": "{url}",
     "https://node.example": "{url}",
@@ -53,7 +60,7 @@ def test_every_program_runs(document: Path, short_server: str, capsys: pytest.Ca
 
 def test_every_command_that_can_run_here_runs(short_server: str, tmp_path: Path) -> None:
     lines = [line for document in DOCUMENTS for line in commands_of(document) if line.startswith("cloister ")]
-    lines = [line for line in lines if not line.startswith(NEED_OTHERS_FILES)]
+    lines = [line for line in lines if not line.startswith(JUDGES_FILES)]
     assert {shlex.split(line)[1] for line in lines} >= {"verify", "proxy"}
     for number, line in enumerate(lines):
         _, *words = shlex.split(put_in(line, short_server), comments=True)
@@ -71,3 +78,29 @@ def test_every_command_that_can_run_here_runs(short_server: str, tmp_path: Path)
                 assert command.process.wait(60) == 0, command.said
         finally:
             assert command.stop() == 0, command.said
+
+
+def test_other_peoples_evidence_is_judged_by_the_command_that_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine that we made up: everything is read and judged, and AMD did not sign it."""
+    [line] = [line for document in DOCUMENTS for line in commands_of(document) if line.startswith(JUDGES_FILES)]
+    vm = MadeVm()
+    (tmp_path / "evidence.json").write_text(json.dumps(vm.document()))
+    (tmp_path / "cert_chain.pem").write_bytes(vm.chip.ask)
+    (tmp_path / "crl").write_bytes(vm.chip.revocation_list(99))
+    (tmp_path / "policy.toml").write_text('[azure.pcrs]\n7 = ["' + azure_made.PCRS[7].hex() + '"]\n')
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, shlex.split(line)[1:])
+    assert result.exit_code == 1, result.output
+    assert re.search(r"runtime data +PASS", result.output) and re.search(r"Failed, at .*: root key", result.output)
+
+
+def test_the_keys_that_readme_makes_are_admitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [make] = [line for line in spoken_commands_of(ROOT / "README.md") if line.startswith("cloister key new")]
+    [serve] = [line for line in spoken_commands_of(ROOT / "README.md") if line.startswith("cloister serve --host")]
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, shlex.split(make)[1:])
+    assert result.exit_code == 0, result.output
+    keys = load_keys(GatewaySettings(host="0.0.0.0", keys_file=Path(shlex.split(serve)[-1])))
+    assert keys.caller(result.stdout.strip()).tenant == "alice"

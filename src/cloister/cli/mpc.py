@@ -71,11 +71,13 @@ def party(
     """
     from cloister.errors import SetupError
     from cloister.mpc.config import read_config, refuse_insecure
+    from cloister.mpc.packages import require_packages
 
     settings = read_config(config)
     _warn(refuse_insecure(settings, allow_insecure_beaver=allow_insecure_beaver))
     if rank >= len(settings.party):
         raise SetupError(f"There is no party {rank}: {settings.protocol} has {len(settings.party)}.")
+    require_packages()
     from cloister.mpc.party.party import become_party
 
     become_party(config, rank, allow_insecure_beaver=allow_insecure_beaver)
@@ -113,13 +115,16 @@ def up(
     from cloister.mpc.certificates import Keys
     from cloister.mpc.config import refuse_insecure
     from cloister.mpc.local_parties import CONFIG_FILE, KEYS, Supervisor, make_local
-    from cloister.mpc.provider.dealing import serve_weights
+    from cloister.mpc.packages import require_packages
 
     console = Console(stderr=True, highlight=False)
     place = folder or cache_folder() / "mpc" / protocol
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     settings = make_local(place, protocol, beaver=beaver)
     _warn(refuse_insecure(settings, allow_insecure_beaver=allow_insecure_beaver))
+    require_packages()
+    from cloister.mpc.provider.dealing import serve_weights
+
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell that starts us in the background has SIGINT ignored
         signal.signal(number, signal.default_int_handler)
     with console.status("Looking for the model…"):
@@ -164,9 +169,12 @@ def deal(
     from cloister.models.source import find_model
     from cloister.mpc.certificates import Credentials
     from cloister.mpc.config import read_config
-    from cloister.mpc.provider.dealing import serve_weights
+    from cloister.mpc.packages import require_packages
 
     settings = read_config(config)
+    require_packages()
+    from cloister.mpc.provider.dealing import serve_weights
+
     own = key or config.parent / "keys" / "provider.key"
     if not own.is_file():
         raise SetupError(f"There is no provider's key {own}.", hint="`cloister mpc keys` makes one; --key names it.")
@@ -250,11 +258,18 @@ def proxy(
     """
     import asyncio
 
+    from cloister.gateway.port import bind
     from cloister.models.source import find_model
+    from cloister.mpc.config import read_config
+    from cloister.mpc.packages import require_packages
     from cloister.process.hardening import forbid_core_dumps
 
     forbid_core_dumps()
     settings = GatewaySettings(port=port, request_timeout_s=_REQUEST_S)
+    # What is wrong should not cost a minute's wait for the parties.
+    read_config(parties)
+    require_packages()
+    bind(settings).close()
     asyncio.run(_serve_proxy(find_model(model), parties, key, settings, context, drafts))
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 USAGE_EXIT = 2
 FAILURE_EXIT = 1
+INTERRUPTED_EXIT = 130
 
 
 def exit_code(error: CloisterError) -> int:
@@ -36,7 +37,7 @@ def tell(error: CloisterError) -> None:
 
 
 class FriendlyGroup(TyperGroup):
-    """Runs commands; turns every CloisterError into one or two lines and an exit code."""
+    """Runs commands; turns every CloisterError into one or two lines and an exit code, and Ctrl-C into one word."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -44,6 +45,9 @@ class FriendlyGroup(TyperGroup):
         except CloisterError as error:
             tell(error)
             raise typer.Exit(exit_code(error)) from None
+        except KeyboardInterrupt:
+            typer.echo("Stopped.", err=True)
+            raise typer.Exit(INTERRUPTED_EXIT) from None
 
 
 DEFAULT_URL = "http://127.0.0.1:8000"

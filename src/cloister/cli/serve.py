@@ -257,7 +257,7 @@ def _become_controller(settings: Settings) -> NoReturn:
     from cloister.controller.evidence import find_release
     from cloister.controller.mpc_offer import check_mpc
     from cloister.controller.remote_vaults import check_remote_vaults
-    from cloister.gateway.server import reserve_port
+    from cloister.gateway.port import reserve_port
     from cloister.keys import load_keys
     from cloister.models.source import find_model
     from cloister.process.entry import become

@@ -100,6 +100,9 @@ def _print(verification: Verification) -> None:
     if verification.passed:
         key = f"prompts are sealed to channel key {verification.key_id}"
         console.print(Text(f"Verified: {verification.url}; {key}.", style="green"), soft_wrap=True)
+        if not verification.verdict.claims.get("levels"):
+            waits = "It serves nothing yet: it waits for the key of its weights (`cloister weights release`)."
+            console.print(Text(waits, style="yellow"), soft_wrap=True)
     elif verification.verdict.incomplete:
         console.print(Text("Not verified: something that matters could not be checked.", style="yellow"))
     else:

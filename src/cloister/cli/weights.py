@@ -120,7 +120,8 @@ def seal(
     folder = find_model(model)
     found = {path for pattern in _PATTERNS for path in folder.path.glob(pattern) if path.is_file()}
     files = sorted(path for path in found if path.name != FILE_NAME)
-    header = seal_weights(files, folder.name, out, content_key, signer)
+    with needed(f"{out} cannot be written", "Name a file in a folder that you may write to."):
+        header = seal_weights(files, folder.name, out, content_key, signer)
     if as_json:
         _say({"file": str(out), **_described(header), "provider_key": str(signer.verifier)})
     else:
@@ -153,9 +154,10 @@ def unseal(
         with needed(f"{out} cannot be made", "Name a new folder."):
             out.mkdir(mode=0o700)
         try:
-            bundle.unpack(
-                content_key, lambda each: os.open(out / each.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            )
+            with needed(f"{out} cannot be written", "Name a new folder."):
+                bundle.unpack(
+                    content_key, lambda each: os.open(out / each.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                )
         except BaseException:
             shutil.rmtree(out)
             raise

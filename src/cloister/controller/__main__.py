@@ -1,28 +1,19 @@
 """Entry of the controller: `cloister serve` becomes `python -m cloister.controller FD`, in the same process.
 
-FD is a memory file with the settings. Nothing printed here comes from a request.
+FD is a memory file with the settings. What the node runs is loaded by templates, and meanwhile this process loads its
+own code: so little is imported here.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
-from time import monotonic
 from typing import Any
 
 from rich.console import Console
 
-from cloister.config import Settings
-from cloister.controller.admission import Admission
-from cloister.controller.banner import say_ready, say_where_vaults_live
-from cloister.controller.frontend import Gateway, SealedApi
-from cloister.controller.process import Controller
-from cloister.controller.provision import Provided, Unsealing, provide
-from cloister.errors import where_raised
 from cloister.messages.lifecycle import StartController
 from cloister.process.code import COMPUTING, Code
-from cloister.process.entry import run_server, unless_stopped
+from cloister.process.entry import run_server
 
 EDGE = (
     "cloister.gateway",
@@ -36,83 +27,13 @@ EDGE = (
 
 
 async def _serve(start: StartController, console: Console, stopped: asyncio.Task[Any]) -> None:
-    asyncio.get_running_loop().set_exception_handler(_report)
-    settings = Settings.model_validate_json(start.settings)
-    admission = Admission(settings.gateway)
-    if settings.controller.sealed_weights is not None:
-        _give_up(start.reserved)  # who waits for their key listens there now
     code = Code(EDGE, COMPUTING)
     try:
-        # The model; its provider may let us wait for it.
-        given = await unless_stopped(stopped, provide(start, settings, console))
-        if given is not None:
-            await _serve_model(start, given, admission, code, console, stopped)
+        from cloister.controller.startup import serve
+
+        await serve(start, code, console, stopped)
     finally:
         await code.close()
-
-
-async def _serve_model(
-    start: StartController,
-    given: Provided,
-    admission: Admission,
-    code: Code,
-    console: Console,
-    stopped: asyncio.Task[Any],
-) -> None:
-    folder, settings, unsealing = given
-    controller = Controller(folder, settings)
-    gateway = Gateway(controller, folder, settings, admission.keys)
-    sealed_api = SealedApi(controller, folder, settings, admission.keys)
-    controller.relay.admit(admission.keys)
-    admission.watch(gateway, sealed_api, controller.relay)
-    try:
-        with console.status(f"Loading {start.name}…"):
-            starting = _start(settings, controller, sealed_api, gateway, unsealing, start.reserved)
-            url = await unless_stopped(stopped, starting)
-        if url is not None:
-            seconds = monotonic() - start.begun
-            name = settings.gateway.served_model_name or start.name
-            say_ready(console, url, name, controller.serving, settings, controller.evidence_maker.tee, seconds)
-            say_where_vaults_live(console, settings, controller.relay.vaults.trouble)
-            await unless_stopped(stopped, code.lost())
-    finally:
-        await gateway.close()
-        await sealed_api.close()
-        await controller.close()
-        if unsealing:
-            await unsealing.close()
-
-
-async def _start(
-    settings: Settings,
-    controller: Controller,
-    sealed_api: SealedApi,
-    gateway: Gateway,
-    unsealing: Unsealing | None,
-    reserved: int | None,
-) -> str:
-    """The gateway listens only when all is ready. Its URL."""
-    serving = await controller.start()
-    if settings.controller.outpost is not None:
-        await controller.relay.vaults.try_one()
-    if unsealing:
-        await unsealing.lock()
-    await sealed_api.open(serving)
-    if unsealing is None:
-        _give_up(reserved)
-    return await gateway.serve(serving)
-
-
-def _give_up(reserved: int | None) -> None:
-    """The port is for the process that listens next."""
-    if reserved is not None:
-        os.close(reserved)
-
-
-def _report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """asyncio would print what failed together with what it was given."""
-    error = context.get("exception")
-    logging.getLogger("cloister").error("The controller failed: %s.", where_raised(error) if error else "no exception")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from cloister.errors import ProtocolError
-from cloister.fairness import ServiceMeter
+from cloister.fairness import OUTPUT_WEIGHT, ServiceMeter
 from cloister.messages.service import MAX_CHARGES, Pause, Resume
 from cloister.messages.vault import LeaseCores
 from cloister.pace import LEAST_TOKENS, Company, Pace
@@ -28,7 +28,9 @@ ROUND_TOKENS = 512
 """Of work in a round, at most."""
 
 SHORT_STEPS = 2
-"""What a round may last beside other tenants, in steps of one token: the service's own step comes after it."""
+"""What a round may last beside other tenants, in steps of one token of the service's: its own step comes after it."""
+
+AT_ONCE_S = 0.005
 
 PIECE_TOKENS = 8
 """What a piece of work weighs beside its tokens, for it reads all weights."""
@@ -71,6 +73,8 @@ class CoreLease:
         self._waiting: dict[int, Wish] = {}
         self._tenants: dict[int, str] = {}
         """Of vaults that wait or compute."""
+        self._cut: set[int] = set()
+        """Vaults whose work was cut up: the rest of it is no newcomer's, however short."""
         self._meter = ServiceMeter()
         self._last = ""
         self._spent = 0
@@ -86,10 +90,14 @@ class CoreLease:
     def done(self, vault: int) -> list[Command]:
         if vault not in self.holders:
             raise ProtocolError("A vault gave back cores it did not have.")
-        return self.gone(vault)
+        return self._leave(vault)
 
     def gone(self, vault: int) -> list[Command]:
-        """A vault died, or was given up because it was late, or its work is done."""
+        """A vault died, or was given up because it was late."""
+        self._cut.discard(vault)
+        return self._leave(vault)
+
+    def _leave(self, vault: int) -> list[Command]:
         self._waiting.pop(vault, None)
         self.holders.pop(vault, None)
         if (tenant := self._tenants.pop(vault, None)) is not None:
@@ -140,8 +148,11 @@ class CoreLease:
             vault = min(self._waiting, key=self._turn)
             wish = self._waiting.pop(vault)
             most = max(size * cores // self._cores, LEAST_TOKENS)
-            uncut = wish.whole or wish.tokens <= self._meter.uncut(wish.tenant)
-            tokens = wish.tokens if uncut else min(wish.tokens, most)
+            new = vault not in self._cut and wish.tokens <= self._meter.uncut(wish.tenant)
+            tokens = wish.tokens if wish.whole or new else min(wish.tokens, most)
+            self._cut.discard(vault)
+            if tokens < wish.tokens:
+                self._cut.add(vault)
             self._meter.charge(wish.tenant, inputs=PIECE_TOKENS + tokens)
             self._last = wish.tenant
             self._spent += PIECE_TOKENS + tokens
@@ -182,6 +193,8 @@ class LeaseKeeper:
         self._service_deadline_s = service_deadline_s
         self._vault_timers: dict[int, asyncio.TimerHandle] = {}
         self._service_timer: asyncio.TimerHandle | None = None
+        self._step_begun, self._one_step = 0.0, False
+        """When the service was told to go on, and whether at once to pause again: after one step."""
 
     def want(self, number: int, vault: Computes, tokens: int, tenant: str, *, reading: bool = False) -> None:
         """`reading`: the work computes nothing of the model's, so nothing is learned from how long it takes."""
@@ -219,6 +232,8 @@ class LeaseKeeper:
     def paused(self, charged: Mapping[str, int] = NOTHING) -> None:
         commands = self._lease.paused(charged)
         _stop(self._service_timer)
+        if self._one_step and sum(charged.values()) == OUTPUT_WEIGHT:  # a step of one token
+            self._pace.note_between(asyncio.get_running_loop().time() - self._step_begun)
         self._obey(commands)
 
     def service_up(self, service: Computes) -> None:
@@ -241,7 +256,10 @@ class LeaseKeeper:
                 self._given[command.vault] = command, loop.time()
                 vault.send(LeaseCores(command.cores, command.tokens))
             elif self._service is not None:
-                if isinstance(command, Pause):
+                if isinstance(command, Resume):
+                    self._step_begun = loop.time()
+                elif isinstance(command, Pause):
+                    self._one_step = loop.time() - self._step_begun < AT_ONCE_S
                     self._service_timer = later(self._service_deadline_s, self._service.give_up)
                 self._service.send(command)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -34,9 +35,11 @@ from cloister.messages.detector import (
     StartDetector,
 )
 from cloister.messages.generation import VERSION
-from cloister.prefix.detection.signed_rules import SignedRules
 from cloister.process.handle import ModuleHandle
 from cloister.transparency.note import VerifierKey
+
+if TYPE_CHECKING:
+    from cloister.prefix.detection.signed_rules import SignedRules
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +75,8 @@ def find_detector(settings: ControllerSettings, on_labels: OnLabels) -> Detector
     if settings.detector_rules is not None:
         if settings.detector_key is None:
             raise SetupError("Rules are taken only if they are signed.", hint="Name the signer's key: --detector-key.")
+        from cloister.prefix.detection.signed_rules import SignedRules  # brings the matcher and numpy along
+
         rules = SignedRules(settings.detector_rules, VerifierKey.parse(settings.detector_key))
     return DetectorKeeper(on_labels, rules=rules, allow_degraded=settings.allow_degraded_sandbox)
 

@@ -1,10 +1,14 @@
 """One small request of each kind, played through before the first fork.
 
 A sealed child can open no file, so whatever Python or torch import, compile or look up on first use must have been
-used once before. What the rehearsal says is thrown away.
+used once before. Words and numbers are rehearsed apart: a pass through the model takes long, and a node starts with
+this. What the rehearsal says is thrown away.
 """
 
 from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
 
 import msgspec
 
@@ -35,6 +39,8 @@ PROMPTS: tuple[Prompt, ...] = (
     ChatPrompt((PromptMessage("system", "a", True), PromptMessage("user", "a <confidential>b</confidential>", True))),
     TextPrompt("<confidential>", public=True),
 )
+COMPUTED, LONGER = PROMPTS[1], PROMPTS[2]
+"""A few tokens that the service may see and some that it may not; and what a chat's template adds."""
 SEALED: tuple[tuple[PromptField, bytes], ...] = (
     ("messages", b'[{"role": "user", "content": [{"type": "text", "text": "a"}]}]'),
     ("messages", b'[{"role": "a"}]'),
@@ -51,28 +57,31 @@ WAYS = (
 
 
 def rehearse(model: PreloadedModel) -> None:
-    """Play all prompts in all ways at both levels through a vault whose link nobody asks."""
+    """All prompts in all ways on nothing at all, which uses whatever reads, draws and writes; then a few on the model,
+    which use whatever computes. Where the device can be opened in a child only, the child rehearses that itself."""
+    idle, here = IdleRunner(model.decoder), model.device.survives_fork
+    if here:
+        idle.draw_rows = model.decoder.kernels.draw_rows
+    _play_all(model, idle, [(prompt, params) for prompt in PROMPTS for params in WAYS])
+    if not here:
+        return
+    runner = ModelRunner(model.decoder, reserve_cache(model.decoder, model.settings.vault_kv_mib))
+    _play_all(model, runner, [*[(COMPUTED, params) for params in WAYS], (LONGER, WAYS[0])])
+
+
+def _play_all(model: PreloadedModel, runner: Runner, plays: Sequence[tuple[Prompt, SamplingParams]]) -> None:
+    """At both levels, through a vault whose link nobody asks; on a runner that computes nothing, sealed prompts too."""
     answerer = Unasked(slots=1)
-    vault = Vault(model.decoder, model.reading, model.settings, _runner(model), answerer)
+    vault = Vault(model.decoder, model.reading, model.settings, runner, answerer)
     levels: tuple[VaultLevel, ...] = (PARTITIONED, ISOLATED)
-    number = 0
+    numbers = itertools.count(1)
     for level in levels:
-        for prompt in PROMPTS:
-            for params in WAYS:
-                number += 1
-                _play(vault, Confide(number, level, write_prompt(prompt), params))
-        for field, written in SEALED:
+        for prompt, params in plays:
+            _play(vault, Confide(next(numbers), level, write_prompt(prompt), params))
+        for field, written in SEALED if isinstance(runner, IdleRunner) else ():
             for key in (bytearray(32), bytearray(b"?" * 32)):  # the second does not open it
-                number += 1
-                _play(vault, Confide(number, level, _locked(field, written, key), WAYS[0]))
+                _play(vault, Confide(next(numbers), level, _locked(field, written, key), WAYS[0]))
     answerer.close()
-
-
-def _runner(model: PreloadedModel) -> Runner:
-    """Where the device can be opened in a child only, one that computes nothing: the child rehearses that itself."""
-    if not model.device.survives_fork:
-        return IdleRunner(model.decoder)
-    return ModelRunner(model.decoder, reserve_cache(model.decoder, model.settings.vault_kv_mib))
 
 
 def _locked(field: PromptField, written: bytes, key: bytearray) -> LockedPrompt:

@@ -11,8 +11,8 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from cloister.config import GatewaySettings
-from cloister.errors import SetupError
 from cloister.gateway.connection import bounded
+from cloister.gateway.port import bind
 
 _GRACE_S = 1
 _BACKLOG = 2048
@@ -20,7 +20,7 @@ _BACKLOG = 2048
 
 async def serve(app: ASGIApp, settings: GatewaySettings, on_ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; `on_ready` gets the URL once it listens. Running answers get time to end."""
-    listener = _bind(settings)
+    listener = bind(settings)
     listener.listen(_BACKLOG)
     # No access log: paths and addresses are users' own. An answer that is cut off when we end is no news either.
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
@@ -56,39 +56,6 @@ class _Server(uvicorn.Server):
         """uvicorn would raise the signal again at the end, and kill the process before the backend is closed."""
         super().handle_exit(sig, frame)
         self._captured_signals.clear()
-
-
-def reserve_port(settings: GatewaySettings) -> int | None:
-    """The descriptor of a socket that keeps the port for who inherits it, and nobody listens on; None for any port."""
-    if not settings.port:
-        return None
-    _bind(settings).close()  # SetupError if somebody listens there
-    try:
-        kept = _bind(settings, shared=False)
-    except SetupError:
-        return None  # connections of an earlier server linger: they prevent this, and not that the gateway listens
-    kept.set_inheritable(True)
-    return kept.detach()
-
-
-def _bind(settings: GatewaySettings, *, shared: bool = True) -> socket.socket:
-    """A socket of that address. One that is not `shared` keeps everybody else away, even before it listens."""
-    try:
-        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, address = found[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(shared))
-            listener.bind(address)
-        except OSError:
-            listener.close()
-            raise
-    except OSError as wrong:
-        raise SetupError(
-            f"Cannot listen on {settings.host} port {settings.port}: {wrong.strerror}.",
-            hint="Choose another with --port (0 takes any free one) or --host.",
-        ) from None
-    return listener
 
 
 def _url(settings: GatewaySettings, listener: socket.socket) -> str:

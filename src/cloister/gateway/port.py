@@ -1,0 +1,41 @@
+"""The port to listen on: found free, and kept, before anything heavy is loaded. It knows nothing of what is served."""
+
+from __future__ import annotations
+
+import socket
+
+from cloister.config import GatewaySettings
+from cloister.errors import SetupError
+
+
+def reserve_port(settings: GatewaySettings) -> int | None:
+    """The descriptor of a socket that keeps the port for who inherits it, and nobody listens on; None for any port."""
+    if not settings.port:
+        return None
+    bind(settings).close()  # SetupError if somebody listens there
+    try:
+        kept = bind(settings, shared=False)
+    except SetupError:
+        return None  # connections of an earlier server linger: they prevent this, and not that the gateway listens
+    kept.set_inheritable(True)
+    return kept.detach()
+
+
+def bind(settings: GatewaySettings, *, shared: bool = True) -> socket.socket:
+    """A socket of that address. One that is not `shared` keeps everybody else away, even before it listens."""
+    try:
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(shared))
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as wrong:
+        raise SetupError(
+            f"Cannot listen on {settings.host} port {settings.port}: {wrong.strerror}.",
+            hint="Choose another with --port (0 takes any free one) or --host.",
+        ) from None
+    return listener
