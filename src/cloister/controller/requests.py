@@ -72,6 +72,7 @@ class Request:
     output_tokens: int = 0
     scored: int = 0
     cached: int = 0
+    shared: int = 0
     shown: tuple[int, ...] = ()
     made: list[int] = field(default_factory=list)
 
@@ -193,7 +194,10 @@ class Requests:
             raise ProtocolError("More tokens are scored than the prompt has.")
         if message.cached and (request.cached or message.cached >= request.prompt_tokens):
             raise ProtocolError("More tokens were found than the prompt has.")
+        if message.shared > message.cached:
+            raise ProtocolError("More tokens were found shared than were found.")
         request.cached += message.cached
+        request.shared += message.shared
         if message.logprobs is not None and len(message.logprobs) != len(message.tokens):
             raise ProtocolError("There is not one logprob for each token.")
         return replace(

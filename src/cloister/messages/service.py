@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -69,6 +69,17 @@ class Forget(Struct, frozen=True, tag="forget", forbid_unknown_fields=True):
     tenant: Name
 
 
+class Probed(Struct, frozen=True, tag="probed", forbid_unknown_fields=True):
+    """Service → controller: something public of `owner`'s looks probed, last by `suspect` (SafeKV §V-C).
+
+    It was demoted, or is served to each stranger at a moderate rate. Two names and a word: there is no room for more.
+    """
+
+    owner: Name
+    suspect: Name
+    action: Literal["demote", "throttle"]
+
+
 class AskView(OfRequest, frozen=True, tag="ask_view"):
     """Frontend → controller: what has the service received of this request (the page's "What the provider sees")?"""
 
@@ -92,4 +103,4 @@ class View(OfRequest, frozen=True, tag="view"):
 
 
 ToSealedService = Submit | Cancel | AskStats | AttachLink | DetachLink | Pause | Resume | Label | Forget
-FromSealedService = Ready | StartFailed | Accepted | Tokens | Failed | Stats | Paused
+FromSealedService = Ready | StartFailed | Accepted | Tokens | Failed | Stats | Paused | Probed
