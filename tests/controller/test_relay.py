@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from cloister.controller.detector import HELD_BACK, BlockLabel
 from cloister.errors import ProtocolError
+from cloister.messages.detector import Category
+from cloister.messages.detector import Label as Verdict
 from cloister.messages.frontend import EndSession
 from cloister.messages.generation import (
     Accepted,
@@ -24,7 +27,7 @@ from cloister.messages.generation import (
     Tokens,
     label_spans,
 )
-from cloister.messages.service import AskView, DetachLink, Paused, View
+from cloister.messages.service import AskView, DetachLink, Label, Paused, View
 from cloister.messages.vault import (
     Confide,
     FirstToken,
@@ -36,7 +39,7 @@ from cloister.messages.vault import (
     Verified,
     WantCores,
 )
-from tests.controller.fakes import VOCABULARY, Inbox, Node
+from tests.controller.fakes import SERVING, VOCABULARY, Inbox, Node
 
 PARAMS = SamplingParams(max_tokens=8)
 
@@ -246,6 +249,25 @@ async def test_a_view_is_of_what_passed_through_our_own_hands(node: Node) -> Non
     node.send(Submit(6, "ann", (1, 2, 3), PARAMS))
     node.send(AskView(6))
     assert await node.frontend.next(View) == View(6, True, (1, 2, 3), layers=2)
+
+
+async def test_a_view_says_what_a_detector_let_others_find_and_what_was_found(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.send(Submit(7, "ann", tuple(range(40)), PARAMS, level="shared"))
+    submit = await node.service.next(Submit)
+    node.relay.labelled(submit.request_id, (BlockLabel(Verdict.PUBLIC, 2, Category.NONE), HELD_BACK))
+    assert await node.service.next(Label) == Label(submit.request_id, 16)
+    node.service.say(Accepted(submit.request_id), Tokens(submit.request_id, (8,), cached=32, shared=16))
+    await node.frontend.next(Tokens, skip=(Accepted,))
+    node.send(AskView(7))
+    view = await node.frontend.next(View)
+    assert (view.labels, view.tiers, view.categories) == (b"\2\0", b"\2\0", b"\xff\xff")
+    assert (view.found, view.found_shared) == (32, 16)
+    monkeypatch.setattr(node.relay._node, "serving", lambda: replace(SERVING, quantised={"shared": 100}))
+    node.send(AskView(7))
+    view = await node.frontend.next(View)
+    assert (view.found, view.found_shared) == (16, 0), "what first tokens do not tell is not told here either"
 
 
 async def test_logprobs_are_rounded_to_what_the_api_shows(node: Node) -> None:

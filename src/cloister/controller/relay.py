@@ -242,6 +242,7 @@ class Relay:
         if request is None or request.holder != "service" or shape is None:
             return View(request_id, known=False)
         rows = max(0, len(request.made) - 1) * shape.layers if request.exposed else 0
+        unsaid = request.shared if request.level.name in self._node.serving().quantised else 0
         return View(
             request_id,
             known=True,
@@ -252,6 +253,11 @@ class Relay:
             answered_rows=rows,
             answered_bytes=rows * shape.heads * (shape.dim + 2) * 4,
             layers=shape.layers,
+            found=request.cached - unsaid,
+            found_shared=request.shared - unsaid,
+            labels=bytes(block.label for block in request.labels),
+            tiers=bytes(block.tier for block in request.labels),
+            categories=bytes(block.category for block in request.labels),
         )
 
     def _tell_stats(self, number: int, stats: Stats) -> None:
@@ -321,6 +327,8 @@ class Relay:
 
     def labelled(self, request_id: int, blocks: Sequence[BlockLabel]) -> None:
         """A detector has read this prompt: what comes before the first block that it did not pass may be shared."""
+        if (request := self.requests.get(request_id)) is not None:
+            request.labels = tuple(blocks)
         public = next((at for at, block in enumerate(blocks) if block.label is not Verdict.PUBLIC), len(blocks))
         if public and self._node.service is not None:
             self._node.service.send(Label(request_id, public * self._node.serving().block_tokens))

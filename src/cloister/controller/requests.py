@@ -12,6 +12,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from cloister.controller.detector import BlockLabel
 from cloister.controller.sessions import Session
 from cloister.errors import (
     CloisterError,
@@ -56,7 +57,8 @@ def frontend_of(request_id: int) -> int:
 class Request:
     """One request. `holder` is whoever generates for it now; `exposed`: its vault answers the service's queries.
 
-    For the user's view: of what the service is given and makes, `shown` are the prompt's tokens, `made` the answer's.
+    For the user's view: of what the service is given and makes, `shown` are the prompt's tokens, `made` the answer's;
+    `labels` is what a detector said of the prompt's blocks.
     """
 
     request_id: int
@@ -75,6 +77,7 @@ class Request:
     shared: int = 0
     shown: tuple[int, ...] = ()
     made: list[int] = field(default_factory=list)
+    labels: tuple[BlockLabel, ...] = ()
 
     @property
     def owner(self) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from cloister.messages.detector import Codes
 from cloister.messages.generation import (
     Accepted,
     AskStats,
@@ -90,6 +91,9 @@ class View(OfRequest, frozen=True, tag="view"):
     By the controller's own books: the prompt's tokens it gave it (at `partitioned`: the public ones), the answer's, how
     many queries went to the vault and how many contributions came back, in rows and bytes. The contributions themselves
     stay in the service: whoever carries them out of the node can solve for the prompt.
+
+    Where a detector read the prompt, `labels`, `tiers` and `categories` have a code for each block of it, as in
+    messages.detector.Labels. `found` of its tokens were found computed, `found_shared` of them in public blocks.
     """
 
     known: bool
@@ -100,6 +104,11 @@ class View(OfRequest, frozen=True, tag="view"):
     answered_rows: int = 0
     answered_bytes: int = 0
     layers: int = 0
+    found: int = 0
+    found_shared: int = 0
+    labels: Codes = b""
+    tiers: Codes = b""
+    categories: Codes = b""
 
 
 ToSealedService = Submit | Cancel | AskStats | AttachLink | DetachLink | Pause | Resume | Label | Forget
