@@ -87,9 +87,8 @@ def private_sentence(draw: random.Random) -> str:
 
 
 _THINGS = ("garden", "river", "window", "letter", "kitchen", "bridge", "winter", "market", "engine", "forest", "music")
+OPENING = "Answer every question as clearly as you can and never make anything up."
 _INSTRUCTIONS = (
-    "You are a helpful assistant for people who want to learn something new.",
-    "Answer every question as clearly as you can and never make anything up.",
     "If you do not know the answer, say that you do not know it.",
     "Keep your answers short unless somebody asks you for more detail.",
     "Always explain the main idea first and the details after that.",
@@ -123,8 +122,8 @@ _INSTRUCTIONS = (
     "Try to be useful even if the question is very short.",
     "Leave out everything that does not help the reader.",
 )
-"""Of no two tenants' own. The shipped detector passes each of them by itself; of natural ones it does not pass a tenth,
-and one block that it holds back holds back all that follow."""
+"""Nobody's own. The shipped detector passes each of them; of natural ones it held back a tenth of all blocks, and one
+block that is held back holds back all that follow it."""
 
 
 def sentences(draw: random.Random, tokens: int) -> str:

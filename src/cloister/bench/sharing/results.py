@@ -73,7 +73,7 @@ ATTACK_TARGETS = (
     Target("attack by time under safekv, above guessing", 0.01, _advantage("attack", "safekv", "by time"), "at most"),
     Target("attack by count under safekv, above guessing", 0.01, _advantage("attack", "safekv", "by count"), "at most"),
     Target("adaptive attack under global, share of parts", 0.8, _share("adaptive", "global", "parts")),
-    Target("adaptive attack under safekv, above blind", 0.01, _advantage("adaptive", "safekv", "parts"), "at most"),
+    Target("adaptive attack under safekv, above guessing", 0.01, _advantage("adaptive", "safekv", "parts"), "at most"),
     Target("hits by strangers before demotion", 24, _hits, "at most"),
 )
 WORKLOAD_TARGETS = (
@@ -184,7 +184,7 @@ def tables(document: Document) -> list[Table]:
             [policy, *(_told(rates[by]) for by in ("parts", "blind", "whole")), _exposed(document, policy)]
             for policy, rates in document["adaptive"].items()
         ]
-        heads = ("policy", "parts", "parts, blind", "whole secrets", "hits before demotion")
+        heads = ("policy", "parts", "blind", "whole", "hits till demoted")
         made.append(Table("Secrets found part by part, by several identities", heads, rows))
     if document["reuse"]:
         made.append(

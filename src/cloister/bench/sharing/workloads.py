@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from cloister.bench.sharing.prompts import nonce, private_sentence, sentences
+from cloister.bench.sharing.prompts import OPENING, nonce, private_sentence, sentences
 from cloister.errors import SetupError
 
 Messages = list[dict[str, Any]]
@@ -75,10 +75,10 @@ Make = Callable[[Scale, random.Random, Path | None], Workload]
 
 
 def pii(scale: Scale, draw: random.Random, data: Path | None) -> Workload:
-    """Single requests, short, each with something private: nothing to find."""
+    """Single requests, short, each with something private: nothing to find, not even a model's own system prompt."""
     questions = _pii_questions(data, draw)
     sessions = tuple(
-        Session(number % scale.tenants, ([_user(next(questions))],), scale.output_tokens)
+        Session(number % scale.tenants, ([_own(draw), _user(next(questions))],), scale.output_tokens)
         for number in range(scale.pii_requests)
     )
     return Workload("pii", sessions, scale.users)
@@ -139,7 +139,7 @@ def azure(scale: Scale, draw: random.Random, data: Path | None) -> Workload:
         tokens = int(row["ContextTokens"]) // scale.azure_shrink
         private = private_sentence(draw) + " " if draw.random() < PRIVATE_SHARE else ""
         output = max(2, int(row["GeneratedTokens"]) // scale.azure_shrink)
-        prompt = [_user(f"{nonce(draw)} {private}{sentences(draw, tokens)}")]
+        prompt = [_own(draw), _user(f"{private}{sentences(draw, tokens)}")]
         sessions.append(Session(draw.randrange(scale.tenants), (prompt,), output, at))
     return Workload("azure", tuple(sessions), 0)
 
@@ -159,7 +159,11 @@ def _user(text: str) -> dict[str, Any]:
 
 
 def _system(draw: random.Random, tokens: int) -> dict[str, Any]:
-    return {"role": "system", "content": sentences(draw, tokens), "public": True}
+    return {"role": "system", "content": f"{OPENING} {sentences(draw, tokens)}", "public": True}
+
+
+def _own(draw: random.Random) -> dict[str, Any]:
+    return {"role": "system", "content": nonce(draw)}
 
 
 def _block(number: int, *, private: bool) -> str:
