@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from cloister.config import ControllerSettings
 from cloister.controller.detector import HELD_BACK, BlockLabel
+from cloister.controller.relay import Relay
 from cloister.errors import ProtocolError
+from cloister.levels import PolicyName
 from cloister.messages.detector import Category
 from cloister.messages.detector import Label as Verdict
 from cloister.messages.frontend import EndSession
@@ -39,7 +42,7 @@ from cloister.messages.vault import (
     Verified,
     WantCores,
 )
-from tests.controller.fakes import SERVING, VOCABULARY, Inbox, Node
+from tests.controller.fakes import SERVING, VOCABULARY, Inbox, Node, nothing_is_sealed
 
 PARAMS = SamplingParams(max_tokens=8)
 
@@ -430,3 +433,10 @@ async def test_a_vault_that_verifies_unasked_is_ended(node: Node) -> None:
     asked = await vault.next(Confide)
     vault.say(Understood(asked.request_id, 3), Verified(asked.request_id, 0, 1))
     assert (await node.failure()).code == "vault_lost"
+
+
+@pytest.mark.parametrize(("policy", "shares"), [("none", False), ("partition", False), ("global", True)])
+def test_which_levels_share_follows_from_their_policies(policy: PolicyName, shares: bool) -> None:
+    relay = Relay(ControllerSettings(prefix_policy=policy), lambda: SERVING, 1, nothing_is_sealed)
+    assert relay.shares("open") is shares
+    assert [relay.shares(level) for level in ("shared", "partitioned", "isolated", "mpc")] == [True, True, False, False]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule
 
 from cloister.engine.blocks import BlockPool
 from cloister.levels import PolicyName
-from cloister.prefix.monitor import Action, Alert, Monitor, MonitorSettings
+from cloister.prefix.base import PrefixKey
+from cloister.prefix.monitor import Action, Alert, Monitor, MonitorSettings, Watched
 from cloister.prefix.radix import RadixCache
-from tests.prefix.keys import PAGE_TOKENS, SIZE, key_of, pages
+from tests.prefix.keys import KEYS, PAGE_TOKENS, SIZE, key_of, pages
+from tests.prefix.naive import PUBLIC
+from tests.prefix.test_radix import Machine
 
 SETTINGS = MonitorSettings(moderate=10)
 SECRET = (1, 2, 3, 4)
@@ -160,3 +167,85 @@ def test_a_run_cut_in_two_is_watched_in_both_halves(world: World) -> None:
     halves = [node.watched for node in world.cache.tree.nodes() if len(node.tokens) == 2 * SIZE]
     assert len(halves) == 2
     assert [watched.strangers for watched in halves] == [3, 3] and halves[0] is not halves[1]  # type: ignore[union-attr]
+
+
+def test_compression_does_not_free_what_is_barred(world: World) -> None:
+    for prompt in ((1,), (1, 2)):
+        world.ask("ann", prompt)
+    first, second = world.cache.tree.nodes()
+    world.cache.demote(second, world.monitor.barred_until())
+    world.cache.demote(first)  # both are one private chain now
+    world.ask("ann", (1, 2))
+    assert world.ask("bob", (1, 2), public=0) == 1
+
+
+class Scripted(Monitor):
+    """Does as it is told, whoever hits; what is barred stays so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.script: list[Action | None] = []
+        self.done: list[Action | None] = []
+
+    def hit(self, watched: Watched, tenant: str, request: int) -> Action | None:
+        self.done.append(self.script.pop() if self.script else None)
+        return self.done[-1]
+
+    def is_barred(self, until: float) -> bool:
+        return True
+
+
+class WatchedMachine(Machine):
+    """The machine of the tree, with a monitor that demotes and throttles at random."""
+
+    @initialize()
+    def begin(self) -> None:
+        super().begin()
+        self.monitor = Scripted()
+        self.cache = RadixCache(monitor=self.monitor)
+        self.cache.attach(self.pool, PAGE_TOKENS)
+
+    @rule(script=st.lists(st.sampled_from((None, *Action)), min_size=1, max_size=4))
+    def arm(self, script: list[Action | None]) -> None:
+        self.monitor.script = script
+
+    @rule(key=KEYS, public=st.integers(1, 6))
+    def publish(self, key: PrefixKey, public: int) -> None:
+        """A request that a detector passes, at once."""
+        key = replace(key, salt="", policy="safekv", request_id=1000 + self.requests)
+        self.serve(key, stays=False, inserted=6)
+        self.label(self.requests - 1 + key.request_id, public)
+
+    @rule(count=st.integers(1, 8))
+    def evict(self, count: int) -> None:
+        """As of the tree alone; but who was refused a page and brought what follows it holds back that page, too."""
+        before = {page.block: page for page in self.naive.root.below()}
+        self.cache.evict(count)
+        gone = [page for block, page in before.items() if self.pool.references(block) == 0]
+        assert len(gone) <= count and all(below in gone for page in gone for below in page.children)
+        for page in gone:
+            if page.parent is not None and page in page.parent.children:
+                page.leave()
+
+    def begin_request(self, key: PrefixKey) -> list[int] | None:
+        length = len(key.tokens) // SIZE
+        expected = self.naive.lookup(key, length - 1)
+        self.monitor.done = []
+        found = self.cache.lookup(key, length - 1)
+        action = self.monitor.done[-1] if self.monitor.done else None
+        if action is not None:
+            refused = expected[len(found.blocks)]
+            assert refused.owner == PUBLIC, "what is private is nobody's to judge"
+            expected = expected[: len(found.blocks)]
+            if action is Action.DEMOTE:
+                self.naive.demote(refused, barred=True)
+        assert [page.block for page in expected] == list(found.blocks)
+        own = self.pool.allocate(length - len(found.blocks))
+        if own is None:
+            self.pool.release(found.blocks)
+            return None
+        return [*found.blocks, *own]
+
+
+WatchedMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestWatchedAgainstNaive = WatchedMachine.TestCase
