@@ -98,7 +98,7 @@ def test_the_exposure_between_the_first_probe_and_demotion_is_bounded(
         served += 1
         world.now += 0.01
     if patience_s > SETTINGS.window_s:
-        assert served == (SETTINGS.probes if identities < 3 else 2) <= 4
+        assert served == (SETTINGS.probes if identities < 3 else 2) <= 8
     elif identities < SETTINGS.broad:
         assert served == SETTINGS.repeats * identities <= SETTINGS.exposure == 24
     else:

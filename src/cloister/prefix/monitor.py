@@ -46,7 +46,7 @@ class MonitorSettings:
 
     window_s: float = 60.0
     broad: int = 4
-    probes: int = 4
+    probes: int = 8
     repeats: int = 8
     entropy: float = 0.5
     drift: float = 0.5
@@ -61,7 +61,7 @@ class MonitorSettings:
 
 @dataclass(slots=True)
 class Watched:
-    """What is known of one public run: a few hundred bytes at most."""
+    """What is known of one public run, in two kilobytes at most."""
 
     owner: str
     business: bool
@@ -70,7 +70,7 @@ class Watched:
     now: Hits = field(default_factory=dict)
     before: Hits = field(default_factory=dict)
     popular: bool = False
-    """Whether it was widely used in its first window, or, of a business's, in the last one."""
+    """Whether it was widely used in its first window; a business's, in this one or the last."""
     strangers: int = 0
     """Hits by others than the owner since it became public."""
     told: bool = False
@@ -154,7 +154,7 @@ class Monitor:
     def _suspicious(self, watched: Watched, name: str) -> bool:
         settings = self._settings
         new = self._clock() - watched.made < settings.window_s
-        if new and _strangers(watched, watched.now) >= settings.broad:
+        if (new or watched.business) and _strangers(watched, watched.now) >= settings.broad:
             watched.popular = True
         if watched.popular:
             return False
