@@ -73,6 +73,12 @@ class ControllerSettings(_Frozen):
     prefix_policy: PolicyName = Field(
         default="none", description="at the level open: who finds whose computed prompts (prefix.policy)"
     )
+    quantise_ttft_ms: int = Field(
+        default=0,
+        ge=0,
+        le=60_000,
+        description="step of the grid on which first tokens leave where prompts are shared",
+    )
     detector: bool = Field(default=False, description="look for what may be shared in prompts at the level shared")
     detector_rules: Path | None = Field(default=None, description="file with signed rules of what is private")
     detector_key: str | None = Field(default=None, description="who must have signed them")

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 
 import pytest
+from msgspec.structs import replace
 
 from cloister.backend.base import OpenJob, VaultJob
 from cloister.backend.client import ControllerClient
@@ -208,3 +209,22 @@ async def test_when_the_controller_goes_everything_ends(played: Played) -> None:
     for awaitable in (anext(stream), waiting, played.client.generate("ann", PRIVATE, PARAMS)):
         with pytest.raises(ServiceUnavailable):
             await awaitable
+
+
+async def test_only_where_tenants_share_do_first_tokens_wait_for_the_grid(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quantised = replace(SERVING, quantised={"open": 60_000})
+    monkeypatch.setattr(ControllerClient, "ready", property(lambda client: quantised))
+    opened = asyncio.create_task(played.client.generate("ann", OpenJob((1, 2, 3)), PARAMS))
+    shared = asyncio.create_task(played.client.generate("ann", OpenJob((1, 2, 3), level="shared"), PARAMS))
+    streams = []
+    for asked in (opened, shared):
+        submit = await played.controller.next(Submit)
+        played.controller.say(Accepted(submit.request_id), Tokens(submit.request_id, (7,)))
+        streams.append(await asked)
+    assert (await anext(streams[1])).tokens == (7,)
+    first = asyncio.ensure_future(anext(streams[0]))
+    await asyncio.sleep(0.05)
+    assert not first.done(), "it leaves a minute after the request came"
+    first.cancel()

@@ -98,7 +98,8 @@ def test_nothing_is_lost_or_moved(parts: list[tuple[bool, int]]) -> None:
     for at, (scored, count) in enumerate(parts):
         numbers = tuple(range(100 * at, 100 * at + count))
         scores = tuple(TokenLogprob(-float(n), ()) for n in numbers) if scored else None
-        said.append(Tokens(1, numbers, logprobs=scores, progress=Progress(at, 9, 1.0) if at % 2 else None))
+        found = {"cached": 7, "shared": 3} if not at else {}
+        said.append(Tokens(1, numbers, logprobs=scores, progress=Progress(at, 9, 1.0) if at % 2 else None, **found))
 
     async def read() -> Event:
         box = Mailbox()
@@ -109,6 +110,7 @@ def test_nothing_is_lost_or_moved(parts: list[tuple[bool, int]]) -> None:
     read_as_one = asyncio.run(read())
     assert isinstance(read_as_one, Tokens)
     assert read_as_one.tokens == tuple(token for part in said for token in part.tokens)
+    assert (read_as_one.cached, read_as_one.shared) == (7, 3)
     scores = [score for part in said for score in part.logprobs or ()]
     assert list(read_as_one.logprobs or ()) == scores
     newest = [part.progress for part in said if part.progress]

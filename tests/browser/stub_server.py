@@ -69,7 +69,8 @@ class Stub:
         counts = {"asked_rows": rows, "asked_bytes": rows * 100, "answered_rows": rows, "answered_bytes": rows * 112}
         texts = {"prompt": prompt, "output": output}
         tokens = {name: {"tokens": list(text.encode()), "text": text} for name, text in texts.items()}
-        self.view = {"index": 0, "known": known, "layers": 30, **tokens, **counts}
+        shared = {"found": 0, "found_shared": 0, "blocks": []}
+        self.view = {"index": 0, "known": known, "layers": 30, **tokens, **counts, **shared}
 
     def will_refuse(self, status: int, code: str, message: str, **headers: str) -> None:
         self.answers.append(Refusal(status, code, message, headers))

@@ -229,6 +229,33 @@ def test_at_isolated_the_panel_shows_nothing_but_time(page: Page, stub: Stub) ->
     assert "4711" not in text and "Hush" not in text
 
 
+def test_at_shared_the_panel_says_what_others_may_find_and_why_not_the_rest(browser: Browser, stub: Stub) -> None:
+    stub.enabled = (*stub.enabled, "shared")
+    with opened_page(browser, stub.url) as page:
+        choose(page, "shared")
+        panel = panel_of(page)
+        gate = Gate()
+        stub.account("", "", 0)
+        stub.will_answer("I", gate, " see")
+        ask(page, "Sort a list. My card is 4111")
+        part = panel.locator("[data-role=shared]")
+        expect(part.locator(".state")).to_have_text("not read yet: all of it is private")
+        blocks = [("Sort a list. ", "public", 2, None), ("My card is ", "private", 1, "financial")]
+        blocks.append(("4111", "private", 1, "inherited"))
+        named = [dict(zip(("text", "label", "tier", "category"), block, strict=True)) for block in blocks]
+        stub.view |= {"found": 16, "found_shared": 16, "blocks": named}
+        expect(part.locator(".may-share")).to_have_text(["Sort a list. "], use_inner_text=False)
+        expect(part.locator(".held")).to_have_count(2)
+        expect(part.locator(".held").first).to_have_attribute(
+            "title", "private: it is about financial (a rule says so)"
+        )
+        expect(part.locator(".held").last).to_have_attribute("title", "private: it follows what is")
+        expect(part.locator(".state")).to_contain_text("16 tokens were found computed, 16 of them for everybody")
+        gate.open()
+        finished(page)
+        expect(panel.locator("[data-role=answer] .state")).to_have_text("complete")
+
+
 def test_at_mpc_the_page_says_how_far_it_is(browser: Browser, stub: Stub) -> None:
     stub.enabled = (*stub.enabled, "mpc")
     with opened_page(browser, stub.url) as page:

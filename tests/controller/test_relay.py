@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from cloister.config import ControllerSettings
+from cloister.controller.detector import HELD_BACK, BlockLabel
+from cloister.controller.relay import Relay
 from cloister.errors import ProtocolError
+from cloister.levels import PolicyName
+from cloister.messages.detector import Category
+from cloister.messages.detector import Label as Verdict
 from cloister.messages.frontend import EndSession
 from cloister.messages.generation import (
     Accepted,
@@ -16,6 +22,7 @@ from cloister.messages.generation import (
     Cancel,
     Failed,
     Partition,
+    Reuse,
     SamplingParams,
     Stats,
     Submit,
@@ -23,7 +30,7 @@ from cloister.messages.generation import (
     Tokens,
     label_spans,
 )
-from cloister.messages.service import AskView, DetachLink, Paused, View
+from cloister.messages.service import AskView, DetachLink, Label, Paused, View
 from cloister.messages.vault import (
     Confide,
     FirstToken,
@@ -35,7 +42,7 @@ from cloister.messages.vault import (
     Verified,
     WantCores,
 )
-from tests.controller.fakes import VOCABULARY, Inbox, Node
+from tests.controller.fakes import SERVING, VOCABULARY, Inbox, Node, nothing_is_sealed
 
 PARAMS = SamplingParams(max_tokens=8)
 
@@ -216,13 +223,15 @@ async def test_stats_count_by_the_controllers_own_books(node: Node) -> None:
 async def test_no_number_of_the_services_crosses_that_means_nothing(node: Node) -> None:
     node.service.stats = Stats(
         running=-5, waiting=1 << 60, blocks_total=1 << 60, blocks_free=-1, steps=1 << 62, prompt_tokens=1 << 60,
-        preemptions=1 << 62, seconds={"step": 1.23456789, "merge": float("nan"), "rest": -1e300},
+        preemptions=1 << 62, reuse={"safekv": Reuse(-1, 1 << 62, 5)}, evictions=-7, offloads=1 << 62,
+        seconds={"step": 1.23456789, "merge": float("nan"), "rest": -1e300},
     )  # fmt: skip
     node.send(AskStats())
     stats = await node.frontend.next(Stats)
     assert (stats.running, stats.waiting, stats.prompt_tokens) == (0, 0, 0)
     assert stats.blocks_free == 0 and max(stats.blocks_total, stats.steps, stats.preemptions) <= 1 << 40
     assert stats.seconds == {"step": 1.2, "merge": 0.0, "rest": 0.0}
+    assert stats.reuse == {"safekv": Reuse(0, 1 << 40, 5)} and (stats.evictions, stats.offloads) == (0, 1 << 40)
 
 
 async def test_a_view_is_of_what_passed_through_our_own_hands(node: Node) -> None:
@@ -243,6 +252,25 @@ async def test_a_view_is_of_what_passed_through_our_own_hands(node: Node) -> Non
     node.send(Submit(6, "ann", (1, 2, 3), PARAMS))
     node.send(AskView(6))
     assert await node.frontend.next(View) == View(6, True, (1, 2, 3), layers=2)
+
+
+async def test_a_view_says_what_a_detector_let_others_find_and_what_was_found(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.send(Submit(7, "ann", tuple(range(40)), PARAMS, level="shared"))
+    submit = await node.service.next(Submit)
+    node.relay.labelled(submit.request_id, (BlockLabel(Verdict.PUBLIC, 2, Category.NONE), HELD_BACK))
+    assert await node.service.next(Label) == Label(submit.request_id, 16)
+    node.service.say(Accepted(submit.request_id), Tokens(submit.request_id, (8,), cached=32, shared=16))
+    await node.frontend.next(Tokens, skip=(Accepted,))
+    node.send(AskView(7))
+    view = await node.frontend.next(View)
+    assert (view.labels, view.tiers, view.categories) == (b"\2\0", b"\2\0", b"\xff\xff")
+    assert (view.found, view.found_shared) == (32, 16)
+    monkeypatch.setattr(node.relay._node, "serving", lambda: replace(SERVING, quantised={"shared": 100}))
+    node.send(AskView(7))
+    view = await node.frontend.next(View)
+    assert (view.found, view.found_shared) == (16, 0), "what first tokens do not tell is not told here either"
 
 
 async def test_logprobs_are_rounded_to_what_the_api_shows(node: Node) -> None:
@@ -414,3 +442,10 @@ async def test_a_vault_that_verifies_unasked_is_ended(node: Node) -> None:
     asked = await vault.next(Confide)
     vault.say(Understood(asked.request_id, 3), Verified(asked.request_id, 0, 1))
     assert (await node.failure()).code == "vault_lost"
+
+
+@pytest.mark.parametrize(("policy", "shares"), [("none", False), ("partition", False), ("global", True)])
+def test_which_levels_share_follows_from_their_policies(policy: PolicyName, shares: bool) -> None:
+    relay = Relay(ControllerSettings(prefix_policy=policy), lambda: SERVING, 1, nothing_is_sealed)
+    assert relay.shares("open") is shares
+    assert [relay.shares(level) for level in ("shared", "partitioned", "isolated", "mpc")] == [True, True, False, False]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from cloister.levels import PolicyName
-from cloister.messages.generation import SamplingParams, Submit, label_spans
+from cloister.messages.generation import Reuse, SamplingParams, Submit, Tokens, label_spans
 from cloister.prefix.radix import RadixCache
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.node import Answer, SetPace, alone, answers_to, drain, make_engine, request
@@ -150,6 +150,10 @@ def test_a_tenant_is_told_what_it_found_and_never_what_it_may_not_see() -> None:
     assert answers_to(engine, [shared(4, prompt, "a", salt="s")])[4].cached == 0
     engine.label(3, 9)
     assert answers_to(engine, [shared(5, prompt, "c")])[5].cached == 8, "two whole blocks of what was labelled"
+    engine.submit(shared(6, prompt, "a"))
+    [first, *_] = [message for message in engine.step() if isinstance(message, Tokens)]
+    assert (first.cached, first.shared) == (20, 8), "and its own behind them"
+    assert engine.stats().reuse == {"safekv": Reuse(hits=3, misses=3, tokens=48)}
 
 
 def test_after_forget_nothing_is_found_and_what_is_under_way_leaves_nothing() -> None:

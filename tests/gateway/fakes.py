@@ -22,7 +22,7 @@ from cloister.backend.base import AnswerStream, Backend, OpenJob, VaultJob
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import PromptTooLong
 from cloister.messages.frontend import Serving
-from cloister.messages.generation import SamplingParams, Stats, TokenLogprob, Tokens
+from cloister.messages.generation import Reuse, SamplingParams, Stats, TokenLogprob, Tokens
 from cloister.messages.prompts import read_prompt
 from cloister.messages.service import View
 from cloister.prompts.reading import PromptReading
@@ -191,7 +191,10 @@ class FakeBackend(Backend):
     async def stats(self) -> Stats:
         if self.stats_fail is not None:
             raise self.stats_fail
-        return Stats(running=self.open, waiting=3, blocks_total=128, blocks_free=100, vaults=2, up=self.up)
+        return Stats(
+            running=self.open, waiting=3, blocks_total=128, blocks_free=100, vaults=2, up=self.up,
+            reuse={"safekv": Reuse(120, 30, 4321)}, demotions=2, evictions=250, offloads=199, recalls=7,
+        )  # fmt: skip
 
     async def view(self, request_id: int) -> View:
         return self.views.get(request_id, View(request_id, known=False))

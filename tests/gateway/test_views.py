@@ -49,9 +49,28 @@ async def test_the_owner_sees_what_the_service_says_it_has(http: httpx.AsyncClie
         "index": 0, "known": True, "layers": 30,
         "prompt": {"tokens": [72, 105], "text": "Hi"}, "output": {"tokens": [72, 101], "text": "He"},
         "asked_rows": 60, "asked_bytes": 4000, "answered_rows": 58, "answered_bytes": 3900,
+        "found": 0, "found_shared": 0, "blocks": [],
     }  # fmt: skip
     assert seen["choices"][1]["prompt"] == {"tokens": [], "text": ""}
     assert seen["choices"][1]["output"]["text"] == "!"
+
+
+async def test_the_owner_sees_which_part_may_be_shared_and_why_not_the_rest(
+    http: httpx.AsyncClient, backend: FakeBackend
+) -> None:
+    size = backend.ready.block_tokens
+    prompt = tuple(b"x" * size + b"y" * size + b"zz")
+    codes = (bytes((2, 0, 0)), bytes((2, 1, 1)), bytes((255, 9, 254)))
+    backend.views = {1: View(1, True, prompt, found=size, found_shared=size, labels=codes[0], tiers=codes[1],
+                             categories=codes[2])}  # fmt: skip
+    answer = (await http.post(CHAT, json=chat_body())).json()
+    [choice] = (await http.get(f"/v1/requests/{answer['id']}/view")).json()["choices"]
+    assert (choice["found"], choice["found_shared"]) == (size, size)
+    assert choice["blocks"] == [
+        {"text": "x" * size, "label": "public", "tier": 2, "category": None},
+        {"text": "y" * size, "label": "private", "tier": 1, "category": "financial"},
+        {"text": "zz", "label": "private", "tier": 1, "category": "inherited"},
+    ]
 
 
 async def test_nobody_elses_request_can_be_told_from_one_that_never_was(

@@ -20,6 +20,7 @@ class Page:
     block: int
     parent: Page | None
     children: list[Page] = field(default_factory=list)
+    barred: bool = False
 
     def below(self) -> Iterator[Page]:
         for child in self.children:
@@ -97,19 +98,19 @@ class NaiveCache:
             if page.owner != PUBLIC:
                 assert page.parent is not None
                 twins = [other for other in page.parent.children if other.tokens == page.tokens]
-                if page.parent.owner != PUBLIC or any(other.owner == PUBLIC for other in twins):
+                if page.barred or page.parent.owner != PUBLIC or any(other.owner == PUBLIC for other in twins):
                     return
                 page.owner = PUBLIC
 
-    def demote(self, page: Page) -> None:
+    def demote(self, page: Page, *, barred: bool = False) -> None:
         assert page.parent is not None
         if any(o is not page and o.owner == page.creator and o.tokens == page.tokens for o in page.parent.children):
             page.leave()
             return
-        page.owner = page.creator
+        page.owner, page.barred = page.creator, barred
         for child in list(page.children):
             if child.owner == PUBLIC and child.creator == page.owner:
-                self.demote(child)
+                self.demote(child, barred=barred)
             elif child.owner != page.owner:
                 child.leave()
 

@@ -2,44 +2,48 @@
 
 from __future__ import annotations
 
+import sys
+from itertools import count
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.prefix.monitor import Action, Alert, Monitor, MonitorSettings, drift
+from cloister.prefix.monitor import MOST_USERS, Action, Alert, Monitor, MonitorSettings, drift, entropy
 
-SETTINGS = MonitorSettings(window_s=60.0, broad=4, probes=4, repeats=8)
-OWNER, BLOCK = 1, 7
+SETTINGS = MonitorSettings(window_s=60.0, broad=4, probes=4, repeats=8, moderate=10)
+OWNER = "owner"
 
 
 class Watch:
-    """A monitor whose clock is moved by hand."""
+    """A monitor whose clock is moved by hand, and one run."""
 
     def __init__(self, *, business: bool = False) -> None:
         self.now = 1000.0
         self.alerts: list[Alert] = []
         self.monitor = Monitor(SETTINGS, clock=lambda: self.now, on_alert=self.alerts.append)
-        self.monitor.public(BLOCK, OWNER, business=business)
+        self.watched = self.monitor.watch(OWNER, business=business)
+        self._requests = count()
 
-    def hit(self, tenant: int) -> Action | None:
-        return self.monitor.hit(BLOCK, tenant)
+    def hit(self, tenant: object) -> Action | None:
+        return self.monitor.hit(self.watched, str(tenant), next(self._requests))
 
     def served_before_demotion(self, tenants: list[int]) -> int:
         """How many of these hits are served."""
-        for count, tenant in enumerate(tenants):
+        for served, tenant in enumerate(tenants):
             if self.hit(tenant) is Action.DEMOTE:
-                return count
+                return served
         return len(tenants)
 
 
-def test_an_owner_may_use_its_block_for_ever() -> None:
+def test_an_owner_may_use_its_run_for_ever() -> None:
     watch = Watch()
     for _ in range(500):
         assert watch.hit(OWNER) is None
         watch.now += 7
 
 
-def test_a_block_that_was_quiet_serves_strangers_few_times_whoever_they_are() -> None:
+def test_a_run_that_was_quiet_serves_strangers_few_times_whoever_they_are() -> None:
     for tenants in ([2] * 50, list(range(2, 52)), [2, 3] * 25):
         watch = Watch()
         watch.hit(OWNER)
@@ -59,7 +63,7 @@ def test_probing_slowly_over_many_windows_is_counted_together() -> None:
     assert served <= SETTINGS.probes
 
 
-def test_one_stranger_that_insists_on_a_new_block_is_stopped() -> None:
+def test_one_stranger_that_insists_on_a_new_run_is_stopped() -> None:
     assert Watch().served_before_demotion([2] * 50) == SETTINGS.repeats
 
 
@@ -71,53 +75,66 @@ def test_what_many_use_from_the_first_is_popular_and_stays() -> None:
     assert not watch.alerts
 
 
-def test_a_demoted_block_is_a_miss_until_it_is_public_again() -> None:
+def test_its_owner_and_three_others_are_not_many() -> None:
     watch = Watch()
-    watch.now += 61
-    watch.served_before_demotion([2] * 50)
-    assert watch.hit(OWNER) is Action.DEMOTE, "nobody shares what is not public"
-    watch.monitor.public(BLOCK, OWNER)
-    assert watch.hit(OWNER) is None
+    for tenant in (OWNER, 2, 3, 4):
+        watch.hit(tenant)
+    assert not watch.watched.popular
 
 
-def test_a_business_is_told_and_its_block_slowed_down_not_taken() -> None:
+def test_a_request_that_has_to_wait_and_asks_again_counts_once() -> None:
+    watch = Watch()
+    assert {watch.monitor.hit(watch.watched, "2", 77) for _ in range(50)} == {None}
+    assert watch.watched.strangers == 1
+
+
+def test_a_business_is_told_and_strangers_find_its_run_at_a_moderate_rate() -> None:
     watch = Watch(business=True)
+    actions = [watch.hit(2) for _ in range(30)]
+    assert actions == [None] * SETTINGS.moderate + [Action.THROTTLE] * 20, "a miss each time, and never demoted"
+    assert watch.alerts == [Alert(OWNER, "2", Action.THROTTLE)], "once in a window"
+    assert watch.hit(OWNER) is None
     watch.now += 61
-    actions = [watch.hit(tenant) for tenant in range(2, 30)]
-    assert Action.DEMOTE not in actions and Action.THROTTLE in actions
-    assert [alert.action for alert in watch.alerts] == [Action.THROTTLE], "once in a window"
-    assert watch.alerts[0].owner == OWNER and watch.alerts[0].hits >= 1
-    watch.now += 61
-    watch.hit(40)
+    assert watch.hit(2) is None
+    for _ in range(SETTINGS.moderate):
+        watch.hit(2)
     assert len(watch.alerts) == 2
 
 
-def test_a_probing_tenant_is_under_suspicion_for_some_time() -> None:
-    watch = Watch()
+def test_a_business_is_told_of_a_shift_and_of_none_where_it_was_widely_used() -> None:
+    watch = Watch(business=True)
+    watch.hit(OWNER)
     watch.now += 61
-    watch.served_before_demotion([2] * 50)
-    assert watch.monitor.suspicion(2) == 1.0 and watch.monitor.suspicion(3) == 0.0
-    watch.now += 60
-    assert watch.monitor.suspicion(2) == pytest.approx(0.5)
+    assert [watch.hit(tenant) for tenant in range(2, 8)] == [None] * 6
+    assert len(watch.alerts) == 1
+    watch.now += 61  # six strangers used it in the window before
+    assert [watch.hit(tenant) for tenant in range(20, 28)] == [None] * 8
+    assert len(watch.alerts) == 1
 
 
-def test_only_so_many_blocks_are_watched() -> None:
-    monitor = Monitor(MonitorSettings(most=3), clock=lambda: 0.0)
-    for block in range(5):
-        monitor.public(block, OWNER)
-    assert monitor.hit(0, OWNER) is Action.DEMOTE and monitor.hit(4, OWNER) is None
+def test_what_is_known_of_a_run_is_bounded_whoever_comes() -> None:
+    watch = Watch(business=True)
+    for tenant in range(1000):
+        watch.hit(tenant)
+    assert len(watch.watched.now) <= MOST_USERS + 1
+    assert sum(watch.watched.now.values()) == watch.watched.strangers == 1000
+    assert sum(map(sys.getsizeof, (watch.watched, watch.watched.now, watch.watched.before))) < 2000
 
 
-Hits = st.dictionaries(st.integers(0, 5), st.integers(1, 50), max_size=5)
+Hits = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 50), max_size=5)
 
 
 @given(Hits, Hits)
-def test_drift_is_a_divergence(one: dict[int, int], other: dict[int, int]) -> None:
+def test_drift_is_a_divergence(one: dict[str, int], other: dict[str, int]) -> None:
     assert 0 <= drift(one, other) <= 1
     assert drift(one, other) == pytest.approx(drift(other, one))
     assert drift(one, one) == pytest.approx(0)
     if one and other and not one.keys() & other.keys():
         assert drift(one, other) == pytest.approx(1)
+
+
+def test_entropy_is_users_per_hit() -> None:
+    assert entropy({"a": 8}) == 0.125 and entropy({"a": 1, "b": 1}) == 1.0 and entropy({}) == 0.0
 
 
 @given(st.lists(st.tuples(st.integers(2, 9), st.floats(0, 90)), max_size=80))
@@ -134,4 +151,4 @@ def test_exposure_is_bounded_for_any_row_of_strangers(row: list[tuple[int, float
             break
         served += 1
     if len(first) < SETTINGS.broad:
-        assert served <= (SETTINGS.broad - 1) * SETTINGS.repeats
+        assert served <= SETTINGS.exposure == (SETTINGS.broad - 1) * SETTINGS.repeats

@@ -53,6 +53,8 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Who may find what was computed of a prompt at the level `open` (docs/prefix-cache.md)."""
     disk: Disk = "none"
     """Whether such keys and values may leave memory."""
+    first_token_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
+    """Step of the grid on which first tokens leave at levels that share such prefixes; 0: when they are made."""
 
     @property
     def vaults(self) -> Vaults:
@@ -82,6 +84,9 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
             self._about_mpc(),
             f"prefixes of prompts at open are shared by the policy {self.prefixes!r}",
             "nothing of them is put on a disk" if self.disk == "none" else "they may be put on a disk, encrypted",
+            f"where they are shared first tokens leave on a grid of {self.first_token_ms} ms"
+            if self.first_token_ms
+            else "first tokens leave when they are made",
         )
 
     def _about_mpc(self) -> str:
@@ -107,6 +112,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     parties: tuple[Pin, ...] | None = None
     """Identities of parties on other machines; asks nothing of a node that has none there."""
     max_session_idle_s: Annotated[float, Meta(gt=0)] | None = None
+    min_first_token_ms: Annotated[int, Meta(gt=0)] | None = None
     allow_unseen_vault_hosts: bool = False
 
     def relaxations(self) -> tuple[str, ...]:
@@ -134,3 +140,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
             kept = settings.session_idle_ms / 1000
             reason = f"a kept session stays for {kept:g} s, and the policy allows {most:g}"
             found.check("setting session idle", kept <= most, reason, f"{kept:g} s")
+        if (least := self.min_first_token_ms) is not None:
+            step = settings.first_token_ms
+            reason = f"first tokens leave on a grid of {step} ms, and the policy wants {least}"
+            found.check("setting first token", step >= least, reason, f"{step} ms")

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import msgspec
 
 from cloister.backend.base import AnswerStream, Backend, OpenJob, VaultJob
+from cloister.backend.grid import Grid
 from cloister.backend.stream import Event, Mailbox, TokenStream
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable
 from cloister.messages.frames import FrameReader, encode_frame
@@ -109,7 +110,7 @@ class ControllerClient(Backend):
                 self.send(Examine(wanted[0][0], job.text, job.ends))
         else:
             self.send(_asking(tenant, job, wanted))
-        events = {one: Mailbox(self.beat_s) for one, _ in wanted}
+        events = {one: Mailbox(self.beat_s, self._grid(job)) for one, _ in wanted}
         self._open |= events
         answers = [self._answer(Accepted, one) for one in events]
         try:
@@ -121,6 +122,13 @@ class ControllerClient(Backend):
                     answer.exception()  # a refusal nobody looks at would be logged, with a traceback
             raise
         return [self._stream(one, job, answer, events[one]) for one, answer in zip(events, accepted, strict=True)]
+
+    def _grid(self, job: OpenJob | VaultJob) -> Grid | None:
+        """At a level that shares, if the operator wants first tokens on a grid."""
+        step_ms = self.ready.quantised.get(job.level)
+        if step_ms is None:
+            return None
+        return Grid(step_ms / 1000, asyncio.get_running_loop().time(), 1 if isinstance(job, OpenJob) else 2)
 
     def _stream(self, request_id: int, job: OpenJob | VaultJob, accepted: Accepted, events: Mailbox) -> TokenStream:
         prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else accepted.prompt_tokens

@@ -3,14 +3,20 @@
 What waits together is read as one. With a beat, the first event and the last are read at once, all others on the beat:
 whoever counts sealed bytes on the way would otherwise see every token come, and their rhythm tells the subject of an
 answer (McDonald and Bar Or, "Whisper Leak", 2025). Beats are the same for all requests, and cost less than tokens.
+
+With a grid (backend.grid) all of that happens later, and nothing tells of blocks that everybody finds.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from cloister.backend.base import AnswerStream
+from cloister.backend.grid import Grid
 from cloister.errors import CloisterError
 from cloister.messages.generation import Failed, Tokens
 from cloister.messages.lifecycle import raised
@@ -21,8 +27,10 @@ Event = Tokens | Failed | CloisterError
 class Mailbox:
     """`put` never waits; `take` does. Beats are `beat_s` apart in the loop's time; 0: all can be read at once."""
 
-    def __init__(self, beat_s: float = 0.0) -> None:
+    def __init__(self, beat_s: float = 0.0, grid: Grid | None = None) -> None:
         self._beat_s = beat_s
+        self._grid = grid
+        self._held: deque[Event] = deque()
         self._events: list[Event] = []
         self._readable = False
         self._begun = False
@@ -30,6 +38,16 @@ class Mailbox:
         self._reader: asyncio.Future[None] | None = None
 
     def put(self, event: Event) -> None:
+        if self._grid is None:
+            self._enter(event)
+            return
+        if isinstance(event, Tokens) and event.shared:
+            event = replace(event, cached=event.cached - event.shared, shared=0)
+        self._held.append(event)  # in order, whatever the loop does with calls of one time
+        loop = asyncio.get_running_loop()
+        loop.call_at(self._grid.leaves(loop.time()), lambda: self._enter(self._held.popleft()))
+
+    def _enter(self, event: Event) -> None:
         self._events.append(event)
         if not (self._beat_s and self._begun) or _is_last(event):
             self._open()
@@ -73,6 +91,8 @@ def _joined(parts: list[Tokens]) -> Tokens:
         prompt_logprobs=tuple(score for part in scored for score in part) if scored else None,
         finish=parts[-1].finish,
         progress=next((part.progress for part in reversed(parts) if part.progress), None),
+        cached=sum(part.cached for part in parts),
+        shared=sum(part.shared for part in parts),
     )
 
 

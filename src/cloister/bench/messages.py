@@ -94,9 +94,14 @@ class _Choice(msgspec.Struct):
         return self.finish_reason is None and (self.delta is None or self.delta.role is None)
 
 
+class _Details(msgspec.Struct):
+    cached_tokens: int = 0
+
+
 class _Usage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
 
 
 class _Event(msgspec.Struct):
@@ -127,6 +132,7 @@ class Answer:
     output_tokens: int
     chunks: int
     gaps: list[float]
+    cached_tokens: int = 0
 
 
 def read_answer(sent: float, arrivals: Sequence[tuple[float, bytes]]) -> Answer:
@@ -168,6 +174,7 @@ def read_answer(sent: float, arrivals: Sequence[tuple[float, bytes]]) -> Answer:
         output_tokens=tokens,
         chunks=len(times),
         gaps=inter_token_gaps(times, tokens, totals),
+        cached_tokens=usage.prompt_tokens_details.cached_tokens if usage and usage.prompt_tokens_details else 0,
     )
 
 

@@ -1,9 +1,9 @@
-"""`cloister bench sharing`: what other tenants learn from the prefix cache, and what it saves."""
+"""`cloister bench sharing`: what the prefix cache saves by policy; with --attack, what other tenants learn from it."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
+import random
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,49 +13,78 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from cloister.cli.bench_suite import Bars, JsonFile, PlotDir, known_names, measure_suite
-from cloister.levels import LEVELS, OPEN, PolicyName
+from cloister.levels import PolicyName
 
 if TYPE_CHECKING:
-    from cloister.bench.sharing.attack import Caller
+    from cloister.bench.sharing.results import Results
+
+ATTACKED = "none,partition,safekv,global"
 
 
 def bench_sharing(
+    attack: Annotated[bool, typer.Option("--attack", help="Attack the cache instead, as other tenants would.")] = False,
     policies: Annotated[
-        str, typer.Option(help="Which policies, with commas between.")
-    ] = "none,partition,safekv,global",
-    trials: Annotated[int, typer.Option(min=1, help="Secrets to attack under each policy.")] = 50,
+        str | None, typer.Option(help="Which policies, with commas between.", show_default="all")
+    ] = None,
+    workloads: Annotated[
+        str | None, typer.Option(help="Which workloads, with commas between.", show_default="all there is data for")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each workload is sent; the median counts.")] = 1,
+    trials: Annotated[int, typer.Option(min=1, help="With --attack: secrets to attack under each policy.")] = 50,
+    adaptive_trials: Annotated[
+        int, typer.Option(min=0, help="With --attack: secrets for the attacker that goes on part by part.")
+    ] = 20,
     candidates: Annotated[int, typer.Option(min=2, max=64, help="How many the attacker must choose from.")] = 4,
+    kv_cache_mib: Annotated[
+        int, typer.Option(min=1, help="With --attack: the server's KV cache, small enough to be flooded.")
+    ] = 32,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder with chat/ (traces) and pii/.", show_default="none")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="The model to serve.", show_default="the default model")] = None,
-    seed: Annotated[int, typer.Option(help="What secrets are drawn from.")] = 1,
+    seed: Annotated[int, typer.Option(help="What secrets and texts are drawn from.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="A few requests of each: to see that it works.")] = False,
     json_file: JsonFile = None,
     plot_dir: PlotDir = None,
 ) -> None:
-    """Attack the prefix cache as another tenant would, policy by policy, and measure what a clean prompt saves.
+    """Measure what sharing computed prompts saves, policy by policy, or attack it.
 
-    A server is started for each policy. The attacker has a key of its own, knows what stands before and after a secret,
-    and must choose the victim's among candidates: by the time to the first token, or by `cached_tokens`. `safekv` is
-    asked for by the level `shared`, the others by `--prefix-policy`.
+    A server is started for each policy: `safekv` is asked for by the level `shared`, the others by `--prefix-policy`.
+    Workloads: single requests with something private, conversations, one long system prompt for 32 tenants, and the
+    traces of Mooncake and Azure, scaled down.
 
-    Example:
+    Attackers have keys of their own, know what stands before and after a secret, and choose the victim's among
+    candidates: by the time to the first token, or by `cached_tokens`. The adaptive one finds a secret part by part,
+    with several identities, and floods the cache between two looks.
 
-      cloister bench sharing --trials 50 --json sharing.json --plot-dir plots
+    Examples:
+
+      cloister bench sharing --data ../shared/data --json sharing-policies.json --plot-dir plots
+
+      cloister bench sharing --attack --trials 50 --json sharing.json --plot-dir plots
     """
-    from cloister.bench.sharing.attack import attacks, reuse
     from cloister.bench.sharing.figures import FIGURES
     from cloister.bench.sharing.results import Plan, Results, tables
+    from cloister.bench.sharing.workloads import QUICK, TRACES, WORKLOADS, Scale
 
-    chosen = known_names(policies, "policy", get_args(PolicyName))
-    results = Results(Plan(trials, candidates, seed, chosen), model or "the default model")
+    chosen = known_names(policies or (ATTACKED if attack else ",".join(get_args(PolicyName))), "policy", _POLICIES)
+    if quick:
+        trials, adaptive_trials = min(trials, 2), min(adaptive_trials, 1)
+    scale = QUICK if quick else Scale()
+    possible = [name for name in WORKLOADS if data is not None or name not in TRACES]
+    asked = () if attack else known_names(workloads or ",".join(possible), "workload", tuple(WORKLOADS))
+    plan = Plan(trials, candidates, seed, chosen, adaptive_trials, workloads=asked, rounds=rounds, scale=scale)
+    results = Results(plan, model or "the default model")
 
     def measure(bars: Bars, save: Callable[[], None]) -> None:
         began = monotonic()
         bars.begin("policies", len(chosen))
         with TemporaryDirectory(prefix="cloister-sharing-") as folder:
             for policy in chosen:
-                bars.say(policy)
-                with _Served(policy, model, Path(folder)) as (victim, attacker):
-                    results.reused[policy] = reuse(victim, attacker, seed)
-                    results.guesses[policy] = attacks(victim, attacker, trials, candidates, seed)
+                if attack:
+                    _attack(results, policy, model, Path(folder), kv_cache_mib, bars.say)
+                else:
+                    _replay(results, policy, model, Path(folder), data, bars.say)
                 results.seconds = monotonic() - began
                 bars.advance(policy)
                 save()
@@ -63,38 +92,57 @@ def bench_sharing(
     measure_suite(results, measure, json_file, plot_dir, tables, FIGURES)
 
 
-class _Served:
-    """Two tenants of a server of its own with this policy."""
+_POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 
-    def __init__(self, policy: str, model: str | None, folder: Path) -> None:
-        from cloister.bench.connection import on_free_port
-        from cloister.bench.servers import ServerProcess
-        from cloister.keys import key_line
 
-        keys = folder / "keys.toml"
-        keys.write_text("\n".join(["[keys]", key_line("victim", "victim"), key_line("attacker", "attacker")]))
-        address = on_free_port()
-        command = [sys.executable, "-m", "cloister", "serve", "--port", str(address.port), "--keys", str(keys)]
-        command += ["--mpc", "off", *(["--model", model] if model else [])]
-        examined = policy == "safekv"
-        command += ["--detector"] if examined else ["--no-detector", "--prefix-policy", policy]
-        self._level = next(level.name for level in LEVELS.values() if level.examined) if examined else OPEN
-        self._server = ServerProcess("cloister", command, address, folder / f"{policy}.log", api_key="victim")
+def _attack(
+    results: Results, policy: str, model: str | None, folder: Path, kv_cache_mib: int, say: Callable[[str], None]
+) -> None:
+    from cloister.bench.sharing.adaptive import exposure, extensions
+    from cloister.bench.sharing.attack import attacks, reuse
+    from cloister.bench.sharing.deployment import Served
 
-    def __enter__(self) -> tuple[Caller, Caller]:
-        from cloister.bench.sharing.attack import Caller
+    plan = results.plan
+    names = [f"attacker-{number}" for number in range(plan.identities + 1)]
+    strangers = [f"stranger-{number}" for number in range(4)]
+    options = ("--kv-cache-mib", str(kv_cache_mib))
+    with Served(policy, model, folder, ["victim", *names, *strangers], options) as server:
+        victim, attacker, *identities = (server.caller(name) for name in ("victim", *names))
+        say(f"{policy}, what is found")
+        results.reused[policy] = reuse(victim, attacker, plan.seed)
+        say(f"{policy}, hits before demotion")
+        alone, *three = (server.caller(name) for name in strangers)
+        results.exposed[policy] = {
+            1: exposure(victim, [alone], plan.seed + 1),
+            3: exposure(victim, three, plan.seed + 2),
+        }
+        say(f"{policy}, candidates")
+        results.guesses[policy] = attacks(victim, attacker, plan.trials, plan.candidates, plan.seed)
+        say(f"{policy}, part by part")
+        results.extended[policy] = extensions(
+            victim,
+            identities,
+            plan.extensions,
+            plan.seed,
+            parts=plan.parts,
+            candidates=plan.candidates,
+            flood=plan.flood,
+        )
 
-        server = self._server.__enter__()
-        try:
-            name = asyncio.run(server.ready(300))
-        except BaseException:
-            server.__exit__(None, None, None)
-            raise
-        url = str(server.address)
-        self._callers = [Caller(url, name, key, self._level) for key in ("victim", "attacker")]
-        return self._callers[0], self._callers[1]
 
-    def __exit__(self, *_: object) -> None:
-        for caller in self._callers:
-            caller.close()
-        self._server.__exit__(None, None, None)
+def _replay(
+    results: Results, policy: str, model: str | None, folder: Path, data: Path | None, say: Callable[[str], None]
+) -> None:
+    from cloister.bench.sharing.deployment import Served
+    from cloister.bench.sharing.replay import replay
+    from cloister.bench.sharing.workloads import WORKLOADS
+
+    plan = results.plan
+    tenants = [f"tenant-{number}" for number in range(plan.scale.tenants)]
+    with Served(policy, model, folder, tenants) as server:
+        for turn in range(plan.rounds):
+            for name in plan.workloads:
+                say(f"{policy}, {name}, round {turn + 1}")
+                workload = WORKLOADS[name](plan.scale, random.Random(f"{plan.seed} {name} {turn}"), data)
+                served = asyncio.run(replay(server.address, tenants, server.model, server.level, workload))
+                results.served.setdefault(name, {}).setdefault(policy, []).append(served)

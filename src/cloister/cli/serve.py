@@ -107,6 +107,16 @@ def serve(
             "find all, and can time what others wrote."
         ),
     ] = _CONTROLLER.prefix_policy,
+    quantise_ttft: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=60_000,
+            metavar="MS",
+            help="Where prompts are shared between tenants, let first tokens leave on a grid of so many milliseconds, "
+            "and count no shared tokens in usage; 0: off.",
+        ),
+    ] = _CONTROLLER.quantise_ttft_ms,
     detector: Annotated[
         bool,
         typer.Option(help="Find what of a prompt at the level shared holds nothing private; else nothing is shared."),
@@ -219,6 +229,7 @@ def serve(
             max_vaults=max_vaults,
             session_idle_s=session_idle,
             prefix_policy=prefix_policy,
+            quantise_ttft_ms=quantise_ttft,
             detector=detector,
             detector_rules=detector_rules.absolute() if detector_rules else None,
             detector_key=detector_key,

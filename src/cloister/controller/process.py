@@ -87,10 +87,13 @@ class Controller:
         if self._preloaded is None or self._ready is None:
             raise ServiceUnavailable("The service is not up yet.")
         facts, ready = self._preloaded, self._ready
+        levels = served(*[Needs.LINKS] * facts.partitionable, *[Needs.PARTIES] * bool(self._mpc))
+        step_ms = self._settings.controller.quantise_ttft_ms
         return Serving(
             **asdict(ready),
-            levels=served(*[Needs.LINKS] * facts.partitionable, *[Needs.PARTIES] * bool(self._mpc)),
+            levels=levels,
             missing_layers=facts.missing,
+            quantised={level: step_ms for level in levels if step_ms and self.relay.shares(level)},
         )
 
     async def start(self) -> Serving:

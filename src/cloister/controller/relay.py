@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from cloister.config import ControllerSettings
 from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.detector import BlockLabel
+from cloister.controller.probes import Probes
 from cloister.controller.requests import Request, Requests, frontend_of, in_own_words, local, wide
 from cloister.controller.routes.base import Node, Route
 from cloister.controller.routes.isolated import IsolatedRoute
@@ -32,10 +33,11 @@ from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable, VaultL
 from cloister.levels import Decodes
 from cloister.messages.detector import Label as Verdict
 from cloister.messages.frontend import Ask, AskSealed, EndSession, Examine, KeyEntry, Serving
-from cloister.messages.generation import Accepted, Also, AskStats, Cancel, Failed, Stats, Submit, Tokens
+from cloister.messages.generation import Accepted, Also, AskStats, Cancel, Failed, Reuse, Stats, Submit, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
-from cloister.messages.service import AskView, Forget, Label, Paused, View
+from cloister.messages.service import AskView, Forget, Label, Paused, Probed, View
 from cloister.messages.vault import CoresDone, LinkBroken, Prefilled, Release, Understood, WantCores
+from cloister.prefix.policy import POLICIES
 
 
 class Frontend(Protocol):
@@ -45,12 +47,23 @@ class Frontend(Protocol):
     def send_soon(self, message: msgspec.Struct) -> None: ...
 
 
+class Examiner(Protocol):
+    """Has a detector read a prompt; the ends are those of its blocks."""
+
+    def __call__(self, request_id: int, text: str, ends: Sequence[int], *, suspicion: float) -> None: ...
+
+
 NO_VAULT = VaultLost(
     "No vault can be had: this server's vault host cannot be used now.",
     hint="Its operator finds the reason in the server's output. Try again later.",
 )
 MOST_BLOCKS = 1 << 24
 MOST_STEPS = 1 << 40
+
+
+def _counted(number: int) -> int:
+    """A number that a counter can reach."""
+    return min(max(number, 0), MOST_STEPS)
 
 
 def _plausible(seconds: float) -> float:
@@ -69,7 +82,7 @@ class Relay:
         lock: Callable[[SealedPrompt, str], LockedPrompt],
     ) -> None:
         self._lock = lock
-        self.examine: Callable[[int, str, Sequence[int]], None] | None = None
+        self.examine: Examiner | None = None
         """Has a detector read a prompt, where there is one; what it found comes to `labelled`."""
         self._frontends: dict[int, Frontend] = {}
         self._frontend_numbers = itertools.count(1)
@@ -95,11 +108,16 @@ class Relay:
             route.level.name: route
             for route in (OpenRoute(self._node, settings.prefix_policy), SharedRoute(self._node))
         }
-        self._tenants: set[str] = set()
+        self._tenants: frozenset[str] = frozenset()
+        self.probes = Probes()
         self._partitioned = PartitionedRoute(self._node)
         self.mpc = MpcRoute(self._node)
         routes: tuple[Route, ...] = (*self._read.values(), self._partitioned, IsolatedRoute(self._node), self.mpc)
         self.routes: dict[str, Route] = {route.level.name: route for route in routes}
+
+    def shares(self, level: str) -> bool:
+        """Whether requests of this level may find what was computed for other tenants."""
+        return POLICIES[self.routes[level].policy].sees_public
 
     def _route_of(self, request: Request) -> Route:
         return self.routes[request.level.name]
@@ -134,7 +152,8 @@ class Relay:
             case Examine():
                 request = self.requests.get(wide(number, message.request_id))
                 if request is not None and request.level.examined and self.examine is not None:
-                    self.examine(request.request_id, message.text, message.ends)
+                    suspicion = self.probes.suspicion(request.tenant)
+                    self.examine(request.request_id, message.text, message.ends, suspicion=suspicion)
             case AskStats():
                 if (service := self._node.service) is not None:
                     service.ask_stats(lambda stats: self._tell_stats(number, stats))
@@ -151,7 +170,8 @@ class Relay:
 
     def admit(self, keys: tuple[KeyEntry, ...]) -> None:
         """These keys count from now on: of tenants that had one and have none any more, nothing is kept."""
-        tenants = {key.tenant for key in keys}
+        tenants = frozenset(key.tenant for key in keys)
+        self.probes.keep_only(tenants)
         for tenant in self._tenants - tenants:
             self.sessions.end_all_of(tenant)
             self._forget(tenant)
@@ -222,6 +242,7 @@ class Relay:
         if request is None or request.holder != "service" or shape is None:
             return View(request_id, known=False)
         rows = max(0, len(request.made) - 1) * shape.layers if request.exposed else 0
+        unsaid = request.shared if request.level.name in self._node.serving().quantised else 0
         return View(
             request_id,
             known=True,
@@ -232,6 +253,11 @@ class Relay:
             answered_rows=rows,
             answered_bytes=rows * shape.heads * (shape.dim + 2) * 4,
             layers=shape.layers,
+            found=request.cached - unsaid,
+            found_shared=request.shared - unsaid,
+            labels=bytes(block.label for block in request.labels),
+            tiers=bytes(block.tier for block in request.labels),
+            categories=bytes(block.category for block in request.labels),
         )
 
     def _tell_stats(self, number: int, stats: Stats) -> None:
@@ -246,10 +272,18 @@ class Relay:
                     waiting=waiting + len(self._queue),
                     blocks_total=total,
                     blocks_free=min(max(stats.blocks_free, 0), total),
-                    steps=min(max(stats.steps, 0), MOST_STEPS),
+                    steps=_counted(stats.steps),
                     prompt_tokens=self.requests.prompt_tokens,
                     output_tokens=self.requests.output_tokens,
-                    preemptions=min(max(stats.preemptions, 0), MOST_STEPS),
+                    preemptions=_counted(stats.preemptions),
+                    reuse={
+                        policy: Reuse(_counted(told.hits), _counted(told.misses), _counted(told.tokens))
+                        for policy, told in stats.reuse.items()
+                    },
+                    demotions=_counted(stats.demotions),
+                    evictions=_counted(stats.evictions),
+                    offloads=_counted(stats.offloads),
+                    recalls=_counted(stats.recalls),
                     vaults=len(self.sessions),
                     up=stats.up,
                     seconds={phase: _plausible(spent) for phase, spent in stats.seconds.items()},
@@ -282,6 +316,8 @@ class Relay:
         match message:
             case Paused(charged=charged):
                 self.core_lease.paused(charged)
+            case Probed():
+                self.probes.hear(message)
             case Accepted() | Tokens() | Failed():
                 if (request := self.requests.get(message.request_id)) is not None:
                     said = in_own_words(message) if isinstance(message, Failed) else message
@@ -291,6 +327,8 @@ class Relay:
 
     def labelled(self, request_id: int, blocks: Sequence[BlockLabel]) -> None:
         """A detector has read this prompt: what comes before the first block that it did not pass may be shared."""
+        if (request := self.requests.get(request_id)) is not None:
+            request.labels = tuple(blocks)
         public = next((at for at, block in enumerate(blocks) if block.label is not Verdict.PUBLIC), len(blocks))
         if public and self._node.service is not None:
             self._node.service.send(Label(request_id, public * self._node.serving().block_tokens))

@@ -12,6 +12,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from cloister.controller.detector import BlockLabel
 from cloister.controller.sessions import Session
 from cloister.errors import (
     CloisterError,
@@ -56,7 +57,8 @@ def frontend_of(request_id: int) -> int:
 class Request:
     """One request. `holder` is whoever generates for it now; `exposed`: its vault answers the service's queries.
 
-    For the user's view: of what the service is given and makes, `shown` are the prompt's tokens, `made` the answer's.
+    For the user's view: of what the service is given and makes, `shown` are the prompt's tokens, `made` the answer's;
+    `labels` is what a detector said of the prompt's blocks.
     """
 
     request_id: int
@@ -72,8 +74,10 @@ class Request:
     output_tokens: int = 0
     scored: int = 0
     cached: int = 0
+    shared: int = 0
     shown: tuple[int, ...] = ()
     made: list[int] = field(default_factory=list)
+    labels: tuple[BlockLabel, ...] = ()
 
     @property
     def owner(self) -> str:
@@ -193,7 +197,10 @@ class Requests:
             raise ProtocolError("More tokens are scored than the prompt has.")
         if message.cached and (request.cached or message.cached >= request.prompt_tokens):
             raise ProtocolError("More tokens were found than the prompt has.")
+        if message.shared > message.cached:
+            raise ProtocolError("More tokens were found shared than were found.")
         request.cached += message.cached
+        request.shared += message.shared
         if message.logprobs is not None and len(message.logprobs) != len(message.tokens):
             raise ProtocolError("There is not one logprob for each token.")
         return replace(

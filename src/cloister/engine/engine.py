@@ -176,6 +176,7 @@ class Engine:
         that only the prefix cache holds counts as free."""
         measured = {**self._runner.seconds, "step": self._step_seconds}
         phases: tuple[Phase, ...] = get_args(Phase)
+        counts = self._prefix.counts
         return Stats(
             running=len(self._scheduler.running),
             waiting=len(self._scheduler.waiting),
@@ -185,6 +186,11 @@ class Engine:
             prompt_tokens=self._prompt_tokens,
             output_tokens=self._output_tokens,
             preemptions=self._scheduler.preemptions,
+            reuse=dict(self._scheduler.reuse),
+            demotions=counts.demotions,
+            evictions=counts.evictions,
+            offloads=counts.offloads,
+            recalls=counts.recalls,
             seconds={phase: measured[phase] for phase in phases if phase in measured},
         )
 
@@ -243,10 +249,10 @@ class Engine:
     ) -> list[Tokens]:
         """What a step brought for a sequence; the first time also how its prompt scores, if that was asked for."""
         scores: list[tuple[TokenLogprob, ...] | None] = [None]
-        cached = 0
+        cached = shared = 0
         if not sequence.prompt_reported:
             sequence.prompt_reported = True
-            cached = sequence.cached or 0
+            cached, shared = sequence.cached or 0, sequence.shared
             self._prompt_tokens += sequence.prompt_length
             if sequence.params.prompt_logprobs is not None:
                 scored = tuple(sequence.prompt_logprobs)
@@ -259,6 +265,7 @@ class Engine:
             prompt_logprobs=scores[-1],
             finish=sequence.finish,
             cached=cached,
+            shared=shared,
         )
         return [*(Tokens(sequence.request_id, prompt_logprobs=piece) for piece in scores[:-1]), last]
 

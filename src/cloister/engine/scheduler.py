@@ -28,6 +28,8 @@ from cloister.engine.blocks import BlockPool
 from cloister.engine.sequence import Sequence
 from cloister.engine.tenants import WaitingRoom
 from cloister.fairness import ServiceMeter
+from cloister.levels import PolicyName
+from cloister.messages.generation import Reuse
 from cloister.pace import Company, Pace
 from cloister.prefix.base import NOTHING, PrefixCache, PrefixKey
 from cloister.prefix.paging import Paging
@@ -122,6 +124,7 @@ class Scheduler:
         self.waiting = WaitingRoom(settings.max_waiting, settings.max_waiting_per_tenant)
         self.running: dict[int, Sequence] = {}
         self.preemptions = 0
+        self.reuse: dict[PolicyName, Reuse] = {}
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence, or raise QueueFull."""
@@ -286,8 +289,15 @@ class Scheduler:
         sequence.kept = 0
         if sequence.cached is None:
             sequence.cached = sequence.computed
+            sequence.shared = 0 if key is None else key.paging.positions(found.public)
+            if key is not None:
+                self._count(key.policy, sequence.cached)
         self.running[sequence.request_id] = sequence
         return True
+
+    def _count(self, policy: PolicyName, found: int) -> None:
+        told = self.reuse.get(policy, Reuse())
+        self.reuse[policy] = Reuse(told.hits + (found > 0), told.misses + (not found), told.tokens + found)
 
     def _key(self, sequence: Sequence) -> PrefixKey | None:
         """What the prefix cache is asked with; None where it is not asked."""

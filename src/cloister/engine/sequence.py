@@ -37,6 +37,7 @@ class Sequence:
     policy: PolicyName = "none"
     key: PrefixKey | None = None
     cached: int | None = None
+    shared: int = 0
     kept: int = 0
     """Pages that the prefix cache was given."""
     lent: int = 0

@@ -1,7 +1,7 @@
 """What /metrics tells: totals over all tenants, in a registry of its own.
 
-No tenant, no user content and no sign of cache hits is ever a label or a value here. Where there are several tenants
-the totals are coarse: they change once in a while, in large steps, so that no request's length can be read from them.
+No tenant and no user content is ever a label or a value here. Where there are several tenants the totals are coarse:
+they change once in a while, in large steps, so that neither a request's length nor a single hit can be read from them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from collections.abc import Awaitable, Callable, Iterator
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from cloister.messages.generation import Stats
+from cloister.messages.generation import Reuse, Stats
 
 _FIRST_TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _BETWEEN_TOKENS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 COARSE_S = 10.0
 COARSE_TOKENS = 1000
+COARSE_REQUESTS = 50
+COARSE_PAGES = 100
 _COARSE_SHARE = 16
 """Blocks in use are told in so many steps."""
 
@@ -30,6 +32,20 @@ _GAUGES: dict[str, tuple[str, Callable[[Stats], float | None]]] = {
     "vaults": ("Vaults that hold a prompt or wait for one", lambda stats: stats.vaults),
     "vault_ready_ms": ("From the order to fork the last vault until it was sealed", lambda stats: stats.vault_ready_ms),
     "vault_wait_ms": ("From the last new session until its vault was sealed", lambda stats: stats.vault_wait_ms),
+}
+
+
+_COUNTERS: dict[str, tuple[str, int, Callable[[Stats], int]]] = {
+    "prefix_demotions": ("Shared runs that looked probed and became private", 1, lambda stats: stats.demotions),
+    "prefix_evictions": ("Pages given up for room", COARSE_PAGES, lambda stats: stats.evictions),
+    "prefix_offloads": ("Pages that went to a lower tier", COARSE_PAGES, lambda stats: stats.offloads),
+    "prefix_recalls": ("Pages that came back from it", COARSE_PAGES, lambda stats: stats.recalls),
+}
+"""Of the prefix cache: what it is, its coarse step, and where it is found."""
+_BY_POLICY: dict[str, tuple[str, int, Callable[[Reuse], int]]] = {
+    "prefix_hits": ("Requests that found something computed", COARSE_REQUESTS, lambda reuse: reuse.hits),
+    "prefix_misses": ("Requests that found nothing", COARSE_REQUESTS, lambda reuse: reuse.misses),
+    "prefix_tokens_reused": ("Prompt tokens found computed", COARSE_TOKENS, lambda reuse: reuse.tokens),
 }
 
 
@@ -61,6 +77,24 @@ class Totals:
             steps.add_metric((), self.stats.steps)
         yield seconds
         yield steps
+        yield from self._prefixes()
+
+    def _prefixes(self) -> Iterator[Metric]:
+        """What the prefix cache did, as far as there is a service that says so."""
+        stats = self.stats if self.stats is not None and self.stats.up else Stats(up=False)
+        for name, (text, step, value) in _BY_POLICY.items():
+            metric = CounterMetricFamily(f"cloister_{name}", text, labels=("policy",))
+            for policy, reuse in sorted(stats.reuse.items()):
+                metric.add_metric((policy,), self._told(value(reuse), step))
+            yield metric
+        for name, (text, step, total) in _COUNTERS.items():
+            counter = CounterMetricFamily(f"cloister_{name}", text)
+            if stats.up:
+                counter.add_metric((), self._told(total(stats), step))
+            yield counter
+
+    def _told(self, number: int, step: int) -> int:
+        return number // step * step if self._coarse else number
 
 
 class Metrics:

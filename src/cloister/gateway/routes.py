@@ -15,6 +15,7 @@ from cloister.errors import CloisterError, ModelNotFound, ServiceUnavailable, Un
 from cloister.gateway.api import Api, AskedBy, api_of, bearer, caller_of, json_response
 from cloister.gateway.openapi import errors, replies
 from cloister.gateway.terms import LevelInfo, check_session
+from cloister.messages.detector import Category, Label
 from cloister.messages.generation import Stats
 from cloister.messages.service import View
 from cloister.prompts.tokenizer import Tokenizer
@@ -84,10 +85,24 @@ class SeenTokens(msgspec.Struct):
     text: str
 
 
+class LabelledBlock(msgspec.Struct):
+    """A block of the prompt: whether other tenants may find it, which tier of detection decided, and what about.
+
+    Tier 0 is nobody: then it is private because it was not read, or not yet.
+    """
+
+    text: str
+    label: str
+    tier: int
+    category: str | None
+
+
 class ChoiceView(msgspec.Struct):
     """What the provider's process has of one choice. `known` is false where it has nothing (or nothing any more).
 
     Rows are one query, or one contribution, of one layer. The contributions themselves are not told to anybody.
+    `found` of the prompt's tokens were found computed, `found_shared` of them in blocks that everybody finds; `blocks`
+    says what a detector let others find, at the level `shared`.
     """
 
     index: int
@@ -99,6 +114,9 @@ class ChoiceView(msgspec.Struct):
     answered_rows: int
     answered_bytes: int
     layers: int
+    found: int
+    found_shared: int
+    blocks: list[LabelledBlock]
 
 
 class RequestView(msgspec.Struct):
@@ -119,7 +137,7 @@ async def view_request(request: Request, request_id: str, asked: AskedBy) -> Res
     try:
         async with asyncio.timeout(_SERVICE_S):
             choices = [
-                _choice(index, await api.backend.view(number), api.tokenizer)
+                _choice(index, await api.backend.view(number), api.tokenizer, api.backend.ready.block_tokens)
                 for index, number in sorted(answer.requests.items())
             ]
     except TimeoutError:
@@ -128,12 +146,18 @@ async def view_request(request: Request, request_id: str, asked: AskedBy) -> Res
     return json_response(view, headers={"Cache-Control": "no-store"})
 
 
-def _choice(index: int, view: View, tokenizer: Tokenizer) -> ChoiceView:
+def _choice(index: int, view: View, tokenizer: Tokenizer, block_tokens: int) -> ChoiceView:
     told = msgspec.structs.asdict(view)
+    codes = [told.pop(name) for name in ("labels", "tiers", "categories")]
     del told["request_id"]
     for name in ("prompt", "output"):
         told[name] = SeenTokens(told[name], tokenizer.decode(told[name]))
-    return ChoiceView(index, **told)
+    blocks = []
+    for number, (label, tier, category) in enumerate(zip(*codes, strict=True)):
+        tokens = view.prompt[number * block_tokens : (number + 1) * block_tokens]
+        why = None if category == Category.NONE else Category(category).name.lower()
+        blocks.append(LabelledBlock(tokenizer.decode(tokens), Label(label).name.lower(), tier, why))
+    return ChoiceView(index, blocks=blocks, **told)
 
 
 class Health(msgspec.Struct):

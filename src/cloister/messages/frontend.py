@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from cloister.levels import ConfidedLevel, ServedLevel
 from cloister.messages.detector import Ends, Text
@@ -139,10 +139,12 @@ class Listening(Struct, frozen=True, tag="listening", forbid_unknown_fields=True
 
 
 class Serving(Ready, frozen=True, tag="serving"):
-    """Controller → frontend, once: what is served and which levels work here."""
+    """Controller → frontend, once: what is served and which levels work here. `quantised` says at which of them first
+    tokens leave on a grid, and its step in milliseconds."""
 
     levels: tuple[ServedLevel, ...]
     missing_layers: tuple[str, ...] = ()
+    quantised: dict[ServedLevel, Annotated[int, Meta(ge=1, le=60_000)]] = field(default_factory=dict)
 
 
 class Examine(OfRequest, frozen=True, tag="examine"):

@@ -211,7 +211,8 @@ class Tokens(OfRequest, frozen=True, tag="tokens"):
     after the first (which nothing predicts); those of a long prompt come in pieces, the last of them with the first
     token or the finish. `progress` comes at slow levels.
     `sequence` says which of the request's sequences they belong to, where it has several; 0 is the user's own.
-    `cached` is how many of the prompt's tokens were found computed; it comes once, with the first tokens.
+    `cached` is how many of the prompt's tokens were found computed, `shared` how many of these are in blocks that
+    everybody finds; they come once, with the first tokens.
     """
 
     tokens: tuple[TokenId, ...] = ()
@@ -221,6 +222,7 @@ class Tokens(OfRequest, frozen=True, tag="tokens"):
     progress: Progress | None = None
     sequence: SequenceNumber = 0
     cached: Annotated[int, Meta(ge=0, le=1_048_576)] = 0
+    shared: Annotated[int, Meta(ge=0, le=1_048_576)] = 0
 
 
 class Failed(Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
@@ -236,9 +238,18 @@ class Failed(Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
     param: Annotated[str, Meta(pattern="^[a-z_]{1,64}$")] | None = None
 
 
-class Stats(Struct, frozen=True, tag="stats", forbid_unknown_fields=True):
-    """Service → frontend: totals over all tenants; nothing in it tells one tenant of another's cache hits.
+class Reuse(Struct, frozen=True, forbid_unknown_fields=True):
+    """Of requests under one policy: how many found something computed, how many did not, and how many tokens."""
 
+    hits: int = 0
+    misses: int = 0
+    tokens: int = 0
+
+
+class Stats(Struct, frozen=True, tag="stats", forbid_unknown_fields=True):
+    """Service → frontend: totals over all tenants, for operators alone.
+
+    `reuse` is by policy; `demotions`, `evictions`, `offloads` and `recalls` are as in prefix.base.Counts.
     The controller adds what vaults counted, and says with `up` whether there is a service at all. `seconds` is the time
     spent so far in each phase of the service's layers (compute.base.PHASES) and in its steps as a whole.
     `vault_ready_ms` of the last vault: from the order to fork it until it was sealed. `vault_wait_ms` of the last one:
@@ -256,5 +267,10 @@ class Stats(Struct, frozen=True, tag="stats", forbid_unknown_fields=True):
     vaults: int = 0
     up: bool = True
     seconds: dict[Phase, float] = field(default_factory=dict)
+    reuse: dict[PolicyName, Reuse] = field(default_factory=dict)
+    demotions: int = 0
+    evictions: int = 0
+    offloads: int = 0
+    recalls: int = 0
     vault_ready_ms: float | None = None
     vault_wait_ms: float | None = None

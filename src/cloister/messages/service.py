@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from cloister.messages.detector import Codes
 from cloister.messages.generation import (
     Accepted,
     AskStats,
@@ -69,6 +70,17 @@ class Forget(Struct, frozen=True, tag="forget", forbid_unknown_fields=True):
     tenant: Name
 
 
+class Probed(Struct, frozen=True, tag="probed", forbid_unknown_fields=True):
+    """Service → controller: something public of `owner`'s looks probed, last by `suspect` (SafeKV §V-C).
+
+    It was demoted, or is served to each stranger at a moderate rate. Two names and a word: there is no room for more.
+    """
+
+    owner: Name
+    suspect: Name
+    action: Literal["demote", "throttle"]
+
+
 class AskView(OfRequest, frozen=True, tag="ask_view"):
     """Frontend → controller: what has the service received of this request (the page's "What the provider sees")?"""
 
@@ -79,6 +91,9 @@ class View(OfRequest, frozen=True, tag="view"):
     By the controller's own books: the prompt's tokens it gave it (at `partitioned`: the public ones), the answer's, how
     many queries went to the vault and how many contributions came back, in rows and bytes. The contributions themselves
     stay in the service: whoever carries them out of the node can solve for the prompt.
+
+    Where a detector read the prompt, `labels`, `tiers` and `categories` have a code for each block of it, as in
+    messages.detector.Labels. `found` of its tokens were found computed, `found_shared` of them in public blocks.
     """
 
     known: bool
@@ -89,7 +104,12 @@ class View(OfRequest, frozen=True, tag="view"):
     answered_rows: int = 0
     answered_bytes: int = 0
     layers: int = 0
+    found: int = 0
+    found_shared: int = 0
+    labels: Codes = b""
+    tiers: Codes = b""
+    categories: Codes = b""
 
 
 ToSealedService = Submit | Cancel | AskStats | AttachLink | DetachLink | Pause | Resume | Label | Forget
-FromSealedService = Ready | StartFailed | Accepted | Tokens | Failed | Stats | Paused
+FromSealedService = Ready | StartFailed | Accepted | Tokens | Failed | Stats | Paused | Probed

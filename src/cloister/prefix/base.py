@@ -66,8 +66,24 @@ class Found:
 NOTHING = Found()
 
 
+@dataclass(slots=True)
+class Counts:
+    """Since the start, over all tenants: runs that a monitor took back, pages that were given up for room, those of
+    them that went to a lower tier, and those that came back."""
+
+    demotions: int = 0
+    evictions: int = 0
+    offloads: int = 0
+    recalls: int = 0
+
+
 class PrefixCache(ABC):
     """Lends and keeps blocks."""
+
+    @property
+    def counts(self) -> Counts:
+        """For the operator."""
+        return Counts()
 
     def attach(self, pool: Pool, page_tokens: int) -> None:
         """Meet the pool; the engine calls this once, before anything else."""

@@ -1,29 +1,36 @@
-"""What detection missed shows in who hits a block: rolling windows, entropy of users per hit, drift against history
-(SafeKV §V-C, Equation 3).
+"""What detection missed shows in who hits a run of public pages: rolling windows, entropy of users per hit, drift
+against history (SafeKV §V-C, Equation 3).
 
-    hit(block, tenant) → None | DEMOTE | THROTTLE
+    watched = monitor.watch(owner)  …  monitor.hit(watched, tenant, request) → None | DEMOTE | THROTTLE
 
-A shared block that one user made and used, and that others suddenly try, looks probed. A customer's block is demoted at
-once; a business's own (a system prompt, say) is slowed down and its owner told. A block that was widely used before may
-go on so. Knows numbers: blocks, tenants and a clock; neither text nor tokens nor the tree.
+A run that one user made and used, and that others suddenly try, looks probed. A customer's is demoted at once; a
+business's own (which a request marked as public: a system prompt, say) is served to each stranger at a moderate rate,
+and its owner told. What was widely used before may go on so. Knows names of tenants, numbers of requests and a clock;
+neither text nor tokens nor the tree, which keeps a record with each run.
 
-The exposure of a block is bounded. In its first window at most `repeats` hits by each stranger are served, of whom
-there are fewer than `broad`: that many users at once cannot be told from popularity, and are taken for it. If it was
-not popular by then, no more than `probes` hits by strangers are ever served, whoever they pretend to be.
+The exposure of a customer's run is bounded (MonitorSettings.exposure). In its first window at most `repeats` hits by
+each stranger are served, of whom there are fewer than `broad`: that many at once cannot be told from popularity, and
+are taken for it. If it was not popular by then, no more than `probes` hits by strangers are served in all, whoever they
+pretend to be. Then it stays private for `barred_s`.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import log2
 from time import monotonic
 
+Hits = dict[str, int]
+"""Of one window: how often each tenant hit."""
+MOST_USERS = 16
+"""That a window tells apart; all others count as one."""
+_OTHERS = ""
+
 
 class Action(Enum):
-    """DEMOTE: private from now on. THROTTLE: serve it slowly, alert its owner."""
+    """Either is a miss for who asks. DEMOTE: private from now on. THROTTLE: this time."""
 
     DEMOTE = "demote"
     THROTTLE = "throttle"
@@ -31,70 +38,62 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MonitorSettings:
-    """`window_s`: how long a window is. `broad`: users in a window that make a block widely used (the paper's u_pre).
-    `probes`: strangers' hits on a block after a quiet window before it is demoted. `repeats`: hits of one stranger on a
-    new block. `entropy` (users per hit) and `drift` (Jensen–Shannon, in bits): from which a window looks probed.
-    `most`: blocks watched at once; those hit longest ago are forgotten."""
+    """`window_s`: how long a window is. `broad`: strangers in a window that make a run widely used (the paper's u_pre).
+    `probes`: strangers' hits on a run after a quiet window before it is demoted. `repeats`: hits of one stranger on a
+    new run. `entropy` (users per hit) and `drift` (Jensen–Shannon, in bits): from which a window looks probed.
+    `moderate`: hits of one stranger on a business's run that are served in a window. `barred_s`: how long what was
+    demoted stays private, whatever a detector says."""
 
     window_s: float = 60.0
     broad: int = 4
-    probes: int = 4
+    probes: int = 8
     repeats: int = 8
     entropy: float = 0.5
     drift: float = 0.5
-    most: int = 1 << 16
+    moderate: int = 60
+    barred_s: float = 3600.0
+
+    @property
+    def exposure(self) -> int:
+        """Hits by strangers that a customer's run serves at most before it is demoted, if it is not popular."""
+        return max((self.broad - 1) * self.repeats, self.probes)
 
 
 @dataclass(slots=True)
-class _Window:
-    """Hits by user, of one window."""
+class Watched:
+    """What is known of one public run, in two kilobytes at most."""
 
-    hits: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def total(self) -> int:
-        return sum(self.hits.values())
-
-    @property
-    def users(self) -> int:
-        return len(self.hits)
-
-    @property
-    def entropy(self) -> float:
-        """u_cnt / hit_cnt (Equation 3): near 0 where one user hits often, 1 where every hit is another's."""
-        return self.users / self.total if self.hits else 0.0
-
-
-@dataclass(slots=True)
-class _Watched:
-    owner: int
+    owner: str
     business: bool
     made: float
     began: float
-    now: _Window = field(default_factory=_Window)
-    before: _Window = field(default_factory=_Window)
+    now: Hits = field(default_factory=dict)
+    before: Hits = field(default_factory=dict)
     popular: bool = False
-    """Whether it was widely used in its first window."""
+    """Whether it was widely used in its first window; a business's, in this one or the last."""
     strangers: int = 0
     """Hits by others than the owner since it became public."""
     told: bool = False
+    request: int = -1
+    """Who asked last: one that has to wait asks again, and is answered the same."""
+    answer: Action | None = None
+
+    def copy(self) -> Watched:
+        """For the second half of a run that is cut in two."""
+        return replace(self, now=dict(self.now), before=dict(self.before))
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """For a block's owner: numbers only."""
+    """Whose run looks probed, who was the last to hit it, and what was done. Names of tenants, nothing of the run."""
 
-    block: int
-    owner: int
+    owner: str
+    suspect: str
     action: Action
-    users: int
-    hits: int
-    entropy: float
-    drift: float
 
 
 class Monitor:
-    """`on_alert` is called with every action."""
+    """`on_alert` hears of every demotion, and once in a window of a run that is throttled."""
 
     def __init__(
         self,
@@ -106,88 +105,81 @@ class Monitor:
         self._settings = settings or MonitorSettings()
         self._clock = clock
         self._on_alert = on_alert
-        self._watched: OrderedDict[int, _Watched] = OrderedDict()
-        self._suspects: OrderedDict[int, float] = OrderedDict()
 
-    def public(self, block: int, owner: int, *, business: bool = False) -> None:
-        """A block was made public: from now on its hits count."""
-        self._watched[block] = _Watched(owner, business, (now := self._clock()), now)
-        self._watched.move_to_end(block)
-        while len(self._watched) > self._settings.most:
-            self._watched.popitem(last=False)
+    def watch(self, owner: str, *, business: bool = False) -> Watched:
+        """The record of a run that becomes public now."""
+        return Watched(owner, business, (now := self._clock()), now)
 
-    def forget(self, blocks: Iterable[int]) -> None:
-        """These are private again, or gone."""
-        for block in blocks:
-            self._watched.pop(block, None)
+    def barred_until(self) -> float:
+        """Until when a run that is demoted now stays private."""
+        return self._clock() + self._settings.barred_s
 
-    def hit(self, block: int, tenant: int) -> Action | None:
-        """Somebody wants a block that is shared: what to do before it is served. DEMOTE must be obeyed: a miss.
+    def is_barred(self, until: float) -> bool:
+        return self._clock() < until
 
-        A block that is not watched is nobody's to share: DEMOTE.
-        """
-        if (watched := self._watched.get(block)) is None:
-            return Action.DEMOTE
-        self._watched.move_to_end(block)
+    def hit(self, watched: Watched, tenant: str, request: int) -> Action | None:
+        """Somebody is about to be lent a public run: whether not."""
         self._roll(watched)
-        watched.now.hits[tenant] = watched.now.hits.get(tenant, 0) + 1
-        if tenant != watched.owner:
-            watched.strangers += 1
-        if not self._suspicious(watched, tenant):
+        if request != watched.request:
+            watched.request, watched.answer = request, self._judge(watched, tenant)
+        return watched.answer
+
+    def _judge(self, watched: Watched, tenant: str) -> Action | None:
+        name = tenant if tenant in watched.now or len(watched.now) < MOST_USERS else _OTHERS
+        watched.now[name] = watched.now.get(name, 0) + 1
+        if tenant == watched.owner:
             return None
-        return self._act(block, watched, tenant)
+        watched.strangers += 1
+        if not self._suspicious(watched, name):
+            return None
+        action = Action.THROTTLE if watched.business else Action.DEMOTE
+        if self._on_alert is not None and not watched.told:
+            watched.told = True
+            self._on_alert(Alert(watched.owner, tenant, action))
+        moderate = watched.business and watched.now[name] <= self._settings.moderate
+        return None if moderate else action
 
-    def suspicion(self, tenant: int) -> float:
-        """How suspicious a tenant's recent hits are, from 0 to 1; it halves with every window (SafeKV §V-D)."""
-        if (score := self._suspects.get(tenant)) is None:
-            return 0.0
-        windows = (self._clock() - score) / self._settings.window_s
-        return float(max(0.0, min(1.0, 2.0**-windows)))
-
-    def exposure(self, block: int) -> int:
-        """How many hits by strangers were asked of it so far."""
-        return self._watched[block].strangers if block in self._watched else 0
-
-    def _roll(self, watched: _Watched) -> None:
+    def _roll(self, watched: Watched) -> None:
         """Begin a new window if the last is over; one that passed without a hit leaves no history."""
         elapsed = self._clock() - watched.began
         if elapsed < self._settings.window_s:
             return
-        watched.before = watched.now if elapsed < 2 * self._settings.window_s else _Window()
-        watched.now = _Window()
+        watched.before = watched.now if elapsed < 2 * self._settings.window_s else {}
+        watched.now = {}
         watched.began += elapsed - elapsed % self._settings.window_s
         watched.told = False
+        if watched.business:
+            watched.popular = _strangers(watched, watched.before) >= self._settings.broad
 
-    def _suspicious(self, watched: _Watched, tenant: int) -> bool:
+    def _suspicious(self, watched: Watched, name: str) -> bool:
         settings = self._settings
-        if tenant == watched.owner:
-            return False
-        if self._clock() - watched.made < settings.window_s:  # new: many users are popularity, few must not insist
-            watched.popular = watched.popular or watched.now.users >= settings.broad
-            return not watched.popular and watched.now.hits[tenant] > settings.repeats
+        new = self._clock() - watched.made < settings.window_s
+        if (new or watched.business) and _strangers(watched, watched.now) >= settings.broad:
+            watched.popular = True
         if watched.popular:
             return False
-        if watched.strangers > settings.probes:
-            return True
-        shifted = drift(watched.before.hits, watched.now.hits) >= settings.drift
-        return shifted and watched.now.users > 2 and watched.now.entropy >= settings.entropy
+        if watched.business:
+            return watched.now[name] > settings.moderate or (not new and self._shifted(watched))
+        if new:  # few users must not insist
+            return watched.now[name] > settings.repeats
+        return watched.strangers > settings.probes or self._shifted(watched)
 
-    def _act(self, block: int, watched: _Watched, tenant: int) -> Action:
-        action = Action.THROTTLE if watched.business else Action.DEMOTE
-        self._suspects[tenant] = self._clock()
-        self._suspects.move_to_end(tenant)
-        while len(self._suspects) > self._settings.most:
-            self._suspects.popitem(last=False)
-        if self._on_alert is not None and not watched.told:
-            watched.told = True
-            now, moved = watched.now, drift(watched.before.hits, watched.now.hits)
-            self._on_alert(Alert(block, watched.owner, action, now.users, now.total, now.entropy, moved))
-        if action is Action.DEMOTE:
-            del self._watched[block]
-        return action
+    def _shifted(self, watched: Watched) -> bool:
+        """Whether others than before hit it, each of them seldom."""
+        shifted = drift(watched.before, watched.now) >= self._settings.drift
+        return shifted and len(watched.now) > 2 and entropy(watched.now) >= self._settings.entropy
 
 
-def drift(before: dict[int, int], now: dict[int, int]) -> float:
+def _strangers(watched: Watched, hits: Hits) -> int:
+    return len(hits) - (watched.owner in hits)
+
+
+def entropy(hits: Hits) -> float:
+    """u_cnt / hit_cnt (Equation 3): near 0 where one user hits often, 1 where every hit is another's."""
+    return len(hits) / sum(hits.values()) if hits else 0.0
+
+
+def drift(before: Hits, now: Hits) -> float:
     """Jensen–Shannon divergence of who hits, in bits: 0 for the same users in the same shares, 1 for others."""
     if not before or not now:
         return 0.0 if before == now else 1.0

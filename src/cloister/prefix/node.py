@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+    from cloister.prefix.monitor import Watched
+
 TAG_BYTES = 6
 USER_BITS = 62
 
@@ -59,7 +61,7 @@ class Node:
 
     __slots__ = (
         *("blocks", "children", "creator", "epoch", "hits"),
-        *("links", "owner", "parent", "queued", "resident", "tokens", "users"),
+        *("links", "owner", "parent", "queued", "resident", "tokens", "users", "watched"),
     )
 
     def __init__(self, parent: Node | None, owner: Owner, creator: Owner, tokens: bytes, blocks: list[int]) -> None:
@@ -77,6 +79,8 @@ class Node:
         self.epoch = 0
         self.hits = 0
         self.users = 0
+        self.watched: Watched | float | None = None
+        """What a monitor knows of a public run; of a private one, until when it may not become public again."""
 
     def __repr__(self) -> str:
         """Without the tokens: a log may show a node."""

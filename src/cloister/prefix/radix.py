@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from weakref import WeakValueDictionary
 
-from cloister.prefix.base import NOTHING, TOKEN_BYTES, Found, Pool, PrefixCache, PrefixKey
+from cloister.prefix.base import NOTHING, TOKEN_BYTES, Counts, Found, Pool, PrefixCache, PrefixKey
 from cloister.prefix.disk import Tier
 from cloister.prefix.eviction import EvictionOrder
+from cloister.prefix.monitor import Action, Monitor, Watched
 from cloister.prefix.node import Account, Node, Owner
 from cloister.prefix.policy import POLICIES, Policy
 from cloister.prefix.tree import Path, Tree
@@ -38,17 +39,18 @@ class _Unlabelled:
 
 
 class RadixCache(PrefixCache):
-    """What leaves the pool goes to `tier`, if there is one, and comes back when it is found. `on_hit` hears of every
-    public node that is found, and by whom: a monitor's eyes (§V-C)."""
+    """What leaves the pool goes to `tier`, if there is one, and comes back when it is found. `monitor` judges who finds
+    what was labelled or marked public (§V-C); what the policy makes public anyway it does not watch."""
 
-    def __init__(self, tier: Tier | None = None, on_hit: Callable[[Node, str], None] | None = None) -> None:
+    def __init__(self, tier: Tier | None = None, monitor: Monitor | None = None) -> None:
         self._tier = tier
-        self._on_hit = on_hit
+        self._monitor = monitor
         self._owners: WeakValueDictionary[tuple[str, str], Owner] = WeakValueDictionary()
         self._accounts: WeakValueDictionary[str, Account] = WeakValueDictionary()
         self._numbers = count(1)
         self._unlabelled: OrderedDict[int, _Unlabelled] = OrderedDict()
         self._lookups = self._epoch = 0
+        self._counts = Counts()
 
     def attach(self, pool: Pool, page_tokens: int) -> None:
         self._pool = pool
@@ -67,7 +69,8 @@ class RadixCache(PrefixCache):
         creator.account.seen = viewer.account.seen = self._epoch
         if policy.labelled_public and not key.salt and key.request_id not in self._unlabelled:
             self._await_label(key)
-        path = self._visible(viewer, key, policy, most)
+        path = self._allowed(self._visible(viewer, key, policy, most), key)
+        most = sum(pages for _, pages in path)
         if path and path[-1][0].resident < path[-1][1]:
             path = self._recalled(path, lambda: self._visible(viewer, key, policy, most))
         blocks: list[int] = []
@@ -77,10 +80,23 @@ class RadixCache(PrefixCache):
             blocks += node.blocks[:pages]
             if node.owner is self.tree.public:
                 public += pages
-                if self._on_hit is not None:
-                    self._on_hit(node, key.tenant)
         self._pool.retain(blocks)
         return Found(tuple(blocks), public)
+
+    def _allowed(self, path: Path, key: PrefixKey) -> Path:
+        """As much of a path as the monitor lets this tenant have now; a run that looks probed is demoted first."""
+        for at, (node, pages) in enumerate(path):
+            if self._monitor is None or not isinstance(node.watched, Watched):
+                continue
+            if pages < len(node.blocks) and node.watched.owner != key.tenant:
+                self._order.push(self.tree.split(node, pages))  # what was not asked for was not probed
+            action = self._monitor.hit(node.watched, key.tenant, key.request_id)
+            if action is not None:
+                if action is Action.DEMOTE:
+                    self._counts.demotions += 1
+                    self.demote(node, self._monitor.barred_until())
+                return path[:at]
+        return path
 
     def _recalled(self, path: Path, search: Callable[[], Path]) -> Path:
         """Bring back what a lower tier has of a path; as much of the path as is in the pool then (§VI-A)."""
@@ -114,6 +130,7 @@ class RadixCache(PrefixCache):
             self._cut(node, page)
             return False
         self._settle_page(node, page, block)
+        self._counts.recalls += 1
         return True
 
     def _settle_page(self, node: Node, page: int, block: int) -> None:
@@ -131,7 +148,7 @@ class RadixCache(PrefixCache):
         viewer, creator = self._whose(key, policy)
         public = self._public_pages(key, policy, viewer, len(blocks))
         if public and viewer is not self.tree.public:
-            self._publish(viewer, key, public)
+            self._publish(viewer, key, policy, public)
         path = self._visible(viewer, key, policy, len(blocks))
         if not self._refill(path, blocks):
             return
@@ -143,6 +160,7 @@ class RadixCache(PrefixCache):
         shared = max(0, public - found) if parent.owner is self.tree.public else 0
         if shared:
             parent = self._add(parent, self.tree.public, creator, key, found, new[:shared])
+            self._watch(parent, policy)
         if new[shared:]:
             self._add(parent, viewer, creator, key, found + len(new[:shared]), new[shared:])
 
@@ -177,15 +195,18 @@ class RadixCache(PrefixCache):
             return
         key, policy = waiting.key, POLICIES[waiting.key.policy]
         waiting.public_pages = key.paging.pages(public_tokens)
-        self._publish(self._whose(key, policy)[0], key, waiting.public_pages)
+        self._publish(self._whose(key, policy)[0], key, policy, waiting.public_pages)
         self._settle(request_id)
 
-    def demote(self, node: Node) -> None:
-        """Make a public run private again, and what is below it; who uses it now keeps its blocks till the end."""
+    def demote(self, node: Node, barred_until: float | None = None) -> None:
+        """Make a public run private again, and what is below it; who uses it now keeps its blocks till the end.
+
+        Until the time given, no label makes it public again.
+        """
         above = node.parent
         if above is None or node.owner is not self.tree.public:
             return
-        for lost in self.tree.demote(node):
+        for lost in self.tree.demote(node, barred_until):
             self._drop(lost)
         self._order.push(above)
         if node.parent is not None:
@@ -200,6 +221,10 @@ class RadixCache(PrefixCache):
         for node in list(self.tree.nodes()):
             if node.creator.account.name == tenant and node.parent is not None:
                 self._remove(node)
+
+    @property
+    def counts(self) -> Counts:
+        return self._counts
 
     @property
     def pages(self) -> int:
@@ -250,17 +275,25 @@ class RadixCache(PrefixCache):
             self._unlabelled.popitem(last=False)
         self._unlabelled[key.request_id] = _Unlabelled(key)
 
-    def _publish(self, viewer: Owner, key: PrefixKey, pages: int) -> None:
+    def _publish(self, viewer: Owner, key: PrefixKey, policy: Policy, pages: int) -> None:
         """Make the first pages of a key public, as far as they are there and this owner's."""
         for node, matched in self.tree.search(viewer, key.tokens, pages, sees_public=True):
             if node.owner is self.tree.public:
                 continue
-            if not self.tree.may_publish(node):
+            if not self.tree.may_publish(node) or self._is_barred(node):
                 return
             if matched < len(node.blocks):
                 self._order.push(self.tree.split(node, matched))
             self.tree.publish(node)
+            self._watch(node, policy)
             self._order.push(node)
+
+    def _watch(self, node: Node, policy: Policy) -> None:
+        if self._monitor is not None and not policy.everything_public:
+            node.watched = self._monitor.watch(node.creator.account.name, business=policy.marked_public)
+
+    def _is_barred(self, node: Node) -> bool:
+        return self._monitor is not None and isinstance(node.watched, float) and self._monitor.is_barred(node.watched)
 
     def _first_kept(self, blocks: Sequence[int], start: int) -> int:
         """Where the first block is that the tree holds elsewhere: it cannot be in two places."""
@@ -303,6 +336,8 @@ class RadixCache(PrefixCache):
         gone = node.blocks[keep : node.resident]
         stored = self._offload(node, keep)
         node.blocks[keep : keep + len(stored)] = stored
+        self._counts.evictions += len(gone)
+        self._counts.offloads += len(stored)
         node.owner.account.pages -= len(gone)
         node.resident = keep
         if len(stored) < len(gone):

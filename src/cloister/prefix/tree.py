@@ -91,6 +91,7 @@ class Tree:
             tail.epoch, tail.hits, tail.users = rest[0][1:]
             node.links = head if len(head) > 1 else None
             tail.links = rest if len(rest) > 1 else None
+        tail.watched = node.watched if node.watched is None or isinstance(node.watched, float) else node.watched.copy()
         tail.children = node.children
         for child in (tail.children or {}).values():
             child.parent = tail
@@ -146,10 +147,10 @@ class Tree:
     def publish(self, node: Node) -> None:
         """Make a run visible to everybody."""
         self._give(node, self.public)
-        node.links = None
+        node.links = node.watched = None
 
-    def demote(self, node: Node) -> list[Node]:
-        """Make a public run, and all public ones below it, private to whoever brought each.
+    def demote(self, node: Node, barred_until: float | None = None) -> list[Node]:
+        """Make a public run, and all public ones below it, private to whoever brought each; for how long at least.
 
         What nobody can reach then is cut off and returned: runs of others below it, or the run itself if its creator
         has one like it.
@@ -160,10 +161,11 @@ class Tree:
             self.remove(node)
             return [node]
         self._give(node, node.creator)
+        node.watched = barred_until
         lost: list[Node] = []
         for child in list((node.children or {}).values()):
             if child.owner is self.public and child.creator is node.owner:
-                lost += self.demote(child)
+                lost += self.demote(child, barred_until)
             elif child.owner is not node.owner:
                 self.remove(child)
                 lost.append(child)
@@ -215,7 +217,8 @@ class Tree:
 
     def _alike(self, node: Node, child: Node) -> bool:
         """Whether a private run goes on in its child; public runs branch too often to be worth it (§VI-B)."""
-        return node.owner is child.owner is not self.public and node.creator is child.creator
+        alike = node.owner is child.owner is not self.public and node.creator is child.creator
+        return alike and child.watched in (None, node.watched)
 
 
 def _cut(links: list[Link], pages: int) -> tuple[list[Link], list[Link]]:

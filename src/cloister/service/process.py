@@ -28,11 +28,13 @@ from cloister.messages.service import (
     Label,
     Pause,
     Paused,
+    Probed,
     Resume,
     ToSealedService,
 )
 from cloister.models.decoder import Decoder
 from cloister.prefix.disk import DiskTier
+from cloister.prefix.monitor import Alert, Monitor
 from cloister.prefix.radix import RadixCache
 from cloister.process.blocking import BlockingEndpoint
 
@@ -50,7 +52,8 @@ def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None)
     if not decoder.device.survives_fork:
         rehearse_device(runner, settings)
     tier = None if disk is None else DiskTier(disk, settings.cache_disk_bytes, cache, _model_of(decoder))
-    engine = Engine(runner, settings, RadixCache(tier))
+    alerts: list[Alert] = []
+    engine = Engine(runner, settings, RadixCache(tier, Monitor(on_alert=alerts.append)))
     ready = Ready(
         version=VERSION,
         vocabulary=runner.vocabulary,
@@ -59,7 +62,7 @@ def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None)
         block_tokens=runner.block_tokens,
         kernels=decoder.kernels.name,
     )
-    return Service(engine, ready)
+    return Service(engine, ready, alerts)
 
 
 def _model_of(decoder: Decoder) -> bytes:
@@ -69,11 +72,13 @@ def _model_of(decoder: Decoder) -> bytes:
 
 
 class Service:
-    """Steps the engine while it has work and the cores are its own (messages.service.Pause)."""
+    """Steps the engine while it has work and the cores are its own (messages.service.Pause). `alerts` is where the
+    engine's prefix cache says what looks probed."""
 
-    def __init__(self, engine: Engine, ready: Ready) -> None:
+    def __init__(self, engine: Engine, ready: Ready, alerts: list[Alert] | None = None) -> None:
         self._engine = engine
         self._ready = ready
+        self._alerts = [] if alerts is None else alerts
         self._replies: list[msgspec.Struct] = []
         self._pausing = self._paused = False
         self._owes_step = False
@@ -101,6 +106,8 @@ class Service:
         return messages is not None
 
     def _send(self, control: socket.socket) -> None:
+        self._replies += [Probed(alert.owner, alert.suspect, alert.action.value) for alert in self._alerts]
+        self._alerts.clear()
         if self._replies:
             control.sendall(encode_frames(tuple(self._replies)))
             self._replies.clear()

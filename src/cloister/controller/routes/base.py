@@ -12,7 +12,7 @@ from cloister.controller.requests import Request, Requests
 from cloister.controller.service import Service
 from cloister.controller.sessions import Sessions
 from cloister.errors import ProtocolError, ServiceUnavailable
-from cloister.levels import Level
+from cloister.levels import Level, PolicyName
 from cloister.messages.frontend import Serving
 
 
@@ -35,6 +35,8 @@ class Route(ABC):
     """One level's way. What a process says out of turn raises ProtocolError, which ends that process."""
 
     level: Level
+    policy: PolicyName = "none"
+    """Whose computed prompts its requests may find at the service."""
 
     def __init__(self, node: Node) -> None:
         self.node = node

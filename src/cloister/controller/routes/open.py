@@ -19,7 +19,7 @@ class OpenRoute(Route):
 
     def __init__(self, node: Node, policy: PolicyName) -> None:
         super().__init__(node)
-        self._policy = policy
+        self.policy = policy
 
     def submit(self, message: Submit) -> None:
         if message.partitions or message.policy != "none":
@@ -33,7 +33,7 @@ class OpenRoute(Route):
         request.shown = message.prompt
         self.node.requests.add(request)
         self.node.requests.read(request, len(message.prompt))
-        service.send(replace(message, policy=self._policy))
+        service.send(replace(message, policy=self.policy))
 
     def cancel(self, request: Request) -> None:
         if self.node.service is not None:

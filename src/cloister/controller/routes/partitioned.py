@@ -18,6 +18,8 @@ class PartitionedRoute(VaultRoute):
     """Frontend → vault → service → frontend."""
 
     level = LEVELS["partitioned"]
+    policy = "system-prompt"
+    """All that the service is given was marked public."""
 
     def check(self) -> None:
         super().check()
@@ -90,6 +92,6 @@ class PartitionedRoute(VaultRoute):
                     ),
                 ),
                 request.salt,
-                policy="system-prompt",  # all it is given was marked public
+                policy=self.policy,
             )
         )

@@ -8,6 +8,7 @@
 import { contributions, nothing } from "./account.js";
 import { element, stayAtEnd } from "./dom.js";
 import { addExchange, entry } from "./exchange.js";
+import { sharing } from "./sharing.js";
 
 const VIEWS = { open, shared, partitioned, obfuscated, isolated, mpc };
 
@@ -25,11 +26,20 @@ function open(panel) {
   return transcript(panel.feed);
 }
 
-function shared(panel) {
+function shared(panel, ask) {
   say(panel, "Everything.",
     "The provider reads your words and the answer. Only what other users could learn from the shared prefix cache " +
-    "is held back.");
-  return transcript(panel.feed);
+    "is held back. Which part of your words that is, and why, only you are shown.");
+  const parts = sharing(ask);
+  const words = transcript(panel.feed, () => [parts.entry()]);
+  return {
+    ...words,
+    began: parts.began,
+    end(note) {
+      words.end(note);
+      parts.end();
+    },
+  };
 }
 
 function partitioned(panel, ask) {
@@ -80,7 +90,7 @@ function unfed(feed) {
 }
 
 /** Shows each request's messages and settings, then the answer piece by piece, tinted so that the pieces can be told. */
-function transcript(feed) {
+function transcript(feed, more = () => []) {
   let answer = null;
   let state = null;
 
@@ -92,6 +102,7 @@ function transcript(feed) {
       addExchange(feed, count,
         ...messages.map(({ role, content }) => entry(role, element("pre", {}, content))),
         entry("settings", element("pre", {}, linesOf(settings))),
+        ...more(),
         entry("answer", answer, state));
     },
     began() {},

@@ -65,4 +65,5 @@ def test_the_document_says_what_was_met_and_draws(tmp_path: Path) -> None:
     assert document["targets"][0]["met"] and document["attack"]["global"]["by count"]["low"] > 0.9
     assert document["reuse"]["global"]["found"] == 90 and document["reuse"]["safekv"]["found"] == 0
     assert "guessing: 0.25" in tables(document)[0].title
+    assert not document["targets"][3]["met"] and document["targets"][3]["reason"] == "not measured"
     assert [file.name for file in draw_figures(document, tmp_path, FIGURES)] == ["sharing-attack.png"]

@@ -1,0 +1,53 @@
+"""What the service's monitor says of probing (SafeKV §V-C): for the operator's log, and for the detector, which is more
+careful with the prompts of who probes and of who is probed (§V-D).
+
+The service is not trusted: what it can cause is a line of our own words now and then, and fewer hits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from time import monotonic
+
+from cloister.messages.service import Probed
+
+log = logging.getLogger(__name__)
+
+HALF_LIFE_S = 60.0
+TOLD_EVERY_S = 60.0
+_DONE = {
+    "demote": "it is private again",
+    "throttle": "strangers find it at a moderate rate; see whether it holds what should not be public",
+}
+
+
+class Probes:
+    """Of tenants that have a key; `keep_only` says which."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._tenants: frozenset[str] = frozenset()
+        self._suspected: dict[str, float] = {}
+        self._told: dict[tuple[str, str], float] = {}
+
+    def keep_only(self, tenants: frozenset[str]) -> None:
+        self._tenants = tenants
+        self._suspected = {name: at for name, at in self._suspected.items() if name in tenants}
+        self._told = {key: at for key, at in self._told.items() if key[0] in tenants}
+
+    def hear(self, message: Probed) -> None:
+        """Names that are nobody's are not repeated."""
+        if not {message.owner, message.suspect} <= self._tenants:
+            return
+        now, key = self._clock(), (message.owner, message.action)
+        self._suspected[message.owner] = self._suspected[message.suspect] = now
+        if now - self._told.get(key, float("-inf")) >= TOLD_EVERY_S:
+            self._told[key] = now
+            log.warning("A shared prompt of tenant %r looks probed: %s.", message.owner, _DONE[message.action])
+
+    def suspicion(self, tenant: str) -> float:
+        """From 0 to 1; it halves with every minute."""
+        if (last := self._suspected.get(tenant)) is None:
+            return 0.0
+        return float(2.0 ** -((self._clock() - last) / HALF_LIFE_S))
