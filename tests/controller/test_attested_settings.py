@@ -64,6 +64,7 @@ def examples(tmp_path: Path) -> dict[str, Any]:
         "controller.outpost": "10.0.0.2:7000",
         "controller.session_idle_s": 600.001,
         "controller.prefix_policy": "global",
+        "controller.judge": True,
         "engine.cache_disk_bytes": 1 << 20,
         "gateway.keys_file": Path("keys.toml"),
         "mpc.mode": "auto",

@@ -28,6 +28,7 @@ Keys = Literal["own", "development"]
 Mpc = Literal["off", "auto", "local", "elsewhere"]
 Prefixes = Literal["none", "global", "partition", "system-prompt", "safekv"]
 Disk = Literal["none", "encrypted"]
+Judge = Literal["none", "model"]
 
 
 class Parties(Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,6 +54,8 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Who may find what was computed of a prompt at the level `open` (docs/prefix-cache.md)."""
     disk: Disk = "none"
     """Whether such keys and values may leave memory."""
+    judge: Judge = "none"
+    """Whether the served model may call public, at the level `shared`, what the detector was not sure of."""
 
     @property
     def vaults(self) -> Vaults:
@@ -82,6 +85,9 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
             self._about_mpc(),
             f"prefixes of prompts at open are shared by the policy {self.prefixes!r}",
             "nothing of them is put on a disk" if self.disk == "none" else "they may be put on a disk, encrypted",
+            "what the detector is not sure of stays private at shared"
+            if self.judge == "none"
+            else "the model may call public at shared what the detector is not sure of",
         )
 
     def _about_mpc(self) -> str:
@@ -104,6 +110,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     mpc: tuple[Mpc, ...] | None = None
     prefixes: tuple[Prefixes, ...] | None = None
     disk: tuple[Disk, ...] | None = None
+    judge: tuple[Judge, ...] | None = None
     parties: tuple[Pin, ...] | None = None
     """Identities of parties on other machines; asks nothing of a node that has none there."""
     max_session_idle_s: Annotated[float, Meta(gt=0)] | None = None
@@ -120,7 +127,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         else:
             known = shown in {pin.lower() for pin in self.hashes}
             found.check("settings hash", known, f"{shown} is not among the policy's settings.hashes", shown)
-        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "disk"):
+        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "disk", "judge"):
             accepted: tuple[str, ...] | None = getattr(self, name)
             if accepted is not None:
                 value: str = getattr(settings, name)

@@ -16,6 +16,7 @@ MATTERS = {
     "controller.outpost": "vaults, and the prompts in them, are on that machine",
     "controller.session_idle_s": "how long a kept session's vault holds its prompts",
     "controller.prefix_policy": "whether other tenants may tell, by timing, what was computed of a prompt at `open`",
+    "controller.judge": "whether the model itself may call parts of prompts public at `shared`",
     "engine.cache_disk_bytes": "keys and values of prompts may leave memory, encrypted",
     "gateway.keys_file": "without one all callers are one tenant, whose sessions and views are common",
     "mpc.mode": "whether a process here reads prompts for the level mpc, and starts parties",
@@ -93,6 +94,7 @@ def attested_settings(settings: Settings) -> AttestedSettings:
         vault_hosts=() if controls.outpost is None else (controls.outpost,),
         prefixes=controls.prefix_policy,
         disk="encrypted" if settings.engine.cache_disk_bytes else "none",
+        judge="model" if controls.judge else "none",
     )
 
 
