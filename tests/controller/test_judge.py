@@ -13,8 +13,9 @@ from cloister.controller.detector import BlockLabel
 from cloister.controller.judge import MAX_CASES, MAX_DOUBTS, Case, JudgeKeeper, case_of
 from cloister.errors import ProtocolError
 from cloister.messages.detector import Category, Label
-from cloister.messages.frontend import JudgeForm
+from cloister.messages.frontend import EndSession, JudgeForm
 from cloister.messages.generation import Accepted, Cancel, Failed, SamplingParams, Submit, Tokens
+from cloister.messages.service import Forget
 from cloister.messages.service import Label as PublicTokens
 from tests.controller.fakes import Node
 
@@ -206,3 +207,12 @@ async def test_without_the_setting_uncertain_is_private() -> None:
 async def test_a_frontend_cannot_send_to_the_background(node: Node) -> None:
     with pytest.raises(ProtocolError):
         node.send(Submit(3, "ann", (1,), SamplingParams(), background=True))
+
+
+async def test_a_tenant_that_is_forgotten_has_its_questions_cancelled_first(node: Node) -> None:
+    asked = (await node.service.next(Submit)).request_id
+    node.relay.labelled(asked, blocks("?"))
+    question = await node.service.next(Submit)
+    node.send(EndSession("ann", "any", private=True))
+    assert await node.service.next(Cancel, skip=(PublicTokens,)) == Cancel(question.request_id)
+    await node.service.next(Forget, skip=(PublicTokens,))
