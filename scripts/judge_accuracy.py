@@ -83,12 +83,15 @@ def main() -> None:
             taken[sample.dataset] = taken.get(sample.dataset, 0) + 1
             for private, question in doubts(pipeline, tokenizer, judge, sample.text, sample.spans):
                 found[private].append(question)
-    differences: dict[bool, np.ndarray] = {}
-    for private, questions in found.items():
-        print(f"{'private' if private else 'clean'}: {len(questions)} uncertain blocks", flush=True)
-        drawn = random.Random(0).sample(questions, min(len(questions), arguments.most))
-        differences[private] = np.array([difference(model, form, question) for question in drawn])
-    clean, private = differences[False], differences[True]
+    print(f"uncertain blocks: {len(found[True])} private, {len(found[False])} clean", flush=True)
+    for questions in found.values():
+        random.Random(0).shuffle(questions)
+    most = min(arguments.most, *(len(questions) for questions in found.values()))
+    rows = []
+    for pair in zip(found[False][:most], found[True][:most], strict=True):
+        rows.append([difference(model, form, question) for question in pair])
+        print("clean {:+.2f}, private {:+.2f}".format(*rows[-1]), flush=True)
+    clean, private = np.array(rows).T
     for margin in (0.0, 0.5, 1.0, 2.0, 3.0):
         passed = [f"{(each > margin).mean():.3f} of {len(each)}" for each in (private, clean)]
         print(f"margin {margin}: called public {passed[0]} private, {passed[1]} clean blocks")
