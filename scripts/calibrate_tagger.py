@@ -18,7 +18,7 @@ from cloister.prefix.detection.pipeline import Pipeline
 from cloister.prefix.detection.rules import RuleSet, shipped_rules
 from cloister.prefix.detection.tagger import Tagger
 
-WANTED, SURE = 0.95, 0.02
+WANTED, SURE = 0.98, 0.02
 """Of the private blocks, the share to hold back; of the clean ones, the share that may be called private outright."""
 
 

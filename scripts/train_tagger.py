@@ -2,21 +2,22 @@
 
 It trains on what it generates (scripts/tagger, seeded) and on the quarters 0 and 1 of the shared sets whose licences
 permit it: presidio (MIT), PUPA (MIT, ODC-BY), WNUT-17 (CC BY 4.0), nannigalaxy (MIT), self-instruct and Arena-Hard
-(Apache-2.0), awesome-chatgpt-prompts (CC0), prompt-extraction and InjecGuard (MIT), and a novel in the public domain.
-Quarter 2 is for `calibrate_tagger.py`, which comes next, quarter 3 for tests. Never seen: all of pii_anon, all of
-MT-Bench.
+(Apache-2.0), awesome-chatgpt-prompts (CC0), prompt-extraction and InjecGuard (MIT), paragraphs of Wikipedia (CC BY-SA:
+WikiText-2, XQuAD, Natural Questions) for their common words, and a novel in the public domain. Quarter 2 is for
+`calibrate_tagger.py`, which comes next, quarter 3 for tests; what has eight words in a row in common with either is
+left out. Nothing is trained on pii_anon or MT-Bench.
 
-Minutes on two cores. Needs torch; what it writes needs numpy alone.
+A minute on a GPU with cores beside it that generate, hours on two cores. Needs torch; what it writes needs numpy alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-import re
 import sys
 import time
-from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -26,191 +27,45 @@ from torch import nn
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "scripts")]
 
-from tagger import corpora, names, sentences, values  # noqa: E402
 from tagger.corpora import Text  # noqa: E402
+from tagger.material import Material, joined  # noqa: E402
+from tagger.values import UNIT  # noqa: E402
 
 from cloister.prefix.detection.folding import fold  # noqa: E402
 from cloister.prefix.detection.words import BUCKETS, FEATURES, split  # noqa: E402
 
 CLASSES = 9
 DIMENSION, HIDDEN = 24, 32
-DILATIONS = (1, 2)
+DILATIONS = (1, 2, 4)
 WIDTH = 5
-PAD_WORDS = 4
-SLOT = re.compile(r"\{(\w+)\}|\[\[|\]\]|\{\{|\}\}")
-OF_PRESIDIO = {
-    "PERSON": "name", "STREET_ADDRESS": "street", "GPE": "place", "ORGANIZATION": "org", "CREDIT_CARD": "card",
-    "DATE_TIME": "date", "PHONE_NUMBER": "phone", "AGE": "age", "NRP": "nation", "EMAIL_ADDRESS": "email",
-    "ZIP_CODE": "zip", "DOMAIN_NAME": "url", "IBAN_CODE": "iban", "US_SSN": "id", "IP_ADDRESS": "ip",
-    "US_DRIVER_LICENSE": "id",
-}  # fmt: skip
-PRONOUNS = re.compile(
-    r"\b(he|she|him|they|someone|somebody|the user|the customer|the author|the teacher)\b", re.IGNORECASE
-)
-
-
-def filled(template: str, draw: random.Random, language: str | None) -> Text:
-    """A template with its slots filled."""
-    text, spans, place, opened = "", [], 0, None
-    template = template.replace("\\n", "\n")
-    for found in SLOT.finditer(template):
-        text += template[place : found.start()]
-        place = found.end()
-        if found.group() == "[[":
-            opened = len(text)
-        elif found.group() == "]]":
-            spans.append((opened, len(text), values.TRAIT))
-        elif found.group(1):
-            value = values.fill(found.group(1), draw, language)
-            spans.append((len(text), len(text) + len(value), values.CLASS_OF[found.group(1)]))
-            text += value
-        else:
-            text += found.group()[0]
-    return text + template[place:], spans
-
-
-def joined(texts: list[Text], between: str) -> Text:
-    whole, spans = "", []
-    for text, own in texts:
-        whole += between if whole else ""
-        spans += [(start + len(whole), end + len(whole), kind) for start, end, kind in own]
-        whole += text
-    return whole, spans
-
-
-def recast(text: Text, draw: random.Random) -> Text:
-    """The same text with other people and places in it."""
-    whole, spans, place = "", [], 0
-    for start, end, kind in sorted(text[1]):
-        if start < place:
-            continue
-        whole += text[0][place:start]
-        value = text[0][start:end]
-        if kind == values.NAME and draw.random() < 0.8:
-            value = names.given(draw) if draw.random() < 0.5 else names.family(draw)
-        elif kind == values.PLACE and draw.random() < 0.8:
-            value = names.place(draw)
-        spans.append((len(whole), len(whole) + len(value), kind))
-        whole += value
-        place = end
-    return whole + text[0][place:], spans
-
-
-def peopled(text: Text, draw: random.Random) -> Text:
-    """Some pronouns become names."""
-    found = list(PRONOUNS.finditer(text[0]))
-    if not found:
-        return text
-    spans = list(text[1])
-    whole = text[0]
-    for each in reversed(draw.sample(found, min(len(found), draw.randint(1, 3)))):
-        value = values.full(draw, None) if draw.random() < 0.6 else names.given(draw)
-        shift = len(value) - len(each.group())
-        spans = [(s + shift, e + shift, k) if s >= each.end() else (s, e, k) for s, e, k in spans]
-        spans.append((each.start(), each.start() + len(value), values.NAME))
-        whole = whole[: each.start()] + value + whole[each.end() :]
-    found.sort(key=lambda each: each.start())
-    return whole, spans
-
-
-def pieces(text: str, draw: random.Random) -> str:
-    """A part of a long text, as a block is."""
-    if len(text) < 500:
-        return text
-    start = draw.randrange(0, len(text) - 400)
-    start = text.find(" ", start) + 1
-    return text[start : start + draw.randint(200, 800)]
-
-
-class Material:
-    """Everything that may be trained on."""
-
-    def __init__(self, folder: Path) -> None:
-        sets = corpora.labelled(folder)
-        self.presidio, self.pupa, self.wnut = sets["presidio"], sets["pupa"], sets["wnut17"]
-        self.nannigalaxy = sets["nannigalaxy"]
-        self.prompts = corpora.unlabelled(folder)
-        self.novel = list(corpora.novel(folder))
-        counted = Counter(
-            word
-            for text in (*self.prompts, *(one for one, _ in self.novel))
-            for word in re.findall(r"\b[a-z]+\b", text)
-        )
-        nobody = {word.lower() for word in sentences.CAPITALS_THAT_NAME_NOBODY}
-        self.common = {word for word, count in counted.items() if count >= 2} | nobody
-        self.templates = [
-            re.sub(r"\{\{(\w+)\}\}", lambda found: "{" + OF_PRESIDIO.get(found.group(1), "name") + "}", each)
-            for each in corpora.presidio_templates(folder)
-        ]
-        self.english = sentences.EN.splitlines()
-        self.local = [(language, line) for language, lines in sentences.LOCAL.items() for line in lines.splitlines()]
-        self.clean = sentences.CLEAN.splitlines()
-
-    def draw(self, draw: random.Random) -> Text:
-        chance = draw.random()
-        if chance < 0.26:
-            text = filled(draw.choice(self.english), draw, None)
-        elif chance < 0.38:
-            language, line = draw.choice(self.local)
-            text = filled(line, draw, language if draw.random() < 0.85 else None)
-        elif chance < 0.46:
-            text = filled(draw.choice(self.templates), draw, None)
-        elif chance < 0.54:
-            text = (draw.choice(self.clean), [])
-        elif chance < 0.60:
-            text = (
-                re.sub(
-                    r"\b(the|a)\b",
-                    lambda _: draw.choice(sentences.CAPITALS_THAT_NAME_NOBODY),
-                    draw.choice(self.clean),
-                    count=1,
-                ),
-                [],
-            )
-        elif chance < 0.66:
-            text = joined([self.draw(draw) for _ in range(draw.randint(2, 5))], draw.choice((" ", "\n", "\n\n", " ")))
-        elif chance < 0.84:
-            piece = pieces(draw.choice(self.prompts), draw)
-            text = (piece, corpora.doubtful(piece, self.common))
-            if draw.random() < 0.5:
-                text = peopled(text, draw)
-        elif chance < 0.91:
-            text = recast(draw.choice(self.novel), draw)
-            text = (
-                text[0],
-                text[1] + [each for each in corpora.doubtful(text[0], self.common) if not _covered(each, text[1])],
-            )
-        elif chance < 0.94:
-            text = draw.choice(self.presidio)
-        elif chance < 0.96:
-            text = recast(draw.choice(self.nannigalaxy), draw)
-        elif chance < 0.98:
-            text = draw.choice(self.wnut)
-        else:
-            text = draw.choice(self.pupa)
-            text = (text[0][:1500], [each for each in text[1] if each[1] <= 1500])
-        chance = draw.random()
-        if chance < 0.10:
-            text = (text[0].lower(), text[1]) if len(text[0].lower()) == len(text[0]) else text
-        elif chance < 0.12:
-            text = (text[0].upper(), text[1]) if len(text[0].upper()) == len(text[0]) else text
-        return text
-
-
-def _covered(one: corpora.Span, spans: list[corpora.Span]) -> bool:
-    return any(start < one[1] and one[0] < end for start, end, _ in spans)
-
+PAD_WORDS = 8
+LETTERS, SHAPES, WHOLE = [0, 1, 2, 3, 4, 5, 8], [6, 7], [0, 8]
+"""Which features tell a word's letters, its shape, and which the whole word."""
 
 BETWEEN = "\n\n"
 TEXTS_AT_ONCE = 400
 
 
-def gathered(material: Material, seed: int, words: int) -> dict[str, np.ndarray]:
-    """So many words with their features, labels and pads between texts, as flat arrays."""
+PART_WORDS = 250_000
+_material: Material | None = None
+
+
+def gathered(material: Material, seed: int, words: int, processes: int) -> dict[str, np.ndarray]:
+    """So many words with their features, labels and pads between texts, as flat arrays, made part by part."""
+    global _material
+    _material = material
+    seeds = range(1000 * seed, 1000 * seed + max(1, words // PART_WORDS))
+    with ProcessPoolExecutor(processes, get_context("fork")) as pool:
+        parts = list(pool.map(_part, seeds))
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _part(seed: int) -> dict[str, np.ndarray]:
+    assert _material is not None
     draw = random.Random(seed)
     parts: list[dict[str, np.ndarray]] = []
-    while sum(len(part["labels"]) for part in parts) < words:
-        parts.append(labelled([material.draw(draw) for _ in range(TEXTS_AT_ONCE)]))
+    while sum(len(part["labels"]) for part in parts) < PART_WORDS:
+        parts.append(labelled([_material.draw(draw) for _ in range(TEXTS_AT_ONCE)]))
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -245,8 +100,9 @@ def labelled(texts: list[Text]) -> dict[str, np.ndarray]:
 
 
 class Net(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, options: argparse.Namespace) -> None:
         super().__init__()
+        self.options = options
         self.table = nn.Embedding(BUCKETS + 1, DIMENSION, padding_idx=BUCKETS)
         nn.init.normal_(self.table.weight, std=0.1)
         sizes = (DIMENSION, *[HIDDEN] * len(DILATIONS))
@@ -259,61 +115,83 @@ class Net(nn.Module):
     def forward(
         self, features: torch.Tensor, trigrams: torch.Tensor, offsets: torch.Tensor, train: bool
     ) -> torch.Tensor:
-        """Of one long row of words: (n, CLASSES). Pads are zeros in every layer, as what lies beyond a text is."""
-        beyond = (features[:, 0] == BUCKETS).float().unsqueeze(0)
-        inside = 1 - beyond
-        if train:  # so that what was never seen is known by its neighbours and its letters
+        """Of one long row of words: (n, CLASSES). Pads are zeros in every layer, as what lies beyond a text is.
+
+        In training some words hide their letters, wholly or in part, so that what was never seen is known by its
+        neighbours and its shape, and no text is learnt by heart."""
+        inside = (features[:, 0] != BUCKETS).float().unsqueeze(0)
+        lettered = torch.ones(len(features), 1, device=features.device)
+        if train:
+            chances = torch.rand(len(features), 1, device=features.device)
+            lettered = (chances > self.options.blank).float()
+            hidden_words = chances < self.options.blank + self.options.hide
             features = features.clone()
-            features[torch.rand(len(features), device=features.device) < 0.3, 0] = BUCKETS
-            features[torch.rand(features.shape, device=features.device) < 0.06] = BUCKETS
-        row = self.table(features).sum(1)
-        row = row + nn.functional.embedding_bag(trigrams, self.table.weight, offsets, mode="mean", padding_idx=BUCKETS)
-        hidden = row.t() * inside
+            features[:, WHOLE] = torch.where(hidden_words, BUCKETS, features[:, WHOLE])
+            features[torch.rand(features.shape, device=features.device) < 0.1] = BUCKETS
+        letters = self.table(features[:, LETTERS]).sum(1)
+        letters = letters + nn.functional.embedding_bag(
+            trigrams, self.table.weight, offsets, mode="mean", padding_idx=BUCKETS
+        )
+        hidden = (self.table(features[:, SHAPES]).sum(1) + letters * lettered).t() * inside
         for number, layer in enumerate(self.layers):
             following = torch.relu(layer(hidden.unsqueeze(0)).squeeze(0))
             if train:
-                following = nn.functional.dropout(following, 0.15)
+                following = nn.functional.dropout(following, self.options.dropout)
             hidden = (following if number == 0 else hidden + following) * inside
         return self.out(hidden.t())
 
 
-def train(material: Material, arguments: argparse.Namespace) -> Net:
+def loss_of(scores: torch.Tensor, labels: torch.Tensor, private: float, smooth: float) -> torch.Tensor:
+    """Cross entropy, smoothed; what is private counts `private` times as much. Of a unit is known only that it is
+    somebody's."""
+    logs = nn.functional.log_softmax(scores, 1)
+    told = nn.functional.nll_loss(logs, labels.clamp(0, CLASSES - 1), reduction="none")
+    told = torch.where(labels == UNIT, -torch.logsumexp(logs[:, 1:], 1), told)
+    told = told * (1 - smooth) - smooth * logs.mean(1)
+    weight = torch.where(labels > 0, private, 1.0) * (labels >= 0)
+    return (told * weight).sum() / weight.sum()
+
+
+def train(made: dict[str, np.ndarray], arguments: argparse.Namespace, seed: int) -> Net:
     device = torch.device(arguments.device)
-    torch.manual_seed(arguments.seed)
-    net = Net().to(device)
+    torch.manual_seed(seed)
+    net = Net(arguments).to(device)
     step_words = 8192
-    weight = torch.ones(CLASSES, device=device)
-    weight[1:] = 1.5
-    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3, weight_decay=0.01)
-    made = gathered(material, 1 + arguments.seed, arguments.words)
-    print(f"{len(made['labels'])} words", flush=True)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3, weight_decay=arguments.decay)
     tensors = {name: torch.from_numpy(array).to(device) for name, array in made.items()}
     offsets = torch.cat((torch.zeros(1, dtype=torch.int64, device=device), tensors["counts"].long().cumsum(0)))
     starts = list(range(0, len(made["labels"]), step_words))
+    bounds = offsets.cpu()[[*starts, len(made["labels"])]].tolist()
+    first_of = dict(zip((*starts, len(made["labels"])), bounds, strict=True))
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, 1.2e-2, total_steps=arguments.rounds * len(starts), pct_start=0.15
+        optimizer, arguments.rate, total_steps=arguments.rounds * len(starts), pct_start=0.15
+    )
+    averaged = torch.optim.swa_utils.AveragedModel(
+        net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(arguments.average)
     )
     for number in range(arguments.rounds):
-        begun, losses = time.monotonic(), []
+        begun, losses = time.monotonic(), torch.zeros(1, device=device)
         random.Random(number).shuffle(starts)
         for start in starts:
             end = min(start + step_words, len(made["labels"]))
-            first, last = int(offsets[start]), int(offsets[end])
+            first, last = first_of[start], first_of[end]
             scores = net(
                 tensors["features"][start:end].long(),
                 tensors["trigrams"][first:last].long(),
                 offsets[start:end] - first,
                 True,
             )
-            loss = nn.functional.cross_entropy(scores, tensors["labels"][start:end].long(), weight, ignore_index=-1)
+            loss = loss_of(scores, tensors["labels"][start:end].long(), arguments.private, arguments.smooth)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             schedule.step()
-            losses.append(loss.item())
-        np.savez_compressed(arguments.out, **packed(net))
-        print(f"round {number + 1}: loss {np.mean(losses):.4f}, {time.monotonic() - begun:.0f} s", flush=True)
-    return net
+            averaged.update_parameters(net)
+            losses += loss.detach()
+        print(
+            f"round {number + 1}: loss {losses.item() / len(starts):.4f}, {time.monotonic() - begun:.0f} s", flush=True
+        )
+    return averaged.module
 
 
 def packed(net: Net) -> dict[str, np.ndarray]:
@@ -331,17 +209,43 @@ def packed(net: Net) -> dict[str, np.ndarray]:
     return arrays
 
 
+def fused(members: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Several nets side by side: their tables beside one another, the rest with a net in each row."""
+    arrays = {name: np.concatenate([each[name] for each in members], axis=-1) for name in ("table", "scale")}
+    layers = [f"{kind}{number}" for kind in ("kernel", "bias") for number in range(len(DILATIONS))]
+    arrays |= {name: np.stack([each[name] for each in members]) for name in (*layers, "out")}
+    arrays["out_bias"] = np.mean([each["out_bias"] for each in members], axis=0).astype(np.float16)
+    arrays["dilations"] = members[0]["dilations"]
+    return arrays
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shared", type=Path, required=True, help="the folder that has data/")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--words", type=int, default=500_000, help="words generated, pads included")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--members", type=int, default=5, help="nets that are trained, each on words of its own")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--words", type=int, default=8_000_000, help="words generated for each, pads included")
+    parser.add_argument("--processes", type=int, default=2, help="that generate them")
+    parser.add_argument("--private", type=float, default=0.5, help="what a private word weighs")
+    parser.add_argument("--people", type=float, default=0.3, help="share of known names passed over in clean prompts")
+    parser.add_argument("--rate", type=float, default=1e-2)
+    parser.add_argument("--dropout", type=float, default=0.2, help="of hidden units")
+    parser.add_argument("--blank", type=float, default=0.2, help="share of words that hide all their letters")
+    parser.add_argument("--hide", type=float, default=0.3, help="share of words known by parts of theirs alone")
+    parser.add_argument("--smooth", type=float, default=0.02, help="label smoothing")
+    parser.add_argument("--decay", type=float, default=0.01, help="of weights")
+    parser.add_argument("--average", type=float, default=0.998, help="of weights, from step to step")
+    parser.add_argument("--seed", type=int, default=21)
     arguments = parser.parse_args()
-    net = train(Material(arguments.shared), arguments)
-    np.savez_compressed(arguments.out, **packed(net))
+    material, members = Material(arguments.shared, arguments.people), []
+    for member in range(arguments.members):
+        begun = time.monotonic()
+        made = gathered(material, arguments.seed + member, arguments.words, arguments.processes)
+        print(f"{len(made['labels'])} words, {time.monotonic() - begun:.0f} s", flush=True)
+        members.append(packed(train(made, arguments, arguments.seed + member)))
+    np.savez_compressed(arguments.out, **fused(members))
     print(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.1f} MB")
 
 

@@ -5,21 +5,26 @@ Read where they lie, never copied; licences are in the folder's SOURCES.md.
 
 from __future__ import annotations
 
+import csv
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from tagger import names
-from tagger.values import NAME, NUMBER, ONLINE, ORG, PLACE, SECRET, TIME, TRAIT
+from tagger.values import NAME, NUMBER, ONLINE, ORG, PLACE, SECRET, TIME, TRAIT, UNIT
 
-from cloister.bench.detection.data import prompts, quarter_of, read_sets
+from cloister.bench.detection.data import Sample, quarter_of, read_sets, units_in
 
 Span = tuple[int, int, int]
 Text = tuple[str, list[Span]]
 
 KINDS = {
-    NAME: "PERSON PERSON_NAME TITLE UNIT",
+    NAME: "PERSON PERSON_NAME TITLE",
+    UNIT: "UNIT",
     PLACE: "GPE STREET_ADDRESS ZIP_CODE LOCATION LOCATION_NAME LATITUDE_LONGITUDE",
     ORG: "ORGANIZATION ORG ORGANIZATION_NAME BANK",
     TIME: "DATE_TIME TIMESTAMP DATE_OF_BIRTH EVENT",
@@ -36,14 +41,53 @@ TRAINED_ON = (0, 1)
 """Quarters of each set."""
 
 
+SHINGLE = 8
+"""A text that has so many words in a row in common with one kept for calibration or tests is not trained on: the
+same prompt comes twice in a set, or in two."""
+
+
+def _shingles(text: str) -> set[tuple[str, ...]]:
+    words = re.findall(r"\w+", text.lower())
+    return {tuple(words[place : place + SHINGLE]) for place in range(len(words) - SHINGLE + 1)}
+
+
+class _Kept(NamedTuple):
+    """What is read once: samples that may be trained on, and what the others consist of."""
+
+    samples: list[Sample]
+    shingles: set[tuple[str, ...]]
+
+
+@cache
+def _kept(folder: Path) -> _Kept:
+    samples, shingles = [], set()
+    for sample in read_sets(folder):
+        if sample.quarter in TRAINED_ON:
+            samples.append(sample)
+        else:
+            shingles |= _shingles(sample.text)
+    return _Kept([one for one in samples if not _shingles(one.text) & shingles], shingles)
+
+
 def labelled(folder: Path) -> dict[str, list[Text]]:
     """What may be trained on of the labelled sets, by set."""
     sets: dict[str, list[Text]] = {}
-    for sample in read_sets(folder):
-        if sample.quarter in TRAINED_ON and sample.dataset not in PROMPTS:
+    for sample in _kept(folder).samples:
+        if sample.dataset not in PROMPTS:
             spans = [(start, end, _kind(label)) for start, end, label in sample.spans]
             sets.setdefault(sample.dataset, []).append((sample.text, spans))
     return sets
+
+
+def responses(folder: Path) -> list[Text]:
+    """What a model answered to the prompts of PUPA that may be trained on; what is private in those is here too."""
+    kept, texts = {sample.text for sample in _kept(folder).samples}, []
+    with (folder / "data/pii/pupa_tnb.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            text = row["target_response"]
+            if row["user_query"] in kept and not _shingles(text) & _kept(folder).shingles:
+                texts.append((text, [(start, end, UNIT) for start, end, _ in units_in(text, row["pii_units"])]))
+    return texts
 
 
 def _kind(label: str) -> int:
@@ -55,16 +99,41 @@ PROMPTS = ("arena_hard", "mt_bench", "awesome", "self_instruct", "injecguard", "
 
 def unlabelled(folder: Path) -> list[str]:
     """Prompts that may be trained on."""
-    found = prompts(folder / "data")
-    return [
-        text for name, texts in found.items() if name != "mt_bench" for text in texts if quarter_of(text) in TRAINED_ON
-    ]
+    return [sample.text for sample in _kept(folder).samples if sample.dataset in PROMPTS]
+
+
+def passages(folder: Path) -> list[str]:
+    """Paragraphs of Wikipedia (WikiText-2, XQuAD, Natural Questions): for their common words, not for their names."""
+    text = (folder / "data/longctx/wikitext2_raw_test.txt").read_text(encoding="utf-8")
+    text = re.sub(r" @(.)@ ", r"\1", text)
+    text = re.sub(r" ([.,;:!?)])", r"\1", text).replace("( ", "(")
+    seen = _kept(folder).shingles
+    lines = [line.strip() for line in text.splitlines()]
+    articles = json.loads((folder / "data/longctx/xquad_en.json").read_text(encoding="utf-8"))["data"]
+    lines += [paragraph["context"] for article in articles for paragraph in article["paragraphs"]]
+    for line in (folder / "data/longctx/nq_open_oracle_500.jsonl").read_text(encoding="utf-8").splitlines():
+        lines += [context["text"] for context in json.loads(line)["ctxs"]]
+    return [line for line in sorted(set(lines)) if len(line) > 200 and not _shingles(line) & seen]
+
+
+def entities(lines: list[str], common: set[str]) -> list[str]:
+    """Names of all sorts in these paragraphs: words in a row with a capital, not all of them common."""
+    found: Counter[str] = Counter()
+    for line in lines:
+        for each in re.finditer(r"(?<=[a-z,] )[A-Z][\w'&-]+(?: (?:of |the |and |de )?[A-Z][\w'&-]+){0,3}", line):
+            words = each.group().split()
+            if any(word.lower() not in common for word in words) and not any(word.isdigit() for word in words):
+                found[each.group()] += 1
+    return sorted(found)
 
 
 def presidio_templates(folder: Path) -> list[str]:
     """Sentences of presidio's with slots, of the same quarters."""
     rows = json.loads((folder / "data/pii/presidio_synth_dataset_v2.json").read_text(encoding="utf-8"))
-    return sorted({row["masked"] for row in rows if quarter_of(row["template_id"]) in TRAINED_ON})
+    mine = {row["masked"] for row in rows if quarter_of(row["template_id"]) in TRAINED_ON}
+    held = [row["masked"] for row in rows if quarter_of(row["template_id"]) not in TRAINED_ON]
+    others = {each for masked in held for each in _shingles(masked)}
+    return sorted(each for each in mine if not _shingles(each) & others)
 
 
 CHARACTERS = frozenset(
@@ -103,3 +172,9 @@ def doubtful(text: str, common: set[str]) -> list[Span]:
         if found[0].isdigit() or "@" in found or (found[0].isupper() and (low not in common or low in names.KNOWN)):
             spans.append((word.start(), word.end(), -1))
     return spans
+
+
+def known(text: str) -> list[Span]:
+    """Of a clean text: names that somebody might bear, to be ignored in training."""
+    words = re.finditer(r"[A-Z][^\W\d_]+", text)
+    return [(word.start(), word.end(), -1) for word in words if word.group().lower() in names.KNOWN]

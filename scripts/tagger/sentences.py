@@ -44,7 +44,7 @@ Best regards,\\n{name}
 Sincerely, {name}\\n{street}\\n{phone}
 My phone number is {phone}, call me after six.
 You can reach {first} at {phone} or {email}.
-Contact: {phone}. Email: {email}.
+Reach us by phone ({phone}) or write to {email}.
 call me on {phone}
 text {first} at {phone}
 Please send the invoice to {email}
@@ -128,35 +128,37 @@ My website is {url}
 The server at {ip} does not answer.
 ip {ip}
 Failed login for {user} from {ip} on {date}
-[{date}] {name} logged in from {ip}. Session: {hex}
+{date} sshd: accepted password for {user} from {ip} port {id}
 {date} INFO user={user} ip={ip} mac={mac}
-[{date}] Alert for {name}: access from {ip} (MAC: {mac})
-[{date}] {name} updated profile. Email: {email}. Phone: {phone}
+{ip} - {user} [{date}] "GET /account/{id} HTTP/1.1" 200
+host {mac} leased {ip} to {first}'s laptop at {date}
+{date} WARN session {hex} of {name} expired
 api_key = "{key}"
 export TOKEN={key}
 Authorization: Bearer {key}
 "apiKey": "{key}", "user": "{user}"
-db_pass: "{password}"\\ndb_user: "{user}"\\nhost: {ip}
-# Author: {name} <{email}>
-// Maintainer: {name} ({email})
-CREATE USER '{user}'@'{ip}' IDENTIFIED BY '{password}';
-{{"name": "{name}", "email": "{email}", "phone": "{phone}"}}
-{{"owner": "{name}", "ssn": "{id}", "city": "{place}"}}
-id,name,email,phone\\n{id},{name},{email},{phone}\\n{id},{name},{email},{phone}
+mysql -h {ip} -u {user} -p{password}
+# written by {name}, {date}
+/* (c) {date} {name} <{email}> */
+psql "host={ip} user={user} password={password}"
+{{"customer": {{"fullName": "{name}", "mail": "{email}", "mobile": "{phone}"}}}}
+{{"pet": "cat", "keeper": "{name}", "taxNumber": "{id}", "town": "{place}"}}
+last;first;town;born\\n{last};{first};{place};{date}\\n{last};{first};{place};{date}
 Name: {name}\\nAddress: {street}\\nPhone: {phone}
 Name: {name}, age {age}, {nation}
-Claimant: {name}\\nPolicy: {id}\\nDiagnosis: {ill}\\nProvider: {org}\\nAmount: {money}
-Employee: {name}\\nSSN: {id}\\nEmployer: {org}\\nWages: {money}\\nAddress: {street}
-INVOICE {id}\\nDate: {date}\\nFrom: {org}\\nTo: {name}\\nAddress: {street}\\nBank: IBAN {iban}\\nSWIFT: {swift}\\nTotal: {money}
-Patient: {name} (MRN: {id})\\nDiagnosis: {ill}\\nMedication: {drug}\\nContact: {phone}
-Discharge Summary: {name}, DOB {date}, admitted on {date} for {ill}.
+Applicant: {name}\\nBorn: {date}, {place}\\nOccupation: {job}\\nAnnual income: {money}
+Tenant {name}, flat {id}, pays {money} a year to {org}.
+Bill no. {id}, {date}\\n{org}\\nfor {name}, {street}\\nplease pay {money} to {iban} ({swift})
+{name} has {ill} and takes {drug} twice a day. Ward {id}.
+Admission note: {first} {last}, {age}, brought in by [[her husband]] with {ill}.
+Allergies of {first}: {drug}. Seen by {name} on {date}.
 {name}, {job}, {org}
 {name} | {job} | {org} | {email} | {phone}
 {name}\\n{job}\\n{org}\\n{street}\\n{url}
 CURRICULUM VITAE\\n{name}\\n{street}\\n{phone}\\n{email}\\nExperience: {job} at {org}, {date} to {date}
 {first} {last}\\n\\n{street}\\n{place} {zip}
 Customer {name}, account {id}, balance {money}
-Verified identity for {name}.
+The notary knows {name} in person.
 Mention {first} in the second paragraph.
 improve my resume: {org}, {job}, {date}
 Our neighbour {first} plays the drums at night.

@@ -14,28 +14,29 @@ from collections.abc import Callable
 from tagger import names
 
 OTHER, NAME, PLACE, ORG, TIME, TRAIT, NUMBER, ONLINE, SECRET = range(9)
+UNIT = 9  # somebody's, of a kind that is not known
 
 JOBS = [
     "nurse", "teacher", "accountant", "software engineer", "plumber", "electrician", "lawyer", "dentist", "surgeon",
     "bus driver", "pharmacist", "architect", "journalist", "waiter", "chef", "paralegal", "data analyst", "librarian",
     "project manager", "sales manager", "civil engineer", "social worker", "receptionist", "mechanic", "pilot",
-    "firefighter", "police officer", "professor", "Staff Accountant", "Risk Analyst", "HR Manager", "Head of Finance",
-    "Senior Consultant", "Vice President of Sales", "Chief Technology Officer", "Marketing Director", "DevOps Engineer",
-    "Sales Representative", "Registered Nurse", "Operations Manager", "Teaching Assistant", "Customer Service Agent",
+    "firefighter", "police officer", "professor", "Branch Manager", "Quality Inspector", "Office Manager", "Head Chef",
+    "Senior Lecturer", "Director of Studies", "Chief Scientist", "Creative Director", "Site Engineer", "School Principal",
+    "Travel Agent", "Midwife", "Warehouse Supervisor", "Lab Technician", "Flight Attendant", "Tax Adviser",
 ]  # fmt: skip
 ILLS = [
-    "diabetes", "asthma", "depression", "breast cancer", "HIV", "epilepsy", "hypertension", "Type 2 Diabetes Mellitus",
-    "Crohn's disease", "migraine", "bipolar disorder", "Acute Bronchitis", "Chronic Kidney Disease", "hepatitis C",
-    "Rheumatoid Arthritis", "anxiety disorder", "Congestive Heart Failure", "multiple sclerosis", "leukemia", "lupus",
-    "Parkinson's disease", "endometriosis", "schizophrenia", "Gastroesophageal Reflux Disease", "PTSD", "pneumonia",
+    "diabetes", "asthma", "depression", "breast cancer", "HIV", "epilepsy", "high blood pressure", "Sickle Cell Anaemia",
+    "Crohn's disease", "migraine", "bipolar disorder", "Lyme Disease", "kidney stones", "hepatitis C", "gout", "psoriasis",
+    "an eating disorder", "Chronic Fatigue Syndrome", "multiple sclerosis", "leukemia", "lupus", "a brain tumour", "ADHD",
+    "Parkinson's disease", "endometriosis", "schizophrenia", "Irritable Bowel Syndrome", "PTSD", "pneumonia", "Glaucoma",
 ]  # fmt: skip
-DRUGS = "Metoprolol Lisinopril Gabapentin Metformin Sertraline Atorvastatin Omeprazole Prednisone Warfarin Insulin".split()
+DRUGS = "Ibuprofen Amoxicillin Fluoxetine Methadone Levothyroxine Tramadol Lithium Ritalin Xanax Oxycodone Insulin".split()
 NATIONS = """American British French German Spanish Italian Polish Turkish Indian Pakistani Chinese Japanese Korean Mexican
 Brazilian Nigerian Kenyan Egyptian Iranian Syrian Russian Ukrainian Dutch Swedish Norwegian Irish Scottish Canadian
 Australian Catholic Muslim Jewish Hindu Buddhist Protestant Sikh Republican Democrat Kurdish Basque Hispanic""".split()
 ORG_TAILS = "Inc. Ltd LLC GmbH AG S.A. Corp Group Holdings & Sons Industries Solutions Technologies Bank Consulting".split()
 ORG_TAILS += ["Systems", "Partners", "Insurance", "Airlines", "Hospital", "University", "Foundation", "Clinic", "Pharma"]
-ORGS = """Acme Initech Globex Hooli Umbrella Stark Wayne Vandelay Wonka Cyberdyne Tyrell Soylent Massive Aperture Sterling
+ORGS = """Northgate Brightwater Silverline Quantex Veridian Halcyon Redwood Bluepeak Ironbridge Kestrel Lumina Nimbus Oakfield
 Contoso Fabrikam Northwind Litware Proseware Siemens Bosch Nestle Unilever Danone Renault Fiat Barclays Santander Wipro
 Infosys Tata Samsung Toyota Nokia Ericsson Volvo Philips Shell Airbus Lufthansa Ryanair Deloitte Accenture KPMG""".split()
 STREETS = "St Street Ave Avenue Rd Road Dr Drive Ln Lane Blvd Boulevard Way Court Ct Place Terrace Close Crescent Square".split()
@@ -146,9 +147,9 @@ def number_id(draw: random.Random) -> str:
         draw,
         draw.choice(
             (
-                "###-##-####", "##-#######", "MRN-#######", "EMP-#####", "POL-#######", "INV-######", "@########", "@@######@",
+                "###-##-####", "##-#######", "@@-#######", "@-#####", "@@@@#####", "#@#-####", "@########", "@@######@",
                 "#########", "########", "@@@-######", "@@######", "#### #### ####", "@@@@@####@", "########@", "ID#####", "###.###.###-##",
-                "@@#######", "ACC########", "#####-#####", "#-#####-####-##", "PAT####", "CASE-##-####", "@#######", "@###-####-####",
+                "@@#######", "ACC########", "#####-#####", "#-#####-####-##", "P-####", "@@/##/####", "@#######", "@###-####-####",
                 "##########", "############", "#######", "@@@@@@##@##@###@", "[SK]#####", "######-####", "@@ ## ## ## @", "##.##.##-###.##", "TX-####-##",
                 "VIN*****************", "@@@ ####", "#@@@###", "@-@@ ####", "*****************", "###############", "#####", "######",
             )
@@ -160,7 +161,7 @@ def user_name(draw: random.Random) -> str:
     first, last = names.given(draw).lower(), names.family(draw).lower().replace(" ", "")
     return draw.choice(
         (f"{first}{last}{digits(draw, 2)}", f"{first}_{last}", f"{first[0]}{last}", f"@{first}{digits(draw, 3)}",
-         f"{draw.choice(('ops', 'dev', 'admin', 'user', 'sys', 'mgr'))}_{digits(draw, 4)}", f"{first}.{last}", f"xx{last}xx", f"@{first}_{last}")
+         f"{first}-{digits(draw, 4)}", f"{first}.{last}", f"xx{last}xx", f"@{first}_{last}")
     )  # fmt: skip
 
 

@@ -82,6 +82,7 @@ class ControllerSettings(_Frozen):
     detector: bool = Field(default=False, description="look for what may be shared in prompts at the level shared")
     detector_rules: Path | None = Field(default=None, description="file with signed rules of what is private")
     detector_key: str | None = Field(default=None, description="who must have signed them")
+    judge: bool = Field(default=False, description="ask the served model where the detector is not sure")
     outpost: str | None = Field(default=None, description="address of the machine that keeps the vaults")
     outpost_key: Path | None = Field(default=None, description="file with the key that the outpost knows")
     outpost_policy: Path | None = Field(default=None, description="file with what the outpost's machine must prove")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.cli.conftest import Run
 
-PRIVATE = "Sort this list, please, and tell me how it is done. My mail is sunny@example.org."
+PRIVATE = "Write a function that sorts a list of numbers, and explain it. My mail is sunny@example.org."
 OWN = 'version = 1\n[[rule]]\nid = "own"\ncategory = "blacklist"\nwords = ["heron"]\n'
 
 

@@ -65,6 +65,7 @@ def examples(tmp_path: Path) -> dict[str, Any]:
         "controller.session_idle_s": 600.001,
         "controller.prefix_policy": "global",
         "controller.quantise_ttft_ms": 250,
+        "controller.judge": True,
         "engine.cache_disk_bytes": 1 << 20,
         "gateway.keys_file": Path("keys.toml"),
         "mpc.mode": "auto",

@@ -132,8 +132,9 @@ async def test_the_detector_itself_is_sealed_and_labels() -> None:
     """The real process: it reads, answers in codes, and can be killed at any time."""
     answers = Answers(module.DETECTOR)
     await answers.up()
-    text = "Sort this list. My mail is sunny@example.org. Thank you very much."
-    answers.keeper.classify(1, text, (16, 45, len(text)))
+    clean = "Write a function that sorts a list of numbers. "
+    text = clean + "My mail is sunny@example.org. Thank you very much."
+    answers.keeper.classify(1, text, (len(clean), len(clean) + 29, len(text)))
     labels = await answers.of(1)
     assert [label.label for label in labels] == [Label.PUBLIC, Label.PRIVATE, Label.PRIVATE]
     assert [label.category for label in labels][1:] == [Category.ACCOUNT, Category.INHERITED]

@@ -358,3 +358,15 @@ def test_pages_below_another_tokens_hash_are_not_found(cache: RadixCache, pool: 
     keep(cache, pool, key_of(pages(1, 2, 3)))
     for wrong in ((2, 2, 3), (1, 3, 3), (1, 2, 4)):
         assert finds(cache, pool, key_of(pages(*wrong))) < 3
+
+
+def test_after_a_label_that_is_not_final_another_says_more_but_never_less(cache: RadixCache, pool: BlockPool) -> None:
+    key = key_of(pages(1, 2, 3), "a", policy="safekv", number=5)
+    cache.lookup(key, 3)
+    cache.label(5, PAGE_TOKENS, final=False)
+    cache.insert(key, pool.allocate(3))
+    shown = [finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="safekv", number=6))]
+    for public, final in ((2, False), (0, True), (3, True)):
+        cache.label(5, public * PAGE_TOKENS, final=final)
+        shown.append(finds(cache, pool, key_of(pages(1, 2, 3), "b", policy="safekv", number=6)))
+    assert shown == [1, 2, 2, 2], "and after the final one nothing"

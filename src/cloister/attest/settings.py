@@ -28,6 +28,7 @@ Keys = Literal["own", "development"]
 Mpc = Literal["off", "auto", "local", "elsewhere"]
 Prefixes = Literal["none", "global", "partition", "system-prompt", "safekv"]
 Disk = Literal["none", "encrypted"]
+Judge = Literal["none", "model"]
 
 
 class Parties(Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,6 +56,8 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Whether such keys and values may leave memory."""
     first_token_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
     """Step of the grid on which first tokens leave at levels that share such prefixes; 0: when they are made."""
+    judge: Judge = "none"
+    """Whether the served model may call public, at the level `shared`, what the detector was not sure of."""
 
     @property
     def vaults(self) -> Vaults:
@@ -87,6 +90,9 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
             f"where they are shared first tokens leave on a grid of {self.first_token_ms} ms"
             if self.first_token_ms
             else "first tokens leave when they are made",
+            "what the detector is not sure of stays private at shared"
+            if self.judge == "none"
+            else "the model may call public at shared what the detector is not sure of",
         )
 
     def _about_mpc(self) -> str:
@@ -109,6 +115,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
     mpc: tuple[Mpc, ...] | None = None
     prefixes: tuple[Prefixes, ...] | None = None
     disk: tuple[Disk, ...] | None = None
+    judge: tuple[Judge, ...] | None = None
     parties: tuple[Pin, ...] | None = None
     """Identities of parties on other machines; asks nothing of a node that has none there."""
     max_session_idle_s: Annotated[float, Meta(gt=0)] | None = None
@@ -126,7 +133,7 @@ class SettingsPolicy(Struct, frozen=True, forbid_unknown_fields=True):
         else:
             known = shown in {pin.lower() for pin in self.hashes}
             found.check("settings hash", known, f"{shown} is not among the policy's settings.hashes", shown)
-        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "disk"):
+        for name in ("vaults", "sandbox", "keys", "mpc", "prefixes", "disk", "judge"):
             accepted: tuple[str, ...] | None = getattr(self, name)
             if accepted is not None:
                 value: str = getattr(settings, name)

@@ -128,6 +128,10 @@ def serve(
     detector_key: Annotated[
         str | None, typer.Option(metavar="KEY", help="Who must have signed --detector-rules.")
     ] = None,
+    judge: Annotated[
+        bool,
+        typer.Option(help="Where the detector is not sure, ask the model itself while nobody else uses it."),
+    ] = _CONTROLLER.judge,
     outpost: Annotated[
         str | None,
         _vaults(
@@ -233,6 +237,7 @@ def serve(
             detector=detector,
             detector_rules=detector_rules.absolute() if detector_rules else None,
             detector_key=detector_key,
+            judge=judge,
             outpost=outpost,
             outpost_key=outpost_key.absolute() if outpost_key else None,
             outpost_policy=outpost_policy.absolute() if outpost_policy else None,

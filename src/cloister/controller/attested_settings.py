@@ -17,6 +17,7 @@ MATTERS = {
     "controller.session_idle_s": "how long a kept session's vault holds its prompts",
     "controller.prefix_policy": "whether other tenants may tell, by timing, what was computed of a prompt at `open`",
     "controller.quantise_ttft_ms": "whether the time of a first token tells what the service found computed",
+    "controller.judge": "whether the model itself may call parts of prompts public at `shared`",
     "engine.cache_disk_bytes": "keys and values of prompts may leave memory, encrypted",
     "gateway.keys_file": "without one all callers are one tenant, whose sessions and views are common",
     "mpc.mode": "whether a process here reads prompts for the level mpc, and starts parties",
@@ -95,6 +96,7 @@ def attested_settings(settings: Settings) -> AttestedSettings:
         prefixes=controls.prefix_policy,
         first_token_ms=controls.quantise_ttft_ms,
         disk="encrypted" if settings.engine.cache_disk_bytes else "none",
+        judge="model" if controls.judge else "none",
     )
 
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from cloister.config import ControllerSettings
 from cloister.controller.core_lease import LeaseKeeper
 from cloister.controller.detector import BlockLabel
+from cloister.controller.judge import JudgeKeeper, case_of
 from cloister.controller.probes import Probes
 from cloister.controller.requests import Request, Requests, frontend_of, in_own_words, local, wide
 from cloister.controller.routes.base import Node, Route
@@ -32,7 +33,7 @@ from cloister.controller.vaults import Vault, Vaults
 from cloister.errors import ProtocolError, QueueFull, ServiceUnavailable, VaultLost
 from cloister.levels import Decodes
 from cloister.messages.detector import Label as Verdict
-from cloister.messages.frontend import Ask, AskSealed, EndSession, Examine, KeyEntry, Serving
+from cloister.messages.frontend import Ask, AskSealed, EndSession, Examine, JudgeForm, KeyEntry, Serving
 from cloister.messages.generation import Accepted, Also, AskStats, Cancel, Failed, Reuse, Stats, Submit, Tokens
 from cloister.messages.prompts import LockedPrompt, SealedPrompt
 from cloister.messages.service import AskView, Forget, Label, Paused, Probed, View
@@ -84,6 +85,7 @@ class Relay:
         self._lock = lock
         self.examine: Examiner | None = None
         """Has a detector read a prompt, where there is one; what it found comes to `labelled`."""
+        self._judge = JudgeKeeper(self._to_service, self._judged) if settings.judge else None
         self._frontends: dict[int, Frontend] = {}
         self._frontend_numbers = itertools.count(1)
         self._queue = VaultQueue(
@@ -154,6 +156,9 @@ class Relay:
                 if request is not None and request.level.examined and self.examine is not None:
                     suspicion = self.probes.suspicion(request.tenant)
                     self.examine(request.request_id, message.text, message.ends, suspicion=suspicion)
+            case JudgeForm():
+                if self._judge is not None:
+                    self._judge.learn(message)
             case AskStats():
                 if (service := self._node.service) is not None:
                     service.ask_stats(lambda stats: self._tell_stats(number, stats))
@@ -179,8 +184,13 @@ class Relay:
 
     def _forget(self, tenant: str) -> None:
         """The service keeps nothing of this tenant's prompts any more."""
+        if self._judge is not None:
+            self._judge.forget(tenant)
+        self._to_service(Forget(tenant))
+
+    def _to_service(self, message: msgspec.Struct) -> None:
         if self._node.service is not None:
-            self._node.service.send(Forget(tenant))
+            self._node.service.send(message)
 
     def _new_id(self, number: int, request_id: int) -> int:
         request_id = wide(number, request_id)
@@ -304,6 +314,8 @@ class Relay:
     def service_gone(self) -> None:
         """Requests that need it fail; vaults and their sessions stay."""
         self._node.service = None
+        if self._judge is not None:
+            self._judge.give_up()
         for request in self.requests:
             if request.level.decodes is Decodes.SERVICE:
                 if request.holder == "vault":
@@ -319,19 +331,34 @@ class Relay:
             case Probed():
                 self.probes.hear(message)
             case Accepted() | Tokens() | Failed():
-                if (request := self.requests.get(message.request_id)) is not None:
+                if self._judge is not None and self._judge.concerns(message.request_id):
+                    self._judge.hear(message)
+                elif (request := self.requests.get(message.request_id)) is not None:
                     said = in_own_words(message) if isinstance(message, Failed) else message
                     self._route_of(request).from_service(request, said)
             case _:
                 raise ProtocolError("The service sent a message out of turn.")
 
     def labelled(self, request_id: int, blocks: Sequence[BlockLabel]) -> None:
-        """A detector has read this prompt: what comes before the first block that it did not pass may be shared."""
-        if (request := self.requests.get(request_id)) is not None:
+        """A detector has read this prompt: what comes before the first block that it did not pass may be shared. Of
+        what it was not sure the model is asked, while the request lasts."""
+        request = self.requests.get(request_id)
+        if request is not None:
             request.labels = tuple(blocks)
+        if self._node.service is None:
+            return
+        size = self._node.serving().block_tokens
         public = next((at for at, block in enumerate(blocks) if block.label is not Verdict.PUBLIC), len(blocks))
-        if public and self._node.service is not None:
-            self._node.service.send(Label(request_id, public * self._node.serving().block_tokens))
+        if self._judge is not None and request is not None:
+            case = case_of(request_id, request.tenant, request.shown, blocks, size)
+            if case is not None and self._judge.ask(case):
+                self._to_service(Label(request_id, public * size, final=False))
+                return
+        if public:
+            self._to_service(Label(request_id, public * size))
+
+    def _judged(self, request_id: int, public_tokens: int) -> None:
+        self._to_service(Label(request_id, public_tokens))
 
     # ---- vaults
 

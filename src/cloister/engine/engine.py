@@ -16,6 +16,7 @@ import torch
 
 from cloister.compute.layout import Wanted
 from cloister.config import EngineSettings
+from cloister.engine.background import Background
 from cloister.engine.blocks import BlockPool
 from cloister.engine.runner import Runner
 from cloister.engine.sampler import Forced, Sampled, Sampler
@@ -58,6 +59,7 @@ class Engine:
         self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
         self._sequences: dict[int, Sequence] = {}
         self._over: dict[int, Tokens] = {}
+        self._background = Background()
         self._links: dict[int, str] = {}
         self._arrivals = 0
         self._steps = self._prompt_tokens = self._output_tokens = 0
@@ -73,12 +75,16 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._sequences or self._over)
+        return bool(self._sequences or self._over or self._background.waiting)
 
     def submit(self, request: Submit) -> Accepted | Failed:
-        """Queue a request, or say at once why not."""
+        """Queue a request, or say at once why not. One in the background makes way for any other."""
         try:
             self._check(request)
+            if request.background:
+                self._background.add(request)
+                return Accepted(request.request_id)
+            self._make_way()
             relative = self._runner.relative
             sequence = Sequence.of(request, arrival=self._arrivals, max_context=self.max_context, relative=relative)
             if sequence.finish is None:
@@ -97,8 +103,9 @@ class Engine:
         sequence = self._sequences.pop(request_id, None)
         if sequence is not None:
             self._scheduler.remove(sequence)
+            self._background.ended(request_id)
             sequence.finish = "cancelled"
-        elif self._over.pop(request_id, None) is None:
+        elif self._over.pop(request_id, None) is None and not self._background.drop(request_id):
             return None
         return Tokens(request_id, finish="cancelled")
 
@@ -118,6 +125,8 @@ class Engine:
     def _step(self, most: int | None) -> list[Tokens | Failed]:
         messages: list[Tokens | Failed] = list(self._over.values())
         self._over.clear()
+        if not self._sequences:
+            self._begin_background()
         batch = self._scheduler.schedule(most)
         if not batch:
             return messages + self._fail_stuck()
@@ -137,6 +146,21 @@ class Engine:
                 self._links[link] = reason
             messages += self._fail_all_on(link, VaultLost.because(reason))
         return messages
+
+    def _begin_background(self) -> None:
+        """Nobody is here: one that waits in the background may begin."""
+        if (request := self._background.begin()) is not None:
+            sequence = Sequence.of(
+                request, arrival=self._arrivals, max_context=self.max_context, relative=self._runner.relative
+            )
+            self._arrivals += 1
+            self._scheduler.add(sequence)
+            self._sequences[request.request_id] = sequence
+
+    def _make_way(self) -> None:
+        """Somebody comes: what runs in the background stops at once, and begins anew when nobody is here."""
+        if (request := self._background.put_back()) is not None:
+            self._scheduler.remove(self._sequences.pop(request.request_id))
 
     def attach_link(self, link: int, question: int, answer: int) -> None:
         """From now on requests may be partitioned over this link. The caller closes the descriptors.
@@ -160,9 +184,9 @@ class Engine:
             self._asker.detach(link)
         return failed
 
-    def label(self, request_id: int, public_tokens: int) -> None:
+    def label(self, request_id: int, public_tokens: int, *, final: bool = True) -> None:
         """A detector found nothing private in so many tokens at the beginning of a request's prompt."""
-        self._prefix.label(request_id, public_tokens)
+        self._prefix.label(request_id, public_tokens, final=final)
 
     def forget(self, tenant: str) -> None:
         """Keep nothing of this tenant's prompts; those under way are answered, and nothing more of them is kept."""
@@ -195,7 +219,7 @@ class Engine:
         )
 
     def _check(self, request: Submit) -> None:
-        if request.request_id in self._sequences or request.request_id in self._over:
+        if request.request_id in self._sequences or request.request_id in self._over or request in self._background:
             raise InvalidRequest("A request of this id is under way.", param="request_id")
         if request.partition is not None and (reason := self._links.get(request.partition.link, "vault_lost")):
             raise VaultLost.because(reason)
@@ -272,10 +296,10 @@ class Engine:
     def _close(self, sequence: Sequence) -> None:
         del self._sequences[sequence.request_id]
         self._scheduler.remove(sequence)
+        self._background.ended(sequence.request_id)
 
     def _fail(self, sequence: Sequence, error: Exception) -> Failed:
-        del self._sequences[sequence.request_id]
-        self._scheduler.remove(sequence)
+        self._close(sequence)
         if not isinstance(error, CloisterError):
             error = CloisterError(f"The computation failed ({type(error).__name__}).", hint="Try again.")
         return failed(sequence.request_id, error)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from cloister.config import GatewaySettings
-from cloister.errors import ServiceUnavailable
+from cloister.errors import ServiceUnavailable, SetupError
 from cloister.gateway.app import create_app
 from cloister.gateway.client import GatewayClient
 from cloister.gateway.sealed import SealedFirst
@@ -16,6 +17,7 @@ from cloister.keys import KeyRing
 from cloister.messages.frontend import Listening
 from cloister.messages.lifecycle import start_failed
 from cloister.models.source import open_folder
+from cloister.prefix.detection.judge import form_of
 from cloister.process.sandbox.confinement import confine_or_refuse
 from cloister.prompts.tokenizer import Tokenizer
 
@@ -30,6 +32,8 @@ async def serve(controller: socket.socket) -> None:
         keys = KeyRing.of(start.keys)
         client.when_keys_change(keys.admit)
         await client.serving
+        with suppress(SetupError):  # a vocabulary without two answers: what is uncertain stays private
+            client.send(form_of(tokenizer.encode))
         app = create_app(client, tokenizer, start.name, settings, start.created, client, keys)
         app.openapi()  # made now, and kept: it wants code that is read from files
         client.when_gone(lambda: signal.raise_signal(signal.SIGTERM))

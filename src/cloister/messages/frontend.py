@@ -26,6 +26,7 @@ from cloister.messages.generation import (
     SamplingParams,
     Stats,
     Submit,
+    TokenId,
     Tokens,
 )
 from cloister.messages.lifecycle import Path, StartFailed
@@ -158,9 +159,23 @@ class Examine(OfRequest, frozen=True, tag="examine"):
         return f"{type(self).__name__}(…)"
 
 
+FormWords = Annotated[tuple[TokenId, ...], Meta(max_length=2048)]
+
+
+class JudgeForm(Struct, frozen=True, tag="judge_form", forbid_unknown_fields=True):
+    """Frontend → controller, once: the words around a passage with which the serving model is asked whether it is
+    private (prefix.detection.judge), and the tokens of the two answers."""
+
+    before: FormWords
+    between: FormWords
+    after: FormWords
+    private: TokenId
+    public: TokenId
+
+
 AboutGenerating = Accepted | Tokens | Failed | Stats | View
 AskGenerating = Submit | Examine | Cancel | AskStats | AskView | EndSession
-FromGateway = Listening | StartFailed | Ask | AskGenerating | Sealed | Taken | Leave | AskEvidence
+FromGateway = Listening | JudgeForm | StartFailed | Ask | AskGenerating | Sealed | Taken | Leave | AskEvidence
 ToGateway = StartFrontend | AdmitKeys | Serving | AboutGenerating | SealedPart | Evidence
 
 

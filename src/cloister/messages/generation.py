@@ -121,6 +121,7 @@ class Submit(OfRequest, frozen=True, tag="submit"):
     segment of its own. A replay of an answer (with `prompt_logprobs`) computes exactly what decoding it computed.
     `partitions` has an entry for each sequence whose private span is in a vault; the prompt then holds its public
     tokens alone, and may be empty. Each of them is decoded as a sequence of its own (Tokens.sequence).
+    `background`: computed only while nobody else waits or runs; the controller's word alone.
     """
 
     tenant: Name
@@ -131,6 +132,7 @@ class Submit(OfRequest, frozen=True, tag="submit"):
     salt: Salt = ""
     level: ReadLevel = OPEN
     policy: PolicyName = "none"
+    background: bool = False
 
     @property
     def public(self) -> int:

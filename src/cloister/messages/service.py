@@ -58,10 +58,12 @@ class Paused(Struct, frozen=True, tag="paused", forbid_unknown_fields=True):
 class Label(OfRequest, frozen=True, tag="label"):
     """Controller → service: a detector found nothing private in so many tokens at the beginning of this prompt.
 
-    One that comes late, or for a request nobody knows, changes nothing: until then all of a prompt is private.
+    One that comes late, or for a request nobody knows, changes nothing: until then all of a prompt is private. After
+    one that is not `final` another may say more.
     """
 
     public_tokens: Annotated[int, Meta(ge=0, le=1_048_576)]
+    final: bool = True
 
 
 class Forget(Struct, frozen=True, tag="forget", forbid_unknown_fields=True):

@@ -107,10 +107,11 @@ class PrefixCache(ABC):
         A block that nobody else holds must be given up, or requests would wait for ever.
         """
 
-    def label(self, request_id: int, public_tokens: int) -> None:
+    def label(self, request_id: int, public_tokens: int, *, final: bool = True) -> None:
         """A detector says that so many tokens at this request's beginning hold nothing private (SafeKV §V-D).
 
-        What follows a private page is private, too, so one number says it all.
+        What follows a private page is private, too, so one number says it all. After one that is not `final` another
+        may say more, never less.
         """
         return None
 

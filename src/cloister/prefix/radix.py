@@ -28,14 +28,14 @@ MOST_UNLABELLED = 4096
 
 
 class _Unlabelled:
-    """A request whose label or whose last pages are still to come; `public_pages` once the label came."""
+    """A request whose last label or whose last pages are still to come; `public_pages` as far as labels say."""
 
-    __slots__ = ("complete", "key", "public_pages")
+    __slots__ = ("complete", "key", "labelled", "public_pages")
 
     def __init__(self, key: PrefixKey) -> None:
         self.key = key
-        self.public_pages: int | None = None
-        self.complete = False
+        self.public_pages = 0
+        self.labelled = self.complete = False
 
 
 class RadixCache(PrefixCache):
@@ -189,12 +189,13 @@ class RadixCache(PrefixCache):
                 self._order.push(node)
                 return
 
-    def label(self, request_id: int, public_tokens: int) -> None:
+    def label(self, request_id: int, public_tokens: int, *, final: bool = True) -> None:
         waiting = self._unlabelled.get(request_id)
-        if waiting is None or waiting.public_pages is not None:
+        if waiting is None or waiting.labelled:
             return
         key, policy = waiting.key, POLICIES[waiting.key.policy]
-        waiting.public_pages = key.paging.pages(public_tokens)
+        waiting.public_pages = max(waiting.public_pages, key.paging.pages(public_tokens))
+        waiting.labelled = final
         self._publish(self._whose(key, policy)[0], key, policy, waiting.public_pages)
         self._settle(request_id)
 
@@ -259,7 +260,7 @@ class RadixCache(PrefixCache):
         public = key.paging.public_pages if policy.marked_public else 0
         waiting = self._unlabelled.get(key.request_id)
         if waiting is not None and waiting.key is key:
-            public = max(public, waiting.public_pages or 0)
+            public = max(public, waiting.public_pages)
             waiting.complete = pages * self._page == len(key.tokens)
             self._settle(key.request_id)
         return min(public, pages)
@@ -267,7 +268,7 @@ class RadixCache(PrefixCache):
     def _settle(self, request_id: int) -> None:
         """Forget a request that nothing more will come of."""
         waiting = self._unlabelled[request_id]
-        if waiting.complete and waiting.public_pages is not None:
+        if waiting.complete and waiting.labelled:
             del self._unlabelled[request_id]
 
     def _await_label(self, key: PrefixKey) -> None:

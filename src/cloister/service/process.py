@@ -120,8 +120,8 @@ class Service:
                 self._engine.cancel(request_id)
             case AskStats():
                 self._replies.append(self._engine.stats())
-            case Label(request_id=request_id, public_tokens=public):
-                self._engine.label(request_id, public)
+            case Label(request_id=request_id, public_tokens=public, final=final):
+                self._engine.label(request_id, public, final=final)
             case Forget(tenant=tenant):
                 self._engine.forget(tenant)
             case AttachLink(link=link):

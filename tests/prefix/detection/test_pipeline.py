@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloister.errors import SetupError
 from cloister.messages.detector import Category, Label
-from cloister.prefix.detection.judge import Judge
 from cloister.prefix.detection.pipeline import Pipeline, Verdict, blocks_of, even_blocks, inherit
 from cloister.prefix.detection.process import shipped_pipeline
 
@@ -69,30 +67,3 @@ def test_blocks_of_a_span() -> None:
 
 def test_an_empty_text_has_no_blocks(pipeline: Pipeline) -> None:
     assert even_blocks("") == [] and pipeline.examine("", []).verdicts == []
-
-
-IDS = {" Yes": [5, 1], " No": [6], "Yes": [7], "No": [8]}
-
-
-def test_the_judge_asks_for_one_token_between_two() -> None:
-    judge = Judge(lambda text: IDS[text])
-    question = judge.question("They spoke of {results}.\nPassage: nothing", "The clinic\ncalled." * 200)
-    assert question.params.max_tokens == 1 and question.params.temperature == 0
-    assert set(question.params.logit_bias) == {5, 6} and len(set(question.params.logit_bias.values())) == 1
-    lines = question.text.splitlines()
-    assert lines[-1] == "Is the passage private?" and lines[-2].startswith("Passage: The clinic called.")
-    assert lines[-3] == "Conversation: They spoke of (results). Passage: nothing", "one line, whatever it holds"
-    assert len(question.text) < 4000
-
-
-@pytest.mark.parametrize(
-    ("answer", "label"), [([6], Label.PUBLIC), ([5], Label.PRIVATE), ([9], Label.PRIVATE), ([], 0), ([6, 6], 0)]
-)
-def test_only_the_one_public_answer_makes_public(answer: list[int], label: int) -> None:
-    assert Judge(lambda text: IDS[text]).label(answer) == label
-
-
-def test_a_vocabulary_without_two_answers_has_no_judge() -> None:
-    assert Judge(lambda text: {" Yes": [1], " No": [1]}.get(text, IDS.get(text, []))).label([8]) is Label.PUBLIC
-    with pytest.raises(SetupError):
-        Judge(lambda _: [1])

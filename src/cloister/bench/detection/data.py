@@ -1,7 +1,8 @@
 """Labelled texts of public sets, read where they lie (`…/data`, with SOURCES.md beside it); nothing is copied.
 
 Every set is cut into quarters by a hash of what its texts have in common (a template, a conversation): 0 and 1 may be
-trained on, 2 calibrates thresholds, 3 is for tests. `pii_anon` and `mt_bench` are for tests alone.
+trained on, 2 calibrates thresholds, 3 is for tests. Nothing is trained on `pii_anon`, three quarters of which are for
+tests, nor on `mt_bench`, all of which is.
 """
 
 from __future__ import annotations
@@ -62,20 +63,31 @@ def _pii_anon(data: Path) -> Iterator[Sample]:
         for row in _lines(data / f"pii/pii_anon_{part}_250.jsonl"):
             annotated: list[dict[str, object]] = row["annotations"]  # type: ignore[assignment]
             spans = tuple((int(str(a["start"])), int(str(a["end"])), str(a["entity_type"])) for a in annotated)
-            yield Sample(f"pii_anon_{part.removeprefix('test_')}", str(row["language"]), TEST, str(row["text"]), spans)
+            quarter = CALIBRATION if quarter_of(row["record_id"]) == CALIBRATION else TEST
+            dataset = f"pii_anon_{part.removeprefix('test_')}"
+            yield Sample(dataset, str(row["language"]), quarter, str(row["text"]), spans)
 
 
 def _pupa(data: Path) -> Iterator[Sample]:
     with (data / "pii/pupa_tnb.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            units = {unit.strip() for unit in row["pii_units"].split("||")}
-            spans = tuple(
-                (found.start(), found.end(), "UNIT")
-                for unit in sorted(units)
-                if len(unit) > 2
-                for found in re.finditer(re.escape(unit), row["user_query"], re.IGNORECASE)
-            )
+            spans = units_in(row["user_query"], row["pii_units"])
             yield Sample("pupa", "en", quarter_of(row["conversation_hash"]), row["user_query"], spans)
+
+
+def units_in(text: str, units: str) -> tuple[tuple[int, int, str], ...]:
+    """Where PUPA's units, separated by ||, stand in a text."""
+    return tuple(
+        (found.start(), found.end(), "UNIT")
+        for unit in sorted({unit.strip() for unit in units.split("||")})
+        if len(unit) > 2
+        for found in re.finditer(_whole(unit), text, re.IGNORECASE)
+    )
+
+
+def _whole(unit: str) -> str:
+    """A pattern for the unit where a word begins, and if it is short, ends: "Ana" is not in "banana" or "Analysis"."""
+    return r"(?<![a-z])" + re.escape(unit) + (r"(?![a-z])" if len(unit) < 5 else "")
 
 
 _OF_WNUT = {"person": "PERSON", "location": "LOCATION", "group": "ORGANIZATION", "corporation": "ORGANIZATION"}

@@ -22,7 +22,7 @@ class OpenRoute(Route):
         self.policy = policy
 
     def submit(self, message: Submit) -> None:
-        if message.partitions or message.policy != "none":
+        if message.partitions or message.policy != "none" or message.background:
             raise ProtocolError("A frontend sent a message out of turn.")
         try:
             service = self.node.working_service()

@@ -1,23 +1,30 @@
 """Tier 3: the serving model judges what is uncertain, with the conversation as context (SafeKV §V-B.3).
 
-Not a chat: one forward pass, as a request for a single token in which nothing but the two answers can win. Both get the
-same bias, so the greater of their two logits decides. Whatever else comes back means private.
+Not a chat: one forward pass, as a request for a single token in which nothing but the two answers can win. "Public"
+gets a smaller bias than "private", so it wins only if its logit is greater by `MARGIN`. Whatever else comes back means
+private. A question is put together from token ids; whoever has a tokenizer gives the words around them (`form_of`).
+
+A prompt can talk the judge into "public", but only about itself: it was its own user's to share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cloister.errors import SetupError
 from cloister.messages.detector import Label
+from cloister.messages.frontend import JudgeForm
 from cloister.messages.generation import SamplingParams
 
-MAX_CONTEXT_CHARACTERS, MAX_PASSAGE_CHARACTERS = 2000, 600
+MAX_CONTEXT, MAX_PASSAGE = 256, 64
+"""Tokens of what comes before, and of what is judged."""
+MARGIN = 2.0
+"""A model of 135 million parameters never gets so far: it only guesses (docs/bench/detection.md)."""
 _BIAS = 100.0
 _ANSWERS = ((" Yes", " No"), ("Yes", "No"), (" yes", " no"))
 
-PROMPT = """You protect privacy. A passage is private if it names or identifies a person, or tells something personal,
+BEFORE = """You protect privacy. A passage is private if it names or identifies a person, or tells something personal,
 medical, financial or secret about somebody, alone or together with the conversation before it. Instructions, general
 questions, facts and code are not private.
 
@@ -29,43 +36,47 @@ Conversation: I have been feeling unwell.
 Passage: The clinic in my street called about my results.
 Is the passage private? Yes
 
-Conversation: {context}
-Passage: {passage}
-Is the passage private?"""
+Conversation:"""
+BETWEEN = "\nPassage:"
+AFTER = "\nIs the passage private?"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Question:
-    """A request for one token: the prompt's text, and how to choose."""
+def form_of(encode: Callable[[str], Sequence[int]]) -> JudgeForm:
+    """The question's own words in a vocabulary; `encode` gives a text's token ids without any added token. SetupError
+    if the answers do not differ in their first token there."""
+    for yes, no in _ANSWERS:
+        first, other = encode(yes), encode(no)
+        if first and other and first[0] != other[0]:
+            before, between, after = (tuple(encode(words)) for words in (BEFORE, BETWEEN, AFTER))
+            return JudgeForm(before, between, after, private=first[0], public=other[0])
+    raise SetupError("This model's vocabulary has no two answers to tell apart.", hint="Serve without tier 3.")
 
-    text: str
+
+class Question(NamedTuple):
+    """A request for one token: the prompt, and how to choose."""
+
+    tokens: tuple[int, ...]
     params: SamplingParams
 
 
 class Judge:
-    """`encode` gives a text's token ids without any added token. It needs a vocabulary in which the answers differ in
-    their first token; SetupError if there is none."""
+    def __init__(self, form: JudgeForm, margin: float = MARGIN) -> None:
+        self._form = form
+        bias = {form.private: _BIAS, form.public: _BIAS - margin}
+        self._params = SamplingParams(max_tokens=1, temperature=0.0, logit_bias=bias)
 
-    def __init__(self, encode: Callable[[str], Sequence[int]]) -> None:
-        for yes, no in _ANSWERS:
-            first, other = encode(yes), encode(no)
-            if first and other and first[0] != other[0]:
-                self._private, self._public = first[0], other[0]
-                return
-        raise SetupError("This model's vocabulary has no two answers to tell apart.", hint="Serve without tier 3.")
-
-    def question(self, context: str, passage: str) -> Question:
-        """The end of the context and the passage, each on one line: neither can pose as the other."""
-        text = PROMPT.format(
-            context=_line(context[-MAX_CONTEXT_CHARACTERS:]) or "none", passage=_line(passage[:MAX_PASSAGE_CHARACTERS])
+    def question(self, context: Sequence[int], passage: Sequence[int]) -> Question:
+        """Whether the passage is private, after the end of the context."""
+        form = self._form
+        asked = (
+            *form.before,
+            *context[-MAX_CONTEXT:],
+            *form.between,
+            *passage[:MAX_PASSAGE],
+            *form.after,
         )
-        bias = {self._private: _BIAS, self._public: _BIAS}
-        return Question(text, SamplingParams(max_tokens=1, temperature=0.0, logit_bias=bias))
+        return Question(asked, self._params)
 
     def label(self, tokens: Sequence[int]) -> Label:
         """What the answer says: public only if it is the one token that says so."""
-        return Label.PUBLIC if list(tokens) == [self._public] else Label.PRIVATE
-
-
-def _line(text: str) -> str:
-    return " ".join(text.replace("{", "(").replace("}", ")").split())
+        return Label.PUBLIC if list(tokens) == [self._form.public] else Label.PRIVATE

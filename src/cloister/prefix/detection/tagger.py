@@ -1,9 +1,10 @@
 """Tier 2: a small learned tagger of words, trained by scripts/train_tagger.py (SafeKV §V-B.2, where a model of a
 billion parameters stands in its place).
 
-    words → sums of hashed features → two dilated convolutions → for each word: nobody's, or whose kind of thing
+    words → sums of hashed features → three dilated convolutions → for each word: nobody's, or whose kind of thing
 
-Some ten thousand numbers beside its table, run by numpy on one core. It sees six words to each side.
+Several small nets side by side, whose logits are averaged; run by numpy on one core. Each sees fourteen words to each
+side.
 """
 
 from __future__ import annotations
@@ -59,16 +60,17 @@ class Tagger:
     """Weights as the script wrote them."""
 
     def __init__(self, arrays: dict[str, NDArray[np.generic]]) -> None:
-        self._table = np.asarray(arrays["table"], dtype=np.float32) * np.asarray(arrays["scale"], dtype=np.float32)
+        self._table = np.asarray(arrays["table"], dtype=np.int8)
+        self._scale = np.asarray(arrays["scale"], dtype=np.float32)
         self._dilations = [int(each) for each in np.asarray(arrays["dilations"], dtype=np.int64)]
         layers = range(len(self._dilations))
         self._kernels = [np.asarray(arrays[f"kernel{number}"], dtype=np.float32) for number in layers]
-        self._biases = [np.asarray(arrays[f"bias{number}"], dtype=np.float32) for number in layers]
+        self._biases = [np.asarray(arrays[f"bias{number}"], dtype=np.float32)[:, None] for number in layers]
         self._out = np.asarray(arrays["out"], dtype=np.float32)
         self._out_bias = np.asarray(arrays["out_bias"], dtype=np.float32)
         public, private = np.asarray(arrays.get("thresholds", np.array([0.5, 0.9])), dtype=np.float64).tolist()
         self.calibration = Calibration(public, private)
-        if self._table.shape[0] != BUCKETS or self._out.shape[1] != len(CATEGORIES):
+        if self._table.shape[0] != BUCKETS or self._out.ndim != 3 or self._out.shape[2] != len(CATEGORIES):
             raise SetupError("The tagger's weights are of another version.", hint="Train it: scripts/train_tagger.py.")
 
     def tag(self, text: str) -> Tags:
@@ -90,26 +92,31 @@ class Tagger:
         logits = self._logits(words)
         logits -= logits.max(axis=1, keepdims=True)
         likely = np.exp(logits)
-        scores = 1 - likely[:, 0] / likely.sum(axis=1)
+        scores = likely[:, 1:].sum(axis=1) / likely.sum(axis=1)
         return Tags(words.starts, words.ends, scores, logits[:, 1:].argmax(axis=1) + 1)
 
     def _logits(self, words: Words) -> Numbers:
+        """A net's rows lie together: (net, word, unit)."""
         counts = np.diff(words.first).astype(np.float32)
-        hidden = np.add.reduceat(self._table[words.trigrams], words.first[:-1], axis=0) / counts[:, None]
+        trigrams = np.add.reduceat(self._table[words.trigrams], words.first[:-1], axis=0, dtype=np.float32)
+        row = trigrams / counts[:, None]
         for feature in range(FEATURES):
-            hidden += self._table[words.features[:, feature]]
+            row += self._table[words.features[:, feature]]
+        row *= self._scale
+        hidden: Numbers = np.ascontiguousarray(row.reshape(len(row), len(self._out), -1).swapaxes(0, 1))
         for number, dilation in enumerate(self._dilations):
             following = np.maximum(self._around(hidden, dilation) @ self._kernels[number] + self._biases[number], 0)
             hidden = following if number == 0 else hidden + following
-        result: Numbers = hidden @ self._out + self._out_bias
+        result: Numbers = (hidden @ self._out).mean(axis=0) + self._out_bias
         return result
 
     def _around(self, hidden: Numbers, dilation: int) -> Numbers:
         """Each row with its neighbours side by side; zeros beyond the ends."""
-        reach, count = dilation * (_WIDTH // 2), len(hidden)
-        padded = np.zeros((count + 2 * reach, hidden.shape[1]), dtype=np.float32)
-        padded[reach : reach + count] = hidden
-        return np.concatenate([padded[place * dilation : place * dilation + count] for place in range(_WIDTH)], axis=1)
+        reach, (nets, count, units) = dilation * (_WIDTH // 2), hidden.shape
+        padded = np.zeros((nets, count + 2 * reach, units), dtype=np.float32)
+        padded[:, reach : reach + count] = hidden
+        places = range(0, _WIDTH * dilation, dilation)
+        return np.concatenate([padded[:, place : place + count] for place in places], axis=2)
 
 
 @cache

@@ -1,7 +1,8 @@
 """A text cut into words for the tagger, each with hashed features; all by table lookups and sums over the whole text.
 
 A word is a run of letters, a run of digits, one ideograph or one sign. Its features are hashes into one table of
-`BUCKETS` rows: the word in lower case, its beginnings, endings and trigrams, its shape, and what stands before it.
+`BUCKETS` rows: the word in lower case and as it is cased, its beginnings, endings and trigrams, its shape, and
+what stands before it.
 Nothing of a text outlives the call.
 """
 
@@ -14,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-BUCKETS = 1 << 15
-FEATURES = 8
+BUCKETS = 1 << 16
+FEATURES = 9
 """Of a fixed place in each word; trigrams come on top."""
 
 _PLANE = 1 << 16
@@ -30,7 +31,7 @@ _BASE = np.uint64(0x9E3779B97F4A7C15)
 _POWERS_OF = 64
 """A word's hash takes in so many of its characters."""
 
-_WORD, _PREFIX2, _PREFIX3, _SUFFIX2, _SUFFIX3, _SUFFIX4, _SHAPE, _BEFORE, _TRIGRAM = range(1, 10)
+_WORD, _PREFIX2, _PREFIX3, _SUFFIX2, _SUFFIX3, _SUFFIX4, _SHAPE, _BEFORE, _TRIGRAM, _CASED = range(1, 11)
 
 
 class Words(NamedTuple):
@@ -56,15 +57,18 @@ def split(text: str) -> Words:
     letters[kinds == SPACE] = 0
     lengths = ends - starts
     padded = np.concatenate((letters, np.zeros(4, dtype=np.uint64)))
+    word = _whole(letters, starts, lengths)
+    cased = _cased(codes, kinds, lower, starts, lengths)
     columns = [
-        _hash(_WORD, _whole(letters, starts, lengths)),
+        _hash(_WORD, word),
         _hash(_PREFIX2, _from(padded, starts, lengths, 2)),
         _hash(_PREFIX3, _from(padded, starts, lengths, 3)),
         _hash(_SUFFIX2, _until(padded, starts, ends, 2)),
         _hash(_SUFFIX3, _until(padded, starts, ends, 3)),
         _hash(_SUFFIX4, _until(padded, starts, ends, 4)),
-        _hash(_SHAPE, _shape(codes, kinds, scripts, lower, starts, ends)),
+        _hash(_SHAPE, _shape(codes, kinds, scripts, cased, starts, lengths)),
         _hash(_BEFORE, _before(codes, kinds, starts)),
+        _hash(_CASED, word * np.uint64(4) + cased.astype(np.uint64)),
     ]
     trigrams, first = _trigrams(padded, starts, lengths)
     return Words(starts, ends, np.stack(columns, axis=1), trigrams, first)
@@ -83,7 +87,7 @@ def _hash(kind: int, values: Hashes) -> Places:
     mixed = (values + np.uint64(kind * 0xD6E8FEB86659FD93 % (1 << 64))) * _BASE
     mixed ^= mixed >> np.uint64(29)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    return (mixed >> np.uint64(49)).astype(np.int64)
+    return (mixed >> np.uint64(48)).astype(np.int64)
 
 
 def _whole(letters: Hashes, starts: Places, lengths: Places) -> Hashes:
@@ -112,12 +116,15 @@ def _joined(letters: list[Hashes]) -> Hashes:
     return joined
 
 
-def _shape(codes: Codes, kinds: Kinds, scripts: Kinds, lower: Codes, starts: Places, ends: Places) -> Hashes:
-    """Kind, script, how its letters are cased, and about how long it is; of four digits, whether they may be a year."""
-    lengths = ends - starts
+def _cased(codes: Codes, kinds: Kinds, lower: Codes, starts: Places, lengths: Places) -> Places:
+    """Capitals: none, all, the first alone, or else."""
     capital = (codes != lower) & (kinds == LETTER)
     capitals = np.add.reduceat(capital.astype(np.int64), starts)
-    cased = np.select([capitals == 0, capitals == lengths, (capitals == 1) & capital[starts]], [0, 1, 2], default=3)
+    return np.select([capitals == 0, capitals == lengths, (capitals == 1) & capital[starts]], [0, 1, 2], default=3)
+
+
+def _shape(codes: Codes, kinds: Kinds, scripts: Kinds, cased: Places, starts: Places, lengths: Places) -> Hashes:
+    """Kind, script, how its letters are cased, and about how long it is; of four digits, whether they may be a year."""
     year = (lengths == 4) & (codes[starts] - np.uint32(ord("1")) <= 1)
     kind = kinds[starts].astype(np.int64)
     long = np.where(kind == DIGIT, np.minimum(lengths, 20) + 32 * year, np.minimum(lengths, 4))

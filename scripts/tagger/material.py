@@ -1,0 +1,241 @@
+"""Draws texts to train on: made-up ones, and those of the shared sets that may be trained on, with other people there.
+
+(text, spans), a span being (start, end, class); class -1 says "unknown, ignore"
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from pathlib import Path
+
+from tagger import corpora, names, nobody, sentences, values
+from tagger.corpora import Text
+
+SLOT = re.compile(r"\{(\w+)\}|\[\[|\]\]|\{\{|\}\}")
+OF_PRESIDIO = {
+    "PERSON": "name", "STREET_ADDRESS": "street", "GPE": "place", "ORGANIZATION": "org", "CREDIT_CARD": "card",
+    "DATE_TIME": "date", "PHONE_NUMBER": "phone", "AGE": "age", "NRP": "nation", "EMAIL_ADDRESS": "email",
+    "ZIP_CODE": "zip", "DOMAIN_NAME": "url", "IBAN_CODE": "iban", "US_SSN": "id", "IP_ADDRESS": "ip",
+    "US_DRIVER_LICENSE": "id",
+}  # fmt: skip
+PRONOUNS = re.compile(
+    r"\b(he|she|him|they|someone|somebody|the user|the customer|the author|the teacher)\b", re.IGNORECASE
+)
+ORGANISATIONS = re.compile(
+    r"\b(univ|bank|ltd|inc|corp|company|group|school|college|hospital|institute|limited|co|foundation|department"
+    r"|services|store|center|centre|agency|association|ngo|board|office|technolog|solutions)",
+    re.IGNORECASE,
+)
+
+
+def filled(template: str, draw: random.Random, language: str | None) -> Text:
+    """A template with its slots filled."""
+    text, spans, place, opened = "", [], 0, None
+    template = template.replace("\\n", "\n")
+    for found in SLOT.finditer(template):
+        text += template[place : found.start()]
+        place = found.end()
+        if found.group() == "[[":
+            opened = len(text)
+        elif found.group() == "]]":
+            spans.append((opened, len(text), values.TRAIT))
+        elif found.group(1):
+            value = values.fill(found.group(1), draw, language)
+            spans.append((len(text), len(text) + len(value), values.CLASS_OF[found.group(1)]))
+            text += value
+        else:
+            text += found.group()[0]
+    return text + template[place:], spans
+
+
+def joined(texts: list[Text], between: str) -> Text:
+    whole, spans = "", []
+    for text, own in texts:
+        whole += between if whole else ""
+        spans += [(start + len(whole), end + len(whole), kind) for start, end, kind in own]
+        whole += text
+    return whole, spans
+
+
+def recast(text: Text, draw: random.Random, often: float = 0.8, entities: list[str] | None = None) -> Text:
+    """The same text with other people, places and organisations in it."""
+    whole, spans, place = "", [], 0
+    for start, end, kind in sorted(text[1]):
+        if start < place:
+            continue
+        whole += text[0][place:start]
+        value = text[0][start:end]
+        if draw.random() < often:
+            value = another(value, kind, draw, entities)
+        spans.append((len(whole), len(whole) + len(value), kind))
+        whole += value
+        place = end
+    return whole + text[0][place:], spans
+
+
+def another(value: str, kind: int, draw: random.Random, entities: list[str] | None = None) -> str:
+    """One that may stand where this stands, written as this is."""
+    made = value
+    if entities and kind in (values.ORG, values.UNIT) and draw.random() < 0.5:
+        made = draw.choice(entities)
+    elif kind == values.PLACE and not re.search(r"\d", value):
+        made = names.place(draw)
+    elif kind == values.ORG or (kind in (values.NAME, values.UNIT) and ORGANISATIONS.search(value)):
+        made = values.fill("org", draw, None)
+    elif kind == values.NAME:
+        made = names.given(draw) if draw.random() < 0.5 else names.family(draw)
+    elif kind == values.UNIT and re.fullmatch(r"[^\W\d_]+([ '’.-]+[^\W\d_]+){0,2}", value):
+        if " " in value:
+            made = draw.choice((values.full(draw, None), values.fill("org", draw, None), names.place(draw)))
+        else:
+            made = draw.choice((names.given, names.family, names.place, lambda d: values.fill("org", d, None)))(draw)
+    if value.islower():
+        return made.lower()
+    return made.upper() if value.isupper() and len(value) > 3 else made
+
+
+def peopled(text: Text, draw: random.Random) -> Text:
+    """Some pronouns become names."""
+    found = list(PRONOUNS.finditer(text[0]))
+    if not found:
+        return text
+    spans = list(text[1])
+    whole = text[0]
+    for each in sorted(draw.sample(found, min(len(found), draw.randint(1, 3))), key=lambda one: -one.start()):
+        value = values.full(draw, None) if draw.random() < 0.6 else names.given(draw)
+        shift = len(value) - len(each.group())
+        spans = [(s + shift, e + shift, k) if s >= each.end() else (s, e, k) for s, e, k in spans]
+        spans.append((each.start(), each.start() + len(value), values.NAME))
+        whole = whole[: each.start()] + value + whole[each.end() :]
+    return whole, spans
+
+
+def piece(text: Text, draw: random.Random) -> Text:
+    """A part of a long text, as a block is."""
+    whole, spans = text
+    if len(whole) < 500:
+        return text
+    start = whole.find(" ", draw.randrange(0, len(whole) - 400)) + 1
+    end = start + draw.randint(200, 800)
+    kept = [(max(s, start) - start, min(e, end) - start, k) for s, e, k in spans if e > start and s < end]
+    return whole[start:end], kept
+
+
+def titled(text: Text, draw: random.Random, share: float) -> Text:
+    """Some words that begin small begin with a capital."""
+    letters = list(text[0])
+    for word in re.finditer(r"(?<![^\W_])[a-z](?=[a-z])", text[0]):
+        if draw.random() < share:
+            letters[word.start()] = letters[word.start()].upper()
+    return "".join(letters), text[1]
+
+
+WEIGHTS = {
+    "english": 0.13, "local": 0.10, "template": 0.06, "clean": 0.06, "nobody": 0.11, "several": 0.06, "prompt": 0.38,
+    "passage": 0.06, "novel": 0.04, "presidio": 0.04, "nannigalaxy": 0.02, "tweet": 0.09, "pupa": 0.21,
+}  # fmt: skip
+"""How often each kind of text is drawn."""
+
+
+class Material:
+    """Everything that may be trained on. `people`: the share of known people's and places' names in clean prompts that
+    training passes over; the others count as nobody's, as their set says."""
+
+    def __init__(self, folder: Path, people: float = 0.5, weights: dict[str, float] | None = None) -> None:
+        sets = corpora.labelled(folder)
+        self.presidio, self.pupa, self.wnut = sets["presidio"], sets["pupa"], sets["wnut17"]
+        self.nannigalaxy = sets["nannigalaxy"]
+        self.prompts = corpora.unlabelled(folder)
+        self.passages = corpora.passages(folder)
+        self.novel = list(corpora.novel(folder))
+        counted = Counter(
+            word
+            for text in (*self.prompts, *self.passages, *(one for one, _ in self.novel))
+            for word in re.findall(r"\b[a-z]+\b", text)
+        )
+        nobodys = {word.lower() for word in sentences.CAPITALS_THAT_NAME_NOBODY}
+        self.common = {word for word, count in counted.items() if count >= 2} | nobodys
+        self.words = sorted(word for word in self.common if len(word) > 3 and word not in names.KNOWN)
+        self.people = people
+        self.entities = corpora.entities(self.passages, self.common)
+        self.answers = corpora.responses(folder)
+        self.templates = [
+            re.sub(r"\{\{(\w+)\}\}", lambda found: "{" + OF_PRESIDIO.get(found.group(1), "name") + "}", each)
+            for each in corpora.presidio_templates(folder)
+        ]
+        self.english = sentences.EN.splitlines()
+        self.local = [(language, line) for language, lines in sentences.LOCAL.items() for line in lines.splitlines()]
+        self.clean = sentences.CLEAN.splitlines() + nobody.CLEAN_ELSEWHERE
+        self._makers = {
+            "english": self._english, "local": self._local, "template": self._template, "clean": self._clean,
+            "nobody": self._nobody, "several": self._several, "prompt": self._prompt, "passage": self._passage,
+            "novel": self._novel, "presidio": lambda d: d.choice(self.presidio), "nannigalaxy": self._nannigalaxy,
+            "tweet": self._tweet, "pupa": self._pupa,
+        }  # fmt: skip
+        self._weights = {**WEIGHTS, **(weights or {})}
+
+    def draw(self, draw: random.Random) -> Text:
+        kind = draw.choices(list(self._weights), list(self._weights.values()))[0]
+        text: Text = self._makers[kind](draw)
+        chance = draw.random()
+        if chance < 0.10 and len(text[0].lower()) == len(text[0]):
+            return text[0].lower(), text[1]
+        if chance < 0.13 and len(text[0].upper()) == len(text[0]):
+            return text[0].upper(), text[1]
+        if chance < 0.18:
+            return titled(text, draw, draw.choice((0.1, 0.3, 1.0)))
+        return text
+
+    def _english(self, draw: random.Random) -> Text:
+        text = filled(draw.choice(self.english), draw, None)
+        return text if draw.random() < 0.8 else recast(text, draw, 0.5, self.entities)
+
+    def _local(self, draw: random.Random) -> Text:
+        language, line = draw.choice(self.local)
+        return filled(line, draw, language if draw.random() < 0.85 else None)
+
+    def _template(self, draw: random.Random) -> Text:
+        return filled(draw.choice(self.templates), draw, None)
+
+    def _clean(self, draw: random.Random) -> Text:
+        line = draw.choice(self.clean)
+        if draw.random() < 0.4:
+            line = re.sub(r"\b(the|a)\b", lambda _: draw.choice(sentences.CAPITALS_THAT_NAME_NOBODY), line, count=1)
+        return line, []
+
+    def _nobody(self, draw: random.Random) -> Text:
+        lines = [nobody.sentence(draw, self.words) for _ in range(draw.choice((1, 1, 2, 4)))]
+        return draw.choice(("\n", " ", "\n\n")).join(lines), []
+
+    def _several(self, draw: random.Random) -> Text:
+        return joined([self.draw(draw) for _ in range(draw.randint(2, 5))], draw.choice((" ", "\n", "\n\n", " ")))
+
+    def _prompt(self, draw: random.Random) -> Text:
+        text, _ = piece((draw.choice(self.prompts), []), draw)
+        known = [each for each in corpora.known(text) if draw.random() < self.people]
+        return peopled((text, known), draw) if draw.random() < 0.3 else (text, known)
+
+    def _passage(self, draw: random.Random) -> Text:
+        text, _ = piece((draw.choice(self.passages), []), draw)
+        return titled((text, corpora.doubtful(text, self.common)), draw, draw.choice((0.0, 0.1, 0.3)))
+
+    def _novel(self, draw: random.Random) -> Text:
+        text, spans = recast(draw.choice(self.novel), draw)
+        doubtful = corpora.doubtful(text, self.common)
+        return text, spans + [each for each in doubtful if not _covered(each, spans)]
+
+    def _nannigalaxy(self, draw: random.Random) -> Text:
+        return recast(draw.choice(self.nannigalaxy), draw)
+
+    def _tweet(self, draw: random.Random) -> Text:
+        return recast(draw.choice(self.wnut), draw, 0.5, self.entities)
+
+    def _pupa(self, draw: random.Random) -> Text:
+        texts = self.pupa if draw.random() < 0.7 else self.answers
+        return recast(piece(draw.choice(texts), draw), draw, 0.6, self.entities)
+
+
+def _covered(one: corpora.Span, spans: list[corpora.Span]) -> bool:
+    return any(start < one[1] and one[0] < end for start, end, _ in spans)

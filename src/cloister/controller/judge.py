@@ -1,0 +1,162 @@
+"""Tier 3 of detection: blocks of which the detector was not sure are put to the serving model, one at a time, in the
+background (SafeKV §V-B.3).
+
+    keeper.ask(case)  …  settle(request_id, public_tokens)
+
+Every case that is taken is settled once, with what is public then: up to the first block that the model did not call
+public. One that is late, or whose service died, is settled with what was known before. What is not taken, because too
+many wait or there is nobody who knows the words of the question, stays private.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import msgspec
+
+from cloister.controller.detector import BlockLabel
+from cloister.controller.requests import frontend_of, wide
+from cloister.messages.detector import Category
+from cloister.messages.detector import Label as Verdict
+from cloister.messages.frontend import JudgeForm
+from cloister.messages.generation import Accepted, Cancel, Failed, Submit, Tokens
+from cloister.prefix.detection.judge import Judge
+
+MAX_CASES = 64
+MAX_DOUBTS = 8
+"""Blocks of one prompt that are asked about."""
+CASE_S = 30.0
+"""A case that is not settled by then is settled with what is known."""
+FRONTEND = 0
+"""Questions have the ids of a frontend that there is not."""
+TENANT = "(judge)"
+"""On whose account its steps are: nobody's turn comes later for a question about a prompt."""
+
+
+@dataclass(slots=True, repr=False)
+class Case:
+    """A prompt's first tokens; those before `public` are, the `doubts` are blocks to ask about, as (start, end) in
+    tokens, and if all are passed everything before `cleared` is public."""
+
+    request_id: int
+    tenant: str
+    prompt: tuple[int, ...]
+    public: int
+    doubts: deque[tuple[int, int]]
+    cleared: int
+    expiry: asyncio.TimerHandle | None = field(default=None)
+
+
+def case_of(
+    request_id: int, tenant: str, prompt: tuple[int, ...], blocks: Sequence[BlockLabel], size: int
+) -> Case | None:
+    """What of a labelled prompt is worth a question; None if nothing is. A block that is uncertain by inheritance
+    alone is public if those before it are."""
+    end = next((at for at, block in enumerate(blocks) if block.label is Verdict.PRIVATE), len(blocks))
+    doubtful = [
+        at
+        for at, block in enumerate(blocks[:end])
+        if block.label is Verdict.UNCERTAIN and block.category is not Category.INHERITED
+    ]
+    if not doubtful:
+        return None
+    if len(doubtful) > MAX_DOUBTS:
+        end = doubtful[MAX_DOUBTS]
+    doubts = deque((at * size, min((at + 1) * size, len(prompt))) for at in doubtful[:MAX_DOUBTS])
+    return Case(request_id, tenant, prompt[: end * size], doubtful[0] * size, doubts, end * size)
+
+
+class JudgeKeeper:
+    """`send` reaches the service, if there is one; `settle` is told how many tokens of a request are public."""
+
+    def __init__(
+        self,
+        send: Callable[[msgspec.Struct], None],
+        settle: Callable[[int, int], None],
+        *,
+        case_s: float = CASE_S,
+    ) -> None:
+        self._send = send
+        self._settle = settle
+        self._case_s = case_s
+        self._judge: Judge | None = None
+        self._numbers = count(1)
+        self._cases: deque[Case] = deque()
+        self._asked: int | None = None
+        """The question that is under way; it is about the first case."""
+        self.passed = self.refused = 0
+        """Blocks that the model called public, and those that stay private by its word."""
+
+    def learn(self, form: JudgeForm) -> None:
+        """The words of the question, from whoever has a tokenizer."""
+        self._judge = self._judge or Judge(form)
+
+    def ask(self, case: Case) -> bool:
+        """Whether the case is taken: it is settled later then."""
+        if self._judge is None or len(self._cases) >= MAX_CASES:
+            return False
+        case.expiry = asyncio.get_running_loop().call_later(self._case_s, self._close, case)
+        self._cases.append(case)
+        self._next()
+        return True
+
+    @staticmethod
+    def concerns(request_id: int) -> bool:
+        """Whether this is the id of a question."""
+        return frontend_of(request_id) == FRONTEND
+
+    def hear(self, message: Accepted | Tokens | Failed) -> None:
+        """What the service says of a question; of one that nobody waits for any more, nothing."""
+        if message.request_id != self._asked or isinstance(message, Accepted):
+            return
+        self._asked = None
+        case = self._cases[0]
+        said = message.tokens if isinstance(message, Tokens) else ()
+        assert self._judge is not None
+        if self._judge.label(said) is not Verdict.PUBLIC:
+            self.refused += 1
+            self._close(case)
+            return
+        self.passed += 1
+        case.doubts.popleft()
+        case.public = case.doubts[0][0] if case.doubts else case.cleared
+        if not case.doubts:
+            self._close(case)
+        else:
+            self._next()
+
+    def forget(self, tenant: str) -> None:
+        """Keep nothing of this tenant's prompts."""
+        for case in [each for each in self._cases if each.tenant == tenant]:
+            self._close(case)
+
+    def give_up(self) -> None:
+        """The service is gone."""
+        self._asked = None
+        while self._cases:
+            self._close(self._cases[-1])
+
+    def _next(self) -> None:
+        if self._asked is None and self._cases:
+            assert self._judge is not None
+            case = self._cases[0]
+            start, end = case.doubts[0]
+            question = self._judge.question(case.prompt[:start], case.prompt[start:end])
+            self._asked = wide(FRONTEND, next(self._numbers))
+            self._send(Submit(self._asked, TENANT, question.tokens, question.params, background=True))
+
+    def _close(self, case: Case) -> None:
+        first = self._cases[0] is case
+        self._cases.remove(case)
+        if case.expiry is not None:
+            case.expiry.cancel()
+        if first and self._asked is not None:
+            self._send(Cancel(self._asked))
+            self._asked = None
+        self._settle(case.request_id, case.public)
+        if first:
+            self._next()

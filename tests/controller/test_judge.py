@@ -1,0 +1,218 @@
+"""Tier 3 in the controller: what is uncertain becomes public by the model's word alone, and by nobody's silence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from cloister.controller.detector import BlockLabel
+from cloister.controller.judge import MAX_CASES, MAX_DOUBTS, Case, JudgeKeeper, case_of
+from cloister.errors import ProtocolError
+from cloister.messages.detector import Category, Label
+from cloister.messages.frontend import EndSession, JudgeForm
+from cloister.messages.generation import Accepted, Cancel, Failed, SamplingParams, Submit, Tokens
+from cloister.messages.service import Forget
+from cloister.messages.service import Label as PublicTokens
+from tests.controller.fakes import Node
+
+FORM = JudgeForm((1,), (2,), (3,), private=7, public=8)
+SIZE = 4
+PROMPT = tuple(range(100, 140))
+NAMES = {"+": (Label.PUBLIC, Category.NONE), "?": (Label.UNCERTAIN, Category.NAME)}
+NAMES |= {"^": (Label.UNCERTAIN, Category.INHERITED), "-": (Label.PRIVATE, Category.NAME)}
+
+
+def blocks(row: str) -> list[BlockLabel]:
+    """A block for each sign: public, uncertain, uncertain by inheritance, private."""
+    return [BlockLabel(NAMES[sign][0], 2, NAMES[sign][1]) for sign in row]
+
+
+@pytest.mark.parametrize(
+    ("row", "public", "doubts", "cleared"),
+    [
+        ("+?^?^-^", 4, [(4, 8), (12, 16)], 20),
+        ("?", 0, [(0, 4)], 4),
+        ("?" * 9 + "^", 0, [(4 * at, 4 * at + 4) for at in range(MAX_DOUBTS)], 4 * MAX_DOUBTS),
+    ],
+)
+def test_what_is_asked_about(row: str, public: int, doubts: list[tuple[int, int]], cleared: int) -> None:
+    case = case_of(9, "ann", PROMPT, blocks(row), SIZE)
+    assert case is not None and (case.public, list(case.doubts), case.cleared) == (public, doubts, cleared)
+    assert case.prompt == PROMPT[:cleared]
+
+
+@pytest.mark.parametrize("row", ["", "+++", "-??", "++--"])
+def test_nothing_is_asked_where_all_is_clear(row: str) -> None:
+    assert case_of(9, "ann", PROMPT, blocks(row), SIZE) is None
+
+
+class Bench:
+    """A keeper with the service and the tree played by the test."""
+
+    def __init__(self, case_s: float = 60.0) -> None:
+        self.sent: list[msgspec.Struct] = []
+        self.settled: list[tuple[int, int]] = []
+        self.done = asyncio.Event()
+        self.keeper = JudgeKeeper(self.sent.append, self._settle, case_s=case_s)
+        self.keeper.learn(FORM)
+
+    def _settle(self, request_id: int, public: int) -> None:
+        self.settled.append((request_id, public))
+        self.done.set()
+
+    def ask(self, row: str, request_id: int = 9, tenant: str = "ann") -> bool:
+        case = case_of(request_id, tenant, PROMPT, blocks(row), SIZE)
+        assert case is not None
+        return self.keeper.ask(case)
+
+    @property
+    def question(self) -> Submit:
+        """The last message, which is a question."""
+        assert isinstance(self.sent[-1], Submit)
+        return self.sent[-1]
+
+    def answer(self, token: int) -> None:
+        asked = self.question.request_id
+        self.keeper.hear(Accepted(asked))
+        self.keeper.hear(Tokens(asked, (token,), finish="length"))
+
+
+async def test_public_by_the_models_word_block_by_block() -> None:
+    bench = Bench()
+    assert bench.ask("+?^?-")
+    assert bench.question.background and bench.question.policy == "none" and bench.question.tenant != "ann"
+    assert bench.question.prompt == (1, *PROMPT[:4], 2, *PROMPT[4:8], 3)
+    bench.answer(FORM.public)
+    assert not bench.settled and bench.question.prompt == (1, *PROMPT[:12], 2, *PROMPT[12:16], 3)
+    bench.answer(FORM.public)
+    assert bench.settled == [(9, 16)] and bench.keeper.passed == 2
+
+
+@pytest.mark.parametrize("said", [FORM.private, 55])
+async def test_the_first_other_answer_ends_it(said: int) -> None:
+    bench = Bench()
+    bench.ask("+?^?-")
+    bench.answer(FORM.public)
+    bench.answer(said)
+    assert bench.settled == [(9, 12)] and bench.keeper.refused == 1
+    assert sum(isinstance(each, Submit) for each in bench.sent) == 2
+
+
+async def test_a_failed_question_leaves_it_private() -> None:
+    bench = Bench()
+    bench.ask("+?")
+    bench.keeper.hear(Failed(bench.question.request_id, "queue_full", "Full."))
+    assert bench.settled == [(9, 4)]
+
+
+async def test_a_service_that_is_silent_leaves_it_private() -> None:
+    bench = Bench(case_s=0.01)
+    bench.ask("+?")
+    late = bench.question.request_id
+    await asyncio.wait_for(bench.done.wait(), 5)
+    assert bench.settled == [(9, 4)] and bench.sent[-1] == Cancel(late)
+    bench.keeper.hear(Tokens(late, (FORM.public,), finish="length"))
+    assert len(bench.settled) == 1, "an answer that comes too late changes nothing"
+
+
+async def test_a_service_that_dies_leaves_all_private() -> None:
+    bench = Bench()
+    bench.ask("?+", 1)
+    bench.ask("+?", 2)
+    bench.keeper.give_up()
+    assert sorted(bench.settled) == [(1, 0), (2, 4)]
+    bench.ask("?", 3)
+    bench.answer(FORM.public)
+    assert bench.settled[-1] == (3, 4), "and the next one is asked"
+
+
+async def test_nothing_of_a_forgotten_tenant_is_kept() -> None:
+    bench = Bench()
+    bench.ask("?", 1, "ann")
+    bench.ask("?", 2, "bob")
+    asked = bench.question.request_id
+    bench.keeper.forget("ann")
+    assert bench.settled == [(1, 0)] and Cancel(asked) in bench.sent
+    assert not any(case.tenant == "ann" for case in bench.keeper._cases)
+    bench.answer(FORM.public)
+    assert bench.settled[-1] == (2, 4)
+
+
+async def test_few_wait_and_without_words_none() -> None:
+    bench = Bench()
+    assert all(bench.ask("?", number) for number in range(MAX_CASES)) and not bench.ask("?", 99)
+    assert sum(isinstance(each, Submit) for each in bench.sent) == 1, "one at a time"
+    bench.keeper.give_up()
+    unlearned = JudgeKeeper(bench.sent.append, lambda *_: None)
+    assert not unlearned.ask(Case(1, "ann", PROMPT, 0, deque([(0, 4)]), 4))
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[Node]:
+    """A node with tier 3, whose gateway has said the words; one request at `shared` is under way."""
+    node = await Node.build(spare_vaults=0, judge=True)
+    node.send(FORM)
+    node.send(Submit(1, "ann", tuple(range(64)), SamplingParams(max_tokens=8), level="shared"))
+    yield node
+    node.close()
+
+
+async def test_a_labelled_request_is_put_to_the_service_and_its_users_hear_nothing_of_it(node: Node) -> None:
+    asked = (await node.service.next(Submit)).request_id
+    node.relay.labelled(asked, blocks("+?^-"))
+    question = await node.service.next(Submit)
+    assert question.background and question.prompt == (1, *range(16), 2, *range(16, 32), 3)
+    assert await node.service.next(PublicTokens) == PublicTokens(asked, 16, final=False), (
+        "what is sure is not kept waiting"
+    )
+    node.service.say(Accepted(question.request_id), Tokens(question.request_id, (FORM.public,), finish="length"))
+    assert await node.service.next(PublicTokens) == PublicTokens(asked, 48)
+    assert not node.frontend.messages
+
+
+async def test_with_the_service_gone_nothing_more_is_public(node: Node) -> None:
+    asked = (await node.service.next(Submit)).request_id
+    node.relay.labelled(asked, blocks("+?"))
+    question = await node.service.next(Submit)
+    node.service.die()
+    assert (await node.failure()).code == "service_unavailable"
+    await node.start_service()
+    node.service.say(Tokens(question.request_id, (FORM.public,), finish="length"))
+    node.send(Submit(2, "ann", (1,), SamplingParams(max_tokens=8)))
+    await node.service.next(Submit)  # what came before was heard by then: no Label
+
+
+async def test_of_a_request_that_ended_nothing_is_asked(node: Node) -> None:
+    asked = (await node.service.next(Submit)).request_id
+    node.service.say(Accepted(asked), Tokens(asked, (5,), finish="stop"))
+    await node.frontend.next(Tokens, skip=(Accepted,))
+    node.relay.labelled(asked, blocks("+?"))
+    assert await node.service.next(PublicTokens) == PublicTokens(asked, 16)
+
+
+async def test_without_the_setting_uncertain_is_private() -> None:
+    node = await Node.build(spare_vaults=0)
+    node.send(FORM)
+    node.send(Submit(1, "ann", tuple(range(64)), SamplingParams(max_tokens=8), level="shared"))
+    asked = (await node.service.next(Submit)).request_id
+    node.relay.labelled(asked, blocks("+?"))
+    assert await node.service.next(PublicTokens) == PublicTokens(asked, 16)
+    node.close()
+
+
+async def test_a_frontend_cannot_send_to_the_background(node: Node) -> None:
+    with pytest.raises(ProtocolError):
+        node.send(Submit(3, "ann", (1,), SamplingParams(), background=True))
+
+
+async def test_a_tenant_that_is_forgotten_has_its_questions_cancelled_first(node: Node) -> None:
+    asked = (await node.service.next(Submit)).request_id
+    node.relay.labelled(asked, blocks("?"))
+    question = await node.service.next(Submit)
+    node.send(EndSession("ann", "any", private=True))
+    assert await node.service.next(Cancel, skip=(PublicTokens,)) == Cancel(question.request_id)
+    await node.service.next(Forget, skip=(PublicTokens,))
