@@ -41,6 +41,7 @@ SHAPES = {
     },
     "same": {},
 }
+AT_ONCE = (1, 8, 32)
 CASES = ((64, 64), (512, 128))
 """Tokens of the prompt, tokens of the answer."""
 
@@ -190,14 +191,20 @@ class Asked:
 
 def check_answers(asked: Asked, levels: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {"differing": []}
-    prompts = [f"Question {i}: what is {i} plus {i + 1}? Explain." for i in range(8)]
+    prompts = [f"Question {i}: what is {i} plus {i + 1}? Explain." for i in range(max(AT_ONCE))]
     ways: tuple[dict[str, Any], ...] = ({}, {"temperature": 1.0, "seed": 7, "top_p": 0.9})
     for way in ways:
         alone = [asked.chat(text, "open", **way) for text in prompts]
         for level in levels:
-            with ThreadPoolExecutor(8) as many:
-                together = list(many.map(lambda text, level=level, way=way: asked.chat(text, level, **way), prompts))
-            found["differing"] += [f"{level} {way} {i}" for i in range(8) if together[i] != alone[i]]
+            for users in AT_ONCE if level != "isolated" else AT_ONCE[:2]:
+                with ThreadPoolExecutor(users) as many:
+                    asking = many.map(
+                        lambda text, level=level, way=way: asked.chat(text, level, **way), prompts[:users]
+                    )
+                    together = list(asking)
+                different = [i for i in range(users) if together[i] != alone[i]]
+                found["differing"] += [f"{level} {users} at once {way} {i}" for i in different]
+                found["compared"] = found.get("compared", 0) + users
         found[f"answer {way}"] = alone[0][:200]
     for level in levels:
         scored = asked.client.chat.completions.create(

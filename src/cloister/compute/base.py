@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from cloister.compute.layer import Angles, DrawRows, Gate, Layer, Packed
-from cloister.compute.layout import BLOCK_TOKENS, Batch
+from cloister.compute.layout import BLOCK_TOKENS, Batch, RemoteRows
 from cloister.errors import SetupError
 
 PHASES = ("query", "key_value", "output_attention", "waiting", "merge", "rest")
@@ -97,6 +97,11 @@ class LinkAsker(ABC):
     def detach(self, link: int) -> None:
         """The vault is gone. Not while a step is under way."""
 
+    def aim(self, remotes: Sequence[RemoteRows], rows: int) -> torch.Tensor:
+        """For a recorded step: whom each of its rows asks, as [2, rows] of numbers that the device's kernels read. No
+        slot twice."""
+        raise SetupError("This device's links are not asked by recorded steps.")
+
     @abstractmethod
     def broken(self) -> dict[int, str]:
         """Links that failed in the last step that asked, and how: vault_lost, vault_timeout or link_malformed."""
@@ -135,6 +140,15 @@ class LinkAnswerer(ABC):
     @abstractmethod
     def withdraw(self, slot: int) -> None:
         """Stop answering for this slot. The service must have been told first: asking now ends the link."""
+
+    def export(self) -> int | None:
+        """A descriptor of the link's memory for the service, before the seal, where the vault's device has it; the
+        caller closes it. None where both were given theirs."""
+        return None
+
+    def close(self) -> None:
+        """The process is about to end."""
+        return None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -230,6 +244,18 @@ class Device(ABC):
     def files(self) -> tuple[str, ...]:
         """What `open` must be able to open."""
         return ()
+
+    shared: bool = False
+    """Whether other processes compute on it at the same time."""
+
+    def share(self, folder: str) -> None:
+        """Before `open`: compute at the same time as other processes, through who is reached in this folder."""
+        return None
+
+    @property
+    def lost(self) -> bool:
+        """Whether this process can compute on it no more, whatever it tries. Asked when something failed."""
+        return False
 
     def open(self) -> None:
         """Begin to compute in this process, which forks nobody any more."""

@@ -263,9 +263,9 @@ class Relay:
     def service_up(self, service: Service) -> None:
         """There is a service: it may ask the vaults that live, and gets work again."""
         self.core_lease.service_up(service)
-        for vault in self.sessions.vaults():
-            service.attach(vault.number, vault.link)
         self._node.service = service
+        for vault in self.sessions.vaults():
+            vault.when_sealed(lambda vault=vault: self._attach(vault))
 
     def service_gone(self) -> None:
         """Requests that need it fail; vaults and their sessions stay."""
@@ -298,6 +298,11 @@ class Relay:
     # ---- vaults
 
     def _session_begins(self, vault: Vault) -> None:
+        """Before it is sealed its link may have no memory (messages.vault.VaultLink), and nothing is asked."""
+        if self._node.service is not None:
+            vault.when_sealed(lambda: self._attach(vault))
+
+    def _attach(self, vault: Vault) -> None:
         if self._node.service is not None:
             self._node.service.attach(vault.number, vault.link)
 

@@ -21,7 +21,8 @@ from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable
 from cloister.link.memory import LinkMemory, LinkShape
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import StartFailed, why_not_started
-from cloister.messages.vault import FromVault, VaultReady
+from cloister.messages.vault import FromVault, VaultLink, VaultReady
+from cloister.process.child import Child
 from cloister.process.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
@@ -44,9 +45,12 @@ class Vault:
         on_message: Callable[[Vault, msgspec.Struct], None],
         on_end: Callable[[Vault], None],
         on_sealed: Callable[[], None] = lambda: None,
+        end: Callable[[Child], None] | None = None,
     ) -> None:
         self.number = number
         self._on_sealed = on_sealed
+        self._end = end
+        self._when_sealed: list[Callable[[], None]] = []
         self.link = LinkMemory(shape)
         self.open = True
         self.ordered_at = monotonic()
@@ -69,6 +73,13 @@ class Vault:
         elif self.open:
             self._held_back.append(message)
 
+    def when_sealed(self, then: Callable[[], None]) -> None:
+        """Run this now or as soon as it is sealed."""
+        if self.sealed_at is not None:
+            then()
+        elif self.open:
+            self._when_sealed.append(then)
+
     def give_up(self) -> None:
         """It ended, or must: treat it as dead, and make it so."""
         if self.open:
@@ -76,24 +87,34 @@ class Vault:
             self._on_end(self)
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Kill it. A service waiting for its answer is told at once that none will come."""
+        """Kill it, or have it ended where a signal is no way to (Mps.end). A service that waits for its answer is told
+        at once that none will come."""
         if not self.open:
             return
         self.open = False
         self.tried.set()
         self._patience.cancel()
         self._channel.close()
-        self._child.kill(wait_s)
+        if self._end is None or wait_s:
+            self._child.kill(wait_s)
+        else:
+            self._end(self._child)
         self._held_back.clear()
+        self._when_sealed.clear()
         self.link.close()
 
     def _receive(self, message: msgspec.Struct) -> None:
         if self.sealed_at is not None:
             self._on_message(self, message)
+        elif isinstance(message, VaultLink):
+            self.link.move(self._channel.take_descriptor())
         elif isinstance(message, VaultReady) and message.version == VERSION:
             self._patience.cancel()
             self.sealed_at = monotonic()
             self.tried.set()
+            for then in self._when_sealed:
+                then()
+            self._when_sealed.clear()
             for held in self._held_back:
                 self._channel.send(held)
             self._held_back.clear()
@@ -125,6 +146,7 @@ class Vaults:
         self._numbers = itertools.count(1)
         self._forkserver: ForkServer | RemoteVaults | None = None
         self._shape: LinkShape | None = None
+        self._end: Callable[[Child], None] | None = None
         self._spares: deque[Vault] = deque()
         self._made: list[Vault] = []
         """Those that were not sealed when we last looked."""
@@ -132,10 +154,19 @@ class Vaults:
         self._last_taken: Vault | None = None
         self._trouble: CloisterError | None = None
 
-    def open(self, forkserver: ForkServer | RemoteVaults, shape: LinkShape) -> None:
-        """Begin to take vaults from this fork server or vault host."""
-        self._forkserver, self._shape = forkserver, shape
+    def open(
+        self, forkserver: ForkServer | RemoteVaults, shape: LinkShape, end: Callable[[Child], None] | None = None
+    ) -> None:
+        """Begin to take vaults from this fork server or vault host; `end` ends one that must not be killed."""
+        self._forkserver, self._shape, self._end = forkserver, shape, end
         self._refill()
+
+    def renew(self) -> None:
+        """The spare ones end, and others are made in their place."""
+        forkserver = self._forkserver
+        self.close()
+        self._forkserver = forkserver
+        asyncio.get_running_loop().call_later(SECONDS_BEFORE_REPLACING_A_DEAD_SPARE, self._refill)
 
     def take(self) -> Vault:
         """A fresh vault; another is made in its place."""
@@ -213,6 +244,7 @@ class Vaults:
             self._on_message,
             self._vault_ended,
             self._on_sealed,
+            self._end,
         )
         self._made.append(self._last_ordered)
         return self._last_ordered

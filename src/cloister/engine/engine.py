@@ -62,6 +62,7 @@ class Engine:
         self._arrivals = 0
         self._steps = self._prompt_tokens = self._output_tokens = 0
         self._step_seconds = 0.0
+        self._step_failed = False
         allowed = min(settings.max_context or runner.max_context, runner.max_context)
         self.max_context = min(allowed, _most_positions(runner.num_blocks, runner.block_tokens))
         """Tokens of prompt and output together at most: what the model, the settings and the whole pool allow."""
@@ -130,6 +131,7 @@ class Engine:
             self._pace.note(sum(len(work.chunk.tokens) for work in batch), perf_counter() - begun)
         except Exception as error:
             log.error("A step failed: %s.", where_raised(error))
+            self._step_failed = True
             return messages + [self._fail(work.sequence, error) for work in batch]
         messages += self._apply([work for work in batch if work.sequence.link not in broken], sampled)
         for link, reason in broken.items():
@@ -137,6 +139,11 @@ class Engine:
                 self._links[link] = reason
             messages += self._fail_all_on(link, VaultLost.because(reason))
         return messages
+
+    def take_failure(self) -> bool:
+        """Whether a whole step has failed since this was last asked."""
+        failed, self._step_failed = self._step_failed, False
+        return failed
 
     def attach_link(self, link: int, question: int, answer: int) -> None:
         """From now on requests may be partitioned over this link. The caller closes the descriptors.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 
 import msgspec
 import torch
@@ -59,7 +60,7 @@ def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None)
         block_tokens=runner.block_tokens,
         kernels=decoder.kernels.name,
     )
-    return Service(engine, ready)
+    return Service(engine, ready, lambda: decoder.device.lost)
 
 
 def _model_of(decoder: Decoder) -> bytes:
@@ -69,10 +70,12 @@ def _model_of(decoder: Decoder) -> bytes:
 
 
 class Service:
-    """Steps the engine while it has work and the cores are its own (messages.service.Pause)."""
+    """Steps the engine while it has work and the cores are its own (messages.service.Pause). Ends if a step failed and
+    `lost` says that no other will succeed."""
 
-    def __init__(self, engine: Engine, ready: Ready) -> None:
+    def __init__(self, engine: Engine, ready: Ready, lost: Callable[[], bool] = lambda: False) -> None:
         self._engine = engine
+        self._lost = lost
         self._ready = ready
         self._replies: list[msgspec.Struct] = []
         self._pausing = self._paused = False
@@ -88,6 +91,9 @@ class Service:
                 if not self._take(inbox):
                     return
                 self._compute()
+                if self._engine.take_failure() and self._lost():
+                    self._send(control)  # every request has its error; the next process has the device again
+                    return
         except ConnectionError:
             return  # hung up while we were speaking
         finally:

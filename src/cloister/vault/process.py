@@ -33,6 +33,7 @@ from cloister.messages.vault import (
     Release,
     ToVault,
     Understood,
+    VaultLink,
     VaultReady,
     Verify,
     WantCores,
@@ -127,8 +128,22 @@ class Vault:
         """What must stay open when the vault is sealed, beside its control socket."""
         return {self._answerer.fileno()}
 
+    def announce(self, control: socket.socket) -> None:
+        """Before the seal, after which no descriptor can be sent: the link's memory, if the vault's device has it."""
+        if (memory := self._answerer.export()) is not None:
+            try:
+                socket.send_fds(control, [encode_frame((VaultLink(),))], [memory])
+            finally:
+                os.close(memory)
+
     def run(self, control: socket.socket) -> None:
         """Serve until the controller hangs up or the link breaks."""
+        try:
+            self._run(control)
+        finally:
+            self._answerer.close()
+
+    def _run(self, control: socket.socket) -> None:
         control.sendall(encode_frame((VaultReady(VERSION),)))
         frames: FrameReader[ToVault] = FrameReader(ToVault)
         poll = select.poll()
