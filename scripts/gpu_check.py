@@ -343,16 +343,18 @@ def partition(found: list[dict[str, Any]], gguf: Path | None, save: Callable[[],
             right, open_ms = decoded(decoder, cache, chunks)
             del cache
             asker = GpuAsker(decoder, 200)
+            memories = asker.export()
             holding = lines[: -(-users // SLOTS)]
             for number, line in enumerate(holding):
                 first, last = number * SLOTS, min(users, (number + 1) * SLOTS)
-                line.send(json.dumps({"first": first, "last": last, "users": users, "prompt": prompt}).encode())
-            for number, line in enumerate(holding):
-                message, fds, _, _ = socket.recv_fds(line, 16, 1)
-                if message != b"ready":
+                case = {"first": first, "last": last, "users": users, "prompt": prompt}
+                socket.send_fds(line, [json.dumps(case).encode()], [memories[number]])
+                asker.seat(number, number)
+            for memory in memories:
+                os.close(memory)
+            for line in holding:
+                if line.recv(16) != b"ready":
                     raise RuntimeError("the attention process is gone")
-                asker.attach(number, fds[0], fds[0])
-                os.close(fds[0])
             cache = decoder.device.cache(decoder.cache_shape, users * 8)
             remotes = [Layout(prompt=0, remote=Remote(*divmod(u, SLOTS))) for u in range(users)]
             chunks = [Chunk([7 + u], 0, range(u * 8, u * 8 + 8), remotes[u], Wanted.LAST) for u in range(users)]
@@ -388,16 +390,18 @@ def be_vault(fd: int, gguf: Path | None) -> None:
     link = socket.socket(fileno=fd)
     device = opened_gpu()
     decoder = same_decoder(device, gguf)
-    while message := link.recv(4096):
+    while True:
+        message, fds, _, _ = socket.recv_fds(link, 4096, 1)
+        if not message:
+            return
         case = json.loads(message)
         cache, blocks = prefilled(decoder, case["users"], case["prompt"])
-        answerer = GpuAnswerer(device, decoder, cache, 200)
+        answerer = GpuAnswerer(device, decoder, cache, fds[0], 200)
+        os.close(fds[0])
         answerer.start()
         for slot, user in enumerate(range(case["first"], case["last"])):
             answerer.expose(slot, blocks[user], start=0, end=case["prompt"], rotation=case["prompt"])
-        exported = answerer.export()
-        socket.send_fds(link, [b"ready"], [exported])
-        os.close(exported)
+        link.send(b"ready")
         if not link.recv(16):
             os._exit(1)
         answerer.close()

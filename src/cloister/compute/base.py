@@ -93,6 +93,15 @@ class LinkAsker(ABC):
     def attach(self, link: int, question: int, answer: int) -> None:
         """A vault may be asked from now on. The caller closes the descriptors."""
 
+    def export(self) -> list[int]:
+        """Before the seal: descriptors of memory that links are made of, one each, where that is the device's; a vault
+        gets one instead of its link's. The caller closes them."""
+        return []
+
+    def seat(self, link: int, place: int) -> None:
+        """As `attach`, at one of these."""
+        raise SetupError("This device's links are made by others.")
+
     @abstractmethod
     def detach(self, link: int) -> None:
         """The vault is gone. Not while a step is under way."""
@@ -140,11 +149,6 @@ class LinkAnswerer(ABC):
     @abstractmethod
     def withdraw(self, slot: int) -> None:
         """Stop answering for this slot. The service must have been told first: asking now ends the link."""
-
-    def export(self) -> int | None:
-        """A descriptor of the link's memory for the service, before the seal, where the vault's device has it; the
-        caller closes it. None where both were given theirs."""
-        return None
 
     def close(self) -> None:
         """The process is about to end."""
@@ -259,6 +263,10 @@ class Device(ABC):
 
     def open(self) -> None:
         """Begin to compute in this process, which forks nobody any more."""
+        return None
+
+    def reserve(self) -> None:
+        """Take the memory that steps will need, where a sealed process gets no more."""
         return None
 
     @abstractmethod

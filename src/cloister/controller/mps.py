@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 
 DAEMON = "nvidia-cuda-mps-control"
 DEVICE = "/dev/nvidiactl"
-MOST_CLIENTS = 48
 START_S, ORDER_S = 10.0, 5.0
 GRACE_S, LOOK_S = 1.0, 0.01
 """How long a client that was hung up on may take to end by itself, and how often we look."""
+KILLED_S = 0.5
 
 
 def mps_for(settings: EngineSettings) -> Mps | None:
@@ -83,10 +83,10 @@ class Mps:
     def running(self) -> bool:
         return self._daemon is not None and self._daemon.returncode is None
 
-    def end(self, client: Child) -> None:
+    def end(self, client: Child, then: Callable[[], None]) -> None:
         """A client that was hung up on ends by itself, or is ended: not by a signal while its kernel runs, which would
-        end all clients."""
-        task = asyncio.create_task(self._end(client))
+        end all clients. `then` runs when it has ended."""
+        task = asyncio.create_task(self._end(client, then))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
@@ -110,7 +110,7 @@ class Mps:
         await daemon.wait()
         on_end()
 
-    async def _end(self, client: Child) -> None:
+    async def _end(self, client: Child, then: Callable[[], None]) -> None:
         try:
             async with asyncio.timeout(GRACE_S):
                 while not client.ended:
@@ -120,7 +120,8 @@ class Mps:
                 for server in (await self._order("get_server_list")).split():
                     await self._order(f"terminate_client {server} {client.pid}")
         finally:
-            client.kill()
+            client.kill(KILLED_S)
+            then()
 
     async def _order(self, command: str) -> str:
         """What the daemon answers; nothing if it does not."""

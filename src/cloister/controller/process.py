@@ -28,7 +28,8 @@ from cloister.controller.evidence import EvidenceMaker, running_release
 from cloister.controller.forkserver import ForkServer
 from cloister.controller.mpc_client import MpcClientKeeper
 from cloister.controller.mpc_offer import check_mpc
-from cloister.controller.mps import MOST_CLIENTS, mps_for
+from cloister.controller.mps import mps_for
+from cloister.controller.places import Places
 from cloister.controller.relay import Relay
 from cloister.controller.remote_vaults import RemoteVaults, reach_remote_vaults
 from cloister.controller.sealed_requests import SealedRequests
@@ -174,6 +175,7 @@ class Controller:
                 raise
             self._service = service
             self.relay.service_up(service)
+            self._open_vaults_at(service, forkserver)
 
     def _launch_forkserver(self) -> ForkServer:
         self._forkserver = ForkServer(self._forkserver_ended)
@@ -200,12 +202,18 @@ class Controller:
             await forkserver.close()
             raise
         self._forkserver_up, self._preloaded = True, facts
-        if mps and facts.meets:
-            self.relay.sessions.keep_within(MOST_CLIENTS - 1 - controls.spare_vaults - ENDING_AT_ONCE)
-            self.relay.vaults.open(self._remote or forkserver, shape, mps.end)
-        else:
+        if not facts.meets:
             self.relay.vaults.open(self._remote or forkserver, shape)
         return forkserver
+
+    def _open_vaults_at(self, service: Service, forkserver: ForkServer) -> None:
+        """Where vaults compute beside the service, their links are in memory that it made, and end with it."""
+        facts = self._preloaded
+        if self._mps and facts is not None and facts.meets:
+            places = Places(service.places, self._mps.end)
+            self.relay.sessions.keep_within(places.free - self._settings.controller.spare_vaults - ENDING_AT_ONCE)
+            shape = LinkShape(facts.heads, facts.dim, facts.layers)
+            self.relay.vaults.open(self._remote or forkserver, shape, places)
 
     async def _reach_remote_vaults(self, weights: int, shape: LinkShape) -> RemoteVaults | None:
         maker = self.evidence_maker
@@ -226,9 +234,9 @@ class Controller:
         self._service = None
         self.relay.service_gone()
         if self._preloaded is not None and self._preloaded.meets:
-            # The next service counts its steps anew, and a fault of the device's is over when all have left.
+            # Their links were in its memory, and a fault of the device's is over when all have left.
             self.relay.sessions.end_all()
-            self.relay.vaults.renew()
+            self.relay.vaults.close()
         self._broken.set()
 
     def _mps_ended(self) -> None:

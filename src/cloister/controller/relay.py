@@ -298,13 +298,13 @@ class Relay:
     # ---- vaults
 
     def _session_begins(self, vault: Vault) -> None:
-        """Before it is sealed its link may have no memory (messages.vault.VaultLink), and nothing is asked."""
+        """Not before it is sealed: the place of its link is its own then, and nothing is asked before."""
         if self._node.service is not None:
             vault.when_sealed(lambda: self._attach(vault))
 
     def _attach(self, vault: Vault) -> None:
         if self._node.service is not None:
-            self._node.service.attach(vault.number, vault.link)
+            self._node.service.attach(vault.number, vault.link, vault.place)
 
     def _session_ended(self, session: Session) -> None:
         service = self._node.service

@@ -16,13 +16,13 @@ from time import monotonic
 import msgspec
 
 from cloister.controller.forkserver import ForkServer
+from cloister.controller.places import Places
 from cloister.controller.remote_vaults import RemoteVaults
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable
 from cloister.link.memory import LinkMemory, LinkShape
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import StartFailed, why_not_started
-from cloister.messages.vault import FromVault, VaultLink, VaultReady
-from cloister.process.child import Child
+from cloister.messages.vault import FromVault, VaultReady
 from cloister.process.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
@@ -45,11 +45,13 @@ class Vault:
         on_message: Callable[[Vault, msgspec.Struct], None],
         on_end: Callable[[Vault], None],
         on_sealed: Callable[[], None] = lambda: None,
-        end: Callable[[Child], None] | None = None,
+        places: Places | None = None,
     ) -> None:
         self.number = number
         self._on_sealed = on_sealed
-        self._end = end
+        self._places = places
+        self.place = None if places is None else places.take()
+        """Where its link is, if that is not in memory that is made for it here."""
         self._when_sealed: list[Callable[[], None]] = []
         self.link = LinkMemory(shape)
         self.open = True
@@ -63,7 +65,10 @@ class Vault:
         self._on_message = on_message
         self._on_end = on_end
         self._held_back: list[msgspec.Struct] = []
-        self._child, ours = forkserver.spawn("vault", *self.link.vault_descriptors)
+        memory = self.link.vault_descriptors
+        if places is not None and self.place is not None:
+            memory = places.descriptors(self.place)
+        self._child, ours = forkserver.spawn("vault", *memory)
         self._channel = Endpoint(ours, FromVault, self._receive, self.give_up)
         self._patience = asyncio.get_running_loop().call_later(ready_s, self.give_up)
 
@@ -95,10 +100,10 @@ class Vault:
         self.tried.set()
         self._patience.cancel()
         self._channel.close()
-        if self._end is None or wait_s:
+        if self._places is None or self.place is None or wait_s:
             self._child.kill(wait_s)
         else:
-            self._end(self._child)
+            self._places.leave(self.place, self._child)
         self._held_back.clear()
         self._when_sealed.clear()
         self.link.close()
@@ -106,8 +111,6 @@ class Vault:
     def _receive(self, message: msgspec.Struct) -> None:
         if self.sealed_at is not None:
             self._on_message(self, message)
-        elif isinstance(message, VaultLink):
-            self.link.move(self._channel.take_descriptor())
         elif isinstance(message, VaultReady) and message.version == VERSION:
             self._patience.cancel()
             self.sealed_at = monotonic()
@@ -146,7 +149,7 @@ class Vaults:
         self._numbers = itertools.count(1)
         self._forkserver: ForkServer | RemoteVaults | None = None
         self._shape: LinkShape | None = None
-        self._end: Callable[[Child], None] | None = None
+        self._places: Places | None = None
         self._spares: deque[Vault] = deque()
         self._made: list[Vault] = []
         """Those that were not sealed when we last looked."""
@@ -154,19 +157,10 @@ class Vaults:
         self._last_taken: Vault | None = None
         self._trouble: CloisterError | None = None
 
-    def open(
-        self, forkserver: ForkServer | RemoteVaults, shape: LinkShape, end: Callable[[Child], None] | None = None
-    ) -> None:
-        """Begin to take vaults from this fork server or vault host; `end` ends one that must not be killed."""
-        self._forkserver, self._shape, self._end = forkserver, shape, end
+    def open(self, forkserver: ForkServer | RemoteVaults, shape: LinkShape, places: Places | None = None) -> None:
+        """Begin to take vaults from this fork server or vault host; their links are at these places, if there are."""
+        self._forkserver, self._shape, self._places = forkserver, shape, places
         self._refill()
-
-    def renew(self) -> None:
-        """The spare ones end, and others are made in their place."""
-        forkserver = self._forkserver
-        self.close()
-        self._forkserver = forkserver
-        asyncio.get_running_loop().call_later(SECONDS_BEFORE_REPLACING_A_DEAD_SPARE, self._refill)
 
     def take(self) -> Vault:
         """A fresh vault; another is made in its place."""
@@ -198,7 +192,11 @@ class Vaults:
     def has_one_soon(self) -> bool:
         """Whether a spare vault is sealed, or one more may be made now."""
         self._made = [vault for vault in self._made if vault.open and vault.sealed_at is None]
-        return self._sealed_spares > 0 or len(self._made) < MOST_MADE_AT_ONCE
+        return self._sealed_spares > 0 or (len(self._made) < MOST_MADE_AT_ONCE and self._has_place)
+
+    @property
+    def _has_place(self) -> bool:
+        return self._places is None or self._places.free > 0
 
     @property
     def _sealed_spares(self) -> int:
@@ -230,7 +228,7 @@ class Vaults:
             self._spares.popleft().close(wait_s)
 
     def _refill(self) -> None:
-        while self._forkserver is not None and len(self._spares) < self._wanted:
+        while self._forkserver is not None and len(self._spares) < self._wanted and self._has_place:
             self._spares.append(self._fork())
 
     def _fork(self) -> Vault:
@@ -244,7 +242,7 @@ class Vaults:
             self._on_message,
             self._vault_ended,
             self._on_sealed,
-            self._end,
+            self._places,
         )
         self._made.append(self._last_ordered)
         return self._last_ordered

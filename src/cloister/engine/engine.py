@@ -7,13 +7,14 @@ levels of protection. It is called from one thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Container
+from collections.abc import Callable, Container
 from contextlib import suppress
 from time import perf_counter
 from typing import get_args
 
 import torch
 
+from cloister.compute.base import LinkAsker
 from cloister.compute.layout import Wanted
 from cloister.config import EngineSettings
 from cloister.engine.blocks import BlockPool
@@ -150,12 +151,23 @@ class Engine:
 
         A vault writes to a part of the link, so one that cannot be mapped counts as broken from the start.
         """
+        self._attach(link, lambda asker: asker.attach(link, question, answer))
+
+    def export_links(self) -> list[int]:
+        """Descriptors of what links are made of, where that is the device's memory; the caller closes them."""
+        return self._asker.export() if self._asker else []
+
+    def seat_link(self, link: int, place: int) -> None:
+        """As `attach_link`, for a vault that has the memory of this place (`export_links`)."""
+        self._attach(link, lambda asker: asker.seat(link, place))
+
+    def _attach(self, link: int, attach: Callable[[LinkAsker], None]) -> None:
         if link in self._links:
             raise ProtocolError("A link of this number is attached.")
         self._links[link] = "link_malformed"
         if self._asker is not None:
             with suppress(CloisterError, OSError):
-                self._asker.attach(link, question, answer)
+                attach(self._asker)
                 self._links[link] = ""
 
     def drop_link(self, link: int) -> list[Failed]:

@@ -18,14 +18,16 @@ from typing import Any
 import torch
 
 from cloister.compute.base import KVCache, LinkAsker
-from cloister.compute.layout import BLOCK_TOKENS, SEGMENTS, Batch, Chunk, Wanted, lay_out
+from cloister.compute.layout import BLOCK_TOKENS, SEGMENTS, Batch, Chunk, Layout, Remote, Wanted, lay_out
 from cloister.engine.runner import ModelRunner
 from cloister.models.decoder import Decoder
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 WIDTHS = (32, 64, 128, 256, 512)
 """Blocks in a sequence's table; wider ones up to the longest context double on."""
+SETTLED_WIDTHS = (32, 64)
 ALIGNED = 16
+NOBODY = Remote(link=-1, slot=0)
 
 
 Place = Callable[[torch.Tensor], torch.Tensor]
@@ -163,6 +165,26 @@ class GraphRunner(ModelRunner):
         super().__init__(decoder, cache, asker)
         self._staging = Staging(ROWS[-1], self._widths()[-1], decoder.device.place)
         self._recorded: dict[tuple[int, int, bool], tuple[Bucket, Callable[[], torch.Tensor]]] = {}
+        self._settled = False
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes compute on the device at the same time."""
+        return self._decoder.device.shared
+
+    def settle(self, rows: int) -> None:
+        """Record what decoding so many rows will need, and no more later: for a device that gives a sealed process no
+        more memory. Steps that were not recorded are computed as they come."""
+        for width in SETTLED_WIDTHS:
+            for count in (count for count in ROWS if count <= rows):
+                for remote in (None, NOBODY)[: 1 + (self.asker is not None)]:
+                    layout = Layout(prompt=0, remote=remote)
+                    blocks = [0] * min(width, self._widths()[-1])
+                    self.forward([Chunk([0], 0, blocks, layout, Wanted.LAST)] * count)
+        if self.asker is not None:
+            self.asker.broken()
+        self._decoder.device.reserve()
+        self._settled = True
 
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         if all(chunk.layout.remote is None for chunk in chunks):
@@ -221,7 +243,7 @@ class GraphRunner(ModelRunner):
         def run() -> torch.Tensor:
             return self._decoder.logits(self._decoder.hidden(bucket.batch, self._cache, self.asker))
 
-        self._recorded[key] = (bucket, self._decoder.device.record(run))
+        self._recorded[key] = (bucket, run if self._settled else self._decoder.device.record(run))
         return self._recorded[key]
 
     def _widths(self) -> list[int]:

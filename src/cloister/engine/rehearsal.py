@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 import torch
 
-from cloister.compute.layout import BLOCK_TOKENS, Chunk, Layout, Remote, Wanted
+from cloister.compute.layout import BLOCK_TOKENS, Chunk, Wanted
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
+from cloister.engine.graph_runner import GraphRunner
 from cloister.engine.runner import Runner
 from cloister.messages.generation import Failed, SamplingParams, Submit
 from cloister.models.decoder import Decoder
@@ -45,12 +46,8 @@ class IdleRunner(Runner):
         return None
 
 
-NOBODY = Remote(link=-1, slot=0)
-
-
 def rehearse_device(runner: Runner, settings: EngineSettings) -> None:
-    """Play requests of every kind, one alone and all together, and ask a vault that is not there. The runner's blocks
-    are free and wiped afterwards."""
+    """Play requests of every kind, one alone and all together. The runner's blocks are free and wiped afterwards."""
     engine = Engine(runner, settings)
     length = max(1, min(PROMPT_TOKENS, engine.max_context - WAYS[0].max_tokens))
     for ways in (WAYS[:1], WAYS):
@@ -64,8 +61,8 @@ def rehearse_device(runner: Runner, settings: EngineSettings) -> None:
             if any(isinstance(message, Failed) for message in engine.step(most)):
                 raise RuntimeError("the device's rehearsal failed")
             most = settings.chunk_tokens
-    if runner.asker is not None:
-        for rows in (1, len(WAYS)):
-            runner.forward([Chunk([0], 0, [row], Layout(prompt=0, remote=NOBODY), Wanted.LAST) for row in range(rows)])
-            runner.asker.broken()
-        runner.wipe(range(len(WAYS)))
+    if isinstance(runner, GraphRunner) and runner.shared:
+        longest = range(min(settings.chunk_tokens, engine.max_context, runner.num_blocks * BLOCK_TOKENS))
+        runner.forward([Chunk([0] * len(longest), 0, range(-(-len(longest) // BLOCK_TOKENS)), wanted=Wanted.LAST)])
+        runner.settle(settings.max_running)
+        runner.wipe([0])

@@ -133,10 +133,10 @@ def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_deg
         model = model.opened()
         model.decoder.kernels.start_team(model.settings.threads)
         role, announce, kept, memory = (_vault if spawn.role == "vault" else _service)(model, descriptors)
+        announce(control)
         if devices:
             kept |= open_descriptors() - before
         empty_root()
-        announce(control)
         kept.add(control.fileno())
         profile = Profile(
             spawn.role,
@@ -159,11 +159,11 @@ def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_deg
 def _vault(model: PreloadedModel, descriptors: list[int]) -> Made:
     _, _, question, answer = descriptors
     made = vault.prepare(model.decoder, model.reading, model.settings, question, answer)
-    return made.run, made.announce, made.descriptors, VAULT_BEYOND_KV + model.scratch_bytes
+    return made.run, lambda _: None, made.descriptors, VAULT_BEYOND_KV + model.scratch_bytes
 
 
 def _service(model: PreloadedModel, descriptors: list[int]) -> Made:
     disk = descriptors[2:]
     model.decoder.kernels.take_short_turns()
     made = service.prepare(model.decoder, model.settings, *disk)
-    return made.run, lambda _: None, set(disk), SERVICE_BEYOND_KV + model.scratch_bytes
+    return made.run, made.announce, set(disk), SERVICE_BEYOND_KV + model.scratch_bytes

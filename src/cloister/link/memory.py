@@ -163,19 +163,9 @@ class LinkMemory:
         self._question = _Direction("cloister-question", shape, shape.question_bytes)
         self._answer = _Direction("cloister-answer", shape, shape.answer_bytes)
         self._open = True
-        self._on_device: int | None = None
-
-    def move(self, descriptor: int) -> None:
-        """The vault's device has the link's memory, behind this descriptor, which is this object's to close."""
-        if self._on_device is not None or not self._open:
-            os.close(descriptor)
-            raise ProtocolError("A link was moved to a device twice, or when it was closed.")
-        self._on_device = descriptor
 
     @property
     def service_descriptors(self) -> tuple[int, int]:
-        if self._on_device is not None:
-            return self._on_device, self._on_device
         return self._question.writable, self._answer.readonly
 
     @property
@@ -195,8 +185,6 @@ class LinkMemory:
         if self._open:
             self.close_down()
             self._open = False
-            if self._on_device is not None:
-                os.close(self._on_device)
             for each in (self._question, self._answer):
                 each.mapping.close()
                 os.close(each.writable)

@@ -61,11 +61,6 @@ class LeaseCores(Struct, frozen=True, tag="lease_cores", forbid_unknown_fields=T
     tokens: Annotated[int, Meta(ge=1, le=2**31 - 1)] = 2**31 - 1
 
 
-class VaultLink(Struct, frozen=True, tag="vault_link", forbid_unknown_fields=True):
-    """Vault → controller, with a descriptor, before it is sealed: its link is in its device's memory, which the service
-    maps instead of what the controller made."""
-
-
 class VaultReady(Struct, frozen=True, tag="vault_ready", forbid_unknown_fields=True):
     """Vault → controller, once: sealed, and waiting for a prompt."""
 
@@ -138,17 +133,7 @@ class LinkBroken(Struct, frozen=True, tag="link_broken", forbid_unknown_fields=T
 
 ToVault = Confide | Release | Cancel | LeaseCores | Verify
 FromVault = (
-    VaultLink
-    | VaultReady
-    | StartFailed
-    | Understood
-    | WantCores
-    | CoresDone
-    | Prefilled
-    | Verified
-    | Tokens
-    | Failed
-    | LinkBroken
+    VaultReady | StartFailed | Understood | WantCores | CoresDone | Prefilled | Verified | Tokens | Failed | LinkBroken
 )
 """StartFailed is for a bridge that gets no vault; a vault that was sealed must not say it."""
 

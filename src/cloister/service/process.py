@@ -19,7 +19,7 @@ from cloister.engine.graph_runner import runner_for
 from cloister.engine.rehearsal import rehearse_device
 from cloister.engine.runner import reserve_cache
 from cloister.errors import ProtocolError
-from cloister.messages.frames import encode_frames
+from cloister.messages.frames import encode_frame, encode_frames
 from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Submit
 from cloister.messages.service import (
     MAX_CHARGES,
@@ -27,6 +27,7 @@ from cloister.messages.service import (
     DetachLink,
     Forget,
     Label,
+    LinkPlace,
     Pause,
     Paused,
     Resume,
@@ -81,6 +82,12 @@ class Service:
         self._pausing = self._paused = False
         self._owes_step = False
 
+    def announce(self, control: socket.socket) -> None:
+        """Before the seal, after which no descriptor can be sent: the memory for links, where the device has it."""
+        for place, memory in enumerate(self._engine.export_links()):
+            socket.send_fds(control, [encode_frame((LinkPlace(place),))], [memory])
+            os.close(memory)
+
     def run(self, control: socket.socket) -> None:
         """Serve until the controller hangs up. ProtocolError, after which nothing is served, if it sends nonsense."""
         inbox: BlockingEndpoint[ToSealedService] = BlockingEndpoint(control, ToSealedService)
@@ -123,6 +130,8 @@ class Service:
                 self._engine.label(request_id, public)
             case Forget(tenant=tenant):
                 self._engine.forget(tenant)
+            case AttachLink(link=link, place=int(place)):
+                self._engine.seat_link(link, place)
             case AttachLink(link=link):
                 self._attach(link, *inbox.take_descriptors(2))
             case DetachLink(link=link):

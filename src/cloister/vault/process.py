@@ -33,14 +33,13 @@ from cloister.messages.vault import (
     Release,
     ToVault,
     Understood,
-    VaultLink,
     VaultReady,
     Verify,
     WantCores,
 )
 from cloister.models.decoder import Decoder
 from cloister.prompts.reading import PromptReading
-from cloister.vault.isolated import Isolated
+from cloister.vault.isolated import MAX_RUNNING, Isolated
 from cloister.vault.memory import SessionMemory
 from cloister.vault.partitioned import Partitioned
 from cloister.vault.reading import Reader
@@ -62,7 +61,7 @@ def prepare(
     cache = reserve_cache(decoder, settings.vault_kv_mib)
     runner = runner_for(decoder, cache)
     if not decoder.device.survives_fork:
-        rehearse_device(runner, settings)
+        rehearse_device(runner, settings.model_copy(update={"max_running": min(settings.max_running, MAX_RUNNING)}))
     if decoder.device.partition_refusal(decoder):
         return Vault(decoder, reading, settings, runner, Unasked(), levels=(ISOLATED,))
     answerer = decoder.device.answerer(decoder, cache, question_fd, answer_fd)
@@ -127,14 +126,6 @@ class Vault:
     def descriptors(self) -> set[int]:
         """What must stay open when the vault is sealed, beside its control socket."""
         return {self._answerer.fileno()}
-
-    def announce(self, control: socket.socket) -> None:
-        """Before the seal, after which no descriptor can be sent: the link's memory, if the vault's device has it."""
-        if (memory := self._answerer.export()) is not None:
-            try:
-                socket.send_fds(control, [encode_frame((VaultLink(),))], [memory])
-            finally:
-                os.close(memory)
 
     def run(self, control: socket.socket) -> None:
         """Serve until the controller hangs up or the link breaks."""

@@ -43,6 +43,8 @@ STAGES_OF_FEW = {8: 5, 16: 5, 32: 4, 64: 4}
 BLOCKS_WANTED = 528
 MOST_SPLITS = 8
 LEAST_STEPS = 4
+RESERVED_LARGE, RESERVED_SMALL, SMALL = 384 * 2**20, 32, 2**20
+"""Of memory for a sealed process beside its cache: one large piece, and so many small ones."""
 
 
 def i32(value: int) -> np.int32:
@@ -492,6 +494,15 @@ class GpuDevice(Device):
             raise SetupError(f"The GPU does not answer: {first}", hint="Look at what `nvidia-smi` says.") from failure
         self._open = True
 
+    def reserve(self) -> None:
+        """Under MPS every allocation opens a file. torch keeps what it is given back, large and small pieces apart."""
+        try:
+            held = [torch.empty(RESERVED_LARGE, dtype=torch.uint8, device="cuda")]
+            held += [torch.empty(SMALL, dtype=torch.uint8, device="cuda") for _ in range(RESERVED_SMALL)]
+        except torch.OutOfMemoryError as failure:
+            raise _full() from failure
+        del held
+
     def cache(self, shape: CacheShape, blocks: int) -> GpuCache:
         self.kernels.suit(shape.dim)
         try:
@@ -546,7 +557,7 @@ class GpuDevice(Device):
     def answerer(
         self, model: AttentionShape, cache: KVCache, question: int, answer: int, patience_ms: int = 200
     ) -> GpuAnswerer:
-        """Its mailbox is its own: the descriptors are those of the CPU's link and stay unused."""
+        """`question` is the mailbox, for both directions."""
         from cloister.compute.gpu.link import GpuAnswerer
 
-        return GpuAnswerer(self, model, on_gpu(cache), patience_ms)
+        return GpuAnswerer(self, model, on_gpu(cache), question, patience_ms)

@@ -1,6 +1,7 @@
 """Both ends of a link on the GPU: whom a recorded step asks, and a vault's answers for its prompts.
 
-The words and the waiting are in link.cuh. A vault makes the mailbox before it is sealed, and the service maps it.
+The words and the waiting are in link.cuh. The service makes all mailboxes before it is sealed; each is mapped by one
+vault at a time, which is not sealed yet.
 """
 
 from __future__ import annotations
@@ -28,15 +29,18 @@ from cloister.errors import SetupError
 
 OPEN = 1
 SLOTS = 16
+PLACES = 44
+"""Links at most: MPS has 48 clients."""
 MOST_ROWS = 64
 MOST_GROUPS = 255
 """A ticket counts them in eight bits (link.cuh)."""
 MOST_PATIENCE_MS = 200
 LANES, GROUPS = (1, 4), (1, 4, 16)
 """Grids for slots and groups of a prompt. Blocks take what is more in turns: a grid is a matter of speed."""
-AHEAD = 16
+MOST_WAITING = 200
 LOOK_S = 0.001
-"""Steps that a vault launches ahead, and how often it looks whether some were asked for."""
+"""Layers that a vault launches ahead, of some steps, and how often it looks whether some were asked for. A stream holds
+about a thousand launches; who launches more waits until it is asked."""
 LINGER_S = 0.05
 """How long a vault that ends still answers: its service may be in a step that asks it, and would wait in vain."""
 
@@ -78,22 +82,30 @@ class GpuAsker(LinkAsker):
         self.started = torch.zeros(self.shape.layers, dtype=torch.int32, device="cuda")
         self.late = torch.zeros(MOST_ROWS, dtype=torch.int32, device="cuda")
         self._found_late = torch.zeros(MOST_ROWS, dtype=torch.int32).pin_memory()
+        self._places = [SharedMemory.create(self.shape.size) for _ in range(PLACES)]
         self._mailboxes: dict[int, SharedMemory] = {}
         self._asked: dict[int, int] = {}
         self._failed: dict[int, str] = {}
 
+    def export(self) -> list[int]:
+        return [mailbox.export() for mailbox in self._places]
+
     def attach(self, link: int, question: int, answer: int) -> None:
-        """Both descriptors are the mailbox's."""
-        if link in self._mailboxes:
-            raise ValueError("this link is attached already")
-        self._mailboxes[link] = SharedMemory.adopt(question, self.shape.size)
+        raise SetupError("On a GPU the service makes the links' memory itself.")
+
+    def seat(self, link: int, place: int) -> None:
+        """Nothing is left in the mailbox of who was there before."""
+        mailbox = self._places[place]
+        if link in self._mailboxes or mailbox in self._mailboxes.values():
+            raise SetupError("A place is taken by another link.")
+        mailbox.wipe()
+        self._mailboxes[link] = mailbox
 
     def detach(self, link: int) -> None:
         self._failed.pop(link, None)
         self._asked = {row: asked for row, asked in self._asked.items() if asked != link}
         if (mailbox := self._mailboxes.pop(link, None)) is not None:
-            torch.cuda.current_stream().synchronize()
-            mailbox.close()
+            mailbox.wipe()
 
     def aim(self, remotes: Sequence[RemoteRows], rows: int) -> torch.Tensor:
         self._take_late()
@@ -127,11 +139,13 @@ class GpuAnswerer(LinkAnswerer):
     """A vault's end. One recorded step answers every layer for all slots. While a slot is exposed, some are launched
     ahead by a thread; between layers their stream waits for a gate without holding a processor."""
 
-    def __init__(self, device: GpuDevice, model: AttentionShape, cache: GpuCache, patience_ms: int) -> None:
+    def __init__(
+        self, device: GpuDevice, model: AttentionShape, cache: GpuCache, mailbox: int, patience_ms: int
+    ) -> None:
         self._device, self._model, self._cache = device, model, cache
         self._shape = MailboxShape.of(model, SLOTS)
         self._patience_ns = min(patience_ms, MOST_PATIENCE_MS) * 1_000_000
-        self._mailbox = SharedMemory.create(self._shape.size)
+        self._mailbox = SharedMemory.adopt(mailbox, self._shape.size)
         kv_heads, dim = cache.shape.kv_heads, cache.shape.dim
         self._most_groups = min(MOST_GROUPS, -(-cache.blocks * BLOCK_TOKENS // GROUP_TOKENS))
         self._tables = torch.zeros(SLOTS, cache.blocks, dtype=torch.int32, device="cuda")
@@ -147,23 +161,27 @@ class GpuAnswerer(LinkAnswerer):
         self._recorded: dict[tuple[int, int], Callable[[], None]] = {}
         self._exposed: dict[int, int] = {}
         self._flying: deque[torch.cuda.Event] = deque()
-        self._changed = threading.Condition()
+        self._changed, self._running = threading.Condition(), threading.Event()
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._ahead = max(2, MOST_WAITING // self._shape.layers)
+        self._landed = deque(torch.cuda.Event() for _ in range(self._ahead))  # type: ignore[no-untyped-call]
         self._verdict = ""
         self._closed = False
 
     def start(self) -> None:
-        """Record all grids, and answer nobody once: a sealed process loads no kernel."""
+        """Record all grids, and expose something once to nobody: a sealed process loads no kernel."""
         for lanes in LANES:
             for groups in GROUPS:
                 self._recorded[lanes, groups] = self._record(lanes, groups)
-        with self._changed:
-            self._launch_ahead()
+        for step in self._recorded.values():
+            with torch.cuda.stream(self._stream):
+                for _ in range(self._ahead):
+                    step()
             self._drain()
+        self.expose(0, [0], start=0, end=1, rotation=0)
+        self.withdraw(0)
         threading.Thread(target=self._keep_launching, daemon=True).start()
-
-    def export(self) -> int:
-        return self._mailbox.export()
+        self._running.wait()
 
     def fileno(self) -> int:
         return self._event
@@ -212,6 +230,8 @@ class GpuAnswerer(LinkAnswerer):
 
     def _keep_launching(self) -> None:
         try:
+            self._stream.synchronize()  # its first call
+            self._running.set()
             while True:
                 with self._changed:
                     self._changed.wait_for(lambda: self._exposed or self._closed)
@@ -225,16 +245,15 @@ class GpuAnswerer(LinkAnswerer):
 
     def _launch_ahead(self) -> None:
         while self._flying and self._flying[0].query():  # type: ignore[no-untyped-call]
-            self._flying.popleft()
+            self._landed.append(self._flying.popleft())
         lanes = LANES[min(len(self._exposed), 2) - 1] if self._exposed else LANES[0]
         wanted = -(-max(self._exposed.values(), default=1) // GROUP_TOKENS)
         step = self._recorded[lanes, next((groups for groups in GROUPS if groups >= wanted), GROUPS[-1])]
         with torch.cuda.stream(self._stream):
-            while len(self._flying) < AHEAD:
+            while len(self._flying) < self._ahead:
                 step()
-                done = torch.cuda.Event()  # type: ignore[no-untyped-call]
-                done.record()
-                self._flying.append(done)
+                self._landed[0].record()  # type: ignore[no-untyped-call]
+                self._flying.append(self._landed.popleft())
 
     def _drain(self) -> None:
         """Nobody asks: what was launched ahead comes to an end, and the gates are closed again."""
@@ -242,6 +261,7 @@ class GpuAnswerer(LinkAnswerer):
         torch.cuda.current_stream().synchronize()
         self._set_gates(OPEN)
         self._stream.synchronize()
+        self._landed += self._flying
         self._flying.clear()
         self._set_gates(0)
         self._own[1] = 0
