@@ -42,6 +42,7 @@ SHAPES = {
     "same": {},
 }
 AT_ONCE = (1, 8, 32)
+TIMED = os.environ.get("TIMED", "open partitioned isolated").split()
 MPS = "nvidia-cuda-mps-server"
 MOST_KEPT = 26
 """Sessions that one tenant keeps at most, of those that a GPU has room for."""
@@ -270,7 +271,7 @@ def check_kills(asked: Asked, levels: list[str]) -> dict[str, Any]:
 def throughput(asked: Asked, levels: list[str], of_open: int, of_vaults: int) -> list[dict[str, Any]]:
     rows, vocabulary = [], 49152
     for prompt, new in CASES:
-        for level in (level for level in levels if level != "shared"):
+        for level in (level for level in levels if level in TIMED):
             users = of_open if level == "open" else of_vaults
             prompts = [[(13 * u + 7 * t) % (vocabulary - 100) + 50 for t in range(prompt)] for u in range(users)]
             with ThreadPoolExecutor(users) as many:

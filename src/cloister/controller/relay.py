@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -265,7 +266,7 @@ class Relay:
         self.core_lease.service_up(service)
         self._node.service = service
         for vault in self.sessions.vaults():
-            vault.when_sealed(lambda vault=vault: self._attach(vault))
+            vault.when_sealed(partial(self._attach, vault))
 
     def service_gone(self) -> None:
         """Requests that need it fail; vaults and their sessions stay."""
@@ -300,7 +301,7 @@ class Relay:
     def _session_begins(self, vault: Vault) -> None:
         """Not before it is sealed: the place of its link is its own then, and nothing is asked before."""
         if self._node.service is not None:
-            vault.when_sealed(lambda: self._attach(vault))
+            vault.when_sealed(partial(self._attach, vault))
 
     def _attach(self, vault: Vault) -> None:
         if self._node.service is not None:

@@ -62,7 +62,8 @@ def rehearse_device(runner: Runner, settings: EngineSettings) -> None:
                 raise RuntimeError("the device's rehearsal failed")
             most = settings.chunk_tokens
     if isinstance(runner, GraphRunner) and runner.shared:
-        longest = range(min(settings.chunk_tokens, engine.max_context, runner.num_blocks * BLOCK_TOKENS))
-        runner.forward([Chunk([0] * len(longest), 0, range(-(-len(longest) // BLOCK_TOKENS)), wanted=Wanted.LAST)])
+        longest = min(settings.chunk_tokens, engine.max_context, runner.num_blocks * BLOCK_TOKENS)
+        blocks = range(-(-longest // BLOCK_TOKENS))
+        runner.forward([Chunk([0] * longest, 0, blocks, wanted=Wanted.LAST)])
         runner.settle(settings.max_running)
-        runner.wipe([0])
+        runner.wipe(blocks)

@@ -29,6 +29,8 @@ from cloister.errors import SetupError
 
 OPEN = 1
 SLOTS = 16
+AT_ONCE = 1
+"""Slots that a vault exposes at once, of those there is room for: a check that withdrew one of several hung."""
 PLACES = 44
 """Links at most: MPS has 48 clients."""
 MOST_ROWS = 64
@@ -191,7 +193,7 @@ class GpuAnswerer(LinkAnswerer):
         return self._verdict
 
     def free_slot(self) -> int | None:
-        return next((slot for slot in range(SLOTS) if slot not in self._exposed), None)
+        return None if len(self._exposed) >= AT_ONCE else min(set(range(SLOTS)) - set(self._exposed))
 
     def expose(self, slot: int, blocks: Sequence[int], *, start: int, end: int, rotation: int) -> None:
         if not 0 <= slot < SLOTS or slot in self._exposed:
@@ -252,7 +254,7 @@ class GpuAnswerer(LinkAnswerer):
         with torch.cuda.stream(self._stream):
             while len(self._flying) < self._ahead:
                 step()
-                self._landed[0].record()  # type: ignore[no-untyped-call]
+                self._landed[0].record()
                 self._flying.append(self._landed.popleft())
 
     def _drain(self) -> None:
