@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cloister.config import EngineSettings
+from cloister.config import ControllerSettings, EngineSettings, Settings
 from cloister.controller import mps
 from cloister.controller.mps import Mps, mps_for
 from cloister.controller.places import Places
@@ -112,10 +112,12 @@ async def test_one_that_does_not_start_is_a_clear_error(tmp_path: Path) -> None:
 def test_without_a_gpu_or_for_the_cpu_there_is_none(monkeypatch: pytest.MonkeyPatch, daemon: str) -> None:
     monkeypatch.setattr(mps, "DAEMON", daemon)
     monkeypatch.setattr(mps, "DEVICE", "/nowhere")
-    assert mps_for(EngineSettings()) is None
+    assert mps_for(Settings()) is None
     monkeypatch.setattr(mps, "DEVICE", "/dev/null")
-    assert mps_for(EngineSettings(kernels="native")) is None and mps_for(EngineSettings(dtype="fp32")) is None
-    found = mps_for(EngineSettings())
+    for engine in (EngineSettings(kernels="native"), EngineSettings(dtype="fp32")):
+        assert mps_for(Settings(engine=engine)) is None
+    assert mps_for(Settings(controller=ControllerSettings(gpu_in_turns=True))) is None
+    found = mps_for(Settings())
     assert found is not None
     os.rmdir(found.folder)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from cloister.config import EngineSettings
+from cloister.config import Settings
 from cloister.errors import SetupError
 from cloister.process.child import Child, environment
 from cloister.process.hardening import die_with_parent
@@ -31,9 +31,11 @@ GRACE_S, LOOK_S = 1.0, 0.01
 KILLED_S = 0.5
 
 
-def mps_for(settings: EngineSettings) -> Mps | None:
-    """Where a GPU may compute and MPS is installed."""
-    wanted = settings.kernels in ("auto", "gpu") and settings.dtype == "bf16" and settings.weights == "as-dtype"
+def mps_for(settings: Settings) -> Mps | None:
+    """Where a GPU may compute, not in turns, and MPS is installed."""
+    engine = settings.engine
+    wanted = engine.kernels in ("auto", "gpu") and engine.dtype == "bf16" and engine.weights == "as-dtype"
+    wanted = wanted and not settings.controller.gpu_in_turns
     daemon = shutil.which(DAEMON) if wanted and os.path.exists(DEVICE) else None
     return None if daemon is None else Mps(daemon)
 

@@ -79,7 +79,7 @@ class Controller:
             vault_hosts=self._host_evidence,
         )
         self._remote: RemoteVaults | None = None
-        self._mps = mps_for(settings.engine)
+        self._mps = mps_for(settings)
         self.relay = Relay(settings.controller, lambda: self.serving, settings.engine.cores, self.sealed_requests.lock)
         self._mpc = check_mpc(settings, folder)
         self._client: MpcClientKeeper | None = None
