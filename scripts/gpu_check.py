@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 from cloister.compute.gpu.checks import check_attention, check_linear, check_norm_and_embedding, error
 from cloister.compute.gpu.kernels import GpuDevice
 from cloister.compute.layer import Packed
-from cloister.compute.layout import Chunk, Layout, Wanted, lay_out
+from cloister.compute.layout import Chunk, Layout, Remote, Wanted, lay_out
 from cloister.engine.graph_runner import Bucket, GraphRunner
 from cloister.engine.runner import ModelRunner
 from cloister.models.decoder import RawParts
@@ -267,7 +268,7 @@ CASES = ((1, 64), (8, 64), (32, 64), (64, 64), (1, 2048), (8, 2048), (32, 2048),
 SMALL_CASES = ((1, 64), (64, 64), (64, 700))
 COMPARED, TIMED = 8, 48
 WATCHDOG_S = 120
-STEPS = 1 + COMPARED + 5 + TIMED
+MOST_USERS = 64
 
 
 def same_decoder(device: GpuDevice, gguf: Path | None) -> FusedDecoder:
@@ -301,40 +302,38 @@ def prefilled(decoder: FusedDecoder, users: int, prompt: int) -> tuple[Any, list
     return cache, blocks
 
 
-def decoded(decoder: FusedDecoder, cache: Any, chunks: list[Chunk], asking: Any = None) -> tuple[torch.Tensor, float]:
-    """Logits of the first steps, each fed the greatest of the last on the device; and a step's median time."""
+def decoded(
+    decoder: FusedDecoder, cache: Any, chunks: list[Chunk], asker: Any = None, asks: torch.Tensor | None = None
+) -> tuple[torch.Tensor, float]:
+    """Logits of the first steps, each fed the greatest of the last on the device; and a step's median time. With an
+    asker: of rows whose prompts are behind its links."""
     width = next(width for width in (32, 64, 128, 256) if width >= len(chunks[0].blocks))
-    bucket = Bucket(len(chunks), width, decoder.device.place)
-    bucket.fill(lay_out(chunks, decoder.queries_per_kv_head))
-    kernels = decoder.device.kernels
-    kernels.asking = asking
+    bucket = Bucket(len(chunks), width, decoder.device.place, asks=asker is not None)
+    bucket.fill(replace(lay_out(chunks, decoder.queries_per_kv_head), asks=asks))
 
     def run() -> torch.Tensor:
-        if asking is not None:
-            asking.begin_step(kernels)
-        logits = decoder.logits(decoder.hidden(bucket.batch, cache))
-        kernels.advance(logits, bucket.batch)
+        logits = decoder.logits(decoder.hidden(bucket.batch, cache, asker))
+        decoder.device.kernels.advance(logits, bucket.batch)
         return logits
 
     step = decoder.device.record(run)
-    kernels.asking = None
     logits = torch.stack([step().clone() for _ in range(COMPARED)])
     return logits, median_ms(step, 5, TIMED)
 
 
 def partition(found: list[dict[str, Any]], gguf: Path | None, save: Callable[[], None]) -> None:
-    """Decoding with prompts in another process, under MPS, against `open`: the same bits, and its time."""
-    from cloister.compute.gpu.link import Asking
-    from cloister.compute.gpu.mailbox import MailboxShape
+    """Decoding with prompts in other processes, under MPS, against `open`: the same bits, and its time."""
+    from cloister.compute.gpu.link import SLOTS, GpuAsker
     from cloister.compute.gpu.memory import SharedMemory
 
-    ours, theirs = socket.socketpair()
-    vault = subprocess.Popen(
-        [sys.executable, __file__, "--json", "-", "--vault", str(theirs.fileno())]
-        + (["--gguf", str(gguf)] if gguf else []),
-        pass_fds=[theirs.fileno()],
-    )
-    theirs.close()
+    vaults, lines = [], []
+    for _ in range(MOST_USERS // SLOTS):
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, __file__, "--json", "-", "--vault", str(theirs.fileno())]
+        vaults.append(subprocess.Popen(command + (["--gguf", str(gguf)] if gguf else []), pass_fds=[theirs.fileno()]))
+        theirs.close()
+        ours.settimeout(90)
+        lines.append(ours)
     try:
         decoder = same_decoder(opened_gpu(), gguf)
         for users, prompt in SMALL_CASES if gguf else CASES:
@@ -343,43 +342,50 @@ def partition(found: list[dict[str, Any]], gguf: Path | None, save: Callable[[],
             chunks = [Chunk([7 + u], prompt, blocks[u], layout, Wanted.LAST) for u in range(users)]
             right, open_ms = decoded(decoder, cache, chunks)
             del cache
-            shape = MailboxShape.of(decoder, users)
-            mailbox = SharedMemory.create(shape.size)
-            fd = mailbox.export()
-            socket.send_fds(ours, [json.dumps({"users": users, "prompt": prompt, "size": mailbox.size}).encode()], [fd])
-            os.close(fd)
-            ours.settimeout(90)
-            if ours.recv(16) != b"ready":
-                raise RuntimeError("the attention process is gone")
+            asker = GpuAsker(decoder, 200)
+            memories = asker.export()
+            holding = lines[: -(-users // SLOTS)]
+            for number, line in enumerate(holding):
+                first, last = number * SLOTS, min(users, (number + 1) * SLOTS)
+                case = {"first": first, "last": last, "users": users, "prompt": prompt}
+                socket.send_fds(line, [json.dumps(case).encode()], [memories[number]])
+                asker.seat(number, number)
+            for memory in memories:
+                os.close(memory)
+            for line in holding:
+                if line.recv(16) != b"ready":
+                    raise RuntimeError("the attention process is gone")
             cache = decoder.device.cache(decoder.cache_shape, users * 8)
-            chunks = [Chunk([7 + u], 0, range(u * 8, u * 8 + 8), Layout(prompt=0), Wanted.LAST) for u in range(users)]
-            boxes, asked = shape.boxes(mailbox.address), users
-            if users == SILENT:
-                asked, nobody = users - 1, SharedMemory.create(shape.box)
-                boxes[-1] = nobody.address
-            asking = Asking(decoder, boxes, [mailbox.address])
-            logits, ms = decoded(decoder, cache, chunks, asking)
+            remotes = [Layout(prompt=0, remote=Remote(*divmod(u, SLOTS))) for u in range(users)]
+            chunks = [Chunk([7 + u], 0, range(u * 8, u * 8 + 8), remotes[u], Wanted.LAST) for u in range(users)]
+            asks, asked = asker.aim(lay_out(chunks, decoder.queries_per_kv_head).remotes, users), users
+            if users == SILENT:  # the last asks a box that nobody answers
+                asked, nobody = users - 1, SharedMemory.create(asker.shape.size)
+                asks[0, -1] = asker.shape.boxes(nobody.address)[0]
+            logits, ms = decoded(decoder, cache, chunks, asker, asks)
             row = {"users": users, "prompt": prompt, "open_ms": open_ms, "partitioned_ms": ms, "ratio": ms / open_ms}
             row |= {
                 "same_bits": torch.equal(logits[:, :asked], right[:, :asked]),
-                "late": asking.late.nonzero().flatten().tolist(),
+                "late": asker.late.nonzero().flatten().tolist(),
             }
             found.append(row)
             save()
             print(row, flush=True)
-            ours.send(b"done")
-            ours.recv(16)
-            del cache, asking
-            mailbox.close()
+            for number, line in enumerate(holding):
+                line.send(b"done")
+                line.recv(16)
+                asker.detach(number)
+            del cache, asker
     finally:
-        ours.close()
-        vault.wait(timeout=30)
+        for line in lines:
+            line.close()
+        for vault in vaults:
+            vault.wait(timeout=30)
 
 
 def be_vault(fd: int, gguf: Path | None) -> None:
-    """The attention process: for each case it prefills the prompts itself, then answers so many steps."""
-    from cloister.compute.gpu.link import Answering, Exposed
-    from cloister.compute.gpu.memory import SharedMemory
+    """An attention process: for each case it prefills its users' prompts itself, then answers until told to stop."""
+    from cloister.compute.gpu.link import GpuAnswerer
 
     link = socket.socket(fileno=fd)
     device = opened_gpu()
@@ -389,21 +395,18 @@ def be_vault(fd: int, gguf: Path | None) -> None:
         if not message:
             return
         case = json.loads(message)
-        mailbox = SharedMemory.adopt(fds[0], case["size"])
-        os.close(fds[0])
         cache, blocks = prefilled(decoder, case["users"], case["prompt"])
-        answering = Answering(device, decoder, cache, mailbox, [Exposed(case["prompt"], own) for own in blocks])
-        step = answering.record()
-        for number in range(STEPS):  # a stream holds so many launches; then this waits for the service to ask
-            step()
-            if number == 1:
-                link.send(b"ready")
+        answerer = GpuAnswerer(device, decoder, cache, fds[0], 200)
+        os.close(fds[0])
+        answerer.start()
+        for slot, user in enumerate(range(case["first"], case["last"])):
+            answerer.expose(slot, blocks[user], start=0, end=case["prompt"], rotation=case["prompt"])
+        link.send(b"ready")
         if not link.recv(16):
             os._exit(1)
-        torch.cuda.synchronize()
+        answerer.close()
         link.send(b"over")
-        del answering, step, cache
-        mailbox.close()
+        del answerer, cache
 
 
 def start_mps() -> None:

@@ -41,6 +41,11 @@ SHAPES = {
     },
     "same": {},
 }
+AT_ONCE = (1, 8, 32)
+TIMED = os.environ.get("TIMED", "open partitioned isolated").split()
+MPS = "nvidia-cuda-mps-server"
+MOST_KEPT = 26
+"""Sessions that one tenant keeps at most, of those that a GPU has room for."""
 CASES = ((64, 64), (512, 128))
 """Tokens of the prompt, tokens of the answer."""
 
@@ -142,7 +147,7 @@ def processes(role: str) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if path.read_bytes().split(b"\0")[0] == f"cloister {role}".encode():
+            if path.read_bytes().split(b"\0")[0].endswith((f"cloister {role}".encode(), MPS.encode())[role == MPS]):
                 found.append(int(path.parent.name))
         except OSError:
             continue
@@ -172,8 +177,8 @@ class Asked:
         )
         return answer.choices[0].message.content or ""
 
-    def tokens(self, prompt: list[int], new: int, level: str) -> float:
-        """How long a whole request takes."""
+    def tokens(self, prompt: list[int], new: int, level: str, session: str | None = None) -> float:
+        """How long a whole request takes, in a session of its own or in one that is kept."""
         began = time.monotonic()
         answer = self.client.completions.create(
             model=self.model,
@@ -181,7 +186,7 @@ class Asked:
             max_tokens=new,
             temperature=0,
             logit_bias={"0": -100, "2": -100},
-            extra_body={"protection": level},
+            extra_body={"protection": level} | ({"session": session} if session else {}),
         )
         usage = answer.usage
         assert usage is not None and (usage.prompt_tokens, usage.completion_tokens) == (len(prompt), new)
@@ -190,14 +195,20 @@ class Asked:
 
 def check_answers(asked: Asked, levels: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {"differing": []}
-    prompts = [f"Question {i}: what is {i} plus {i + 1}? Explain." for i in range(8)]
+    prompts = [f"Question {i}: what is {i} plus {i + 1}? Explain." for i in range(max(AT_ONCE))]
     ways: tuple[dict[str, Any], ...] = ({}, {"temperature": 1.0, "seed": 7, "top_p": 0.9})
     for way in ways:
         alone = [asked.chat(text, "open", **way) for text in prompts]
         for level in levels:
-            with ThreadPoolExecutor(8) as many:
-                together = list(many.map(lambda text, level=level, way=way: asked.chat(text, level, **way), prompts))
-            found["differing"] += [f"{level} {way} {i}" for i in range(8) if together[i] != alone[i]]
+            for users in AT_ONCE if level != "isolated" else AT_ONCE[:2]:
+                with ThreadPoolExecutor(users) as many:
+                    asking = many.map(
+                        lambda text, level=level, way=way: asked.chat(text, level, **way), prompts[:users]
+                    )
+                    together = list(asking)
+                different = [i for i in range(users) if together[i] != alone[i]]
+                found["differing"] += [f"{level} {users} at once {way} {i}" for i in different]
+                found["compared"] = found.get("compared", 0) + users
         found[f"answer {way}"] = alone[0][:200]
     for level in levels:
         scored = asked.client.chat.completions.create(
@@ -228,7 +239,9 @@ def check_answers(asked: Asked, levels: list[str]) -> dict[str, Any]:
 def check_kills(asked: Asked, levels: list[str]) -> dict[str, Any]:
     """SIGKILL while a long answer is made: what its user is told, and how long it takes until all is well again."""
     found = {}
-    for role, level in [("service", "open")] + [("vault", level) for level in levels if level != "open"]:
+    vaults = [("vault", level) for level in levels if level in ("partitioned", "isolated")]
+    shared = [(MPS, "partitioned")] if "partitioned" in levels else []
+    for role, level in [("service", "open"), *vaults, *shared]:
         with ThreadPoolExecutor(1) as one:
             before = set(processes(role))
             asking = one.submit(asked.chat, "Count to a thousand, slowly.", level, 0, max_tokens=4000)
@@ -248,7 +261,7 @@ def check_kills(asked: Asked, levels: list[str]) -> dict[str, Any]:
                 asked.chat("Hello", level, 0, max_tokens=4)
                 break
             except Exception:
-                if time.monotonic() - killed > 60:
+                if time.monotonic() - killed > 30:
                     raise
                 time.sleep(0.1)
         found[f"{role} at {level}"] = {"told": told, "well_again_s": round(time.monotonic() - killed, 2)}
@@ -258,7 +271,7 @@ def check_kills(asked: Asked, levels: list[str]) -> dict[str, Any]:
 def throughput(asked: Asked, levels: list[str], of_open: int, of_vaults: int) -> list[dict[str, Any]]:
     rows, vocabulary = [], 49152
     for prompt, new in CASES:
-        for level in levels:
+        for level in (level for level in levels if level in TIMED):
             users = of_open if level == "open" else of_vaults
             prompts = [[(13 * u + 7 * t) % (vocabulary - 100) + 50 for t in range(prompt)] for u in range(users)]
             with ThreadPoolExecutor(users) as many:
@@ -267,6 +280,20 @@ def throughput(asked: Asked, levels: list[str], of_open: int, of_vaults: int) ->
                 seconds = time.monotonic() - began
             row = {"level": level, "users": users, "prompt": prompt, "new": new, "tokens_per_s": users * new / seconds}
             row |= {"median_s": statistics.median(each), "wall_s": seconds}
+            rows.append(row)
+            print(row, flush=True)
+        if "partitioned" in levels:  # in sessions that are kept: their vaults are there
+            users = min(of_vaults, MOST_KEPT)
+            again = [[(17 * u + 5 * t) % (vocabulary - 100) + 50 for t in range(prompt)] for u in range(users)]
+            asks = [(p, new, "partitioned", f"s{u}") for u, p in enumerate(again)]
+            with ThreadPoolExecutor(users) as many:
+                for _ in range(2):
+                    began = time.monotonic()
+                    each = list(many.map(lambda ask: asked.tokens(*ask), asks))
+                    seconds = time.monotonic() - began
+                    asks = [([*p[:-1], p[-1] + 1], *rest) for p, *rest in asks]
+            row = {"level": "partitioned", "kept": True, "users": users, "prompt": prompt, "new": new}
+            row |= {"tokens_per_s": users * new / seconds, "median_s": statistics.median(each), "wall_s": seconds}
             rows.append(row)
             print(row, flush=True)
     return rows

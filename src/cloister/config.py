@@ -63,6 +63,7 @@ class ControllerSettings(_Frozen):
     """How the controller keeps vaults and how patient it is."""
 
     allow_degraded_sandbox: bool = Field(default=False, description="serve although the kernel lacks a sandbox layer")
+    gpu_in_turns: bool = Field(default=False, description="no MPS: processes have a GPU in turns, without partitioned")
     spare_vaults: int = Field(default=2, ge=0, description="fresh vaults kept waiting for new sessions")
     max_vaults: int = Field(default=64, ge=1, description="sessions that have a vault at once")
     max_waiting_for_vaults: int = Field(default=1024, ge=0, description="requests that may wait for a vault")

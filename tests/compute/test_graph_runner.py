@@ -111,7 +111,7 @@ def test_a_bucket_holds_the_batch_and_copies_of_its_first_row() -> None:
 def test_a_wipe_leaves_no_tokens_in_a_bucket(runners: tuple[ModelRunner, GraphRunner]) -> None:
     _, recorded = runners
     recorded.forward(answers([0, 1]))
-    bucket, _ = recorded._recorded[2, 32]
+    bucket, _ = recorded._recorded[2, 32, False]
     assert bucket.batch.tokens.tolist() == [7, 8]
     recorded.wipe([0])
     assert not any(getattr(bucket.batch, name).any() for name in ("tokens", "slots", "tables", "positions"))

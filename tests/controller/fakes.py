@@ -100,6 +100,7 @@ class FakeService(Peer):
         self.links: list[int] = []
         self.stats = Stats(running=1, prompt_tokens=10, output_tokens=20)
         self.descriptors: list[int] = []
+        self.places: dict[int, int] = {}
         self.say(Ready(VERSION, VOCABULARY, 512, 64, 16, "fake"))
 
     def put(self, message: msgspec.Struct) -> None:
@@ -107,6 +108,9 @@ class FakeService(Peer):
         match message:
             case AttachLink():
                 self.links.append(message.link)
+                if message.place is not None:
+                    self.places[message.link] = message.place
+                    return
                 for descriptor in (self.channel.take_descriptor(), self.channel.take_descriptor()):
                     self.descriptors.append(os.fstat(descriptor).st_ino)
                     os.close(descriptor)
@@ -144,6 +148,8 @@ class FakeForkServer:
         self.vaults_are_ready = True
         self.vaults: list[FakeVault] = []
         self.services: list[FakeService] = []
+        self.given: list[tuple[int, ...]] = []
+        """What each vault got for its link."""
 
     def spawn(self, role: str, *descriptors: int, disk: int | None = None) -> tuple[Child, socket.socket]:
         ours, theirs = socket.socketpair()
@@ -151,6 +157,7 @@ class FakeForkServer:
             self.services.append(FakeService(theirs))
         else:
             assert len(descriptors) == 2
+            self.given.append(descriptors)
             self.vaults.append(FakeVault(theirs, self.vaults_are_ready))
         return Child(), ours
 

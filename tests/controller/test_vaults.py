@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
+from cloister.controller.places import Places
+from cloister.link.memory import LinkShape
 from cloister.messages.generation import VERSION, Accepted, AskStats, Cancel, Stats, Submit, Tokens
 from cloister.messages.vault import Confide, CoresDone, LeaseCores, Understood, VaultReady, WantCores
+from cloister.process.child import Child
 from tests.controller.fakes import PARAMS, Node
 
 
@@ -137,4 +142,31 @@ async def test_who_gets_a_spare_vault_did_not_wait() -> None:
     await node.forkserver.vaults[0].next(Confide)
     node.send(AskStats())
     assert (await node.frontend.next(Stats)).vault_wait_ms == 0
+    node.close()
+
+
+async def test_a_vault_at_a_place_gets_that_memory_and_leaves_the_place_when_it_has_ended() -> None:
+    """Where links are in a device's memory: it is attached when it is sealed, and ended, not killed, when it goes."""
+    ending: list[Callable[[], None]] = []
+
+    def end(child: Child, then: Callable[[], None]) -> None:
+        ending.append(then)
+
+    node = await Node.build(spare_vaults=0)
+    node.forkserver.vaults_are_ready = False
+    forkserver: Any = node.forkserver
+    places = Places({4: 40}, end)
+    node.relay.vaults.open(forkserver, LinkShape(3, 16, 2), places)
+    node.ask(1)
+    vault = await node.vault(0)
+    assert node.forkserver.given == [(40, 40)] and places.free == 0
+    assert not node.service.links
+    vault.say(VaultReady(VERSION))
+    asked = await vault.next(Confide)
+    node.ask(2, "other")
+    vault.die()
+    assert {(await node.failure()).request_id, (await node.failure()).request_id} == {1, 2}
+    assert list(node.service.places.values()) == [4] and asked.request_id and len(ending) == 1 and places.free == 0
+    ending.pop()()
+    assert places.free == 1
     node.close()

@@ -21,6 +21,7 @@ from cloister.messages.service import (
     AttachLink,
     DetachLink,
     FromSealedService,
+    LinkPlace,
     Pause,
     Paused,
     Probed,
@@ -38,8 +39,8 @@ PROMPT = [4, 8, 15, 16, 23, 30]
 class Controller:
     """Our end of the socket, and the service in a thread."""
 
-    def __init__(self, runner: FakeRunner) -> None:
-        self.runner = runner
+    def __init__(self, runner: FakeRunner, lost: Callable[[], bool] = lambda: False) -> None:
+        self.runner, self._lost = runner, lost
         self._ours, theirs = socket.socketpair()
         self._ours.settimeout(20)
         self._frames: FrameReader[msgspec.Struct] = FrameReader(FromSealedService)
@@ -51,7 +52,9 @@ class Controller:
 
     def _serve(self, theirs: socket.socket) -> None:
         try:
-            Service(Engine(self.runner, EngineSettings()), READY).run(theirs)
+            service = Service(Engine(self.runner, EngineSettings()), READY, self._lost)
+            service.announce(theirs)
+            service.run(theirs)
         except BaseException as error:
             self.error = error
         finally:
@@ -217,6 +220,57 @@ def test_a_partition_is_served_and_lost_with_its_link(controller: Controller) ->
     assert not controller.runner.attached
     controller.say(Resume())
     assert all(isinstance(m, Tokens) and m.request_id == 2 for m in controller.hear_until(is_last))
+
+
+class Places(FakeRunner):
+    """Links are at places that it made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seated: dict[int, int] = {}
+
+    def export(self) -> list[int]:
+        return [os.memfd_create(name) for name in ("first", "second")]
+
+    def seat(self, link: int, place: int) -> None:
+        self.seated[link] = place
+
+
+def test_places_for_links_are_sent_before_all_else_and_a_link_is_seated_at_one() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    ours, theirs = socket.socketpair()
+    runner = Places()
+    Service(Engine(runner, EngineSettings()), READY).announce(theirs)
+    found, descriptors = [], []
+    for _ in range(2):
+        data, fds, _, _ = socket.recv_fds(ours, 1 << 16, 4)
+        found += FrameReader(FromSealedService).feed(data)
+        descriptors += fds
+    assert found == [LinkPlace(0), LinkPlace(1)]
+    assert [os.readlink(f"/proc/self/fd/{fd}").split(":")[1].split()[0] for fd in descriptors] == ["first", "second"]
+    for fd in (*descriptors, ours.detach(), theirs.detach()):
+        os.close(fd)
+    assert len(os.listdir("/proc/self/fd")) == before
+    engine = Engine(runner, EngineSettings())
+    engine.seat_link(5, 1)
+    assert runner.seated == {5: 1}
+    with pytest.raises(ProtocolError):
+        engine.seat_link(5, 0)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_it_ends_with_its_device_and_survives_any_other_failure(lost: bool) -> None:
+    controller = Controller(FakeRunner(), lambda: lost)
+    controller.runner.fail_next = RuntimeError("something of the device's")
+    controller.say(endless(1))
+    heard = controller.hear_until(is_last)
+    assert isinstance(heard[-1], Failed) and heard[-1].request_id == 1
+    if lost:
+        assert controller.join() is None
+    else:
+        controller.say(request(2, PROMPT, max_tokens=3))
+        assert said(controller.hear_until(is_last), 2)
+    controller.hang_up()
 
 
 def test_a_cancel_is_done_with_before_the_totals_asked_for_after_it(controller: Controller) -> None:

@@ -87,6 +87,9 @@ def serve(
         float, typer.Option(min=0.1, help="Seconds one request may take.")
     ] = _GATEWAY.request_timeout_s,
     max_vaults: Annotated[int, _vaults(min=1, help="Sessions that have a vault at once.")] = _CONTROLLER.max_vaults,
+    gpu_in_turns: Annotated[
+        bool, _vaults("--gpu-in-turns", help="On a GPU: no MPS, processes take turns; without partitioned.")
+    ] = _CONTROLLER.gpu_in_turns,
     spare_vaults: Annotated[
         int, _vaults(min=0, help="Fresh vaults waiting for new sessions.")
     ] = _CONTROLLER.spare_vaults,
@@ -229,6 +232,7 @@ def serve(
         ),
         controller=ControllerSettings(
             allow_degraded_sandbox=allow_degraded_sandbox,
+            gpu_in_turns=gpu_in_turns,
             spare_vaults=spare_vaults,
             max_vaults=max_vaults,
             session_idle_s=session_idle,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from cloister.compute.layer import Angles, DrawRows, Gate, Layer, Packed
-from cloister.compute.layout import BLOCK_TOKENS, Batch
+from cloister.compute.layout import BLOCK_TOKENS, Batch, RemoteRows
 from cloister.errors import SetupError
 
 PHASES = ("query", "key_value", "output_attention", "waiting", "merge", "rest")
@@ -93,9 +93,23 @@ class LinkAsker(ABC):
     def attach(self, link: int, question: int, answer: int) -> None:
         """A vault may be asked from now on. The caller closes the descriptors."""
 
+    def export(self) -> list[int]:
+        """Before the seal: descriptors of memory that links are made of, one each, where that is the device's; a vault
+        gets one instead of its link's. The caller closes them."""
+        return []
+
+    def seat(self, link: int, place: int) -> None:
+        """As `attach`, at one of these."""
+        raise SetupError("This device's links are made by others.")
+
     @abstractmethod
     def detach(self, link: int) -> None:
         """The vault is gone. Not while a step is under way."""
+
+    def aim(self, remotes: Sequence[RemoteRows], rows: int) -> torch.Tensor:
+        """For a recorded step: whom each of its rows asks, as [2, rows] of numbers that the device's kernels read. No
+        slot twice."""
+        raise SetupError("This device's links are not asked by recorded steps.")
 
     @abstractmethod
     def broken(self) -> dict[int, str]:
@@ -135,6 +149,10 @@ class LinkAnswerer(ABC):
     @abstractmethod
     def withdraw(self, slot: int) -> None:
         """Stop answering for this slot. The service must have been told first: asking now ends the link."""
+
+    def close(self) -> None:
+        """The process is about to end."""
+        return None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -231,8 +249,24 @@ class Device(ABC):
         """What `open` must be able to open."""
         return ()
 
+    shared: bool = False
+    """Whether other processes compute on it at the same time."""
+
+    def share(self, folder: str) -> None:
+        """Before `open`: compute at the same time as other processes, through who is reached in this folder."""
+        return None
+
+    @property
+    def lost(self) -> bool:
+        """Whether this process can compute on it no more, whatever it tries. Asked when something failed."""
+        return False
+
     def open(self) -> None:
         """Begin to compute in this process, which forks nobody any more."""
+        return None
+
+    def reserve(self) -> None:
+        """Take the memory that steps will need, where a sealed process gets no more."""
         return None
 
     @abstractmethod

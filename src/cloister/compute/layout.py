@@ -105,6 +105,8 @@ class Batch:
     tile_row: torch.Tensor
     tile_rows: torch.Tensor
     remotes: tuple[RemoteRows, ...] = ()
+    asks: torch.Tensor | None = None
+    """For a recorded step: `remotes` as the device's kernels read them (LinkAsker.aim)."""
 
 
 SEGMENTS = 3

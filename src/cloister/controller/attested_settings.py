@@ -46,6 +46,7 @@ IRRELEVANT = {
     "controller.detector": "without one nothing is shared",
     "controller.detector_rules": "an operator's rules are added to the release's: they keep more private",
     "controller.detector_key": "as controller.detector_rules",
+    "controller.gpu_in_turns": "the statement names what is missing where it is not so",
     "controller.spare_vaults": "a spare vault has seen no prompt",
     "controller.max_vaults": _LIMIT,
     "controller.max_waiting_for_vaults": _LIMIT,

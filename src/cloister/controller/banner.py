@@ -81,6 +81,8 @@ _REMEDIES = {
     "LimitMEMLOCK=infinity in a systemd unit, or CAP_IPC_LOCK.",
     "no_swap": "no_swap: this machine has swap that prompts may reach; `swapoff -a`.",
     "no_devices": "no_devices: service and vaults speak to the GPU's driver; `--kernels native` computes without.",
+    "gpu_in_turns": "gpu_in_turns: service and vaults compute on the GPU at the same time, as clients of NVIDIA's MPS; "
+    "`--gpu-in-turns` gives it to one after the other, without the level partitioned.",
 }
 
 

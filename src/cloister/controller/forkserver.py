@@ -42,11 +42,12 @@ class ForkServer:
         )
 
     async def preload(
-        self, folder: ModelFolder, settings: EngineSettings, weights: int, *, allow_degraded: bool
+        self, folder: ModelFolder, settings: EngineSettings, weights: int, *, allow_degraded: bool, meeting: str = ""
     ) -> Preloaded:
         """Hand it the sealed weights and wait until it is ready to fork."""
         engine = settings.model_dump_json().encode()
-        self._handle.send(Preload(VERSION, folder.name, str(folder.path), engine, allow_degraded), (weights,))
+        order = Preload(VERSION, folder.name, str(folder.path), engine, allow_degraded, meeting)
+        self._handle.send(order, (weights,))
         return await self._handle.ready
 
     def spawn(
@@ -63,6 +64,11 @@ class ForkServer:
             given = (theirs.fileno(), null.fileno(), *descriptors, *(() if disk is None else (disk,)))
             self._handle.send(Spawn(number, role, disk is not None), given)
         return child, ours
+
+    def kill(self) -> None:
+        """End it at once; `on_end` is not called."""
+        self._closing = True
+        self._handle.kill(GOODBYE_S)
 
     async def close(self) -> None:
         """End it, and with it all its children: its pid namespace ends only when nobody is left in it."""

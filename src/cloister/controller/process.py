@@ -28,6 +28,8 @@ from cloister.controller.evidence import EvidenceMaker, running_release
 from cloister.controller.forkserver import ForkServer
 from cloister.controller.mpc_client import MpcClientKeeper
 from cloister.controller.mpc_offer import check_mpc
+from cloister.controller.mps import mps_for
+from cloister.controller.places import Places
 from cloister.controller.relay import Relay
 from cloister.controller.remote_vaults import RemoteVaults, reach_remote_vaults
 from cloister.controller.sealed_requests import SealedRequests
@@ -47,6 +49,8 @@ log = logging.getLogger(__name__)
 SECONDS_BETWEEN_RESTARTS = (0.0, 0.5, 1.0, 2.0, 5.0)
 SERVICE_START_S = 120.0
 WAIT_FOR_THE_KILLED_S = 2.0
+ENDING_AT_ONCE = 4
+"""Clients of MPS that may be ending while others begin."""
 
 
 class Controller:
@@ -75,6 +79,7 @@ class Controller:
             vault_hosts=self._host_evidence,
         )
         self._remote: RemoteVaults | None = None
+        self._mps = mps_for(settings)
         self.relay = Relay(settings.controller, lambda: self.serving, settings.engine.cores, self.sealed_requests.lock)
         self._mpc = check_mpc(settings, folder)
         self._client: MpcClientKeeper | None = None
@@ -128,6 +133,8 @@ class Controller:
             self._service.close(WAIT_FOR_THE_KILLED_S)
         if self._forkserver:
             await self._forkserver.close()
+        if self._mps:
+            await self._mps.close()
         if self._digest:
             await asyncio.wait((self._digest,))
         if self._weights is not None:
@@ -158,6 +165,8 @@ class Controller:
         self.relay.mpc.open(client)
 
     async def _start_what_is_missing(self) -> None:
+        if self._mps:
+            await self._mps.ended()
         forkserver = self._forkserver if self._forkserver and self._forkserver_up else await self._preload_forkserver()
         if self._service is None:
             with cache_file(self._settings.engine.cache_disk_bytes) as disk:
@@ -169,6 +178,7 @@ class Controller:
                 raise
             self._service = service
             self.relay.service_up(service)
+            self._open_vaults_at(service, forkserver)
 
     def _launch_forkserver(self) -> ForkServer:
         self._forkserver = ForkServer(self._forkserver_ended)
@@ -176,11 +186,17 @@ class Controller:
 
     async def _preload_forkserver(self) -> ForkServer:
         assert self._weights is not None
-        controls = self._settings.controller
+        controls, mps = self._settings.controller, self._mps
+        if mps and not mps.running:
+            await mps.start(self._mps_ended)
         forkserver = self._forkserver or self._launch_forkserver()
         try:
             facts = await forkserver.preload(
-                self._folder, self._settings.engine, self._weights, allow_degraded=controls.allow_degraded_sandbox
+                self._folder,
+                self._settings.engine,
+                self._weights,
+                allow_degraded=controls.allow_degraded_sandbox,
+                meeting=mps.folder if mps else "",
             )
             shape = LinkShape(facts.heads, facts.dim, facts.layers)
             self._remote = self._remote or await self._reach_remote_vaults(self._weights, shape)
@@ -189,8 +205,18 @@ class Controller:
             await forkserver.close()
             raise
         self._forkserver_up, self._preloaded = True, facts
-        self.relay.vaults.open(self._remote or forkserver, shape)
+        if not facts.meets:
+            self.relay.vaults.open(self._remote or forkserver, shape)
         return forkserver
+
+    def _open_vaults_at(self, service: Service, forkserver: ForkServer) -> None:
+        """Where vaults compute beside the service, their links are in memory that it made, and end with it."""
+        facts = self._preloaded
+        if self._mps and facts is not None and facts.meets:
+            places = Places(service.places, self._mps.end)
+            self.relay.sessions.keep_within(places.free - self._settings.controller.spare_vaults - ENDING_AT_ONCE)
+            shape = LinkShape(facts.heads, facts.dim, facts.layers)
+            self.relay.vaults.open(self._remote or forkserver, shape, places)
 
     async def _reach_remote_vaults(self, weights: int, shape: LinkShape) -> RemoteVaults | None:
         maker = self.evidence_maker
@@ -210,7 +236,18 @@ class Controller:
         log.warning("The service process ended; starting it again.")
         self._service = None
         self.relay.service_gone()
+        if self._preloaded is not None and self._preloaded.meets:
+            # Their links were in its memory, and a fault of the device's is over when all have left.
+            self.relay.sessions.end_all()
+            self.relay.vaults.close()
         self._broken.set()
+
+    def _mps_ended(self) -> None:
+        """Nobody can compute: the fork server and all it forked are started anew with it."""
+        log.warning("NVIDIA's MPS ended; starting again.")
+        if self._forkserver is not None and self._forkserver_up:
+            self._forkserver.kill()
+            self._forkserver_ended()
 
     def _forkserver_ended(self) -> None:
         log.warning("The fork server ended, and all it forked; starting again.")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -307,9 +308,9 @@ class Relay:
     def service_up(self, service: Service) -> None:
         """There is a service: it may ask the vaults that live, and gets work again."""
         self.core_lease.service_up(service)
-        for vault in self.sessions.vaults():
-            service.attach(vault.number, vault.link)
         self._node.service = service
+        for vault in self.sessions.vaults():
+            vault.when_sealed(partial(self._attach, vault))
 
     def service_gone(self) -> None:
         """Requests that need it fail; vaults and their sessions stay."""
@@ -363,8 +364,13 @@ class Relay:
     # ---- vaults
 
     def _session_begins(self, vault: Vault) -> None:
+        """Not before it is sealed: the place of its link is its own then, and nothing is asked before."""
         if self._node.service is not None:
-            self._node.service.attach(vault.number, vault.link)
+            vault.when_sealed(partial(self._attach, vault))
+
+    def _attach(self, vault: Vault) -> None:
+        if self._node.service is not None:
+            self._node.service.attach(vault.number, vault.link, vault.place)
 
     def _session_ended(self, session: Session) -> None:
         service = self._node.service

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ from cloister.controller.forkserver import ForkServer
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.link.memory import LinkMemory
 from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Stats
-from cloister.messages.service import AttachLink, DetachLink, FromSealedService
+from cloister.messages.service import AttachLink, DetachLink, FromSealedService, LinkPlace
 from cloister.process.handle import Handle
 
 
@@ -32,6 +33,8 @@ class Service:
         self._on_message = on_message
         self._on_end = on_end
         self._stats: deque[Callable[[Stats], None]] = deque()
+        self.places: dict[int, int] = {}
+        """Descriptors of memory for links that its device has, where it has any."""
         child, ours = forkserver.spawn("service", disk=disk)
         self._handle = Handle("service", child, ours, FromSealedService, Ready, hear=self._receive, on_end=self._ended)
 
@@ -50,9 +53,12 @@ class Service:
     def send(self, message: msgspec.Struct) -> None:
         self._handle.send(message)
 
-    def attach(self, number: int, link: LinkMemory) -> None:
-        """Let it ask this vault: it writes questions and reads answers."""
-        self._handle.send(AttachLink(number), link.service_descriptors)
+    def attach(self, number: int, link: LinkMemory, place: int | None = None) -> None:
+        """Let it ask this vault: it writes questions and reads answers, in the link or at a place of its own."""
+        if place is not None:
+            self._handle.send(AttachLink(number, place))
+        else:
+            self._handle.send(AttachLink(number), link.service_descriptors)
 
     def detach(self, number: int) -> None:
         self._handle.send(DetachLink(number))
@@ -75,14 +81,25 @@ class Service:
     def close(self, wait_s: float = 0.0) -> None:
         """End it; whoever waits for its totals gets what is left to say."""
         self._handle.kill(wait_s)
+        while self.places:
+            os.close(self.places.popitem()[1])
         while self._stats:
             self._stats.popleft()(Stats(up=False))
 
     def _receive(self, message: msgspec.Struct) -> None:
-        if isinstance(message, Stats) and self._stats:
+        if isinstance(message, LinkPlace):
+            self._take_place(message.place)
+        elif isinstance(message, Stats) and self._stats:
             self._stats.popleft()(message)
         else:
             self._on_message(message)
+
+    def _take_place(self, place: int) -> None:
+        descriptor = self._handle.endpoint.take_descriptor()
+        if self._handle.started or place in self.places:
+            os.close(descriptor)
+            raise ProtocolError("The service sent a message out of turn.")
+        self.places[place] = descriptor
 
     def _ended(self) -> None:
         started = self._handle.started

@@ -74,6 +74,11 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._by_key)
 
+    def keep_within(self, most: int) -> None:
+        """No more than so many at once from now on."""
+        self._most = min(self._most, most)
+        self._most_of_one = self._most - self._most // 4
+
     def held_by(self, owner: str) -> int:
         return self._held[owner]
 

@@ -16,6 +16,7 @@ from time import monotonic
 import msgspec
 
 from cloister.controller.forkserver import ForkServer
+from cloister.controller.places import Places
 from cloister.controller.remote_vaults import RemoteVaults
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable
 from cloister.link.memory import LinkMemory, LinkShape
@@ -44,9 +45,14 @@ class Vault:
         on_message: Callable[[Vault, msgspec.Struct], None],
         on_end: Callable[[Vault], None],
         on_sealed: Callable[[], None] = lambda: None,
+        places: Places | None = None,
     ) -> None:
         self.number = number
         self._on_sealed = on_sealed
+        self._places = places
+        self.place = None if places is None else places.take()
+        """Where its link is, if that is not in memory that is made for it here."""
+        self._when_sealed: list[Callable[[], None]] = []
         self.link = LinkMemory(shape)
         self.open = True
         self.ordered_at = monotonic()
@@ -59,7 +65,10 @@ class Vault:
         self._on_message = on_message
         self._on_end = on_end
         self._held_back: list[msgspec.Struct] = []
-        self._child, ours = forkserver.spawn("vault", *self.link.vault_descriptors)
+        memory = self.link.vault_descriptors
+        if places is not None and self.place is not None:
+            memory = places.descriptors(self.place)
+        self._child, ours = forkserver.spawn("vault", *memory)
         self._channel = Endpoint(ours, FromVault, self._receive, self.give_up)
         self._patience = asyncio.get_running_loop().call_later(ready_s, self.give_up)
 
@@ -69,6 +78,13 @@ class Vault:
         elif self.open:
             self._held_back.append(message)
 
+    def when_sealed(self, then: Callable[[], None]) -> None:
+        """Run this now or as soon as it is sealed."""
+        if self.sealed_at is not None:
+            then()
+        elif self.open:
+            self._when_sealed.append(then)
+
     def give_up(self) -> None:
         """It ended, or must: treat it as dead, and make it so."""
         if self.open:
@@ -76,15 +92,20 @@ class Vault:
             self._on_end(self)
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Kill it. A service waiting for its answer is told at once that none will come."""
+        """Kill it, or have it ended where a signal is no way to (Mps.end). A service that waits for its answer is told
+        at once that none will come."""
         if not self.open:
             return
         self.open = False
         self.tried.set()
         self._patience.cancel()
         self._channel.close()
-        self._child.kill(wait_s)
+        if self._places is None or self.place is None or wait_s:
+            self._child.kill(wait_s)
+        else:
+            self._places.leave(self.place, self._child)
         self._held_back.clear()
+        self._when_sealed.clear()
         self.link.close()
 
     def _receive(self, message: msgspec.Struct) -> None:
@@ -94,6 +115,9 @@ class Vault:
             self._patience.cancel()
             self.sealed_at = monotonic()
             self.tried.set()
+            for then in self._when_sealed:
+                then()
+            self._when_sealed.clear()
             for held in self._held_back:
                 self._channel.send(held)
             self._held_back.clear()
@@ -125,6 +149,7 @@ class Vaults:
         self._numbers = itertools.count(1)
         self._forkserver: ForkServer | RemoteVaults | None = None
         self._shape: LinkShape | None = None
+        self._places: Places | None = None
         self._spares: deque[Vault] = deque()
         self._made: list[Vault] = []
         """Those that were not sealed when we last looked."""
@@ -132,9 +157,9 @@ class Vaults:
         self._last_taken: Vault | None = None
         self._trouble: CloisterError | None = None
 
-    def open(self, forkserver: ForkServer | RemoteVaults, shape: LinkShape) -> None:
-        """Begin to take vaults from this fork server or vault host."""
-        self._forkserver, self._shape = forkserver, shape
+    def open(self, forkserver: ForkServer | RemoteVaults, shape: LinkShape, places: Places | None = None) -> None:
+        """Begin to take vaults from this fork server or vault host; their links are at these places, if there are."""
+        self._forkserver, self._shape, self._places = forkserver, shape, places
         self._refill()
 
     def take(self) -> Vault:
@@ -167,7 +192,11 @@ class Vaults:
     def has_one_soon(self) -> bool:
         """Whether a spare vault is sealed, or one more may be made now."""
         self._made = [vault for vault in self._made if vault.open and vault.sealed_at is None]
-        return self._sealed_spares > 0 or len(self._made) < MOST_MADE_AT_ONCE
+        return self._sealed_spares > 0 or (len(self._made) < MOST_MADE_AT_ONCE and self._has_place)
+
+    @property
+    def _has_place(self) -> bool:
+        return self._places is None or self._places.free > 0
 
     @property
     def _sealed_spares(self) -> int:
@@ -199,7 +228,7 @@ class Vaults:
             self._spares.popleft().close(wait_s)
 
     def _refill(self) -> None:
-        while self._forkserver is not None and len(self._spares) < self._wanted:
+        while self._forkserver is not None and len(self._spares) < self._wanted and self._has_place:
             self._spares.append(self._fork())
 
     def _fork(self) -> Vault:
@@ -213,6 +242,7 @@ class Vaults:
             self._on_message,
             self._vault_ended,
             self._on_sealed,
+            self._places,
         )
         self._made.append(self._last_ordered)
         return self._last_ordered

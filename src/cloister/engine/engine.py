@@ -7,13 +7,14 @@ levels of protection. It is called from one thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Container
+from collections.abc import Callable, Container
 from contextlib import suppress
 from time import perf_counter
 from typing import get_args
 
 import torch
 
+from cloister.compute.base import LinkAsker
 from cloister.compute.layout import Wanted
 from cloister.config import EngineSettings
 from cloister.engine.background import Background
@@ -64,6 +65,7 @@ class Engine:
         self._arrivals = 0
         self._steps = self._prompt_tokens = self._output_tokens = 0
         self._step_seconds = 0.0
+        self._step_failed = False
         allowed = min(settings.max_context or runner.max_context, runner.max_context)
         self.max_context = min(allowed, _most_positions(runner.num_blocks, runner.block_tokens))
         """Tokens of prompt and output together at most: what the model, the settings and the whole pool allow."""
@@ -139,6 +141,7 @@ class Engine:
             self._pace.note(sum(len(work.chunk.tokens) for work in batch), perf_counter() - begun)
         except Exception as error:
             log.error("A step failed: %s.", where_raised(error))
+            self._step_failed = True
             return messages + [self._fail(work.sequence, error) for work in batch]
         messages += self._apply([work for work in batch if work.sequence.link not in broken], sampled)
         for link, reason in broken.items():
@@ -162,17 +165,33 @@ class Engine:
         if (request := self._background.put_back()) is not None:
             self._scheduler.remove(self._sequences.pop(request.request_id))
 
+    def take_failure(self) -> bool:
+        """Whether a whole step has failed since this was last asked."""
+        failed, self._step_failed = self._step_failed, False
+        return failed
+
     def attach_link(self, link: int, question: int, answer: int) -> None:
         """From now on requests may be partitioned over this link. The caller closes the descriptors.
 
         A vault writes to a part of the link, so one that cannot be mapped counts as broken from the start.
         """
+        self._attach(link, lambda asker: asker.attach(link, question, answer))
+
+    def export_links(self) -> list[int]:
+        """Descriptors of what links are made of, where that is the device's memory; the caller closes them."""
+        return self._asker.export() if self._asker else []
+
+    def seat_link(self, link: int, place: int) -> None:
+        """As `attach_link`, for a vault that has the memory of this place (`export_links`)."""
+        self._attach(link, lambda asker: asker.seat(link, place))
+
+    def _attach(self, link: int, attach: Callable[[LinkAsker], None]) -> None:
         if link in self._links:
             raise ProtocolError("A link of this number is attached.")
         self._links[link] = "link_malformed"
         if self._asker is not None:
             with suppress(CloisterError, OSError):
-                self._asker.attach(link, question, answer)
+                attach(self._asker)
                 self._links[link] = ""
 
     def drop_link(self, link: int) -> list[Failed]:

@@ -3,24 +3,31 @@
 A step in which every sequence computes one token is padded to the next bucket with copies of its first row, which
 compute the same values into the same places, and is copied into the bucket's own tensors; then the recording is
 repeated. Every other step runs as on any device. Rows are batch-invariant, so both give the same logits, bit for bit.
+
+Vaults are asked by recorded steps alone, one row for a slot: tokens that ask are taken out of their chunks and computed
+one after the other, after all that asks nobody.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from cloister.compute.base import KVCache, LinkAsker
-from cloister.compute.layout import BLOCK_TOKENS, SEGMENTS, Batch, Chunk, Wanted, lay_out
+from cloister.compute.layout import BLOCK_TOKENS, SEGMENTS, Batch, Chunk, Layout, Remote, Wanted, lay_out
 from cloister.engine.runner import ModelRunner
 from cloister.models.decoder import Decoder
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 WIDTHS = (32, 64, 128, 256, 512)
 """Blocks in a sequence's table; wider ones up to the longest context double on."""
+SETTLED_WIDTHS = (32, 64)
 ALIGNED = 16
+NOBODY = Remote(link=-1, slot=0)
 
 
 Place = Callable[[torch.Tensor], torch.Tensor]
@@ -33,7 +40,7 @@ class Staging:
     """
 
     def __init__(self, rows: int, width: int, place: Place) -> None:
-        self.memory = torch.zeros(_length(_sizes(rows, width)), dtype=torch.uint8)
+        self.memory = torch.zeros(_length(_sizes(rows, width, asks=True)), dtype=torch.uint8)
         self._copied: torch.cuda.Event | None = None
         if place(self.memory[:1]).is_cuda:
             self.memory, self._copied = self.memory.pin_memory(), torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -52,9 +59,11 @@ class Staging:
 class Bucket:
     """One batch of a fixed shape in the device's memory, filled from the host in one copy."""
 
-    def __init__(self, rows: int, width: int, place: Place, staging: Staging | None = None) -> None:
+    def __init__(
+        self, rows: int, width: int, place: Place, staging: Staging | None = None, *, asks: bool = False
+    ) -> None:
         self.rows, self.width = rows, width
-        sizes = _sizes(rows, width)
+        sizes = _sizes(rows, width, asks=asks)
         self._staging = Staging(rows, width, place) if staging is None else staging
         self._device = place(torch.zeros(_length(sizes), dtype=torch.uint8))
         self._on_host = _carved(self._staging.memory, sizes)
@@ -64,11 +73,16 @@ class Bucket:
         self.batch = Batch(rows=rows, **held)
 
     def fill(self, batch: Batch) -> None:
-        """Take over a batch of single rows, and its first row for all places that are left."""
+        """Take over a batch of single rows, and its first row for all places that are left. These ask what the first
+        asks, and open no gate again."""
         used = batch.tables.shape[1]
         self._staging.wait()
         for name, to in self._on_host.items():
             given = getattr(batch, name)
+            if name == "asks":
+                to[:, : batch.rows] = given
+                to[0, batch.rows :], to[1, batch.rows :] = given[0, 0], 0
+                continue
             into = to[:, :used] if name == "tables" else to
             into[: batch.rows] = given
             into[batch.rows :] = given[0]
@@ -80,9 +94,10 @@ class Bucket:
         self._device.zero_()
 
 
-def _sizes(rows: int, width: int) -> dict[str, tuple[int, ...]]:
+def _sizes(rows: int, width: int, *, asks: bool = False) -> dict[str, tuple[int, ...]]:
     each = dict.fromkeys(("tokens", "slots", "rotations", "positions", "counts"), (rows,))
-    return {**each, "segments": (rows, SEGMENTS, 4), "tables": (rows, width)}
+    asking: dict[str, tuple[int, ...]] = {"asks": (2, rows)} if asks else {}
+    return {**each, "segments": (rows, SEGMENTS, 4), "tables": (rows, width), **asking}
 
 
 def _length(sizes: dict[str, tuple[int, ...]]) -> int:
@@ -90,7 +105,7 @@ def _length(sizes: dict[str, tuple[int, ...]]) -> int:
 
 
 def _dtype(name: str) -> torch.dtype:
-    return torch.int64 if name in ("tokens", "slots", "rotations") else torch.int32
+    return torch.int64 if name in ("tokens", "slots", "rotations", "asks") else torch.int32
 
 
 def _bytes(name: str, size: tuple[int, ...]) -> int:
@@ -107,9 +122,40 @@ def _carved(memory: torch.Tensor, sizes: dict[str, tuple[int, ...]]) -> dict[str
     return found
 
 
+def _joined(rows: list[torch.Tensor], width: int) -> torch.Tensor:
+    return torch.cat(rows) if rows else torch.empty(0, width)
+
+
 def runner_for(decoder: Decoder, cache: KVCache, asker: LinkAsker | None = None) -> ModelRunner:
     """The runner that suits the decoder's device."""
     return (GraphRunner if decoder.device.records else ModelRunner)(decoder, cache, asker)
+
+
+Numbered = tuple[int, Chunk]
+
+
+def rounds(chunks: Sequence[Chunk], most: int) -> tuple[list[Numbered], list[list[Numbered]]]:
+    """What asks nobody of the chunks, cut off where they begin to ask; and rounds of single tokens, at most `most` in
+    each, none of which asks a slot twice. Tokens that are decoded without asking go with the first round, so that the
+    weights are read once for all. Each has its chunk's index."""
+    quiet: list[Numbered] = []
+    queues: list[deque[Numbered]] = []
+    for index, chunk in enumerate(chunks):
+        remote, length = chunk.layout.remote, len(chunk.tokens)
+        first = length if remote is None else min(length, max(0, chunk.layout.prompt - chunk.start))
+        if remote is None and length == 1 and chunk.wanted is not Wanted.NONE:
+            queues.append(deque([(index, chunk)]))
+            continue
+        if first:
+            wanted = chunk.wanted if first == length or chunk.wanted is Wanted.ALL else Wanted.NONE
+            quiet.append((index, replace(chunk, tokens=chunk.tokens[:first], wanted=wanted)))
+        each = range(first, length)
+        alone = (replace(chunk, tokens=[chunk.tokens[i]], start=chunk.start + i, wanted=Wanted.LAST) for i in each)
+        queues.append(deque((index, one) for one in alone))
+    found: list[list[Numbered]] = []
+    while queues := [queue for queue in queues if queue]:
+        found += [[queue.popleft() for queue in queues[i : i + most]] for i in range(0, len(queues), most)]
+    return quiet, found
 
 
 class GraphRunner(ModelRunner):
@@ -118,15 +164,63 @@ class GraphRunner(ModelRunner):
     def __init__(self, decoder: Decoder, cache: KVCache, asker: LinkAsker | None = None) -> None:
         super().__init__(decoder, cache, asker)
         self._staging = Staging(ROWS[-1], self._widths()[-1], decoder.device.place)
-        self._recorded: dict[tuple[int, int], tuple[Bucket, Callable[[], torch.Tensor]]] = {}
+        self._recorded: dict[tuple[int, int, bool], tuple[Bucket, Callable[[], torch.Tensor]]] = {}
+        self._settled = False
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes compute on the device at the same time."""
+        return self._decoder.device.shared
+
+    def settle(self, rows: int) -> None:
+        """Record what decoding so many rows will need, and no more later: for a device that gives a sealed process no
+        more memory. Steps that were not recorded are computed as they come."""
+        for width in SETTLED_WIDTHS:
+            for count in (count for count in ROWS if count <= rows):
+                for remote in (None, NOBODY)[: 1 + (self.asker is not None)]:
+                    layout = Layout(prompt=0, remote=remote)
+                    blocks = [0] * min(width, self._widths()[-1])
+                    self.forward([Chunk([0], 0, blocks, layout, Wanted.LAST)] * count)
+        if self.asker is not None:
+            self.asker.broken()
+        self._decoder.device.reserve()
+        self._settled = True
 
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
+        if all(chunk.layout.remote is None for chunk in chunks):
+            return self._forward(chunks)
+        quiet, asking = rounds(chunks, ROWS[-1])
+        rows: list[list[torch.Tensor]] = [[] for _ in chunks]
+        if quiet:
+            logits, at = self._forward([chunk for _, chunk in quiet]), 0
+            for index, chunk in quiet:
+                count = {Wanted.NONE: 0, Wanted.LAST: 1, Wanted.ALL: len(chunk.tokens)}[chunk.wanted]
+                rows[index].append(logits[at : (at := at + count)])
+        for number, each in enumerate(asking):
+            logits = self._repeat([chunk for _, chunk in each])
+            logits = logits if number == len(asking) - 1 else logits.clone()  # the next round may overwrite them
+            for (index, _), row in zip(each, torch.split(logits, 1), strict=True):
+                rows[index].append(row)
+        if not quiet and len(asking) == 1 and all(chunk.wanted is not Wanted.NONE for chunk in chunks):
+            return logits
+        kept: list[torch.Tensor] = []
+        for chunk, found in zip(chunks, rows, strict=True):
+            if chunk.wanted is not Wanted.NONE:
+                kept += found if chunk.wanted is Wanted.ALL else found[-1:]
+        return _joined(kept, self.vocabulary)
+
+    def _forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         if len(chunks) > ROWS[-1] or any(len(c.tokens) != 1 or c.wanted is Wanted.NONE for c in chunks):
             return super().forward(chunks)
+        return self._repeat(chunks)
+
+    def _repeat(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         batch = lay_out(chunks, self._decoder.queries_per_kv_head)
-        if batch.remotes:
-            return super().forward(chunks)
         self._check(batch)
+        if batch.remotes:
+            if self.asker is None:
+                raise ValueError("there is nobody to ask")
+            batch = replace(batch, asks=self.asker.aim(batch.remotes, batch.rows))
         _, repeat = self._bucket(batch)
         return repeat()[: batch.rows]
 
@@ -139,17 +233,18 @@ class GraphRunner(ModelRunner):
         """The bucket of this batch, filled, and what computes its logits."""
         rows = next(rows for rows in ROWS if rows >= batch.rows)
         width = next(width for width in self._widths() if width >= batch.tables.shape[1])
-        if (rows, width) in self._recorded:
-            self._recorded[rows, width][0].fill(batch)
-            return self._recorded[rows, width]
-        bucket = Bucket(rows, width, self._decoder.device.place, self._staging)
+        key = (rows, width, batch.asks is not None)
+        if key in self._recorded:
+            self._recorded[key][0].fill(batch)
+            return self._recorded[key]
+        bucket = Bucket(rows, width, self._decoder.device.place, self._staging, asks=batch.asks is not None)
         bucket.fill(batch)
 
         def run() -> torch.Tensor:
-            return self._decoder.logits(self._decoder.hidden(bucket.batch, self._cache))
+            return self._decoder.logits(self._decoder.hidden(bucket.batch, self._cache, self.asker))
 
-        self._recorded[rows, width] = (bucket, self._decoder.device.record(run))
-        return self._recorded[rows, width]
+        self._recorded[key] = (bucket, run if self._settled else self._decoder.device.record(run))
+        return self._recorded[key]
 
     def _widths(self) -> list[int]:
         widths, most = list(WIDTHS), self.max_context // BLOCK_TOKENS + SEGMENTS

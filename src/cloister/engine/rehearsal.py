@@ -13,6 +13,7 @@ import torch
 from cloister.compute.layout import BLOCK_TOKENS, Chunk, Wanted
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
+from cloister.engine.graph_runner import GraphRunner
 from cloister.engine.runner import Runner
 from cloister.messages.generation import Failed, SamplingParams, Submit
 from cloister.models.decoder import Decoder
@@ -60,3 +61,9 @@ def rehearse_device(runner: Runner, settings: EngineSettings) -> None:
             if any(isinstance(message, Failed) for message in engine.step(most)):
                 raise RuntimeError("the device's rehearsal failed")
             most = settings.chunk_tokens
+    if isinstance(runner, GraphRunner) and runner.shared:
+        longest = min(settings.chunk_tokens, engine.max_context, runner.num_blocks * BLOCK_TOKENS)
+        blocks = range(-(-longest // BLOCK_TOKENS))
+        runner.forward([Chunk([0] * longest, 0, blocks, wanted=Wanted.LAST)])
+        runner.settle(settings.max_running)
+        runner.wipe(blocks)

@@ -53,6 +53,14 @@ _ROW_WORTH = 16
 """Floats of scratch a prefilled row takes, in widths of the hidden state: a generous guess for any of our models."""
 
 Role = Callable[[socket.socket], None]
+Made = tuple[Role, Role, set[int], int]
+"""What a child does when it is sealed and what it says before, the descriptors it keeps, the memory it may take."""
+
+
+def without_layers(device: Device) -> frozenset[Layer]:
+    """The layers that a process on this device cannot have."""
+    missing = {Layer.NO_DEVICES: bool(device.files), Layer.GPU_IN_TURNS: device.shared}
+    return frozenset(layer for layer, is_missing in missing.items() if is_missing)
 
 
 @dataclass(frozen=True)
@@ -121,10 +129,11 @@ def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_deg
         name_process(spawn.role, forked=True)
         devices = model.device.files
         before = open_descriptors() if devices else set()
-        empty_root = enter_own(devices=devices)
+        empty_root = enter_own(devices=devices, meets=model.device.shared)
         model = model.opened()
         model.decoder.kernels.start_team(model.settings.threads)
-        role, kept, memory = (_vault if spawn.role == "vault" else _service)(model, descriptors)
+        role, announce, kept, memory = (_vault if spawn.role == "vault" else _service)(model, descriptors)
+        announce(control)
         if devices:
             kept |= open_descriptors() - before
         empty_root()
@@ -134,7 +143,7 @@ def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_deg
             kept,
             memory,
             links().upper_word,
-            without=frozenset({Layer.NO_DEVICES}) if devices else frozenset(),
+            without=without_layers(model.device),
             file_bytes=model.settings.cache_disk_bytes if spawn.disk else 0,
             allow_degraded=allow_degraded,
         )
@@ -147,14 +156,14 @@ def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_deg
     role(control)
 
 
-def _vault(model: PreloadedModel, descriptors: list[int]) -> tuple[Role, set[int], int]:
+def _vault(model: PreloadedModel, descriptors: list[int]) -> Made:
     _, _, question, answer = descriptors
     made = vault.prepare(model.decoder, model.reading, model.settings, question, answer)
-    return made.run, made.descriptors, VAULT_BEYOND_KV + model.scratch_bytes
+    return made.run, lambda _: None, made.descriptors, VAULT_BEYOND_KV + model.scratch_bytes
 
 
-def _service(model: PreloadedModel, descriptors: list[int]) -> tuple[Role, set[int], int]:
+def _service(model: PreloadedModel, descriptors: list[int]) -> Made:
     disk = descriptors[2:]
     model.decoder.kernels.take_short_turns()
     made = service.prepare(model.decoder, model.settings, *disk)
-    return made.run, set(disk), SERVICE_BEYOND_KV + model.scratch_bytes
+    return made.run, made.announce, set(disk), SERVICE_BEYOND_KV + model.scratch_bytes

@@ -11,13 +11,20 @@ import socket
 
 from cloister.errors import ProtocolError, SetupError
 from cloister.forkserver import child
+from cloister.forkserver.child import without_layers
 from cloister.forkserver.rehearsal import rehearse
 from cloister.link.region import links
 from cloister.messages.lifecycle import Preload, Preloaded, Spawn, Spawned, ToForkServer, start_failed
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.hardening import give_back_freed_memory
 from cloister.process.sandbox.layers import Layer
-from cloister.process.sandbox.namespaces import empty_root, fresh_pid_namespace, leave_host, root_of_devices
+from cloister.process.sandbox.namespaces import (
+    MEETING_PLACE,
+    empty_root,
+    fresh_pid_namespace,
+    leave_host,
+    root_of_devices,
+)
 from cloister.process.sandbox.seal import available_layers
 from cloister.process.sandbox.seccomp import filter_program
 
@@ -48,9 +55,12 @@ class ForkServer:
         self._endpoint = endpoint
         self._allow_degraded = preload.allow_degraded
         self._model = child.load_model(preload, weights)
+        devices = self._model.device.files
+        meeting = preload.meeting if devices else ""
+        if meeting:
+            self._model.device.share(MEETING_PLACE)
         os.close(weights)
         rehearse(self._model)
-        devices = self._model.device.files
         for receives in (False, True):  # assembled once here, not once in every child, which is pid 1 of its namespace
             filter_program(receives_descriptors=receives, own_pid=1, futexes=links().upper_word, devices=bool(devices))
         self._model.decoder.kernels.drop_scratch()
@@ -61,15 +71,17 @@ class ForkServer:
             raise SetupError("A library started a thread in the fork server, which could not fork safely.")
         leave_host()
         if devices:
-            root_of_devices(devices)
+            root_of_devices(devices, meeting)
         else:
             empty_root()
         self._living: dict[int, int] = {}
         decoder = self._model.decoder
         shape = decoder.cache_shape
         able = not decoder.device.partition_refusal(decoder)
-        missing = (*layers.missing, *[Layer.NO_DEVICES.value] * bool(devices))
-        endpoint.send(Preloaded(decoder.heads, shape.dim, shape.layers, partitionable=able, missing=missing))
+        without = without_layers(self._model.device)
+        missing = (*layers.missing, *(layer.value for layer in Layer if layer in without))
+        facts = Preloaded(decoder.heads, shape.dim, shape.layers, able, missing, meets=bool(meeting))
+        endpoint.send(facts)
 
     def run(self) -> None:
         while (order := self._endpoint.next_or_readable(set(self._living))) is not None:

@@ -70,9 +70,11 @@ class Forked(Struct, frozen=True, tag="forked", forbid_unknown_fields=True):
 
 
 class Preload(Start, frozen=True, tag="preload"):
-    """Controller → fork server, first, with the sealed weights' descriptor: import, map, be ready to fork."""
+    """Controller → fork server, first, with the sealed weights' descriptor: import, map, be ready to fork. `meeting` is
+    the folder where children meet who lets them compute on one device at the same time, if that is there."""
 
     allow_degraded: bool = False
+    meeting: Annotated[str, Meta(max_length=4096)] = ""
 
 
 class Spawn(Struct, frozen=True, tag="spawn", forbid_unknown_fields=True):
@@ -85,13 +87,15 @@ class Spawn(Struct, frozen=True, tag="spawn", forbid_unknown_fields=True):
 
 
 class Preloaded(Struct, frozen=True, tag="preloaded", forbid_unknown_fields=True):
-    """Fork server → controller: ready. `missing` names the layers of the sandbox this kernel lacks."""
+    """Fork server → controller: ready. `missing` names the layers of the sandbox this kernel lacks. `meets`: children
+    compute on one device at the same time; what ends one at the wrong moment may end all."""
 
     heads: int
     dim: int
     layers: int
     partitionable: bool
     missing: tuple[str, ...] = ()
+    meets: bool = False
 
 
 class Spawned(Struct, frozen=True, tag="spawned", forbid_unknown_fields=True):

@@ -27,10 +27,23 @@ Charges = Annotated[dict[Name, Annotated[int, Meta(ge=0, le=2**31 - 1)]], Meta(m
 """What tenants have had since the last such message, as fairness.ServiceMeter counts."""
 
 
+MAX_PLACES = 64
+Place = Annotated[int, Meta(ge=0, lt=MAX_PLACES)]
+
+
+class LinkPlace(Struct, frozen=True, tag="link_place", forbid_unknown_fields=True):
+    """Service → controller, with a descriptor, before it is sealed: memory of its device for one vault's link. A device
+    that processes share maps nothing more for a sealed process."""
+
+    place: Place
+
+
 class AttachLink(Struct, frozen=True, tag="attach_link", forbid_unknown_fields=True):
-    """Controller → service, with two descriptors (question, answer): a vault that may be asked from now on."""
+    """Controller → service: a vault that may be asked from now on. With two descriptors (question, answer), or at a
+    `place` that the service made before."""
 
     link: LinkId
+    place: Place | None = None
 
 
 class DetachLink(Struct, frozen=True, tag="detach_link", forbid_unknown_fields=True):
@@ -114,4 +127,4 @@ class View(OfRequest, frozen=True, tag="view"):
 
 
 ToSealedService = Submit | Cancel | AskStats | AttachLink | DetachLink | Pause | Resume | Label | Forget
-FromSealedService = Ready | StartFailed | Accepted | Tokens | Failed | Stats | Paused | Probed
+FromSealedService = LinkPlace | Ready | StartFailed | Accepted | Tokens | Failed | Stats | Paused | Probed

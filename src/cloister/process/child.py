@@ -63,6 +63,15 @@ class Child:
         if self._doomed:
             self.kill()
 
+    @property
+    def ended(self) -> bool:
+        """Whether it is known to be over: born, and gone."""
+        if self._pidfd is None:
+            return self._doomed and self.pid is not None
+        gone = select.poll()
+        gone.register(self._pidfd, select.POLLIN)
+        return bool(gone.poll(0))
+
     def terminate(self) -> None:
         self._signal(signal.SIGTERM)
 

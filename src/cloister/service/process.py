@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 
 import msgspec
 import torch
@@ -18,7 +19,7 @@ from cloister.engine.graph_runner import runner_for
 from cloister.engine.rehearsal import rehearse_device
 from cloister.engine.runner import reserve_cache
 from cloister.errors import ProtocolError
-from cloister.messages.frames import encode_frames
+from cloister.messages.frames import encode_frame, encode_frames
 from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Submit
 from cloister.messages.service import (
     MAX_CHARGES,
@@ -26,6 +27,7 @@ from cloister.messages.service import (
     DetachLink,
     Forget,
     Label,
+    LinkPlace,
     Pause,
     Paused,
     Probed,
@@ -62,7 +64,7 @@ def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None)
         block_tokens=runner.block_tokens,
         kernels=decoder.kernels.name,
     )
-    return Service(engine, ready, alerts)
+    return Service(engine, ready, alerts, lambda: decoder.device.lost)
 
 
 def _model_of(decoder: Decoder) -> bytes:
@@ -73,15 +75,28 @@ def _model_of(decoder: Decoder) -> bytes:
 
 class Service:
     """Steps the engine while it has work and the cores are its own (messages.service.Pause). `alerts` is where the
-    engine's prefix cache says what looks probed."""
+    engine's prefix cache says what looks probed. Ends if a step failed and `lost` says that no other will succeed."""
 
-    def __init__(self, engine: Engine, ready: Ready, alerts: list[Alert] | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        ready: Ready,
+        alerts: list[Alert] | None = None,
+        lost: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._engine = engine
+        self._lost = lost
         self._ready = ready
         self._alerts = [] if alerts is None else alerts
         self._replies: list[msgspec.Struct] = []
         self._pausing = self._paused = False
         self._owes_step = False
+
+    def announce(self, control: socket.socket) -> None:
+        """Before the seal, after which no descriptor can be sent: the memory for links, where the device has it."""
+        for place, memory in enumerate(self._engine.export_links()):
+            socket.send_fds(control, [encode_frame((LinkPlace(place),))], [memory])
+            os.close(memory)
 
     def run(self, control: socket.socket) -> None:
         """Serve until the controller hangs up. ProtocolError, after which nothing is served, if it sends nonsense."""
@@ -93,6 +108,9 @@ class Service:
                 if not self._take(inbox):
                     return
                 self._compute()
+                if self._engine.take_failure() and self._lost():
+                    self._send(control)  # every request has its error; the next process has the device again
+                    return
         except ConnectionError:
             return  # hung up while we were speaking
         finally:
@@ -124,6 +142,8 @@ class Service:
                 self._engine.label(request_id, public, final=final)
             case Forget(tenant=tenant):
                 self._engine.forget(tenant)
+            case AttachLink(link=link, place=int(place)):
+                self._engine.seat_link(link, place)
             case AttachLink(link=link):
                 self._attach(link, *inbox.take_descriptors(2))
             case DetachLink(link=link):

@@ -39,7 +39,7 @@ from cloister.messages.vault import (
 )
 from cloister.models.decoder import Decoder
 from cloister.prompts.reading import PromptReading
-from cloister.vault.isolated import Isolated
+from cloister.vault.isolated import MAX_RUNNING, Isolated
 from cloister.vault.memory import SessionMemory
 from cloister.vault.partitioned import Partitioned
 from cloister.vault.reading import Reader
@@ -61,7 +61,7 @@ def prepare(
     cache = reserve_cache(decoder, settings.vault_kv_mib)
     runner = runner_for(decoder, cache)
     if not decoder.device.survives_fork:
-        rehearse_device(runner, settings)
+        rehearse_device(runner, settings.model_copy(update={"max_running": min(settings.max_running, MAX_RUNNING)}))
     if decoder.device.partition_refusal(decoder):
         return Vault(decoder, reading, settings, runner, Unasked(), levels=(ISOLATED,))
     answerer = decoder.device.answerer(decoder, cache, question_fd, answer_fd)
@@ -129,6 +129,12 @@ class Vault:
 
     def run(self, control: socket.socket) -> None:
         """Serve until the controller hangs up or the link breaks."""
+        try:
+            self._run(control)
+        finally:
+            self._answerer.close()
+
+    def _run(self, control: socket.socket) -> None:
         control.sendall(encode_frame((VaultReady(VERSION),)))
         frames: FrameReader[ToVault] = FrameReader(ToVault)
         poll = select.poll()

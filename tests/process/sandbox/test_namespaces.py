@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
+import struct
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from cloister.process.sandbox.credentials import any_capability
 from cloister.process.sandbox.layers import Layer, held
 from cloister.process.sandbox.namespaces import (
+    MEETING_PLACE,
     empty_root,
     enter_own,
     fresh_pid_namespace,
@@ -94,6 +99,46 @@ def test_a_child_opens_devices_until_its_root_is_empty() -> None:
         return os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1])
 
     assert in_forkserver(forkserver) == 43
+
+
+@pytest.mark.parametrize("meets", [True, False])
+def test_who_meets_others_on_a_device_is_known_there_by_its_user_and_has_the_folder_until_its_root_is_empty(
+    meets: bool,
+) -> None:
+    """As NVIDIA's MPS wants it: credentials that are not the child's own cannot be sent."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listening:
+        place = Path(folder)  # not pytest's own, which is its user's alone
+        place.chmod(0o777)
+        listening.bind(str(place / "control"))
+        (place / "control").chmod(0o777)
+        listening.listen()
+
+        def child(uid: int, gid: int) -> int:
+            empty = enter_own(devices=("/dev/zero",), meets=meets)
+            credentials = struct.pack("3i", os.getpid(), uid, gid)
+            with socket.socket(socket.AF_UNIX) as caller:
+                try:
+                    caller.connect(f"{MEETING_PLACE}/control")
+                    caller.sendmsg([b"!"], [(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, credentials)])
+                except OSError:
+                    return 1
+            empty()
+            return 2 if os.path.exists(MEETING_PLACE) else 40 + len({Layer.EMPTY_ROOT, Layer.LANDLOCK} & held())
+
+        def forkserver() -> int:
+            root_of_devices(("/dev/zero",), str(place))
+            fresh_pid_namespace()
+            uid, gid = os.getuid(), os.getgid()
+            forked = os.fork()
+            if not forked:
+                status = 97
+                try:
+                    status = child(uid, gid)
+                finally:
+                    os._exit(status)
+            return os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1])
+
+        assert in_forkserver(forkserver) == (42 if meets else 1)
 
 
 def test_the_keeper_ends_as_its_forkserver_ended() -> None:

@@ -26,7 +26,7 @@ HINT = "Install torch with CUDA and `cloister[gpu]`, or compute on the CPU."
 CONTROL, DEVICES = "/dev/nvidiactl", ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia[0-9]*")
 DIMS = (64, 128)
 """Widths of heads that there are kernels for."""
-_LOADED = ("cuda.core", "cuda.bindings.driver", "cloister.compute.gpu.kernels", "cloister.compute.gpu.memory")
+_LOADED = ("cuda.core", "cuda.bindings.driver", "cloister.compute.gpu.kernels", "cloister.compute.gpu.link")
 
 
 class Found(msgspec.Struct, frozen=True):

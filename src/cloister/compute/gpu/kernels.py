@@ -6,6 +6,7 @@ Addresses go to the GPU only from tensors this module has checked for device, si
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,17 +14,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from cloister.compute.base import AttentionShape, CacheShape, Device, Kernels, KVCache, Step
+from cloister.compute.base import AttentionShape, CacheShape, Device, Kernels, KVCache, LinkAsker, Step
 from cloister.compute.gpu import program
 from cloister.compute.gpu.cache import DTYPE, GpuCache, on_gpu
 from cloister.compute.gpu.find import DIMS, devices
+from cloister.compute.gpu.mailbox import partition_refusal
 from cloister.compute.gpu.workspace import FEW, Widths, Workspace, capacity, padded_rows
 from cloister.compute.layer import Angles, Gate, Layer, Packed
 from cloister.compute.layout import BLOCK_TOKENS, SEGMENTS, Batch
 from cloister.errors import ModelUnsupported, SetupError
 
 if TYPE_CHECKING:
-    from cloister.compute.gpu.link import Asking
+    from cloister.compute.gpu.link import Asking, GpuAnswerer, GpuAsker
 
 TILE = 64
 STEP = 64
@@ -41,6 +43,8 @@ STAGES_OF_FEW = {8: 5, 16: 5, 32: 4, 64: 4}
 BLOCKS_WANTED = 528
 MOST_SPLITS = 8
 LEAST_STEPS = 4
+RESERVED_LARGE, RESERVED_SMALL, SMALL = 384 * 2**20, 32, 2**20
+"""Of memory for a sealed process beside its cache: one large piece, and so many small ones."""
 
 
 def i32(value: int) -> np.int32:
@@ -82,8 +86,8 @@ class GpuKernels(Kernels):
         self._spaces: dict[tuple[int, Widths], Workspace] = {}
         self._parts: dict[int, torch.Tensor] = {}
         self._prepared: tuple[Batch, Batch] | None = None
-        self.asking: Asking | None = None
-        """Where rows find the parts of their private spans, if another process holds those."""
+        self._asking: Asking | None = None
+        """Where the rows of the step at hand find the parts of their private spans, if vaults hold those."""
 
     # ---- weights
 
@@ -170,6 +174,16 @@ class GpuKernels(Kernels):
         return out
 
     def run_layers(self, layers: Sequence[Layer], x: torch.Tensor, step: Step) -> None:
+        if step.batch.asks is None:
+            return self._run_layers(layers, x, step)
+        self._asking = _on_gpu(step.asker).through(step.batch.asks)
+        try:
+            self._asking.begin_step(self)
+            self._run_layers(layers, x, step)
+        finally:
+            self._asking = None
+
+    def _run_layers(self, layers: Sequence[Layer], x: torch.Tensor, step: Step) -> None:
         shape, rows, angles = layers[0].shape, len(x), step.angles
         assert angles is not None
         cache, batch = on_gpu(step.cache), self._on_gpu(step.batch, step.cache)
@@ -322,8 +336,8 @@ class GpuKernels(Kernels):
         grid = (rows, -(-(heads + 2 * kv_heads) // 8))
         product = (sums.values, sums.bias, i32(sums.splits), i32(padded), i32(sums.pitch))
         place = (cache.layer(layer), cache.block_stride, i32(heads), i32(kv_heads))
-        nobody: tuple[program.Argument, ...] = (None, None, i32(0), i32(0), None, None, i32(0))
-        posting = nobody if self.asking is None or not heads else self.asking.posting(layer)
+        nobody: tuple[program.Argument, ...] = (None, None, i32(0), i32(0), None, None)
+        posting = nobody if self._asking is None or not heads else self._asking.posting(layer)
         self.launch("rotate_and_store", grid, 256, *product, *norms, batch.slots, q, *place, *posting)
 
     def _attend(
@@ -345,7 +359,7 @@ class GpuKernels(Kernels):
             raise _unsuited(f"A layer of {heads} heads over {kv_heads}")
         groups = max(SEGMENTS, -(-batch.tables.shape[1] * BLOCK_TOKENS // GROUP_TOKENS) + SEGMENTS - 1)
         assert self._program is not None
-        asking = self.asking
+        asking = self._asking
         if asking is not None and tiles != len(batch.span):
             raise ValueError("only rows of one token each can ask another process")
         apart = asking is None and groups > SEGMENTS and tiles * kv_heads < 2 * self._program.processors
@@ -390,7 +404,7 @@ class GpuKernels(Kernels):
 
 def on_device(batch: Batch, cache: KVCache) -> Batch:
     if batch.remotes:
-        raise ValueError("the GPU's kernels reach no vault")
+        raise ValueError("only recorded steps reach a vault")
     if int(batch.tables.max()) >= cache.blocks or int(batch.tables.min()) < 0:
         raise IndexError("a block is outside the cache")
     names = (
@@ -406,6 +420,14 @@ def on_device(batch: Batch, cache: KVCache) -> Batch:
         "tile_rows",
     )
     return Batch(batch.rows, **{name: getattr(batch, name).to("cuda", non_blocking=True) for name in names})
+
+
+def _on_gpu(asker: LinkAsker | None) -> GpuAsker:
+    from cloister.compute.gpu.link import GpuAsker
+
+    if not isinstance(asker, GpuAsker):
+        raise ValueError("the links are another device's")
+    return asker
 
 
 def _described(sums: _Sums | None, rows: int) -> tuple[program.Argument, ...]:
@@ -435,7 +457,8 @@ def _full() -> SetupError:
 
 
 class GpuDevice(Device):
-    """Computes on the current CUDA device, once it is open. It has no links yet: prompts are served whole."""
+    """Computes on the current CUDA device, once it is open. It has links where processes compute beside each other, as
+    clients of MPS: one that waits for another must not hold the GPU meanwhile."""
 
     survives_fork = False
     records = True
@@ -443,18 +466,42 @@ class GpuDevice(Device):
     def __init__(self) -> None:
         self.kernels: GpuKernels = GpuKernels()
         self._open = False
+        self._mps = ""
 
     @property
     def files(self) -> tuple[str, ...]:
         return devices()
 
+    def share(self, folder: str) -> None:
+        self._mps, self.shared = folder, True
+
+    @property
+    def lost(self) -> bool:
+        """CUDA's errors of this kind stay until the process ends."""
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            return True
+        return False
+
     def open(self) -> None:
+        if self._mps:
+            os.environ["CUDA_MPS_PIPE_DIRECTORY"] = self._mps
         try:
             torch.zeros(1, device="cuda")
         except RuntimeError as failure:
             first = str(failure).partition("\n")[0]
             raise SetupError(f"The GPU does not answer: {first}", hint="Look at what `nvidia-smi` says.") from failure
         self._open = True
+
+    def reserve(self) -> None:
+        """Under MPS every allocation opens a file. torch keeps what it is given back, large and small pieces apart."""
+        try:
+            held = [torch.empty(RESERVED_LARGE, dtype=torch.uint8, device="cuda")]
+            held += [torch.empty(SMALL, dtype=torch.uint8, device="cuda") for _ in range(RESERVED_SMALL)]
+        except torch.OutOfMemoryError as failure:
+            raise _full() from failure
+        del held
 
     def cache(self, shape: CacheShape, blocks: int) -> GpuCache:
         self.kernels.suit(shape.dim)
@@ -473,16 +520,44 @@ class GpuDevice(Device):
     def record(self, run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
         """A CUDA graph of what `run` launches. It runs twice now: once to make what it needs, once recorded."""
         run()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            result = run()
+        kept: list[torch.Tensor] = []
+        repeat = self.capture(lambda: kept.append(run()))
 
         def replay() -> torch.Tensor:
-            graph.replay()
-            return result
+            repeat()
+            return kept[0]
 
         return replay
 
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        """A CUDA graph of what `run` launches. Waits for this stream alone: others may wait for another process, which
+        `torch.cuda.graph` would wait for."""
+        torch.cuda.current_stream().synchronize()
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                run()
+            finally:
+                graph.capture_end()
+        return graph.replay
+
     def partition_refusal(self, model: AttentionShape) -> str:
-        return "Input attention in another process is not built for GPUs yet."
+        return (
+            partition_refusal(model)
+            if self._mps
+            else "On a GPU, prompts are partitioned under MPS, which is not there."
+        )
+
+    def asker(self, model: AttentionShape, patience_ms: int) -> GpuAsker:
+        from cloister.compute.gpu.link import GpuAsker
+
+        return GpuAsker(model, patience_ms)
+
+    def answerer(
+        self, model: AttentionShape, cache: KVCache, question: int, answer: int, patience_ms: int = 200
+    ) -> GpuAnswerer:
+        """`question` is the mailbox, for both directions."""
+        from cloister.compute.gpu.link import GpuAnswerer
+
+        return GpuAnswerer(self, model, on_gpu(cache), question, patience_ms)

@@ -89,21 +89,20 @@ INLINE int count_in(unsigned *ticket, unsigned number) {
     return after & 255;
 }
 
-/* One layer of an attention process: a block for each user, KV head and group of its prompt; the last to be done merges
- * the groups and answers. `position` holds the prompts' lengths. Shared memory is wiped: the next process on this
- * processor could read it. */
-KERNEL __launch_bounds__(32 * WARPS, 3) answer(ATTENTION_ARGUMENTS, const unsigned long long *boxes, unsigned *gates,
-                                               unsigned *tickets, int layer, int layers, long long patience_ns) {
+/* What a vault's blocks of one layer share beside the attention's arguments. */
+struct answering {
+    unsigned *tickets;
+    int user, kv, layers, layer;
+    unsigned step;
+    long long patience_ns;
+    INLINE unsigned expected() const { return step * layers + layer + 1; }
+};
+
+/* One group of a prompt. The last group of a user's KV head to be done merges all of them and answers. */
+INLINE void answer_group(const attention &a, const answering &w, uint2 *box, tile_shared &s, int &last, int number, int groups) {
     constexpr int HELD = 1;
-    __shared__ tile_shared s;
-    __shared__ int last;
-    const attention a = ATTENTION;
-    const int user = blockIdx.x, kv = blockIdx.y, number = blockIdx.z, warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
-    const int length = a.position[user], groups = (length + GROUP_TOKENS - 1) / GROUP_TOKENS, queries = a.heads / a.kv_heads;
-    uint2 *box = box_of(boxes, user);
-    const unsigned step = ((volatile unsigned *)gates)[layers * 16];
-    if (threadIdx.x == 0 && user == 0 && kv == 0 && number == 0) ((volatile unsigned *)gates)[layer * 16] = 0; /* closed again */
-    if (number >= groups || *(volatile unsigned *)asked_word(box, a.heads) != step) return;
+    const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, user = w.user, kv = w.kv;
+    const int length = a.position[user], queries = a.heads / a.kv_heads;
     const int *table = a.tables + (size_t)user * a.table_stride;
     const int from = number * GROUP_TOKENS + warp * PIECE, end = min(length, (number + 1) * GROUP_TOKENS);
     for (int at = from + 16 * (lane >> 3); at < end; at += TASKS * PIECE) {
@@ -113,7 +112,7 @@ KERNEL __launch_bounds__(32 * WARPS, 3) answer(ATTENTION_ARGUMENTS, const unsign
             prefetch(block + (size_t)a.kv_heads * 16 * DIM + line * 64);
         }
     }
-    const unsigned expected = step * layers + layer + 1;
+    const unsigned expected = w.expected();
     const unsigned long long since = now_ns();
     bool here = true;
     for (int i = threadIdx.x; i < QUERIES * DIM / 2; i += 32 * WARPS) {
@@ -124,7 +123,7 @@ KERNEL __launch_bounds__(32 * WARPS, 3) answer(ATTENTION_ARGUMENTS, const unsign
             while (here) {
                 const bool first = take(asked, x, expected);
                 if (take(asked + DIM / 2, y, expected) && first) break;
-                here = now_ns() - since < patience_ns;
+                here = now_ns() - since < w.patience_ns;
             }
             const float *c = a.rotation_cosine + (size_t)user * DIM + d, *z = a.rotation_sine + (size_t)user * DIM + d;
             const float u = x, v = y;
@@ -155,15 +154,17 @@ KERNEL __launch_bounds__(32 * WARPS, 3) answer(ATTENTION_ARGUMENTS, const unsign
         }
     __syncthreads();
     for (int i = threadIdx.x; i < (int)(sizeof(s) / 4); i += 32 * WARPS) ((volatile unsigned *)&s)[i] = 0;
+    /* [user][kv head][group][query][dim + 4] */
+    float *parts = a.parts + ((size_t)user * a.kv_heads + kv) * a.most_groups * queries * (DIM + 4);
     if (groups > 1) {
         EACH_FOUR(i, queries) {
-            float *to = part_at(a, number) + query_of(i) * (DIM + 4);
+            float *to = parts + (number * queries + query_of(i)) * (DIM + 4);
             *(float4 *)(to + dim_of(i)) = of_group.o[i];
             if (dim_of(i) == 0) to[DIM] = of_group.m[i], to[DIM + 1] = of_group.l[i];
         }
         __threadfence();
         __syncthreads();
-        if (threadIdx.x == 0) last = count_in(tickets + user * a.kv_heads + kv, expected) == groups;
+        if (threadIdx.x == 0) last = count_in(w.tickets + user * a.kv_heads + kv, expected) == groups;
         __syncthreads();
         if (!last) return;
         __threadfence();
@@ -173,7 +174,7 @@ KERNEL __launch_bounds__(32 * WARPS, 3) answer(ATTENTION_ARGUMENTS, const unsign
         of_segment.clear();
         if (groups == 1) of_segment.merge(0, of_group.o[i], of_group.m[i], of_group.l[i]);
         for (int g = 0; g < groups && groups > 1; g++) {
-            const float *part = part_at(a, g) + query_of(i) * (DIM + 4);
+            const float *part = parts + (g * queries + query_of(i)) * (DIM + 4);
             of_segment.merge(0, __ldcg((const float4 *)(part + dim_of(i))), __ldcg(part + DIM), __ldcg(part + DIM + 1));
         }
         uint2 *to = box + a.heads * DIM + (kv * queries + query_of(i)) * (DIM + 2);
@@ -183,15 +184,50 @@ KERNEL __launch_bounds__(32 * WARPS, 3) answer(ATTENTION_ARGUMENTS, const unsign
     }
 }
 
-/* Begins a step: its number, from 1 on, into every asked box and beside the gates of every process. */
-KERNEL begin_step(const unsigned long long *boxes, int rows, const unsigned long long *gates, int processes,
-                  unsigned *steps, int layers, int heads) {
+/* One layer of a vault: blocks take slots, KV heads and groups of prompts in turns, whatever the grid. `position` holds
+ * the prompts' lengths, `rows` the number of slots. Shared memory is wiped: the next process on this processor could
+ * read it.
+ *
+ * `own` is the vault's: the step it answers, and whether it is closing. A block of the last layer may start when the
+ * service has its answers already and announces the next step: so all layers but the first go by their own word. The
+ * others cannot: the service has no step without all layers' answers. A closing vault answers nothing and leaves its
+ * gates open, so that what was launched ahead comes to an end. */
+KERNEL __launch_bounds__(32 * WARPS, 3) answer(ATTENTION_ARGUMENTS, const unsigned long long *boxes, unsigned *gates,
+                                               unsigned *tickets, unsigned *own, int layer, int layers,
+                                               long long patience_ns) {
+    __shared__ tile_shared s;
+    __shared__ int last;
+    const attention a = ATTENTION;
+    if (__syncthreads_or(((volatile unsigned *)own)[1])) return;
+    const unsigned step = layer ? ((volatile unsigned *)own)[0] : ((volatile unsigned *)gates)[layers * 16];
+    if (threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0) {
+        ((volatile unsigned *)gates)[layer * 16] = 0; /* closed again */
+        if (layer == 0) ((volatile unsigned *)own)[0] = step;
+    }
+    for (int slot = blockIdx.x; slot < a.rows; slot += gridDim.x) {
+        const int length = a.position[slot], groups = (length + GROUP_TOKENS - 1) / GROUP_TOKENS;
+        uint2 *box = box_of(boxes, slot);
+        if (!groups || __syncthreads_or(*(volatile unsigned *)asked_word(box, a.heads) != step)) continue;
+        const answering w = {tickets, slot, (int)blockIdx.y, layers, layer, step, patience_ns};
+        for (int number = blockIdx.z; number < groups; number += gridDim.z) {
+            answer_group(a, w, box, s, last, number, groups);
+            __syncthreads();
+        }
+    }
+}
+
+/* Begins a step: its number, from 1 on, into every asked box and beside the gates of every vault. */
+KERNEL begin_step(const unsigned long long *boxes, const unsigned long long *gates, int rows, unsigned *steps,
+                  unsigned *started, int *late, int layers, int heads) {
     after_last();
     let_next_start();
     const unsigned step = *steps + 1;
     __syncthreads();
-    for (int i = threadIdx.x; i < rows; i += blockDim.x)
+    for (int i = threadIdx.x; i < rows; i += blockDim.x) {
+        late[i] = 0;
         if (boxes[i]) *(volatile unsigned *)asked_word((uint2 *)boxes[i], heads) = step;
-    for (int i = threadIdx.x; i < processes; i += blockDim.x) *(volatile unsigned *)(gates[i] + layers * 64) = step;
+        if (gates[i]) *(volatile unsigned *)(gates[i] + layers * 64) = step;
+    }
+    for (int i = threadIdx.x; i < layers; i += blockDim.x) started[i] = 0;
     if (threadIdx.x == 0) *steps = step;
 }

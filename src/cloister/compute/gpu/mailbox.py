@@ -1,22 +1,38 @@
-"""Where things are in a mailbox, one for each attention process: gates, one for each layer, and a box for each user.
+"""Where things are in a mailbox, one for each vault: gates, one for each layer, and a box for each slot; and which box
+each row of a step asks.
 
 As link.cuh reads it. Addresses are numbers here: nothing is mapped.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from cloister.compute.base import AttentionShape
+from cloister.compute.layout import RemoteRows
 
 PAGE = 4096
 GATE_BYTES = 64
 WORD = 8
+MOST_QUERIES = 4 * 128
+"""Values of the queries for one KV head: a block's threads hold four each."""
+
+
+def partition_refusal(model: AttentionShape) -> str:
+    """Why a model's attention cannot be partitioned on a GPU; empty if it can."""
+    if any(model.windows):
+        return "A model that looks back a limited way cannot be partitioned on a GPU."
+    if model.queries_per_kv_head * model.cache_shape.dim > MOST_QUERIES:
+        return "A model with so many queries for one KV head cannot be partitioned on a GPU."
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
 class MailboxShape:
-    """The sizes of a mailbox for so many users of a model."""
+    """The sizes of a mailbox with so many slots, `users`, for a model."""
 
     users: int
     layers: int
@@ -43,3 +59,27 @@ class MailboxShape:
     def boxes(self, address: int) -> list[int]:
         """Where each user's box is in a mailbox that is mapped at this address."""
         return [address + self.gates + user * self.box for user in range(self.users)]
+
+
+def aimed(
+    shape: MailboxShape, mailboxes: Mapping[int, int], remotes: Sequence[RemoteRows], rows: int
+) -> tuple[torch.Tensor, dict[int, str]]:
+    """Each row's box and which gates the step opens, as [2, rows] of addresses, 0 for none; and which links cannot be
+    asked.
+
+    A gate is opened once, however many rows ask there: a vault closes it when it starts to answer, and a second opening
+    would count for the next step. A box holds one row.
+    """
+    asks, failed = torch.zeros(2, rows, dtype=torch.int64), {}
+    for remote in remotes:
+        slots = remote.asks[:, 0].tolist()
+        if remote.link not in mailboxes:
+            failed[remote.link] = "vault_lost"
+        elif len(set(slots)) < len(slots) or not 0 <= min(slots) <= max(slots) < shape.users:
+            failed[remote.link] = "link_malformed"
+        else:
+            address = mailboxes[remote.link]
+            boxes = shape.boxes(address)
+            asks[0, remote.rows.long()] = torch.tensor([boxes[slot] for slot in slots])
+            asks[1, int(remote.rows[0])] = address
+    return asks, failed

@@ -30,7 +30,12 @@ class SharedMemory:
     def __init__(self, handle: Any, size: int) -> None:
         self.size, self._handle = size, handle
         self.address = int(_done(driver.cuMemAddressReserve(size, 0, 0, 0)))
-        _done(driver.cuMemMap(self.address, size, 0, handle, 0))
+        try:
+            _done(driver.cuMemMap(self.address, size, 0, handle, 0))
+        except SetupError:  # it is smaller than agreed
+            driver.cuMemAddressFree(self.address, size)
+            driver.cuMemRelease(handle)
+            raise
         access = driver.CUmemAccessDesc()
         access.location = _here()
         access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
@@ -39,7 +44,7 @@ class SharedMemory:
     @classmethod
     def create(cls, size: int) -> SharedMemory:
         """Zeros."""
-        size = -(-size // GRANULARITY) * GRANULARITY
+        size = _whole(size)
         described = driver.CUmemAllocationProp()
         described.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
         described.requestedHandleTypes = _FD
@@ -51,7 +56,7 @@ class SharedMemory:
     @classmethod
     def adopt(cls, fd: int, size: int) -> SharedMemory:
         """What another process created; the caller closes the descriptor."""
-        return cls(_done(driver.cuMemImportFromShareableHandle(fd, _FD)), size)
+        return cls(_done(driver.cuMemImportFromShareableHandle(fd, _FD)), _whole(size))
 
     def export(self) -> int:
         """A descriptor for the other process; the caller closes it."""
@@ -66,6 +71,10 @@ class SharedMemory:
         _done(driver.cuMemUnmap(self.address, self.size))
         _done(driver.cuMemRelease(self._handle))
         _done(driver.cuMemAddressFree(self.address, self.size))
+
+
+def _whole(size: int) -> int:
+    return -(-size // GRANULARITY) * GRANULARITY
 
 
 def _here() -> Any:

@@ -30,12 +30,13 @@ class Layer(StrEnum):
     NO_SWAP = "no_swap"
     SECCOMP = "seccomp"
     NO_DEVICES = "no_devices"
+    GPU_IN_TURNS = "gpu_in_turns"
 
 
 NAMESPACES = frozenset(layer for layer in Layer if layer.endswith("_namespace"))
-BEST_EFFORT = frozenset({Layer.MEMORY_LOCK, Layer.NO_SWAP, Layer.NO_DEVICES})
-"""An unprivileged user may not lock much memory, and who computes on a GPU speaks to its driver: these are reported
-when missing, and never a reason to refuse."""
+BEST_EFFORT = frozenset({Layer.MEMORY_LOCK, Layer.NO_SWAP, Layer.NO_DEVICES, Layer.GPU_IN_TURNS})
+"""An unprivileged user may not lock much memory, and who computes on a GPU speaks to its driver, perhaps at the same
+time as others (MPS) and not in turns: these are reported when missing, and never a reason to refuse."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ class Report:
 @dataclass(frozen=True)
 class Profile:
     """`futexes` says where the process shares futexes with others (seccomp.filter_program). `without` leaves layers out
-    on purpose: so that a test can watch a check go red; and NO_DEVICES where a process computes on a GPU."""
+    on purpose: so that a test can watch a check go red; NO_DEVICES where a process computes on a GPU, GPU_IN_TURNS
+    where it does so beside others."""
 
     name: Literal["vault", "service", "sealed_api", "detector"]
     keep_descriptors: Collection[int]

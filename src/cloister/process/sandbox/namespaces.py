@@ -38,6 +38,8 @@ _DETACH = 2
 _ANY_DIRECTORY, _ANOTHER_DIRECTORY = b"/proc", b"/usr"
 DRIVERS_READ = "/sys"
 DRIVERS_NAME_THREADS_IN = "/proc"
+MEETING_PLACE = "/meet"
+"""In a root of devices: the folder where a driver finds who lets processes compute at the same time."""
 
 _forkserver_pids: int | None = None
 _parent: int = 0
@@ -80,17 +82,22 @@ def fresh_pid_namespace() -> None:
         syscall("unshare", flag)
 
 
-def enter_own(without: Collection[Layer] = (), devices: Collection[str] = ()) -> Callable[[], None]:
+def enter_own(
+    without: Collection[Layer] = (), devices: Collection[str] = (), *, meets: bool = False
+) -> Callable[[], None]:
     """For a forked child, before it has threads: its own namespaces; then the powers in them are given up.
 
     What Linux keeps per thread (capabilities, Landlock, no_new_privs) is settled here, so that every thread the child
     starts later inherits it. Where there are `devices` (`root_of_devices`) it can open them until it calls what is
-    returned; then its root is empty.
+    returned; then its root is empty. Who `meets` others is known to them by its user's id, in the MEETING_PLACE.
     """
+    uid, gid = os.geteuid(), os.getegid()
     if devices:
         _see_own_processes()
     layers.forget(NAMESPACES)
     entered = _unshare(NAMESPACES.difference(without, {Layer.PID_NAMESPACE}))
+    if meets and Layer.USER_NAMESPACE in entered:
+        map_onto_itself(uid, gid)
     if os.getpid() == 1:
         entered.add(Layer.PID_NAMESPACE)
     if Layer.UTS_NAMESPACE in entered:
@@ -99,7 +106,8 @@ def enter_own(without: Collection[Layer] = (), devices: Collection[str] = ()) ->
     if not root_is_empty():
         layers.forget({Layer.EMPTY_ROOT})
     empty_later: Callable[[], None] = _somebody_empties_root() if devices else lambda: None
-    give_up_powers(without, (*devices, DRIVERS_NAME_THREADS_IN) if devices else (), (DRIVERS_READ,) if devices else ())
+    writable = (*devices, DRIVERS_NAME_THREADS_IN, *(MEETING_PLACE,) * meets) if devices else ()
+    give_up_powers(without, writable, (DRIVERS_READ,) if devices else ())
     if Layer.DEATH_WITH_PARENT not in without:
         die_with_parent()
     if os.getppid() not in (0, _parent):
@@ -150,8 +158,9 @@ def empty_root() -> None:
         layers.record(Layer.EMPTY_ROOT)
 
 
-def root_of_devices(devices: Collection[str]) -> None:
-    """Instead of `empty_root`, where children must open these: they, and what their driver reads; nothing else.
+def root_of_devices(devices: Collection[str], meeting: str = "") -> None:
+    """Instead of `empty_root`, where children must open these: they, and what their driver reads; nothing else but the
+    folder `meeting`, if there is one, as MEETING_PLACE.
 
     A child empties it when they are open (`enter_own`).
     """
@@ -166,6 +175,9 @@ def root_of_devices(devices: Collection[str]) -> None:
             syscall("mount", path.encode(), place, None, _BIND, None)
         syscall("mount", b"none", b"proc", b"proc", _NOSUID | _NODEV | _NOEXEC, None)
         syscall("mount", b"/sys", b"sys", None, _BIND | _REC, None)
+        if meeting:
+            os.mkdir(MEETING_PLACE.lstrip("/"))
+            syscall("mount", meeting.encode(), MEETING_PLACE.lstrip("/").encode(), None, _BIND, None)
 
     _change_root(_ANOTHER_DIRECTORY, _NOSUID | _NOEXEC, b"mode=755,size=64k", furnish)
 

@@ -79,6 +79,7 @@ _LEFT: dict[Layer, Callable[[Profile], bool]] = {
     Layer.DEATH_WITH_PARENT: lambda _: die_with_parent(),
     Layer.SECCOMP: _filter,
     Layer.NO_DEVICES: lambda _: not seccomp.devices_answer(),
+    Layer.GPU_IN_TURNS: lambda _: True,
 }
 """In this order: the filter forbids all that comes before it."""
 

@@ -1,0 +1,145 @@
+"""NVIDIA's Multi-Process Service, started and watched: service and vaults compute on one GPU at the same time.
+
+Its daemon starts a server when the first client comes. What it shares, and what one client's fault does to the others:
+docs/gpu.md. It hears of no request; this module knows process ids and nothing of CUDA.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from cloister.config import Settings
+from cloister.errors import SetupError
+from cloister.process.child import Child, environment
+from cloister.process.hardening import die_with_parent
+from cloister.process.sandbox.credentials import NOBODY
+
+log = logging.getLogger(__name__)
+
+DAEMON = "nvidia-cuda-mps-control"
+DEVICE = "/dev/nvidiactl"
+START_S, ORDER_S = 10.0, 5.0
+GRACE_S, LOOK_S = 1.0, 0.01
+"""How long a client that was hung up on may take to end by itself, and how often we look."""
+KILLED_S = 0.5
+
+
+def mps_for(settings: Settings) -> Mps | None:
+    """Where a GPU may compute, not in turns, and MPS is installed."""
+    engine = settings.engine
+    wanted = engine.kernels in ("auto", "gpu") and engine.dtype == "bf16" and engine.weights == "as-dtype"
+    wanted = wanted and not settings.controller.gpu_in_turns
+    daemon = shutil.which(DAEMON) if wanted and os.path.exists(DEVICE) else None
+    return None if daemon is None else Mps(daemon)
+
+
+class Mps:
+    """One daemon, in a folder of its own that outlives it: whoever is started later meets the next one there."""
+
+    def __init__(self, daemon: str) -> None:
+        self._command = daemon
+        self._folder = Path(tempfile.mkdtemp(prefix="cloister-mps-"))
+        self._ending: set[asyncio.Task[None]] = set()
+        self._daemon: asyncio.subprocess.Process | None = None
+        self._watching: asyncio.Task[None] | None = None
+        if os.geteuid() == 0:  # its clients are nobody's, and so is the server it starts for them
+            os.chown(self._folder, NOBODY, NOBODY)
+
+    @property
+    def folder(self) -> str:
+        """Where clients meet it."""
+        return str(self._folder)
+
+    async def start(self, on_end: Callable[[], None]) -> None:
+        """`on_end` is called if it ends before `close`; nothing computes on the GPU then, until it is started again."""
+        for left in self._folder.iterdir():
+            with suppress(OSError):
+                left.unlink()
+        self._daemon = await asyncio.create_subprocess_exec(
+            *(self._command, "-f"),
+            env=self._environment(),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+        try:
+            async with asyncio.timeout(START_S):
+                while not (self._folder / "control").exists():
+                    if self._daemon.returncode is not None:
+                        raise SetupError("NVIDIA's MPS ended while it started.", hint="Compute with --kernels native.")
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            raise SetupError("NVIDIA's MPS does not start.", hint="Compute with --kernels native.") from None
+        self._watching = asyncio.create_task(self._watch(self._daemon, on_end))
+
+    @property
+    def running(self) -> bool:
+        return self._daemon is not None and self._daemon.returncode is None
+
+    def end(self, client: Child, then: Callable[[], None]) -> None:
+        """A client that was hung up on ends by itself, or is ended: not by a signal while its kernel runs, which would
+        end all clients. `then` runs when it has ended."""
+        task = asyncio.create_task(self._end(client, then))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def ended(self) -> None:
+        """Wait for those: after a fault, new clients are refused until all old ones are gone."""
+        if self._ending:
+            await asyncio.wait(set(self._ending))
+
+    async def close(self) -> None:
+        await self.ended()
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._daemon is not None and self._daemon.returncode is None:
+            await self._order("quit -t 1")
+            with suppress(ProcessLookupError):
+                self._daemon.kill()
+            await self._daemon.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _watch(self, daemon: asyncio.subprocess.Process, on_end: Callable[[], None]) -> None:
+        await daemon.wait()
+        on_end()
+
+    async def _end(self, client: Child, then: Callable[[], None]) -> None:
+        try:
+            async with asyncio.timeout(GRACE_S):
+                while not client.ended:
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            if client.pid is not None:
+                for server in (await self._order("get_server_list")).split():
+                    await self._order(f"terminate_client {server} {client.pid}")
+        finally:
+            client.kill(KILLED_S)
+            then()
+
+    async def _order(self, command: str) -> str:
+        """What the daemon answers; nothing if it does not."""
+        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        try:
+            asking = await asyncio.create_subprocess_exec(
+                self._command, env=self._environment(), stdin=pipe, stdout=pipe, stderr=null, start_new_session=True
+            )
+        except OSError:
+            return ""
+        try:
+            async with asyncio.timeout(ORDER_S):
+                return (await asking.communicate(command.encode() + b"\n"))[0].decode(errors="replace")
+        except TimeoutError:
+            asking.kill()
+            return ""
+
+    def _environment(self) -> dict[str, str]:
+        return environment(CUDA_MPS_PIPE_DIRECTORY=self.folder, CUDA_MPS_LOG_DIRECTORY=self.folder)

@@ -1,0 +1,39 @@
+"""Places of links in memory that a service's device has: who has which, and when it is free again.
+
+A place is one vault's until that has ended: nobody else maps it meanwhile. It knows numbers and descriptors, not what
+is there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from cloister.errors import ServiceUnavailable
+from cloister.process.child import Child
+
+
+class Places:
+    """Of one life of a service, which closes the descriptors. `end` ends a vault and says when it has ended."""
+
+    def __init__(self, descriptors: Mapping[int, int], end: Callable[[Child, Callable[[], None]], None]) -> None:
+        self._descriptors = descriptors
+        self._free = deque(descriptors)
+        self._end = end
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    def take(self) -> int:
+        if not self._free:
+            raise ServiceUnavailable("No more vaults can be had at once.", hint="Try again in a few seconds.")
+        return self._free.popleft()
+
+    def descriptors(self, place: int) -> tuple[int, int]:
+        """For both directions of a link."""
+        return self._descriptors[place], self._descriptors[place]
+
+    def leave(self, place: int, vault: Child) -> None:
+        """The vault at this place must end; then the place is free."""
+        self._end(vault, lambda: self._free.append(place))

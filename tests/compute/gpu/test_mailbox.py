@@ -1,0 +1,48 @@
+"""Whom a step asks on a GPU, as numbers: checked without one."""
+
+from __future__ import annotations
+
+import torch
+
+from cloister.compute.base import AttentionShape, CacheShape
+from cloister.compute.gpu.mailbox import MailboxShape, aimed, partition_refusal
+from cloister.compute.layout import Chunk, Layout, Remote, RemoteRows, Wanted, lay_out
+
+SHAPE = MailboxShape(users=4, layers=2, heads=4, dim=64)
+MAILBOXES = {7: 1 << 30, 9: 1 << 31}
+
+
+def asking(*whom: tuple[int, int] | None) -> tuple[RemoteRows, ...]:
+    layouts = [Layout(prompt=0, remote=None if each is None else Remote(*each)) for each in whom]
+    return lay_out([Chunk([1], 0, [0], layout, Wanted.LAST) for layout in layouts], 1).remotes
+
+
+def test_each_row_has_its_box_and_a_vaults_gate_is_opened_once() -> None:
+    """A vault closes its gate when it begins to answer: opened again, it would answer the next step unasked."""
+    asks, failed = aimed(SHAPE, MAILBOXES, asking((7, 0), None, (9, 3), (7, 2)), 4)
+    seven, nine = SHAPE.boxes(MAILBOXES[7]), SHAPE.boxes(MAILBOXES[9])
+    assert asks[0].tolist() == [seven[0], 0, nine[3], seven[2]]
+    assert asks[1].tolist() == [MAILBOXES[7], 0, MAILBOXES[9], 0]
+    assert not failed
+
+
+def test_a_vault_that_is_not_there_or_names_a_slot_that_is_not_there_fails_alone() -> None:
+    asks, failed = aimed(SHAPE, MAILBOXES, asking((8, 0), (7, 4), (9, 1)), 3)
+    assert failed == {8: "vault_lost", 7: "link_malformed"}
+    assert asks[0].tolist() == [0, 0, SHAPE.boxes(MAILBOXES[9])[1]] and asks[1].tolist() == [0, 0, MAILBOXES[9]]
+
+
+def test_two_rows_for_one_box_are_refused() -> None:
+    _, failed = aimed(SHAPE, MAILBOXES, asking((7, 1), (7, 1)), 2)
+    assert failed == {7: "link_malformed"}
+
+
+def test_models_that_the_kernels_cannot_partition_are_named() -> None:
+    model = AttentionShape()
+    model.cache_shape, model.queries_per_kv_head, model.windows = CacheShape(2, 2, 128), 4, [0, 0]
+    assert not partition_refusal(model)
+    model.windows = [0, 256]
+    assert "limited way" in partition_refusal(model)
+    model.windows, model.queries_per_kv_head = [0, 0], 5
+    assert "queries" in partition_refusal(model)
+    assert torch.equal(aimed(SHAPE, {}, (), 2)[0], torch.zeros(2, 2, dtype=torch.int64))

@@ -1,0 +1,135 @@
+"""MPS is started, watched and asked to end clients; and a place is free when its vault has ended. With a daemon that is
+a script, and clients that are plain processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from cloister.config import ControllerSettings, EngineSettings, Settings
+from cloister.controller import mps
+from cloister.controller.mps import Mps, mps_for
+from cloister.controller.places import Places
+from cloister.errors import ServiceUnavailable, SetupError
+from cloister.process.child import Child
+
+DAEMON = """#!/bin/sh
+cd "$CUDA_MPS_PIPE_DIRECTORY" || exit 3
+if [ "$1" = -f ]; then touch control; exec sleep 60; fi
+read -r order
+echo "$order" >> orders
+[ "$order" = get_server_list ] && echo 77
+exit 0
+"""
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> str:
+    path = tmp_path / "daemon"
+    path.write_text(DAEMON)
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+async def running(daemon: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Mps]:
+    monkeypatch.setattr(mps, "GRACE_S", 0.2)
+    made = Mps(daemon)
+    await made.start(lambda: None)
+    yield made
+    await made.close()
+    assert not Path(made.folder).exists()
+
+
+@pytest.fixture
+def client() -> Iterator[tuple[Child, subprocess.Popen[bytes]]]:
+    """It ends when it is hung up on."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    child = Child()
+    child.born(os.pidfd_open(process.pid))
+    yield child, process
+    process.kill()
+    process.wait()
+
+
+def orders(made: Mps) -> list[str]:
+    path = Path(made.folder) / "orders"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+async def test_a_client_that_ends_when_it_is_hung_up_on_is_not_terminated(
+    running: Mps, client: tuple[Child, subprocess.Popen[bytes]]
+) -> None:
+    child, process = client
+    ended: list[bool] = []
+    running.end(child, lambda: ended.append(child.ended))
+    assert process.stdin is not None
+    process.stdin.close()
+    await running.ended()
+    assert ended == [True] and orders(running) == []
+
+
+async def test_a_client_that_does_not_end_is_terminated_by_mps_before_it_is_killed(
+    running: Mps, client: tuple[Child, subprocess.Popen[bytes]]
+) -> None:
+    child, process = client
+    running.end(child, lambda: None)
+    await running.ended()
+    assert orders(running) == ["get_server_list", f"terminate_client 77 {process.pid}"]
+    assert process.wait(5) == -signal.SIGKILL
+
+
+async def test_its_end_is_told_and_it_can_be_started_again_in_the_same_folder(daemon: str) -> None:
+    made, told = Mps(daemon), asyncio.Event()
+    await made.start(told.set)
+    assert made._daemon is not None
+    folder, first = made.folder, made._daemon.pid
+    os.kill(first, signal.SIGKILL)
+    await asyncio.wait_for(told.wait(), 5)
+    assert not made.running
+    await made.start(lambda: None)
+    assert made.running and made.folder == folder and made._daemon.pid != first
+    await made.close()
+
+
+async def test_one_that_does_not_start_is_a_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "daemon"
+    path.write_text("#!/bin/sh\nexit 1\n")
+    path.chmod(0o755)
+    made = Mps(str(path))
+    with pytest.raises(SetupError, match="MPS"):
+        await made.start(lambda: None)
+    await made.close()
+
+
+def test_without_a_gpu_or_for_the_cpu_there_is_none(monkeypatch: pytest.MonkeyPatch, daemon: str) -> None:
+    monkeypatch.setattr(mps, "DAEMON", daemon)
+    monkeypatch.setattr(mps, "DEVICE", "/nowhere")
+    assert mps_for(Settings()) is None
+    monkeypatch.setattr(mps, "DEVICE", "/dev/null")
+    for engine in (EngineSettings(kernels="native"), EngineSettings(dtype="fp32")):
+        assert mps_for(Settings(engine=engine)) is None
+    assert mps_for(Settings(controller=ControllerSettings(gpu_in_turns=True))) is None
+    found = mps_for(Settings())
+    assert found is not None
+    os.rmdir(found.folder)
+
+
+def test_a_place_is_free_when_its_vault_has_ended_and_not_before() -> None:
+    ending = []
+    places = Places({0: 10, 1: 11}, lambda child, then: ending.append(then))
+    first, second = places.take(), places.take()
+    assert {first, second} == {0, 1} and places.descriptors(first) == (10 + first, 10 + first)
+    with pytest.raises(ServiceUnavailable):
+        places.take()
+    places.leave(first, Child())
+    assert places.free == 0
+    ending.pop()()
+    assert places.take() == first
