@@ -78,12 +78,14 @@ class View(OfRequest, frozen=True, tag="view"):
 
     By the controller's own books: the prompt's tokens it gave it (at `partitioned`: the public ones), the answer's, how
     many queries went to the vault and how many contributions came back, in rows and bytes. The contributions themselves
-    stay in the service: whoever carries them out of the node can solve for the prompt.
+    stay in the service: whoever carries them out of the node can solve for the prompt. At `obfuscated` several
+    `streams` stand in place of the one answer.
     """
 
     known: bool
     prompt: tuple[int, ...] = ()
     output: tuple[int, ...] = ()
+    streams: tuple[tuple[int, ...], ...] = ()
     asked_rows: int = 0
     asked_bytes: int = 0
     answered_rows: int = 0

@@ -27,6 +27,7 @@ from cloister.messages.generation import (
     Tokens,
 )
 from cloister.messages.lifecycle import Path, StartFailed
+from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.prompts import LockedPrompt, PromptBytes, _Silent
 
 
@@ -38,6 +39,7 @@ class Confide(OfRequest, frozen=True, tag="confide"):
     prompt: PromptBytes | LockedPrompt
     params: SamplingParams
     also: Annotated[tuple[Also, ...], Meta(max_length=MAX_ALSO)] = ()
+    obfuscation: ObfuscationParams | None = None
 
     @property
     def request_ids(self) -> tuple[int, ...]:
@@ -68,9 +70,13 @@ class VaultReady(Struct, frozen=True, tag="vault_ready", forbid_unknown_fields=T
 
 
 class Understood(OfRequest, frozen=True, tag="understood"):
-    """Vault → controller: the prompt was read and is in order. Its length is the user's to know, not the service's."""
+    """Vault → controller: the prompt was read and is in order. Its length is the user's to know, not the service's.
+
+    At `obfuscated` so many `sequences` will be prefilled, and the length is that of the longest.
+    """
 
     prompt_tokens: Annotated[int, Meta(ge=1)]
+    sequences: Annotated[int, Meta(ge=1, le=MAX_SEQUENCES)] = 1
 
 
 class WantCores(Struct, frozen=True, tag="want_cores", forbid_unknown_fields=True):

@@ -1,0 +1,203 @@
+"""Prompts at the level `obfuscated`, before they are prefilled: secrets are found in them, and substitutes for these,
+with the weights that answer too (§5.1). Nobody else sees a secret or a substitute.
+
+What comes out are λ+1 prompts of one request, in an order that only the user and this vault know (obfuscation.index).
+Where there are too few substitutes, nothing comes out but the alert. Substitutes are found piece by piece, whenever the
+vault has cores; one request at a time, so that no secret of a session gets two sets of them. They are remembered for as
+long as the session lives: the one value that came again among others that did not would be the real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import cast
+
+from msgspec.structs import replace
+
+from cloister.engine.continuations import Continuations
+from cloister.errors import InvalidRequest, ObfuscationRefused, TagsInvalid
+from cloister.messages.generation import Submit
+from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
+from cloister.messages.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from cloister.messages.vault import Confide
+from cloister.obfuscation.entities import Entity, entities_of, replaced, without
+from cloister.obfuscation.gqs import Quantization
+from cloister.obfuscation.index import REQUEST, Prf
+from cloister.obfuscation.language_model import SamplingTokenizer
+from cloister.obfuscation.regularise import regularise
+from cloister.obfuscation.sampler import Sampler, Wish
+from cloister.obfuscation.shape import TokenShapes
+from cloister.obfuscation.tags import TaggedText, add_mentions, parse_redacted
+from cloister.obfuscation.variants import check_shape
+from cloister.vault.reading import Reader
+
+LOGITS_BYTES = 2 * 2**20
+"""Of rows of logits at once: sampling holds about ten times as much, and a vault's memory is small."""
+
+Hiding = Generator[int, None, list[Submit]]
+"""Before each piece, how many tokens there are to compute; in the end the prompts."""
+Column = tuple[str, ...]
+"""One secret's substitutes, variant by variant."""
+
+
+class Obfuscating:
+    """The requests whose prompts are not hidden yet, the first one under way."""
+
+    def __init__(self, reader: Reader, model: Continuations, tokenizer: object) -> None:
+        self._reader, self._model = reader, model
+        self._tokenizer = cast(SamplingTokenizer, tokenizer)
+        self._rows = max(1, LOGITS_BYTES // (4 * model.vocabulary))
+        self._shapes: TokenShapes | None = None
+        self._waiting: dict[int, Hiding] = {}
+        self._left = 0
+        self._known: dict[str, Column] = {}
+
+    def __contains__(self, request_id: int) -> bool:
+        return request_id in self._waiting
+
+    def add(self, confided: Confide) -> None:
+        self._waiting[confided.request_id] = self._hidden(confided)
+
+    def drop(self, request_id: int) -> None:
+        if (hiding := self._waiting.pop(request_id, None)) is not None:
+            hiding.close()
+            self._left = 0
+
+    @property
+    def next_request(self) -> int | None:
+        return next(iter(self._waiting), None)
+
+    @property
+    def next_tokens(self) -> int:
+        """How many tokens the next piece computes at most; one that was not looked at yet may have none to compute."""
+        return max(1, min(self._left, self._rows)) if self._waiting else 0
+
+    def allow(self, most: int) -> None:
+        """The next piece may have so many tokens."""
+        self._model.at_once = max(1, min(most, self._rows))
+
+    def work(self, request_id: int) -> list[Submit] | None:
+        """Do a piece of the first request's work, if it is this one's turn; its prompts, when they are found."""
+        if request_id != self.next_request:
+            return None
+        try:
+            self._left = next(self._waiting[request_id])
+            return None
+        except StopIteration as end:
+            self.drop(request_id)
+            prompts: list[Submit] = end.value
+            return prompts
+
+    def _hidden(self, confided: Confide) -> Hiding:
+        prompt, params = self._reader.prompt(confided), confided.obfuscation or ObfuscationParams()
+        if isinstance(prompt, TokenPrompt):
+            raise TagsInvalid("Secrets are marked in text; token ids have no marks.", hint="Send the prompt as text.")
+        secrets = prompt.hidden
+        if secrets is None:
+            raise InvalidRequest(
+                "The request has no secret by which its answer could be told from the others.",
+                hint="Use cloister.Client or cloister proxy, or plain HTTP.",
+            )
+        marked = _marked(prompt, params)
+        entities = entities_of(marked)
+        if not entities:
+            raise TagsInvalid(
+                "No secret is marked: there is nothing to hide.",
+                hint="Write <redacted> before and </redacted> after each secret, or ask for the level 'partitioned'.",
+            )
+        _refuse_public(prompt, marked)
+        _refuse_earlier_answers(prompt, marked)
+        columns = yield from self._columns(marked, entities, params, secrets)
+        count = min(params.fakes, *(len(column) for column in columns))
+        if count < (params.minimum or params.fakes):
+            raise ObfuscationRefused(
+                f"Earlier in this session a secret went among {count} others, and may not go among more now.",
+                hint="Ask for as many fakes as before, or begin a new session.",
+            )
+        variants = [[text.text for text in marked]]
+        variants += [replaced(marked, entities, [column[at] for column in columns]) for at in range(count)]
+        order = Prf(secrets.index_secret).order(REQUEST, len(variants))
+        return self._reader.several(confided, [_with(prompt, texts) for texts in order.shuffled(variants)])
+
+    def _columns(
+        self,
+        marked: Sequence[TaggedText],
+        entities: Sequence[Entity],
+        params: ObfuscationParams,
+        secrets: ObfuscationSecrets,
+    ) -> Generator[int, None, list[Column]]:
+        """For each entity its substitutes: those it had before, and given or sampled ones for the others."""
+        keys = [entity.secret.casefold() for entity in entities]
+        if secrets.substitutes:
+            check_shape(secrets.substitutes, entities)
+            given = list(zip(*secrets.substitutes, strict=True))
+            if any(self._known.get(key, column) != column for key, column in zip(keys, given, strict=True)):
+                raise ObfuscationRefused(
+                    "A secret went among other substitutes earlier in this session.",
+                    hint="Give the same again, or begin a new session.",
+                )
+            self._known |= dict(zip(keys, given, strict=True))
+        elif unknown := [entity for entity in entities if entity.secret.casefold() not in self._known]:
+            texts = without(marked, [entity for entity in entities if entity not in unknown])
+            asked = entities_of(texts)
+            if self._shapes is None:
+                yield 1  # not before there are cores: it takes a moment
+                self._shapes = TokenShapes(self._tokenizer, self._model.vocabulary)
+            sampler = _sampler(self._model, self._tokenizer, params, secrets, self._shapes)
+            found = yield from sampler.sampling(texts, asked)
+            check_shape(found.values, asked)
+            for number, entity in enumerate(asked):
+                self._known[entity.secret.casefold()] = tuple(variant[number] for variant in found.values)
+        return [self._known[key] for key in keys]
+
+
+def _sampler(
+    model: Continuations,
+    tokenizer: SamplingTokenizer,
+    params: ObfuscationParams,
+    secrets: ObfuscationSecrets,
+    shapes: TokenShapes,
+) -> Sampler:
+    by = Quantization(params.epsilon, params.candidates, params.temperature, params.distance)
+    return Sampler(model, tokenizer, Wish(params.fakes, params.minimum or None, by), Prf(secrets.index_secret), shapes)
+
+
+def _texts(prompt: ChatPrompt | TextPrompt) -> list[tuple[str, bool]]:
+    if isinstance(prompt, TextPrompt):
+        return [(prompt.text, prompt.public)]
+    return [(message.content, message.public) for message in prompt.messages]
+
+
+def _with(prompt: ChatPrompt | TextPrompt, texts: Sequence[str]) -> Prompt:
+    """The prompt with these texts, and without what only this vault may know."""
+    if isinstance(prompt, TextPrompt):
+        return replace(prompt, text=texts[0], hidden=None)
+    messages = (replace(message, content=text) for message, text in zip(prompt.messages, texts, strict=True))
+    return ChatPrompt(tuple(messages))
+
+
+def _marked(prompt: ChatPrompt | TextPrompt, params: ObfuscationParams) -> list[TaggedText]:
+    """The texts without their tags. Every other mention of a secret counts as marked: words only add secrets."""
+    param = "prompt" if isinstance(prompt, TextPrompt) else "messages"
+    found = [parse_redacted(text, param=param) for text, _ in _texts(prompt)]
+    return add_mentions([regularise(text) for text in found] if params.regularise else found)
+
+
+def _refuse_public(prompt: ChatPrompt | TextPrompt, marked: Sequence[TaggedText]) -> None:
+    if any(public and text.spans for (_, public), text in zip(_texts(prompt), marked, strict=True)):
+        raise TagsInvalid(
+            "A text that is marked as public says a secret.", hint="Take the mark `public` away from that text."
+        )
+
+
+def _refuse_earlier_answers(prompt: ChatPrompt | TextPrompt, marked: Sequence[TaggedText]) -> None:
+    """An answer to the real prompt alone, in all of the variants, would tell which of them is real."""
+    if isinstance(prompt, TextPrompt):
+        return
+    first = next(at for at, text in enumerate(marked) if text.spans)
+    if any(message.role == "assistant" for message in prompt.messages[first:]):
+        raise ObfuscationRefused(
+            "The conversation holds an answer that came after a secret. The provider would know to which of the "
+            "variants it was given.",
+            hint="Begin a new conversation without that answer.",
+        )
