@@ -31,7 +31,7 @@ LogProbs = npt.NDArray[np.float32]
 
 class Continuations:
     """One decoder and a cache: one that nobody else uses, or with the `pool` of who does. `make_room` is asked to
-    have so many blocks of it free."""
+    have so many blocks of it free; `rows` of logits are held at a time."""
 
     def __init__(
         self,
@@ -39,13 +39,15 @@ class Continuations:
         cache: KVCache,
         pool: Pool | None = None,
         make_room: Callable[[int], bool] = lambda count: True,
+        rows: int | None = None,
     ) -> None:
         self._decoder, self._cache = decoder, cache
         self._pool = BlockPool(cache.blocks, cache.wipe) if pool is None else pool
         self._make_room = make_room
         self.vocabulary, self.max_context = decoder.vocabulary, decoder.max_context
+        self._rows = rows
         self.at_once: int | None = None
-        """Tokens computed in one step at most, where that is said."""
+        """Tokens computed in one step at most, where less than usual."""
 
     @contextmanager
     def branches(self, beginning: Sequence[int], temperature: float) -> Iterator[GrowingBranches]:
@@ -55,6 +57,14 @@ class Continuations:
         finally:
             held.release()
             self._decoder.kernels.forget()
+
+    def limit(self, usual: int) -> int:
+        """Tokens of one step."""
+        return usual if self.at_once is None else max(1, min(usual, self.at_once))
+
+    @property
+    def rows(self) -> int:
+        return self._rows or ROWS
 
     def forward(self, chunks: Sequence[Chunk], temperature: float) -> LogProbs:
         """Log-probabilities after the last token of each chunk that wants them."""
@@ -97,25 +107,30 @@ class GrowingBranches:
         self._shared: list[int] = []
         self._own: list[list[int]] = [[]]
         self._length = 0
-        self.left = 0
+        self._remaining, self._piece = 0, 0
+        """Tokens to compute of what was asked for, and in one step."""
+
+    @property
+    def left(self) -> int:
+        return min(self._remaining, self._piece)
 
     def first(self) -> Iterator[LogProbs]:
-        self.left = len(self._beginning)
+        self._remaining, self._piece = len(self._beginning), CHUNK_TOKENS
         return self._begun()
 
     def _begun(self) -> Iterator[LogProbs]:
         self._shared = self._held.allocate(self._layout.blocks(len(self._beginning)))
-        while self.left:
-            start = len(self._beginning) - self.left
-            tokens = self._beginning[start : start + (self._held.at_once or CHUNK_TOKENS)]
-            self.left -= len(tokens)
-            chunk = Chunk(tokens, start, self._shared, self._layout, Wanted.NONE if self.left else Wanted.LAST)
+        while self._remaining:
+            start = len(self._beginning) - self._remaining
+            tokens = self._beginning[start : start + self._held.limit(self._piece)]
+            self._remaining -= len(tokens)
+            chunk = Chunk(tokens, start, self._shared, self._layout, Wanted.NONE if self._remaining else Wanted.LAST)
             yield self._held.forward([chunk], self._temperature)
 
     def grow(self, parents: Sequence[int], tokens: Sequence[Sequence[int]]) -> Iterator[LogProbs]:
         added = len(tokens[0])
         start, self._length = self._length, self._length + added
-        self.left = added * len(tokens)
+        self._remaining, self._piece = added * len(tokens), added * max(1, self._held.rows // added)
         self._own = self._inherit(parents, start)
         return self._computed(tokens, start)
 
@@ -153,10 +168,10 @@ class GrowingBranches:
     def _computed(self, tokens: Sequence[Sequence[int]], start: int) -> Iterator[LogProbs]:
         position, added, first = len(self._beginning) + start, len(tokens[0]), 0
         while first < len(tokens):
-            rows = max(1, (self._held.at_once or ROWS) // added)
+            rows = max(1, self._held.limit(self._piece) // added)
             pairs = list(zip(tokens[first : first + rows], self._own[first : first + rows], strict=True))
             first += len(pairs)
-            self.left -= added * len(pairs)
+            self._remaining -= added * len(pairs)
             yield self._held.forward(
                 [Chunk(new, position, [*self._shared, *blocks], self._layout, Wanted.LAST) for new, blocks in pairs],
                 self._temperature,

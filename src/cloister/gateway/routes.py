@@ -94,6 +94,8 @@ class ChoiceView(msgspec.Struct):
     known: bool
     prompt: SeenTokens
     output: SeenTokens
+    streams: list[SeenTokens]
+    """At `obfuscated`, in place of the output: answers of which one is real."""
     asked_rows: int
     asked_bytes: int
     answered_rows: int
@@ -133,6 +135,7 @@ def _choice(index: int, view: View, tokenizer: Tokenizer) -> ChoiceView:
     del told["request_id"]
     for name in ("prompt", "output"):
         told[name] = SeenTokens(told[name], tokenizer.decode(told[name]))
+    told["streams"] = [SeenTokens(tokens, tokenizer.decode(tokens)) for tokens in view.streams]
     return ChoiceView(index, **told)
 
 

@@ -85,12 +85,12 @@ class View(OfRequest, frozen=True, tag="view"):
     known: bool
     prompt: tuple[int, ...] = ()
     output: tuple[int, ...] = ()
-    streams: tuple[tuple[int, ...], ...] = ()
     asked_rows: int = 0
     asked_bytes: int = 0
     answered_rows: int = 0
     answered_bytes: int = 0
     layers: int = 0
+    streams: tuple[tuple[int, ...], ...] = ()
 
 
 ToSealedService = Submit | Cancel | AskStats | AttachLink | DetachLink | Pause | Resume | Label | Forget

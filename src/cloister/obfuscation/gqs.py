@@ -152,7 +152,7 @@ class _Search:
         """Whether the real text has a branch of its own yet."""
 
     def run(self) -> Generator[int, None, Sampled]:
-        """Before each piece that the model computes, how many tokens are left to compute of this step."""
+        """Before each piece that the model computes, how many tokens it has at most."""
         found = [0] * len(self._slots)
         for number, slot in enumerate(self._slots):
             for place, token in enumerate(slot.target, 1):

@@ -21,7 +21,7 @@ class Branches(Protocol):
 
     @property
     def left(self) -> int:
-        """How many tokens are still to be computed for the rows that were asked for; 0 when all were taken."""
+        """How many tokens are computed for the next rows, at most; 0 when all that were asked for are taken."""
 
     def first(self) -> Iterator[LogProbs]:
         """Log-probabilities [1, vocabulary] of the token after the beginning, after pieces [0, vocabulary] of it."""

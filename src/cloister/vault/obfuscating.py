@@ -31,9 +31,6 @@ from cloister.obfuscation.tags import TaggedText, add_mentions, parse_redacted
 from cloister.obfuscation.variants import check_shape
 from cloister.vault.reading import Reader
 
-LOGITS_BYTES = 2 * 2**20
-"""Of rows of logits at once: sampling holds about ten times as much, and a vault's memory is small."""
-
 Hiding = Generator[int, None, list[Submit]]
 """Before each piece, how many tokens there are to compute; in the end the prompts."""
 Column = tuple[str, ...]
@@ -46,7 +43,6 @@ class Obfuscating:
     def __init__(self, reader: Reader, model: Continuations, tokenizer: object) -> None:
         self._reader, self._model = reader, model
         self._tokenizer = cast(SamplingTokenizer, tokenizer)
-        self._rows = max(1, LOGITS_BYTES // (4 * model.vocabulary))
         self._shapes: TokenShapes | None = None
         self._waiting: dict[int, Hiding] = {}
         self._left = 0
@@ -70,11 +66,11 @@ class Obfuscating:
     @property
     def next_tokens(self) -> int:
         """How many tokens the next piece computes at most; one that was not looked at yet may have none to compute."""
-        return max(1, min(self._left, self._rows)) if self._waiting else 0
+        return max(1, self._left) if self._waiting else 0
 
     def allow(self, most: int) -> None:
         """The next piece may have so many tokens."""
-        self._model.at_once = max(1, min(most, self._rows))
+        self._model.at_once = most
 
     def work(self, request_id: int) -> list[Submit] | None:
         """Do a piece of the first request's work, if it is this one's turn; its prompts, when they are found."""

@@ -52,6 +52,10 @@ READ_AT_ONCE = 8192
 """Bytes of a prompt that is read when it comes. To read a longer one takes its turn: a tenant that sends many would
 have the cores outside all turns."""
 
+LOGITS_BYTES = 2 * 2**20
+"""Of rows of logits at once while substitutes are sampled, which holds about ten times as much; a vault's memory is
+small."""
+
 BYTES_LIKE_A_TOKEN = 1024
 """Of a prompt: to read so many takes about as long as to compute a token."""
 
@@ -119,7 +123,8 @@ class Vault:
         self.memory = SessionMemory()
         self._isolated = Isolated(runner, settings, self.memory)
         self._partitioned = Partitioned(runner, settings, self.memory, answerer)
-        model = Continuations(decoder, runner.cache, self.memory.pool, self.memory.make_room)
+        rows = max(1, LOGITS_BYTES // (4 * decoder.vocabulary))
+        model = Continuations(decoder, runner.cache, self.memory.pool, self.memory.make_room, rows)
         self._obfuscating = Obfuscating(self._reader, model, reading.tokenizer)
         self._wanted: WantCores | None = None
         self._unread: deque[Confide] = deque()
