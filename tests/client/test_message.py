@@ -166,7 +166,7 @@ def test_headers_of_connection_and_machine_stay_behind() -> None:
 def test_the_message_opens_with_the_nodes_key_alone_and_each_part_with_its_own() -> None:
     channel = ChannelKey.generate()
     body = json.dumps({"model": "m", "prompt": ["secret one", "secret two"]}).encode()
-    envelope, opener = seal_message(channel.public, "POST", PLAIN, [("Authorization", "Bearer k")], body, 77)
+    envelope, opener, _ = seal_message(channel.public, "POST", PLAIN, [("Authorization", "Bearer k")], body, 77)
     assert b"secret" not in envelope and b"Bearer" not in envelope and b"completions" not in envelope
     read = Envelope.decode(envelope)
     assert read.key_id == channel.key_id
