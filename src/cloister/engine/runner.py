@@ -35,6 +35,8 @@ class Runner(ABC):
     """The kernels' own draw of a token from each row of logits, where they have one."""
     asker: LinkAsker | None = None
     """The way to the vaults; without it only whole prompts are served."""
+    cache: KVCache | None = None
+    """Where keys and values are, if it has a place for them."""
 
     @abstractmethod
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
@@ -64,6 +66,8 @@ class ModelRunner(Runner):
     """Runs a decoder over chunks of sequences."""
 
     block_tokens = BLOCK_TOKENS
+
+    cache: KVCache
 
     def __init__(self, decoder: Decoder, cache: KVCache, asker: LinkAsker | None = None) -> None:
         self._decoder, self.cache, self.asker = decoder, cache, asker

@@ -15,7 +15,7 @@ from typing import cast
 from msgspec.structs import replace
 
 from cloister.engine.continuations import Continuations
-from cloister.errors import InvalidRequest, ObfuscationRefused, TagsInvalid
+from cloister.errors import InvalidRequest, LevelUnavailable, ObfuscationRefused, TagsInvalid
 from cloister.messages.generation import Submit
 from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
 from cloister.messages.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt
@@ -40,7 +40,7 @@ Column = tuple[str, ...]
 class Obfuscating:
     """The requests whose prompts are not hidden yet, the first one under way."""
 
-    def __init__(self, reader: Reader, model: Continuations, tokenizer: object) -> None:
+    def __init__(self, reader: Reader, model: Continuations | None, tokenizer: object) -> None:
         self._reader, self._model = reader, model
         self._tokenizer = cast(SamplingTokenizer, tokenizer)
         self._shapes: TokenShapes | None = None
@@ -70,7 +70,8 @@ class Obfuscating:
 
     def allow(self, most: int) -> None:
         """The next piece may have so many tokens."""
-        self._model.at_once = most
+        if self._model is not None:
+            self._model.at_once = most
 
     def work(self, request_id: int) -> list[Submit] | None:
         """Do a piece of the first request's work, if it is this one's turn; its prompts, when they are found."""
@@ -136,6 +137,8 @@ class Obfuscating:
         elif unknown := [entity for entity in entities if entity.secret.casefold() not in self._known]:
             texts = without(marked, [entity for entity in entities if entity not in unknown])
             asked = entities_of(texts)
+            if self._model is None:
+                raise LevelUnavailable("This vault cannot sample substitutes.", hint="Send substitutes of your own.")
             if self._shapes is None:
                 yield 1  # not before there are cores: it takes a moment
                 self._shapes = TokenShapes(self._tokenizer, self._model.vocabulary)

@@ -20,7 +20,7 @@ from cloister.config import EngineSettings
 from cloister.engine.continuations import Continuations
 from cloister.engine.graph_runner import runner_for
 from cloister.engine.rehearsal import rehearse_device
-from cloister.engine.runner import ModelRunner, reserve_cache
+from cloister.engine.runner import Runner, reserve_cache
 from cloister.errors import ProtocolError
 from cloister.levels import ISOLATED, LEVELS, OBFUSCATED, PARTITIONED, Decodes, VaultLevel
 from cloister.messages.frames import FrameReader, encode_frame, encode_frames
@@ -113,7 +113,7 @@ class Vault:
         decoder: Decoder,
         reading: PromptReading,
         settings: EngineSettings,
-        runner: ModelRunner,
+        runner: Runner,
         answerer: LinkAnswerer,
         levels: tuple[VaultLevel, ...] = (PARTITIONED, OBFUSCATED, ISOLATED),
     ) -> None:
@@ -123,8 +123,10 @@ class Vault:
         self.memory = SessionMemory()
         self._isolated = Isolated(runner, settings, self.memory)
         self._partitioned = Partitioned(runner, settings, self.memory, answerer)
-        rows = max(1, LOGITS_BYTES // (4 * decoder.vocabulary))
-        model = Continuations(decoder, runner.cache, self.memory.pool, self.memory.make_room, rows)
+        model = None
+        if runner.cache is not None:
+            rows = max(1, LOGITS_BYTES // (4 * decoder.vocabulary))
+            model = Continuations(decoder, runner.cache, self.memory.pool, self.memory.make_room, rows)
         self._obfuscating = Obfuscating(self._reader, model, reading.tokenizer)
         self._wanted: WantCores | None = None
         self._unread: deque[Confide] = deque()
