@@ -63,6 +63,35 @@ def test_the_answer_is_partitioneds_whole_and_streamed(client: openai.OpenAI) ->
     assert [part.finish_reason for part in streamed if part.finish_reason] == [alone.finish_reason]
 
 
+def test_a_conversation_goes_on(client: openai.OpenAI) -> None:
+    """In a session that is kept; and in none an answer to one of the variants alone is taken for all of them."""
+
+    def talk(level: str, words: str, session: str, **wish: Any) -> tuple[str, str]:
+        said = [{"role": "user", "content": words}]
+        options: dict[str, Any] = {"model": client.models.list().data[0].id, "max_tokens": 8, "temperature": 0}
+        body = {"protection": level, "session": session, **({"obfuscation": wish} if wish else {})}
+        texts = []
+        for following in ("What else?", ""):
+            answer = client.chat.completions.create(messages=said, extra_body=body, **options)  # type: ignore[arg-type]
+            texts.append(answer.choices[0].message.content or "")
+            said += [{"role": "assistant", "content": texts[-1]}, {"role": "user", "content": following}]
+        return texts[0], texts[1]
+
+    name = f"talk-{id(client)}"
+    alone = talk("partitioned", text(*REAL), f"{name}-alone")
+    assert talk("obfuscated", MARKED, name, substitutes=GIVEN) == alone
+    with pytest.raises(openai.BadRequestError, match="not given in this session"):
+        client.chat.completions.create(
+            model=client.models.list().data[0].id,
+            messages=[
+                {"role": "user", "content": MARKED},
+                {"role": "assistant", "content": alone[0]},
+                {"role": "user", "content": "What else?"},
+            ],
+            extra_body={"protection": "obfuscated", "obfuscation": {"substitutes": GIVEN}},
+        )
+
+
 def test_the_vault_finds_substitutes_itself(client: openai.OpenAI) -> None:
     alone = ask(client, text(*REAL), "partitioned").choices[0]
     found = ask(client, MARKED, "obfuscated", fakes=3, epsilon=1.0, candidates=16).choices[0]

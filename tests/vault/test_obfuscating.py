@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from cloister.compute.layout import BLOCK_TOKENS
-from cloister.errors import error_from_code
+from cloister.errors import ObfuscationRefused, error_from_code
 from cloister.messages.generation import Failed, Submit
 from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
 from cloister.messages.prompts import ChatPrompt, PromptMessage, TextPrompt, TokenPrompt, write_prompt
-from cloister.messages.vault import Confide, LeaseCores, Prefilled, Understood, WantCores
+from cloister.messages.vault import Answered, Confide, LeaseCores, Prefilled, Understood, WantCores
 from cloister.models.decoder import Decoder
 from cloister.obfuscation import index
 from cloister.obfuscation.index import REQUEST, Prf
@@ -92,12 +92,11 @@ def test_substitutes_are_sampled_in_turns_and_a_session_keeps_them(room: Room) -
     first = room.vault._obfuscating._known["ann"]
     assert len(set(first)) == 3 and all(name[0].isupper() and name[-1].islower() for name in first), "its shape"
     room.release(1)
-    asked = [one for one in room.said if isinstance(one, WantCores)]
     assert isinstance(
         room.confide(2, hidden("Call <redacted>ANN</redacted> now.", secret=bytes(32)), "obfuscated", params),
         Understood,
     )
-    assert room.vault._obfuscating._known["ann"] == first and asked
+    assert room.vault._obfuscating._known["ann"] == first
     room.serve()
     room.release(2)
     room.forget()
@@ -177,6 +176,33 @@ def test_a_secret_that_comes_twice_is_one_and_goes_among_the_same(room: Room) ->
     assert len(prefilled(room).sequences) == 2
     room.confide(2, hidden("Is <redacted>Ann</redacted> here?", (("Eve",),)), "obfuscated", ObfuscationParams(fakes=1))
     assert [one.code for one in room.said if isinstance(one, Failed)] == ["obfuscation_refused"], "of a session"
+
+
+def asked(room: Room, number: int, *said: str) -> dict[str, int]:
+    """The prompts of a chat in which user and assistant speak in turn, and the place of each."""
+    turns = tuple(PromptMessage(("user", "assistant")[at % 2], text) for at, text in enumerate(said))
+    prompt = ChatPrompt(turns, ObfuscationSecrets(bytes([number]) * 32, (("Bob",), ("Eve",))))
+    hiding = room.vault._obfuscating
+    params = SamplingParams(max_tokens=8, stop_tokens=(0,))
+    hiding.add(Confide(number, "obfuscated", write_prompt(prompt), params, obfuscation=ObfuscationParams(fakes=2)))
+    found = hiding.work(number)
+    assert found is not None
+    return {bytes(one.prompt).decode(): place for place, one in enumerate(found)}
+
+
+def test_in_a_conversation_each_variant_goes_on_with_what_it_was_answered(room: Room) -> None:
+    first = "I am <redacted>Ann</redacted>."
+    for number in (1, 2, 3):  # asked again, it is the same conversation
+        places = asked(room, number, first)
+        assert set(places) == {"I am Ann.", "I am Bob.", "I am Eve."}
+    answers = {"I am Ann.": "Hi Ann! ", "I am Bob.": "Ho Bob.", "I am Eve.": "Ha Eve?"}
+    streams = {places[said]: tuple(f"{text}\0 and more".encode()) for said, text in answers.items()}
+    room.say(Answered(3, tuple(streams[place] for place in range(3))))
+    second = asked(room, 4, first, "Hi Ann!", " And Ann?")
+    assert set(second) == {"I am Ann.Hi Ann!  And Ann?", "I am Bob.Ho Bob. And Bob?", "I am Eve.Ha Eve? And Eve?"}
+    with pytest.raises(ObfuscationRefused, match="not given in this session"):
+        asked(room, 5, first, "Ho Bob.", " And Ann?")
+    room.say(Answered(5, ((), ())))  # of no request that is known
 
 
 # ---- who gets the prompts in their order, and knows this code

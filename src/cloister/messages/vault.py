@@ -30,6 +30,8 @@ from cloister.messages.lifecycle import Path, StartFailed
 from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.prompts import LockedPrompt, PromptBytes, _Silent
 
+Answer = Annotated[tuple[TokenId, ...], Meta(max_length=1_048_576)]
+
 
 class Confide(OfRequest, frozen=True, tag="confide"):
     """Controller → vault: serve this prompt, as far as its level has a vault do it (levels.Decodes), and `also` so many
@@ -53,6 +55,13 @@ class Confide(OfRequest, frozen=True, tag="confide"):
 
 class Release(OfRequest, frozen=True, tag="release"):
     """Controller → vault: the service asks nothing more for this request; its slot is free, its KV may be reused."""
+
+
+class Answered(OfRequest, frozen=True, tag="answered"):
+    """Controller → vault, at `obfuscated` in a session that is kept: what each sequence said, for the next turn. In a
+    conversation every variant goes on with its own answer, and only the vault knows which variant a sequence is."""
+
+    streams: Annotated[tuple[Answer, ...], Meta(min_length=2, max_length=MAX_SEQUENCES)]
 
 
 class LeaseCores(Struct, frozen=True, tag="lease_cores", forbid_unknown_fields=True):
@@ -137,7 +146,7 @@ class LinkBroken(Struct, frozen=True, tag="link_broken", forbid_unknown_fields=T
     code: Annotated[str, Meta(max_length=64)]
 
 
-ToVault = Confide | Release | Cancel | LeaseCores | Verify
+ToVault = Confide | Release | Cancel | Answered | LeaseCores | Verify
 FromVault = (
     VaultReady | StartFailed | Understood | WantCores | CoresDone | Prefilled | Verified | Tokens | Failed | LinkBroken
 )

@@ -4,7 +4,8 @@ with the weights that answer too (§5.1). Nobody else sees a secret or a substit
 What comes out are λ+1 prompts of one request, in an order that only the user and this vault know (obfuscation.index).
 Where there are too few substitutes, nothing comes out but the alert. Substitutes are found piece by piece, whenever the
 vault has cores; one request at a time, so that no secret of a session gets two sets of them. They are remembered for as
-long as the session lives: the one value that came again among others that did not would be the real one.
+long as the session lives: the one value that came again among others that did not would be the real one. So is what
+every variant was answered: its conversation goes on with that.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from cloister.messages.generation import Submit
 from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
 from cloister.messages.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from cloister.messages.vault import Confide
+from cloister.obfuscation.conversation import MAX_REMEMBERED, Answers, turn_of
 from cloister.obfuscation.entities import Entity, entities_of, replaced, without
 from cloister.obfuscation.gqs import Quantization
-from cloister.obfuscation.index import REQUEST, Prf
+from cloister.obfuscation.index import REQUEST, Order, Prf
 from cloister.obfuscation.language_model import SamplingTokenizer
 from cloister.obfuscation.regularise import regularise
 from cloister.obfuscation.sampler import Sampler, Wish
@@ -47,6 +49,8 @@ class Obfuscating:
         self._waiting: dict[int, Hiding] = {}
         self._left = 0
         self._known: dict[str, Column] = {}
+        self._asked: dict[int, tuple[str, Order, frozenset[int]]] = {}
+        self._answers = Answers()
 
     def __contains__(self, request_id: int) -> bool:
         return request_id in self._waiting
@@ -85,6 +89,17 @@ class Obfuscating:
             prompts: list[Submit] = end.value
             return prompts
 
+    def answered(self, request_id: int, streams: Sequence[Sequence[int]]) -> None:
+        """What the sequences of a request said, each up to its own end."""
+        turn, order, stops = self._asked.pop(request_id, ("", None, frozenset[int]()))
+        if order is None or len(order.places) != len(streams):
+            return
+        texts = [""] * len(streams)
+        for variant, tokens in zip(order.places, streams, strict=True):
+            end = next((at for at, token in enumerate(tokens) if token in stops), len(tokens))
+            texts[variant] = self._tokenizer.decode(tokens[:end])
+        self._answers.remember(turn, texts)
+
     def _hidden(self, confided: Confide) -> Hiding:
         prompt, params = self._reader.prompt(confided), confided.obfuscation or ObfuscationParams()
         if isinstance(prompt, TokenPrompt):
@@ -103,7 +118,6 @@ class Obfuscating:
                 hint="Write <redacted> before and </redacted> after each secret, or ask for the level 'partitioned'.",
             )
         _refuse_public(prompt, marked)
-        _refuse_earlier_answers(prompt, marked)
         columns = yield from self._columns(marked, entities, params, secrets)
         count = min(params.fakes, *(len(column) for column in columns))
         if count < (params.minimum or params.fakes):
@@ -113,8 +127,34 @@ class Obfuscating:
             )
         variants = [[text.text for text in marked]]
         variants += [replaced(marked, entities, [column[at] for column in columns]) for at in range(count)]
+        self._answer_as_before(prompt, marked, variants)
         order = Prf(secrets.index_secret).order(REQUEST, len(variants))
+        if len(self._asked) >= MAX_REMEMBERED:
+            self._asked.pop(next(iter(self._asked)))
+        stops = frozenset(confided.params.stop_tokens)
+        self._asked[confided.request_id] = turn_of(_said(prompt, variants[0])), order, stops
         return self._reader.several(confided, [_with(prompt, texts) for texts in order.shuffled(variants)])
+
+    def _answer_as_before(
+        self, prompt: ChatPrompt | TextPrompt, marked: Sequence[TaggedText], variants: list[list[str]]
+    ) -> None:
+        """Put what each variant was answered before into its conversation, from the first secret on."""
+        if isinstance(prompt, TextPrompt):
+            return
+        first = next(at for at, text in enumerate(marked) if text.spans)
+        for at, message in enumerate(prompt.messages):
+            if message.role != "assistant" or at < first:
+                continue
+            # The real answer is looked for as it was said before, the earlier ones in it as they were given.
+            answers = self._answers.find(turn_of(_said(prompt, variants[0])[:at]), variants[0][at])
+            if answers is None or len(answers) < len(variants):
+                raise ObfuscationRefused(
+                    "The conversation holds an answer that was not given in this session. The provider would know to "
+                    "which of the variants it was given.",
+                    hint="Name a session, keep to it, and give its answers back as they came.",
+                )
+            for variant, answer in zip(variants, answers, strict=False):
+                variant[at] = answer
 
     def _columns(
         self,
@@ -189,14 +229,6 @@ def _refuse_public(prompt: ChatPrompt | TextPrompt, marked: Sequence[TaggedText]
         )
 
 
-def _refuse_earlier_answers(prompt: ChatPrompt | TextPrompt, marked: Sequence[TaggedText]) -> None:
-    """An answer to the real prompt alone, in all of the variants, would tell which of them is real."""
-    if isinstance(prompt, TextPrompt):
-        return
-    first = next(at for at, text in enumerate(marked) if text.spans)
-    if any(message.role == "assistant" for message in prompt.messages[first:]):
-        raise ObfuscationRefused(
-            "The conversation holds an answer that came after a secret. The provider would know to which of the "
-            "variants it was given.",
-            hint="Begin a new conversation without that answer.",
-        )
+def _said(prompt: ChatPrompt | TextPrompt, texts: Sequence[str]) -> list[tuple[str | None, str]]:
+    roles = [None] if isinstance(prompt, TextPrompt) else [message.role for message in prompt.messages]
+    return list(zip(roles, texts, strict=True))

@@ -27,6 +27,7 @@ from cloister.messages.frames import FrameReader, encode_frame, encode_frames
 from cloister.messages.generation import VERSION, Cancel, Failed, Submit
 from cloister.messages.lifecycle import failed
 from cloister.messages.vault import (
+    Answered,
     Confide,
     CoresDone,
     LeaseCores,
@@ -171,6 +172,9 @@ class Vault:
                 self._obfuscating.drop(request_id)
                 self._partitioned.drop(request_id)
                 self._isolated.drop(request_id)
+                return []
+            case Answered(request_id=request_id, streams=streams):
+                self._obfuscating.answered(request_id, streams)
                 return []
             case LeaseCores(cores=cores, tokens=tokens):
                 if self._wanted is None:
