@@ -16,8 +16,7 @@ import msgspec
 
 from cloister.channel.envelope import InnerHead
 from cloister.errors import ChannelBroken, InvalidRequest
-from cloister.levels import LEVELS, VaultLevel
-from cloister.messages.obfuscation import MOST_FAKES
+from cloister.levels import LEVELS, MOST_FAKES, VaultLevel
 from cloister.obfuscation.index import REQUEST, Prf, new_secret
 from cloister.request_fields import SEQUENCES_HEADER
 

@@ -153,6 +153,8 @@ class Requests:
             case Accepted() if request.accepted:
                 return  # at `partitioned` the vault said so before the service did
             case Accepted():
+                if message.sequences != request.sequences:
+                    raise ProtocolError("The request has fewer sequences.")
                 request.accepted = True
                 self._tell(message)
             case Tokens():

@@ -139,7 +139,13 @@ class Generation:
 
     @property
     def output_tokens(self) -> int:
+        """Of what the answer shows."""
         return sum(choice.output_tokens for choice in self.shown)
+
+    @property
+    def made_tokens(self) -> int:
+        """Of all streams, for totals: whoever reads those learns nothing of which one is real."""
+        return sum(choice.output_tokens for choice in self.choices)
 
     @property
     def hidden_among(self) -> int | None:
@@ -180,7 +186,7 @@ class Generation:
                 await stream.aclose()
             self._jobs.clear()
             self._watched.end(self._answer)
-            self._metrics.ended(self, self.prompt_tokens, self.output_tokens)
+            self._metrics.ended(self, self.prompt_tokens, self.made_tokens)
 
     async def news(self) -> list[Choice]:
         """Wait until something is new; the choices it concerns. Raises what the backend raised, or ClientGone."""
@@ -201,7 +207,7 @@ class Generation:
                 self._unfinished -= 1
                 if message.finish is None and not self._hides:
                     self._carriers[choice.index].cancel()
-        self._metrics.progressed(self, self.output_tokens)
+        self._metrics.progressed(self, self.made_tokens)
         return concerned
 
     def _put(self, choice: Choice | None, message: Tokens | Exception) -> None:

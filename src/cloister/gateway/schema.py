@@ -31,8 +31,8 @@ from starlette.requests import Request
 
 from cloister.errors import InvalidRequest
 from cloister.gateway.terms import SESSION_PATTERN
-from cloister.levels import LEVELS, OPEN, PARTITIONED, Level
-from cloister.messages.obfuscation import MOST_FAKES, ObfuscationParams
+from cloister.levels import LEVELS, MOST_FAKES, OPEN, PARTITIONED, Level
+from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.prompts import Prompt, PromptField, SealedPrompt
 from cloister.prompts.json_prompt import EMPTY, Given, Messages, OnePrompt, chat_prompt, one_prompt
 from cloister.request_fields import UNUSED

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-MOST_FAKES = 31
-"""λ at most: all λ+1 sequences are exposed on one link at once, which has twice as many slots."""
+from cloister.levels import MOST_FAKES
+
 MAX_SECRETS = 64
 INDEX_SECRET_BYTES = 32
 
