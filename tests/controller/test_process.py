@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import re
 import signal
 from collections.abc import AsyncIterator
@@ -90,7 +91,24 @@ HIDDEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "values"), HIDDEN.values(), ids=HIDDEN)
+def drawn(seed: int) -> tuple[str, tuple[tuple[str, ...], ...]]:
+    """A text with one to four secrets, and values of any length for them."""
+    draw = random.Random(seed)
+    count = draw.randrange(1, 5)
+    words = [draw.choice(("said", "then", "to", "near", "before")) for _ in range(count + draw.randrange(12))]
+    for at in sorted(draw.sample(range(len(words)), count), reverse=True):
+        words.insert(at, "{}")
+    names = iter(draw.sample(range(10**9), 4 * count))
+    return " ".join(("It", *words, "end.")), tuple(
+        tuple(f"{next(names):x}"[: draw.randrange(4, 9)] for _ in range(count)) for _ in range(4)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [*HIDDEN.values(), *(pytest.param(*drawn(seed), marks=pytest.mark.release) for seed in range(100))],
+    ids=[*HIDDEN, *map(str, range(100))],
+)
 async def test_hidden_among_others_an_answer_is_that_of_partitioned(
     node: RealNode, text: str, values: tuple[tuple[str, ...], ...]
 ) -> None:

@@ -16,10 +16,11 @@ from cloister.backend.base import OpenJob, VaultJob
 from cloister.config import GatewaySettings
 from cloister.gateway.app import create_app
 from cloister.gateway.generation import Generation
+from cloister.gateway.schema import SCOPE, SealedRequest
 from cloister.messages.generation import SamplingParams, Tokens
 from cloister.messages.obfuscation import ObfuscationParams
-from cloister.messages.prompts import ChatPrompt, TextPrompt, read_prompt
-from cloister.obfuscation.index import REQUEST, Prf
+from cloister.messages.prompts import ChatPrompt, SealedPrompt, TextPrompt, read_prompt
+from cloister.obfuscation.index import REQUEST, Order, Prf
 from tests.gateway.fakes import END, KEY, MODEL, ByteTokenizer, FakeBackend, FakeStream
 
 CHAT = "/v1/chat/completions"
@@ -39,11 +40,12 @@ class Streams(FakeBackend):
         self.steps = (0, 0)
 
     async def generate(self, tenant: str, job: OpenJob | VaultJob, params: SamplingParams) -> FakeStream:
-        assert isinstance(job, VaultJob) and isinstance(job.prompt, bytes)
-        prompt = read_prompt(job.prompt)
-        assert isinstance(prompt, ChatPrompt | TextPrompt) and prompt.hidden is not None
-        self.job = job
-        order = Prf(prompt.hidden.index_secret).order(REQUEST, len(self.answers))
+        assert isinstance(job, VaultJob)
+        self.job, order = job, Order(tuple(range(len(self.answers))))
+        if isinstance(job.prompt, bytes):  # whoever opens it is the vault
+            prompt = read_prompt(job.prompt)
+            assert isinstance(prompt, ChatPrompt | TextPrompt) and prompt.hidden is not None
+            order = Prf(prompt.hidden.index_secret).order(REQUEST, len(self.answers))
         self.place = order.authentic
         stream = FakeStream(1, 9, self._several(order.shuffled(self.answers), params))
         stream.sequences = len(self.answers)
@@ -129,6 +131,26 @@ async def test_substitutes_of_the_users_own_go_with_the_prompt(http: httpx.Async
     assert isinstance(prompt, ChatPrompt) and prompt.hidden is not None
     assert prompt.hidden.substitutes == (("Bo",), ("Eve",), ("Kim",))
     assert backend.job.obfuscation == ObfuscationParams(fakes=3)
+
+
+async def test_of_a_sealed_request_all_streams_go_out_and_end_at_once(backend: Streams) -> None:
+    """The client picks one out; this process could not."""
+    app = create_app(backend, ByteTokenizer(), MODEL, GatewaySettings(), created=1)
+
+    async def sealed(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, SCOPE: SealedRequest(7, 1)}, receive, send)
+
+    transport = httpx.ASGITransport(sealed)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=KEY) as http:
+        whole = (await http.post(CHAT, json=body(messages={"sealed": 1}))).json()
+        streamed = await http.post(CHAT, json=body(messages={"sealed": 1}, stream=True))
+        given = await http.post(CHAT, json=body(messages={"sealed": 1}, obfuscation={"substitutes": [["Bo"]]}))
+    assert [choice["message"]["content"] for choice in whole["choices"]] == ANSWERS
+    assert streamed.headers["x-cloister-sequences"] == "4" and isinstance(backend.job.prompt, SealedPrompt)
+    events = [json.loads(line[6:])["choices"][0] for line in streamed.text.split("\n\n") if line.startswith("data: {")]
+    finishes = [at for at, event in enumerate(events) if event["finish_reason"]]
+    assert finishes == list(range(len(events) - 4, len(events))), "after all that is said"
+    assert given.json()["error"]["param"] == "obfuscation", "substitutes are for the vault"
 
 
 async def test_several_prompts_are_refused(http: httpx.AsyncClient) -> None:
