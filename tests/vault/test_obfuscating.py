@@ -4,6 +4,8 @@ nothing at all comes out where there are too few."""
 from __future__ import annotations
 
 import random
+from collections import Counter
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -250,6 +252,73 @@ LOW, HIGH = 87, 164
 def test_nobody_guesses_the_real_prompt_from_its_place(room: Room) -> None:
     found = right(room, GUESSES, COUNT)
     assert all(LOW <= hits <= HIGH for hits in found.values()), found
+
+
+NAMES = ("Ann", "Bo", "Christopher", "Desmond", "Eve", "Nakamura", "Philippa", "Zoe")
+"""Of all lengths, as substitutes that users bring may be."""
+
+
+def captured(room: Room, number: int, draw: random.Random) -> tuple[list[dict[str, float]], int, int]:
+    """What the vault says of each sequence and when it can be asked for it; the length it tells; which is real."""
+    real, *fakes = draw.sample(NAMES, 4)
+    secret = draw.randbytes(32)
+    system = PromptMessage("system", "Be kind. ", public=True)  # so that each prompt's length is told with it
+    said = PromptMessage("user", f"I am <redacted>{real}</redacted>.")
+    prompt = ChatPrompt((system, said), ObfuscationSecrets(secret, tuple((name,) for name in fakes)))
+    room.vault._obfuscating._known.clear()
+    room.said.clear()
+    understood = room.confide(number, prompt, "obfuscated", ObfuscationParams(fakes=3), logprobs=1, max_tokens=4)
+    ready: dict[int, float] = {}
+    while room.wants_cores:
+        begun = perf_counter()
+        room.say(LeaseCores(1))
+        for slot in room.answerer.exposed:
+            ready.setdefault(slot, perf_counter() - begun)
+    seen: list[dict[str, float]] = []
+    for place, first in enumerate(prefilled(room, number).sequences):
+        assert first.logprob is not None and first.finish is None
+        exposed = room.answerer.exposed[first.slot]
+        seen.append(
+            {
+                "place": place,
+                "slot": first.slot,
+                "seconds": ready[first.slot],
+                "token": first.token,
+                "likelihood": first.logprob.logprob,
+                "length": first.rotation or first.origin,
+                "blocks": len(exposed.blocks),
+            }
+        )
+    room.release(number)
+    room.forget()
+    return seen, understood.prompt_tokens, Prf(secret).order(REQUEST, 4).authentic
+
+
+def hits(room: Room, count: int) -> dict[str, int]:
+    """How often each way to guess is right. The last two go by a length that is told: the longest prompt's, as it is,
+    and the real one's, as it would be if lengths were not made alike."""
+    draw, found = random.Random(11), Counter[str]()
+    for number in range(1, count + 1):
+        seen, told, real = captured(room, number, draw)
+        for name in seen[0]:
+            for way in (min, max):
+                found[f"{way.__name__} {name}"] += way(range(4), key=lambda at: seen[at][name]) == real
+        lengths = [each["length"] for each in seen]
+        found["told length"] += lengths.index(told) == real
+        found["real length"] += lengths.index(lengths[real]) == real
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("count", "low", "high"),
+    [(40, 1, 22), pytest.param(500, 80, 172, marks=pytest.mark.release)],
+    ids=["40", "500"],
+)
+def test_nobody_guesses_it_from_what_the_vault_says_and_when(room: Room, count: int, low: int, high: int) -> None:
+    """One in four is right by chance; outside of these with one in a hundred thousand."""
+    found = hits(room, count)
+    assert found.pop("real length") > 0.6 * count, "the adversary wins where lengths are not made alike"
+    assert len(found) == 15 and all(low <= right <= high for right in found.values()), found
 
 
 def test_without_the_drawn_order_the_same_guess_wins(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,9 @@ from cloister.obfuscation.tags import TaggedText, add_mentions, parse_redacted
 from cloister.obfuscation.variants import check_shape
 from cloister.vault.reading import Reader
 
+SHAPES_LIKE_TOKENS = 16
+"""To look at the whole vocabulary, once, takes about as long as to compute so many tokens."""
+
 Hiding = Generator[int, None, list[Submit]]
 """Before each piece, how many tokens there are to compute; in the end the prompts."""
 Column = tuple[str, ...]
@@ -180,7 +183,7 @@ class Obfuscating:
             if self._model is None:
                 raise LevelUnavailable("This vault cannot sample substitutes.", hint="Send substitutes of your own.")
             if self._shapes is None:
-                yield 1  # not before there are cores: it takes a moment
+                yield SHAPES_LIKE_TOKENS
                 self._shapes = TokenShapes(self._tokenizer, self._model.vocabulary)
             sampler = _sampler(self._model, self._tokenizer, params, secrets, self._shapes)
             found = yield from sampler.sampling(texts, asked)
