@@ -62,9 +62,10 @@ class Obfuscating:
         self._waiting[confided.request_id] = self._hidden(confided)
 
     def drop(self, request_id: int) -> None:
+        if request_id == self.next_request:
+            self._left = 0
         if (hiding := self._waiting.pop(request_id, None)) is not None:
             hiding.close()
-            self._left = 0
 
     @property
     def next_request(self) -> int | None:
