@@ -8,6 +8,7 @@ streams; the client winnows.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 
 from msgspec.structs import replace
 
@@ -51,4 +52,4 @@ class Hiding:
         if self.secrets is None:
             return None
         prf = Prf(self.secrets.index_secret)
-        return lambda count: prf.order(REQUEST, count).authentic
+        return cache(lambda count: prf.order(REQUEST, count).authentic)
