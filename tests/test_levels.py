@@ -50,9 +50,9 @@ async def test_every_built_level_has_a_route_and_no_other_has() -> None:
     ("needs", "offered"),
     [
         ((), ("open", "shared", "isolated")),
-        ((Needs.LINKS,), ("open", "shared", "partitioned", "isolated")),
+        ((Needs.LINKS,), ("open", "shared", "partitioned", "obfuscated", "isolated")),
         ((Needs.PARTIES,), ("open", "shared", "isolated", "mpc")),
-        ((Needs.LINKS, Needs.PARTIES), ("open", "shared", "partitioned", "isolated", "mpc")),
+        ((Needs.LINKS, Needs.PARTIES), ("open", "shared", "partitioned", "obfuscated", "isolated", "mpc")),
     ],
 )
 def test_what_a_server_offers_follows_from_what_it_has(needs: tuple[Needs, ...], offered: tuple[str, ...]) -> None:
@@ -82,6 +82,7 @@ REFUSED = {
     "open": {"mpc_reveal"},
     "shared": {"mpc_reveal"},
     "partitioned": {"mpc_reveal", "max_tokens", "prompt_logprobs", "repetition_penalty"},
+    "obfuscated": {"mpc_reveal", "max_tokens", "prompt_logprobs", "repetition_penalty"},
     "isolated": {"mpc_reveal", "max_tokens", "prompt_logprobs"},
     "mpc": {"max_tokens", "prompt_logprobs", *NEEDS_LOGITS},
 }
@@ -106,6 +107,7 @@ def test_only_the_service_decodes_for_several_tenants_at_once() -> None:
         "open",
         "shared",
         "partitioned",
+        "obfuscated",
     }
 
 

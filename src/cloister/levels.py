@@ -14,19 +14,23 @@ from typing import Literal, get_args
 from cloister.errors import InvalidRequest
 
 LevelName = Literal["open", "shared", "partitioned", "obfuscated", "isolated", "mpc"]
-ServedLevel = Literal["open", "shared", "partitioned", "isolated", "mpc"]
+ServedLevel = Literal["open", "shared", "partitioned", "obfuscated", "isolated", "mpc"]
 """Levels that are built."""
 ReadLevel = Literal["open", "shared"]
 """Built levels at which who speaks HTTP reads the prompt, and the service gets its tokens."""
-ConfidedLevel = Literal["partitioned", "isolated", "mpc"]
+ConfidedLevel = Literal["partitioned", "obfuscated", "isolated", "mpc"]
 """Built levels at which a process of its own reads the prompt; other processes carry it as bytes."""
-VaultLevel = Literal["partitioned", "isolated"]
+VaultLevel = Literal["partitioned", "obfuscated", "isolated"]
 """Those of them at which that process is a vault."""
 
 OPEN: ReadLevel = "open"
 PARTITIONED: VaultLevel = "partitioned"
+OBFUSCATED: VaultLevel = "obfuscated"
 ISOLATED: VaultLevel = "isolated"
 MPC: ConfidedLevel = "mpc"
+
+MOST_FAKES = 31
+"""λ at most, at `obfuscated`: λ+1 sequences are exposed at once on a link, which has twice as many slots."""
 
 PolicyName = Literal["none", "global", "partition", "system-prompt", "safekv"]
 """Who finds whose computed prompts at the service (prefix.policy)."""
@@ -87,6 +91,8 @@ class Level:
     """The longest answer to a request that sets no limit, if not the endpoint's own."""
     examined: bool = False
     """Whether a detector reads the prompt, to find what of it may be shared."""
+    hides: bool = False
+    """Whether the real answer is one of several (λ+1), and only its user is to know which."""
     slow: bool = False
     """Whether a token takes seconds, so that progress is reported."""
     to_offer: str = ""
@@ -133,6 +139,17 @@ def _need_logits() -> tuple[Refusal, ...]:
 
 
 _ONLY_MPC = Refusal("mpc_reveal", "This is for the level 'mpc' alone.", "Leave it out.")
+_ONLY_OBFUSCATED = Refusal(
+    "obfuscation", "This is for the level 'obfuscated' alone.", "Ask for that level, or leave it out."
+)
+_NOT_ELSEWHERE = (_ONLY_MPC, _ONLY_OBFUSCATED)
+
+
+def _several_hidden() -> tuple[Refusal, ...]:
+    """At `obfuscated` one request is λ+1 sequences already."""
+    why = "At the level 'obfuscated' a request has one prompt and one answer, which is one of λ+1."
+    return tuple(Refusal(param, why, "Send several requests, in one session.") for param in ("n", "prompt"))
+
 
 LEVELS: dict[str, Level] = {
     level.name: level
@@ -142,7 +159,7 @@ LEVELS: dict[str, Level] = {
             provider_sees="Everything: your prompt, the answer, and when you asked.",
             service_sees="everything",
             others_learn="nothing from the output: neighbours leave no trace",
-            refuses=(_ONLY_MPC,),
+            refuses=_NOT_ELSEWHERE,
         ),
         Level(
             "shared",
@@ -150,7 +167,7 @@ LEVELS: dict[str, Level] = {
             provider_sees="Everything; other tenants learn nothing sensitive from the shared prefix cache.",
             service_sees="everything",
             others_learn="nothing sensitive",
-            refuses=(_ONLY_MPC,),
+            refuses=_NOT_ELSEWHERE,
         ),
         Level(
             "partitioned",
@@ -165,7 +182,7 @@ LEVELS: dict[str, Level] = {
             reader=Reader.VAULT,
             needs=Needs.LINKS,
             refuses=(
-                _ONLY_MPC,
+                *_NOT_ELSEWHERE,
                 *_kept_from_sampling(
                     "partitioned",
                     repetition_hint="Use presence_penalty or frequency_penalty, or the level 'isolated'.",
@@ -175,10 +192,25 @@ LEVELS: dict[str, Level] = {
         ),
         Level(
             "obfuscated",
-            provider_sees="Several answers at once, without knowing which of them is real.",
-            service_sees="several answers, without knowing which is real",
+            provider_sees=(
+                "Several answers at once and, layer by layer, what several prompts add to the attention: yours, and "
+                "others that differ from it in what you marked as secret. Who turns all of that back into words has "
+                "several prompts and cannot tell which is yours. In a browser, which speaks plain HTTP, the gateway "
+                "picks your answer out, and so knows; with `cloister.Client` or `cloister proxy` you do."
+            ),
+            service_sees="λ+1 answers and attention contributions, as at `partitioned`, without knowing which is real",
             others_learn="nothing",
             reader=Reader.VAULT,
+            needs=Needs.LINKS,
+            refuses=(
+                _ONLY_MPC,
+                *_several_hidden(),
+                *_kept_from_sampling(
+                    "obfuscated",
+                    repetition_hint="Use presence_penalty or frequency_penalty, or the level 'isolated'.",
+                ),
+            ),
+            hides=True,
         ),
         Level(
             "isolated",
@@ -187,7 +219,7 @@ LEVELS: dict[str, Level] = {
             others_learn="nothing",
             reader=Reader.VAULT,
             decodes=Decodes.VAULT,
-            refuses=(_ONLY_MPC, *_kept_from_sampling("isolated")),
+            refuses=(*_NOT_ELSEWHERE, *_kept_from_sampling("isolated")),
             default_rank=1,
         ),
         Level(
@@ -204,7 +236,7 @@ LEVELS: dict[str, Level] = {
             reader=Reader.MPC_CLIENT,
             decodes=Decodes.PARTIES,
             needs=Needs.PARTIES,
-            refuses=(*_kept_from_sampling("mpc"), *_need_logits()),
+            refuses=(_ONLY_OBFUSCATED, *_kept_from_sampling("mpc"), *_need_logits()),
             default_rank=2,
             default_tokens=16,
             slow=True,

@@ -9,6 +9,8 @@ from __future__ import annotations
 HEADER_PREFIX = "x-cloister-"
 LEVEL_HEADER = "X-Cloister-Protection"
 SESSION_HEADER = "X-Cloister-Session"
+SEQUENCES_HEADER = "X-Cloister-Sequences"
+"""Of an answer at `obfuscated`: how many streams it was one of (λ+1), or how many it brings."""
 
 UNUSED = frozenset(
     (

@@ -16,7 +16,7 @@ CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"
 
 
 def split(path: str, body: Any, *headers: tuple[str, str]) -> tuple[Any, list[Any]]:
-    inner, prompts = split_prompts("POST", path, headers, json.dumps(body).encode())
+    inner, prompts, _ = split_prompts("POST", path, headers, json.dumps(body).encode())
     return json.loads(inner), [json.loads(prompt) for prompt in prompts]
 
 
@@ -75,13 +75,13 @@ def test_no_spelling_of_a_path_keeps_the_prompt_in(path: str) -> None:
 
 def test_of_a_field_named_twice_neither_value_stays() -> None:
     body = b'{"messages": ["secret one"], "model": "m", "messages": ["secret two"]}'
-    inner, prompts = split_prompts("POST", CHAT, (), body)
+    inner, prompts, _ = split_prompts("POST", CHAT, (), body)
     assert b"secret" not in inner and prompts == (b'["secret two"]',)
 
 
 def test_requests_without_a_body_are_left_as_they_are() -> None:
-    assert split_prompts("GET", CHAT, (), b"") == (b"", ())
-    assert split_prompts("DELETE", "/v1/sessions/mine", (), b"") == (b"", ())
+    assert split_prompts("GET", CHAT, (), b"") == (b"", (), None)
+    assert split_prompts("DELETE", "/v1/sessions/mine", (), b"") == (b"", (), None)
     assert split(CHAT, {"model": "m"}) == ({"model": "m"}, [])
 
 
@@ -166,7 +166,7 @@ def test_headers_of_connection_and_machine_stay_behind() -> None:
 def test_the_message_opens_with_the_nodes_key_alone_and_each_part_with_its_own() -> None:
     channel = ChannelKey.generate()
     body = json.dumps({"model": "m", "prompt": ["secret one", "secret two"]}).encode()
-    envelope, opener = seal_message(channel.public, "POST", PLAIN, [("Authorization", "Bearer k")], body, 77)
+    envelope, opener, _ = seal_message(channel.public, "POST", PLAIN, [("Authorization", "Bearer k")], body, 77)
     assert b"secret" not in envelope and b"Bearer" not in envelope and b"completions" not in envelope
     read = Envelope.decode(envelope)
     assert read.key_id == channel.key_id
@@ -236,7 +236,7 @@ def test_splitting_loses_and_adds_nothing(rest: dict[str, Any], value: Any) -> N
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_any_bytes_are_split_or_refused(body: bytes) -> None:
     try:
-        inner, prompts = split_prompts("POST", PLAIN, (), body)
+        inner, prompts, _ = split_prompts("POST", PLAIN, (), body)
     except InvalidRequest:
         return
     assert isinstance(json.loads(inner), dict) and all(json.loads(prompt) is not ... for prompt in prompts)

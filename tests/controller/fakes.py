@@ -52,7 +52,7 @@ from cloister.process.endpoint import Endpoint
 Kind = TypeVar("Kind")
 VOCABULARY = 100
 PARAMS = SamplingParams(max_tokens=8)
-SERVING = Serving(VERSION, VOCABULARY, 512, 64, 16, "fake", levels=("open", "partitioned", "isolated"))
+SERVING = Serving(VERSION, VOCABULARY, 512, 64, 16, "fake", levels=("open", "partitioned", "obfuscated", "isolated"))
 
 
 class Inbox:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import re
 import signal
 from collections.abc import AsyncIterator
@@ -14,12 +15,16 @@ import psutil
 import pytest
 import pytest_asyncio
 import torch
+from msgspec.structs import replace
 from transformers import AutoModelForCausalLM
 
 from cloister.backend.base import OpenJob, VaultJob
 from cloister.errors import ModelCorrupt, PromptTooLong, QueueFull, ServiceUnavailable, VaultLost
-from cloister.messages.generation import SamplingParams, Stats
+from cloister.messages.generation import SamplingParams, Stats, TokenLogprob
+from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
+from cloister.messages.prompts import TextPrompt, write_prompt
 from cloister.models.source import ModelFolder
+from cloister.obfuscation.index import REQUEST, Prf
 from tests.controller.node import ENGINE, RealNode, private
 from tests.forkserver.model import save_model
 from tests.served import lives
@@ -70,6 +75,65 @@ async def service_is_back(node: RealNode) -> None:
                 return
             except ServiceUnavailable:
                 await asyncio.sleep(0.02)
+
+
+HIDDEN = {
+    "one": ("My name is {}, and I ask.", (("Ann",), ("Bob",), ("Eve",))),
+    "two": ("{} and {} went up the hill to fetch water.", (("Jack", "Jill"), ("Hans", "Gret"), ("Tom", "Pia"))),
+    "three, of other lengths": (
+        "Dr. {} of {} saw the patient, aged {}, before noon.",
+        (("Lee", "Ghent", "71"), ("Nakamura", "Rome", "4"), ("Osei", "San Remo", "102")),
+    ),
+    "four": (
+        "{}, {}, {} and {} are in this order.",
+        (("a1", "b1", "c1", "d1"), ("a2", "b2", "c2", "d2"), ("a3", "b3", "c3", "d3")),
+    ),
+}  # fmt: skip
+
+
+def drawn(seed: int) -> tuple[str, tuple[tuple[str, ...], ...]]:
+    """A text with one to four secrets, and values of any length for them."""
+    draw = random.Random(seed)
+    count = draw.randrange(1, 5)
+    words = [draw.choice(("said", "then", "to", "near", "before")) for _ in range(count + draw.randrange(12))]
+    for at in sorted(draw.sample(range(len(words)), count), reverse=True):
+        words.insert(at, "{}")
+    names = iter(draw.sample(range(10**9), 4 * count))
+    return " ".join(("It", *words, "end.")), tuple(
+        tuple(f"{next(names):x}"[: draw.randrange(4, 9)] for _ in range(count)) for _ in range(4)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [*HIDDEN.values(), *(pytest.param(*drawn(seed), marks=pytest.mark.release) for seed in range(100))],
+    ids=[*HIDDEN, *map(str, range(100))],
+)
+async def test_hidden_among_others_an_answer_is_that_of_partitioned(
+    node: RealNode, text: str, values: tuple[tuple[str, ...], ...]
+) -> None:
+    """Token for token and score for score, the real one and every other: with what ends one, all go on."""
+    secret = os.urandom(32)
+    real, *fakes = values
+    marked = TextPrompt(
+        text.format(*(f"<redacted>{value}</redacted>" for value in real)),
+        hidden=ObfuscationSecrets(secret, tuple(fakes)),
+    )
+    params = SamplingParams(max_tokens=16, temperature=0.8, seed=5, logprobs=2, stop_tokens=tuple(range(40, 60)))
+    job = VaultJob("obfuscated", "hidden", False, write_prompt(marked), obfuscation=ObfuscationParams(len(fakes)))
+    stream = await node.client.generate("tenant", job, params)
+    said: dict[int, list[tuple[int, TokenLogprob]]] = {}
+    async for part in stream:
+        scores = zip(part.tokens, part.logprobs or (), strict=True)
+        said.setdefault(part.sequence, []).extend(scores)
+    assert stream.sequences == len(values) == len(said)
+    assert len({len(each) for each in said.values()}) == 1
+    endless = replace(params, stop_tokens=())
+    order = Prf(secret).order(REQUEST, len(values))
+    for place, variant in enumerate(order.places):
+        alone = await node.client.generate("tenant", private(text.format(*values[variant]), "alone"), endless)
+        scored = [pair async for part in alone for pair in zip(part.tokens, part.logprobs or (), strict=True)]
+        assert said[place] == scored[: len(said[place])]
 
 
 async def test_greedy_tokens_are_transformers_own_at_every_level(node: RealNode, tiny: ModelFolder) -> None:

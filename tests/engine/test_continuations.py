@@ -69,6 +69,12 @@ def rows(branches: GrowingBranches, parents: list[int], tokens: list[list[int]])
     return np.concatenate(list(branches.grow(parents, tokens)))
 
 
+def first_row(branches: GrowingBranches) -> continuations.LogProbs:
+    *_, row = branches.first()
+    assert not branches.left
+    return row
+
+
 def test_a_branch_is_computed_as_if_it_were_alone(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over several blocks, with parents that have many children or none, and tokens by ones and by threes."""
     monkeypatch.setattr(continuations, "ROWS", 4)
@@ -78,7 +84,7 @@ def test_a_branch_is_computed_as_if_it_were_alone(decoder: Decoder, monkeypatch:
     alone, _ = held(decoder, 16)
     with model.branches(BEGINNING, 0.7) as branches:
         said: list[list[int]] = [[]]
-        found = branches.first()
+        found = first_row(branches)
         for step in range(16):
             parents = [draw.randrange(len(said)) for _ in range(6)]
             tokens = [[draw.randrange(VOCABULARY) for _ in range(3 if step % 5 == 4 else 1)] for _ in range(6)]
@@ -87,6 +93,7 @@ def test_a_branch_is_computed_as_if_it_were_alone(decoder: Decoder, monkeypatch:
         assert len(said[0]) > 16
     for number in (0, 3):
         with alone.branches(BEGINNING, 0.7) as single:
+            first_row(single)
             for token in said[number]:
                 straight = rows(single, [0], [[token]])
         assert np.array_equal(straight[0], found[number])
@@ -98,13 +105,15 @@ def test_a_branch_is_computed_as_if_it_were_alone(decoder: Decoder, monkeypatch:
 def test_the_beginning_is_computed_as_the_engine_does(decoder: Decoder) -> None:
     model, _ = held(decoder, 16)
     with model.branches(BEGINNING, 1.0) as branches, torch.no_grad():
-        first = branches.first()
+        first = first_row(branches)
         with model.branches(BEGINNING[:-1], 1.0) as shorter:
+            first_row(shorter)
             assert np.allclose(rows(shorter, [0], [BEGINNING[-1:]]), first, atol=1e-4)
 
 
 def test_too_many_branches_are_refused_and_leave_nothing(decoder: Decoder) -> None:
     model, cache = held(decoder, 8)
     with pytest.raises(PromptTooLong, match="memory"), model.branches(BEGINNING, 1.0) as branches:
+        first_row(branches)
         rows(branches, [0] * 9, [[1]] * 9)
     assert model._pool.free == 8 and not cache._keys.any()

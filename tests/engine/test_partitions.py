@@ -273,9 +273,87 @@ def test_a_partition_offers_its_public_span_as_soon_as_it_is_computed():
     assert {len(tokens) // 16 for _, tokens in cache.kept} == {1, 2}
 
 
-def test_several_sequences_of_one_request_are_refused_here():
+def several(runner: FakeRunner, prompts: list[list[int]], public: int = 0, **params: object) -> Submit:
+    """One request with a sequence for each prompt, all in vaults."""
+    parted = [split(request(1, prompt, **params), runner, public=public, slot=at) for at, prompt in enumerate(prompts)]
+    return msgspec.structs.replace(parted[0], partitions=tuple(each.partitions[0] for each in parted))
+
+
+def streams_of(engine, request_id: int = 1) -> dict[int, list[int]]:
+    """What each sequence says until the request ends, which is said once, with the last of their tokens."""
+    streams: dict[int, list[int]] = {}
+    finishes = []
+    while engine.has_work:
+        for message in engine.step():
+            if message.request_id == request_id:
+                assert not finishes, "a message after the last"
+                streams.setdefault(message.sequence, []).extend(message.tokens)
+                finishes += [message.finish] if message.finish else []
+    assert len(finishes) == 1
+    return streams
+
+
+VARIANTS = [[*PROMPT[:5], 3, at, *PROMPT[5:]] for at in range(5)]
+
+
+@pytest.mark.parametrize("public", [0, 4])
+@pytest.mark.parametrize(
+    ("settings", "blocks"),
+    [({}, 100), ({"max_running": 2}, 100), ({"chunk_tokens": 3}, 100), ({}, 24), ({"max_running": 3}, 24)],
+    ids=str,
+)
+def test_sequences_of_one_request_say_what_each_would_alone_and_end_together(settings, blocks, public):
+    params = {"seed": 4, "max_tokens": 60, "stop_tokens": (3, 9)}
+    own_end = [len(alone(request(1, prompt, **params)).tokens) for prompt in VARIANTS]
+    assert len(set(own_end)) > 2 and max(own_end) < 60, "they would end at different times"
+    runner = FakeRunner(num_blocks=blocks)
+    engine = engine_with_links(runner, **settings)
+    assert engine.submit(several(runner, VARIANTS, public, **params)) == Accepted(1)
+    streams = streams_of(engine)
+    lengths = {len(said) for said in streams.values()}
+    assert len(streams) == len(VARIANTS) and len(lengths) == 1, "one shape"
+    whole = lengths.pop() + 1
+    assert whole >= max(own_end)
+    if not settings and blocks == 100:
+        assert whole == max(own_end), "not longer than the longest"
+    for number, prompt in enumerate(VARIANTS):
+        straight = alone(request(1, prompt, seed=4, max_tokens=whole)).tokens
+        assert streams[number] == straight[1:], "as it would go on alone, also past its end"
+    assert engine.stats().blocks_free == engine.stats().blocks_total
+
+
+def test_sequences_of_one_request_end_with_the_limit_where_one_does_not_stop():
     runner = FakeRunner(num_blocks=100)
     engine = engine_with_links(runner)
-    parted = split(request(1, PROMPT), runner, public=4)
-    refused = engine.submit(msgspec.structs.replace(parted, partitions=parted.partitions * 2))
-    assert isinstance(refused, Failed) and "one sequence" in refused.message
+    engine.submit(several(runner, VARIANTS, seed=4, max_tokens=3, stop_tokens=(3,)))
+    assert {len(said) for said in streams_of(engine).values()} == {2}
+    engine.submit(several(runner, VARIANTS, seed=4, stop_tokens=tuple(range(32))))
+    assert engine.step() == [Tokens(1, finish="stop")] and not engine.has_work, "all ended with their first tokens"
+
+
+def test_the_failure_of_one_sequence_is_that_of_all_and_a_cancel_ends_all():
+    runner = FakeRunner(num_blocks=100)
+    engine = engine_with_links(runner, max_running=2)
+    engine.submit(several(runner, VARIANTS, max_tokens=20))
+    engine.step()
+    runner.fail_next = RuntimeError("on purpose")
+    [told] = engine.step()
+    assert isinstance(told, Failed) and not engine.has_work
+    engine.submit(several(runner, VARIANTS, max_tokens=20))
+    engine.step()
+    assert engine.cancel(1) == Tokens(1, finish="cancelled") and not engine.has_work
+    engine.submit(several(runner, VARIANTS, max_tokens=20))
+    engine.step()
+    assert len(engine.drop_link(0)) == 1 and not engine.has_work
+    assert engine.stats().blocks_free == engine.stats().blocks_total
+
+
+def test_sequences_that_do_not_all_find_room_are_not_taken_in_at_all():
+    runner = FakeRunner(num_blocks=100)
+    engine = engine_with_links(runner, max_waiting_per_tenant=4)
+    assert isinstance(engine.submit(several(runner, VARIANTS)), Failed)
+    assert not engine.has_work and engine.stats().waiting == 0
+    elsewhere = several(runner, VARIANTS[:2])
+    first, second = elsewhere.partitions
+    apart = msgspec.structs.replace(elsewhere, partitions=(first, msgspec.structs.replace(second, link=1)))
+    assert isinstance(engine.submit(apart), Failed), "on one link"

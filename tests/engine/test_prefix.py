@@ -180,7 +180,7 @@ def test_room_does_not_tell_whether_another_sent_one_prompt_twice() -> None:
         engine.step()
         engine.submit(shared(3, [9] * 44, "b", params=SamplingParams(max_tokens=2)))  # above its share: displaces none
         steps = 0
-        while 3 not in engine._scheduler.running:
+        while (3, 0) not in engine._scheduler.running:
             engine.step()
             steps += 1
         entered.append(steps)

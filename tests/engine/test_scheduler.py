@@ -343,9 +343,9 @@ class EngineMachine(RuleBasedStateMachine):
             held[block] += 1
         assert [pool.references(block) for block in range(self.blocks)] == held
         assert pool.free == held.count(0)
-        assert len(scheduler.running) + len(scheduler.waiting) == len(self.engine._sequences)
-        waiting = [s for s in self.engine._sequences.values() if s.request_id not in scheduler.running]
-        assert all(s.request_id in scheduler.waiting._lines[s.tenant] and not s.blocks for s in waiting)
+        assert len(scheduler.running) + len(scheduler.waiting) == len(self.engine._all)
+        waiting = [s for s in self.engine._all if s.id not in scheduler.running]
+        assert all(s.id in scheduler.waiting._lines[s.tenant] and not s.blocks for s in waiting)
 
     def teardown(self):
         if not hasattr(self, "engine"):

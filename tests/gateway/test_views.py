@@ -50,6 +50,7 @@ async def test_the_owner_sees_what_the_service_says_it_has(http: httpx.AsyncClie
         "prompt": {"tokens": [72, 105], "text": "Hi"}, "output": {"tokens": [72, 101], "text": "He"},
         "asked_rows": 60, "asked_bytes": 4000, "answered_rows": 58, "answered_bytes": 3900,
         "found": 0, "found_shared": 0, "blocks": [],
+        "streams": [],
     }  # fmt: skip
     assert seen["choices"][1]["prompt"] == {"tokens": [], "text": ""}
     assert seen["choices"][1]["output"]["text"] == "!"

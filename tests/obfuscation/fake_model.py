@@ -83,15 +83,23 @@ class RuleBranches:
     def __init__(self, model: RuleModel, beginning: list[int], temperature: float) -> None:
         self._model, self._temperature = model, temperature
         self._last = [beginning[-1]]
+        self.left = 0
 
-    def first(self) -> LogProbs:
-        return self._rows(self._last)
+    def first(self) -> Iterator[LogProbs]:
+        self.left = 1
+        return self._computed()
 
     def grow(self, parents: Sequence[int], tokens: Sequence[Sequence[int]]) -> Iterator[LogProbs]:
-        assert all(0 <= parent < len(self._last) for parent in parents)
+        assert not self.left and all(0 <= parent < len(self._last) for parent in parents)
         self._last = [new[-1] for new in tokens]
+        self.left = len(tokens)
+        return self._computed()
+
+    def _computed(self) -> Iterator[LogProbs]:
         for first in range(0, len(self._last), self._model.batch):
-            yield self._rows(self._last[first : first + self._model.batch])
+            rows = self._rows(self._last[first : first + self._model.batch])
+            self.left -= len(rows)
+            yield rows
 
     def _rows(self, last: Sequence[int]) -> LogProbs:
         return np.stack([self._model._row(each, self._temperature) for each in last])

@@ -157,6 +157,16 @@ def test_a_prompt_is_in_its_vault_only_and_nowhere_after(node: Node, level: str)
     assert node.holders(secret) == {}
 
 
+@pytest.mark.release  # four searches; a secret goes the way that it goes at the other levels
+def test_a_hidden_prompt_and_its_substitutes_are_in_their_vault_only(node: Node) -> None:
+    """At `obfuscated`, while it is answered and after: nobody else learns a secret or what it goes among."""
+    secret, other = node.secret(), node.secret()
+    prompt = [{"role": "user", "content": f"A long story of <redacted>{secret.text}</redacted> and others."}]
+    with node.answering(CHAT, prompt, protection="obfuscated", obfuscation={"substitutes": [[other.text]]}):
+        assert of_vaults(node.holders(secret)) == of_vaults(node.holders(other)) == 1
+    assert node.holders(secret) == node.holders(other) == {}
+
+
 def test_whole_answers_leave_nothing(node: Node) -> None:
     """Not cut short by the client, and not streamed."""
     secret = node.secret()

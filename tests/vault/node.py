@@ -19,6 +19,7 @@ from cloister.engine.engine import Engine
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.levels import VaultLevel
 from cloister.messages.generation import Cancel, Failed, SamplingParams, Submit, TokenLogprob, Tokens, label_spans
+from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.prompts import LockedPrompt, Prompt, TextPrompt, write_prompt
 from cloister.messages.vault import Confide, CoresDone, LeaseCores, Prefilled, Release, WantCores
 from cloister.models.decoder import Decoder, RawParts
@@ -64,6 +65,11 @@ class ByteTokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         return list(text.encode())
+
+    special = ()
+
+    def decode(self, tokens: Any) -> str:
+        return bytes(token for token in tokens if token < 256).decode("utf-8", "replace")
 
     def token_bytes(self, token: int) -> bytes:
         return bytes([token]) if token < 256 else b""
@@ -143,14 +149,19 @@ class Room:
         self.said: list[Any] = []
 
     def confide(
-        self, number: int, prompt: Prompt | LockedPrompt | str | bytes, level: VaultLevel = "partitioned", **params: Any
+        self,
+        number: int,
+        prompt: Prompt | LockedPrompt | str | bytes,
+        level: VaultLevel = "partitioned",
+        obfuscation: ObfuscationParams | None = None,
+        **params: Any,
     ) -> Any:
         """Hand in a prompt; the vault's first word about it."""
         if isinstance(prompt, str):
             prompt = TextPrompt(prompt)
         data = prompt if isinstance(prompt, bytes | LockedPrompt) else write_prompt(prompt)
         params = {"temperature": 0.0, "max_tokens": 8, **params}
-        return self.say(Confide(number, level, data, SamplingParams(**params)))[0]
+        return self.say(Confide(number, level, data, SamplingParams(**params), obfuscation=obfuscation))[0]
 
     def say(self, message: Any) -> list[Any]:
         replies = self.vault.hear([message])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from cloister.levels import OPEN, ConfidedLevel, ReadLevel
 from cloister.messages.frontend import Serving
 from cloister.messages.generation import SamplingParams, Stats, Tokens
+from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.prompts import SealedPrompt
 from cloister.messages.service import View
 
@@ -40,16 +41,19 @@ class VaultJob:
     prompt: bytes | SealedPrompt = field(repr=False)
     group: str = ""
     salt: str = field(default="", repr=False)
+    obfuscation: ObfuscationParams | None = None
 
 
 class AnswerStream(AsyncIterator[Tokens]):
     """The tokens of one request as they come; the last has `finish` set.
 
-    `request_id` is what `Backend.view` wants; `prompt_tokens` is how long the prompt was for whoever tokenised it.
+    `request_id` is what `Backend.view` wants; `prompt_tokens` is how long the prompt was for whoever tokenised it. Of
+    several `sequences` each Tokens says which one it is of (messages.generation.Tokens).
     """
 
     request_id: int
     prompt_tokens: int
+    sequences: int = 1
 
     @abstractmethod
     async def aclose(self) -> None:

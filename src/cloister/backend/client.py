@@ -132,7 +132,7 @@ class ControllerClient(Backend):
 
     def _stream(self, request_id: int, job: OpenJob | VaultJob, accepted: Accepted, events: Mailbox) -> TokenStream:
         prompt_tokens = len(job.prompt) if isinstance(job, OpenJob) else accepted.prompt_tokens
-        return TokenStream(request_id, prompt_tokens, events, lambda: self._abandon(request_id))
+        return TokenStream(request_id, prompt_tokens, events, lambda: self._abandon(request_id), accepted.sequences)
 
     async def stats(self) -> Stats:
         self.send(AskStats())
@@ -241,5 +241,17 @@ def _asking(tenant: str, job: VaultJob, wanted: list[tuple[int, SamplingParams]]
     prompt = b"" if isinstance(job.prompt, SealedPrompt) else job.prompt
     (request_id, params), *others = wanted
     also = tuple(Also(one, each.seed) for one, each in others)
-    ask = Ask(request_id, tenant, job.level, job.session, job.keep, prompt, params, job.group, also, job.salt)
+    ask = Ask(
+        request_id,
+        tenant,
+        job.level,
+        job.session,
+        job.keep,
+        prompt,
+        params,
+        job.group,
+        also,
+        job.salt,
+        job.obfuscation,
+    )
     return AskSealed(ask, job.prompt) if isinstance(job.prompt, SealedPrompt) else ask

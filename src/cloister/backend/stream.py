@@ -57,16 +57,25 @@ class Mailbox:
             self._beat = loop.call_at(now + self._beat_s - now % self._beat_s, self._open)
 
     async def take(self) -> Event:
-        """Wait until there is something to read: an error, or all tokens that came before one."""
+        """Wait until there is something to read: an error, or all tokens of a sequence that came before one."""
         while not self._readable:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
         self._begun = True
         events = self._events
         count = next((at for at, event in enumerate(events) if not isinstance(event, Tokens)), len(events))
-        taken, self._events = events[: max(count, 1)], events[max(count, 1) :]
+        if not count:
+            self._events = events[1:]
+            self._readable = bool(self._events)
+            return events[0]
+        came = [event for event in events[:count] if isinstance(event, Tokens)]
+        taken = [event for event in came if event.sequence == came[0].sequence]
+        rest: list[Event] = [event for event in came if event.sequence != came[0].sequence]
+        if rest and len(taken) > 1 and taken[-1].finish is not None:
+            rest.append(taken.pop())  # the end of all waits until the others are read
+        self._events = rest + events[count:]
         self._readable = bool(self._events)
-        return taken[0] if len(taken) == 1 else _joined([event for event in taken if isinstance(event, Tokens)])
+        return taken[0] if len(taken) == 1 else _joined(taken)
 
     def _open(self) -> None:
         if self._beat is not None:
@@ -91,6 +100,7 @@ def _joined(parts: list[Tokens]) -> Tokens:
         prompt_logprobs=tuple(score for part in scored for score in part) if scored else None,
         finish=parts[-1].finish,
         progress=next((part.progress for part in reversed(parts) if part.progress), None),
+        sequence=parts[0].sequence,
         cached=sum(part.cached for part in parts),
         shared=sum(part.shared for part in parts),
     )
@@ -99,9 +109,12 @@ def _joined(parts: list[Tokens]) -> Tokens:
 class TokenStream(AnswerStream):
     """Closing it before its end cancels the request, also when nothing was read yet."""
 
-    def __init__(self, request_id: int, prompt_tokens: int, events: Mailbox, on_leave: Callable[[], None]) -> None:
+    def __init__(
+        self, request_id: int, prompt_tokens: int, events: Mailbox, on_leave: Callable[[], None], sequences: int = 1
+    ) -> None:
         self.request_id = request_id
         self.prompt_tokens = prompt_tokens
+        self.sequences = sequences
         self._events = events
         self._on_leave = on_leave
         self._ended = False

@@ -19,6 +19,7 @@ from cloister.channel.envelope import CONTENT_TYPE, MAX_PROMPTS, Envelope, Inner
 from cloister.channel.sealing import address_to, key_id, seal_prompt, seal_request
 from cloister.channel.stream import FrameKind, StreamOpener
 from cloister.channel.validity import Validity
+from cloister.client.winnow import Winnower, hides
 from cloister.errors import (
     ChannelBroken,
     ChannelKeyUnknown,
@@ -42,7 +43,7 @@ PARAMETERS = frozenset(
         *("model", "stream", "stream_options", "n", "best_of", "max_tokens", "max_completion_tokens", "seed", "stop"),
         *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
         *("logit_bias", "logprobs", "top_logprobs", "prompt_logprobs", "echo", "ignore_eos"),
-        *("protection", "session", "mpc_reveal", "cache_salt"),
+        *("protection", "session", "mpc_reveal", "cache_salt", "obfuscation"),
     )
 )
 """What the process that speaks OpenAI's API needs beside the prompts. It reads them, as it reads the answer."""
@@ -73,6 +74,7 @@ class SealedMessage(NamedTuple):
 
     envelope: bytes
     opener: StreamOpener
+    winnower: Winnower | None = None
 
 
 def seal_message(
@@ -83,7 +85,7 @@ def seal_message(
     `node_ms` is the time by the node's clock: the message is valid for a little while from then on.
     """
     kept = kept_headers(headers)
-    body, prompts = split_prompts(method, path, kept, body)
+    body, prompts, winnower = split_prompts(method, path, kept, body)
     validity = Validity.beginning(node_ms, len(body) + sum(map(len, prompts)))
     try:
         inner = msgspec.convert((method, path, kept, body, validity), InnerRequest)
@@ -98,7 +100,7 @@ def seal_message(
         raise InvalidRequest(too_large.message, hint=too_large.hint) from None
     opener = StreamOpener(bytearray(keys.response), enc)
     keys.erase()
-    return SealedMessage(envelope, opener)
+    return SealedMessage(envelope, opener, winnower)
 
 
 def kept_headers(headers: Headers) -> tuple[tuple[str, str], ...]:
@@ -112,8 +114,16 @@ def kept_headers(headers: Headers) -> tuple[tuple[str, str], ...]:
     )
 
 
-def split_prompts(method: str, path: str, headers: Headers, body: bytes) -> tuple[bytes, tuple[bytes, ...]]:
-    """The body's parameters, and its prompts, each as the JSON it was.
+class Split(NamedTuple):
+    """A body's parameters; its prompts, each as the JSON it was; and who picks the answer out, where it is hidden."""
+
+    body: bytes
+    prompts: tuple[bytes, ...] = ()
+    winnower: Winnower | None = None
+
+
+def split_prompts(method: str, path: str, headers: Headers, body: bytes) -> Split:
+    """What is sealed for whom.
 
     What else a body says is refused: who is behind the channel would read it, and must not. Where the provider
     may see all of it (levels.ReadLevel), the body stays whole.
@@ -124,23 +134,27 @@ def split_prompts(method: str, path: str, headers: Headers, body: bytes) -> tupl
             raise InvalidRequest(
                 "This path's body cannot be sealed.", hint=f"Sealed are POST {' and '.join(PROMPT_FIELDS)}."
             )
-        return body, ()
+        return Split(body)
     try:
         fields = msgspec.json.decode(body, type=_Fields)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         # Sent on, it would be refused as well, and read by a process that must not read it.
         raise InvalidRequest("The body is not a JSON object.") from None
-    if _is_read(fields, headers):
-        return body, ()
+    levels = _levels(fields, headers)
+    if _are_read(levels):
+        return Split(body)
+    winnower = Winnower() if hides(levels) else None
     given = fields.pop(field, None)
     kept = {name: value for name, value in fields.items() if _is_parameter(name, value)}
     if given is None:  # the node says what is missing
-        return msgspec.json.encode(kept), ()
+        return Split(msgspec.json.encode(kept))
     prompts = _prompts(bytes(given)) if field == "prompt" else (bytes(given),)
     if len(prompts) > MAX_PROMPTS:
         raise InvalidRequest(f"At most {MAX_PROMPTS} prompts are supported in one request.", param=field)
+    if winnower is not None:
+        prompts = winnower.hide(kept, prompts)
     kept[field] = msgspec.Raw(b'{"sealed":%d}' % len(prompts))
-    return msgspec.json.encode(kept), prompts
+    return Split(msgspec.json.encode(kept), prompts, winnower)
 
 
 def _is_parameter(name: str, value: msgspec.Raw) -> bool:
@@ -156,13 +170,18 @@ def _is_parameter(name: str, value: msgspec.Raw) -> bool:
     )
 
 
-def _is_read(fields: _Fields, headers: Headers) -> bool:
+def _levels(fields: _Fields, headers: Headers) -> list[str]:
+    """The levels that the request names, wherever it does."""
+    asked = [value for name, value in headers if name.lower() == LEVEL_HEADER.lower()]
+    if "protection" in fields and (in_body := bytes(fields["protection"]).decode("utf-8", "replace")) != "null":
+        asked.append(in_body[1:-1] if in_body[:1] == in_body[-1:] == '"' else in_body)
+    return asked
+
+
+def _are_read(levels: list[str]) -> bool:
     """Whether every place that names a level names one at which the provider reads the prompt, and the same one: a
     request that contradicts itself is not for reading."""
-    asked = [f'"{value}"' for name, value in headers if name.lower() == LEVEL_HEADER.lower()]
-    if "protection" in fields and (in_body := bytes(fields["protection"]).decode("utf-8", "replace")) != "null":
-        asked.append(in_body)
-    return len(set(asked)) == 1 and asked[0] in {f'"{level}"' for level in get_args(ReadLevel)}
+    return len(set(levels)) == 1 and levels[0] in get_args(ReadLevel)
 
 
 def _prompts(value: bytes) -> tuple[bytes, ...]:
@@ -190,10 +209,11 @@ _CODES = {
 
 
 class SealedAnswer:
-    """Opens one answer as it arrives."""
+    """Opens one answer as it arrives; where it is one of several, it comes out alone."""
 
-    def __init__(self, opener: StreamOpener) -> None:
+    def __init__(self, opener: StreamOpener, winnower: Winnower | None = None) -> None:
         self._opener = opener
+        self._winnower = winnower
         self._held = b""
         self.head: InnerHead | None = None
 
@@ -209,13 +229,14 @@ class SealedAnswer:
             if kind is FrameKind.DATA:
                 pieces.append(content)
             elif kind is FrameKind.HEAD:
-                self.head = InnerHead.decode(content)
+                head = InnerHead.decode(content)
+                self.head = head if self._winnower is None else self._winnower.head(head)
         believed = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if believed.endswith(LAST_EVENT) and not self._opener.ended:
             self._held = believed
             return b""
         self._held = b""
-        return believed
+        return believed if self._winnower is None else self._winnower.winnow(believed, self._opener.ended)
 
     def finish(self) -> None:
         """The connection's answer is over: ChannelBroken unless the sealed one is."""

@@ -13,7 +13,6 @@ from contextlib import suppress
 
 import httpx2
 
-from cloister.channel.stream import StreamOpener
 from cloister.client.address import tls_to
 from cloister.client.message import (
     ENDPOINT,
@@ -22,6 +21,7 @@ from cloister.client.message import (
     OUTER_HEADERS,
     Refusal,
     SealedAnswer,
+    SealedMessage,
     is_sealed,
     read_refusal,
     seal_message,
@@ -46,10 +46,12 @@ Raising = Callable[[CloisterError, httpx2.Request], Exception]
 class _Opening:
     """One answer without its I/O: `_take` what the wire brings; `_response` and `_given` say what came of it."""
 
-    def __init__(self, outer: httpx2.Response, opener: StreamOpener, raising: Raising, request: httpx2.Request) -> None:
+    def __init__(
+        self, outer: httpx2.Response, message: SealedMessage, raising: Raising, request: httpx2.Request
+    ) -> None:
         self._outer = outer
         self._sealed = is_sealed(outer.status_code, outer.headers.get("content-type", ""))
-        self._answer = SealedAnswer(opener)
+        self._answer = SealedAnswer(message.opener, message.winnower)
         self._raising = raising
         self._request = request
         self._opened = b""
@@ -171,7 +173,7 @@ class _Sealing:
         self._node = node
         self._raising = raising
 
-    def _sealed(self, request: httpx2.Request, verification: Verification) -> tuple[httpx2.Request, StreamOpener]:
+    def _sealed(self, request: httpx2.Request, verification: Verification) -> tuple[httpx2.Request, SealedMessage]:
         """What everybody on the way sees, the same for every user but for the ciphertext; and what opens the answer."""
         url = request.url
         address = self._node.address
@@ -188,7 +190,7 @@ class _Sealing:
         outer = httpx2.Request(
             "POST", address.url(ENDPOINT), headers=OUTER_HEADERS, content=message.envelope, extensions=timeout
         )
-        return outer, message.opener
+        return outer, message
 
     def _instead(self, error: CloisterError, request: httpx2.Request) -> httpx2.Response:
         """What comes of a request that could not be exchanged: a refusal of our own, or an error to raise."""
@@ -222,8 +224,8 @@ class SealedTransport(_Sealing, httpx2.BaseTransport):
         self._wire.close()
 
     def _attempt(self, request: httpx2.Request, verification: Verification) -> httpx2.Response:
-        outer, opener = self._sealed(request, verification)
-        return OpenedStream(self._wire.handle_request(outer), opener, self._raising, request).begin()
+        outer, message = self._sealed(request, verification)
+        return OpenedStream(self._wire.handle_request(outer), message, self._raising, request).begin()
 
 
 class AsyncSealedTransport(_Sealing, httpx2.AsyncBaseTransport):
@@ -248,9 +250,9 @@ class AsyncSealedTransport(_Sealing, httpx2.AsyncBaseTransport):
         await self._wire.aclose()
 
     async def _attempt(self, request: httpx2.Request, verification: Verification) -> httpx2.Response:
-        outer, opener = self._sealed(request, verification)
+        outer, message = self._sealed(request, verification)
         answer = await self._wire.handle_async_request(outer)
-        return await AsyncOpenedStream(answer, opener, self._raising, request).begin()
+        return await AsyncOpenedStream(answer, message, self._raising, request).begin()
 
 
 def _refused(refusal: Refusal, request: httpx2.Request) -> httpx2.Response:

@@ -82,7 +82,7 @@ class Upstream(asyncio.Protocol):
         if self._transport is None:
             raise NeverAnswered("The node closed the connection.")
         self._parser = httptools.HttpResponseParser(self)
-        self._answer = SealedAnswer(message.opener)
+        self._answer = SealedAnswer(message.opener, message.winnower)
         self._listener = listener
         self._bodies: list[bytes] = []
         self._headers: dict[bytes, bytes] = {}

@@ -23,6 +23,7 @@ from cloister.controller.requests import Request, Requests, frontend_of, in_own_
 from cloister.controller.routes.base import Node, Route
 from cloister.controller.routes.isolated import IsolatedRoute
 from cloister.controller.routes.mpc import MpcRoute
+from cloister.controller.routes.obfuscated import ObfuscatedRoute
 from cloister.controller.routes.open import OpenRoute
 from cloister.controller.routes.partitioned import PartitionedRoute
 from cloister.controller.routes.shared import SharedRoute
@@ -115,7 +116,8 @@ class Relay:
         self.probes = Probes()
         self._partitioned = PartitionedRoute(self._node)
         self.mpc = MpcRoute(self._node)
-        routes: tuple[Route, ...] = (*self._read.values(), self._partitioned, IsolatedRoute(self._node), self.mpc)
+        by_vaults = self._partitioned, ObfuscatedRoute(self._node), IsolatedRoute(self._node)
+        routes: tuple[Route, ...] = (*self._read.values(), *by_vaults, self.mpc)
         self.routes: dict[str, Route] = {route.level.name: route for route in routes}
 
     def shares(self, level: str) -> bool:
@@ -252,13 +254,15 @@ class Relay:
         request, shape = self.requests.get(request_id), self.vaults.shape
         if request is None or request.holder != "service" or shape is None:
             return View(request_id, known=False)
-        rows = max(0, len(request.made) - 1) * shape.layers if request.exposed else 0
+        made = [tuple(request.made.get(number, ())) for number in range(request.sequences)]
+        rows = sum(max(0, len(tokens) - 1) for tokens in made) * shape.layers if request.exposed else 0
         unsaid = request.shared if request.level.name in self._node.serving().quantised else 0
         return View(
             request_id,
             known=True,
             prompt=request.shown,
-            output=tuple(request.made),
+            output=made[0] if request.sequences == 1 else (),
+            streams=tuple(made) if request.sequences > 1 else (),
             asked_rows=rows,
             asked_bytes=rows * shape.heads * shape.dim * 4,
             answered_rows=rows,

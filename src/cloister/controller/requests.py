@@ -6,6 +6,7 @@ ended: its endpoint raises ProtocolError.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -27,6 +28,7 @@ from cloister.levels import Decodes, Level
 from cloister.messages.frontend import Serving
 from cloister.messages.generation import Accepted, Failed, SamplingParams, TokenLogprob, Tokens
 from cloister.messages.lifecycle import failed
+from cloister.messages.obfuscation import ObfuscationParams
 from cloister.pace import Company
 
 Holder = Literal["vault", "service", "mpc"]
@@ -57,8 +59,9 @@ def frontend_of(request_id: int) -> int:
 class Request:
     """One request. `holder` is whoever generates for it now; `exposed`: its vault answers the service's queries.
 
-    For the user's view: of what the service is given and makes, `shown` are the prompt's tokens, `made` the answer's;
-    `labels` is what a detector said of the prompt's blocks.
+    For the user's view: of what the service is given and makes, `shown` are the prompt's tokens, `made` the answer's,
+    sequence by sequence. At `obfuscated` there are several; nobody here is told which of them is real. `labels` is what
+    a detector said of the prompt's blocks.
     """
 
     request_id: int
@@ -70,13 +73,16 @@ class Request:
     salt: str = ""
     accepted: bool = False
     exposed: bool = False
+    obfuscation: ObfuscationParams | None = None
+    sequences: int = 1
     prompt_tokens: int = 0
-    output_tokens: int = 0
+    output_tokens: Counter[int] = field(default_factory=Counter)
+    """Of each sequence."""
     scored: int = 0
     cached: int = 0
     shared: int = 0
     shown: tuple[int, ...] = ()
-    made: list[int] = field(default_factory=list)
+    made: dict[int, list[int]] = field(default_factory=dict)
     labels: tuple[BlockLabel, ...] = ()
 
     @property
@@ -131,14 +137,15 @@ class Requests:
         del self._under_way[request.request_id]
         self.company.leave(request.owner)
 
-    def understood(self, request: Request, prompt_tokens: int) -> None:
-        """Whoever reads the prompt says how long it is."""
+    def understood(self, request: Request, prompt_tokens: int, sequences: int = 1) -> None:
+        """Whoever reads the prompt says how long it is, and among how many it goes."""
         if request.accepted:
             raise ProtocolError("A prompt was understood twice.")
         if prompt_tokens > self._serving().max_context:
             raise ProtocolError("A prompt is longer than the model's context.")
         self.read(request, prompt_tokens)
-        self.advance(request, Accepted(request.request_id, prompt_tokens))
+        request.sequences = sequences
+        self.advance(request, Accepted(request.request_id, prompt_tokens, sequences))
 
     def read(self, request: Request, prompt_tokens: int) -> None:
         request.prompt_tokens = prompt_tokens
@@ -150,6 +157,8 @@ class Requests:
             case Accepted() if request.accepted:
                 return  # at `partitioned` the vault said so before the service did
             case Accepted():
+                if message.sequences != request.sequences:
+                    raise ProtocolError("The request has fewer sequences.")
                 request.accepted = True
                 self._tell(message)
             case Tokens():
@@ -179,19 +188,22 @@ class Requests:
         """
         if not request.accepted:
             raise ProtocolError("Tokens came for a prompt that nobody has read.")
-        if message.sequence:
-            raise ProtocolError("Only one sequence of this request is for its user.")
+        if message.sequence >= request.sequences:
+            raise ProtocolError("The request has no such sequence.")
         if message.progress is not None and not request.level.slow:
             raise ProtocolError("More is said than tokens.")
         vocabulary, params = self._serving().vocabulary, request.params
         if any(token >= vocabulary for token in message.tokens):
             raise ProtocolError("A token is not of this model.")
-        request.output_tokens += len(message.tokens)
-        if request.output_tokens > params.max_tokens:
+        request.output_tokens[message.sequence] += len(message.tokens)
+        if request.output_tokens[message.sequence] > params.max_tokens:
             raise ProtocolError("There are more tokens than were asked for.")
+        lengths = {request.output_tokens[number] for number in range(request.sequences)}
+        if message.finish is not None and len(lengths) > 1:
+            raise ProtocolError("The sequences of a request end together.")
         self.output_tokens += len(message.tokens)
         if request.level.decodes is Decodes.SERVICE:
-            request.made += message.tokens
+            request.made.setdefault(message.sequence, []).extend(message.tokens)
         request.scored += len(message.prompt_logprobs or ())
         if request.scored >= max(request.prompt_tokens, 1):
             raise ProtocolError("More tokens are scored than the prompt has.")

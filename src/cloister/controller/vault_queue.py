@@ -55,7 +55,7 @@ class Asked:
         """The same for the process that is to have the prompt."""
         (first, params), *others = self.params.items()
         also = tuple(Also(one, each.seed) for one, each in others)
-        return Confide(first, self.ask.level, self.prompt, params, also)
+        return Confide(first, self.ask.level, self.prompt, params, also, self.ask.obfuscation)
 
 
 class VaultQueue:

@@ -7,7 +7,7 @@ again. Knows tokens and blocks, nothing of what is sampled. All blocks are wiped
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -19,6 +19,7 @@ from cloister.compute.layout import BLOCK_TOKENS, Chunk, Layout, Wanted, lay_out
 from cloister.engine.blocks import BlockPool
 from cloister.errors import PromptTooLong
 from cloister.models.decoder import Decoder
+from cloister.prefix.base import Pool
 
 CHUNK_TOKENS = 512
 """Tokens of a beginning computed in one step."""
@@ -29,96 +30,43 @@ LogProbs = npt.NDArray[np.float32]
 
 
 class Continuations:
-    """One decoder and a cache that nobody else uses."""
+    """One decoder and a cache: one that nobody else uses, or with the `pool` of who does. `make_room` is asked to
+    have so many blocks of it free; `rows` of logits are held at a time."""
 
-    def __init__(self, decoder: Decoder, cache: KVCache) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: KVCache,
+        pool: Pool | None = None,
+        make_room: Callable[[int], bool] = lambda count: True,
+        rows: int | None = None,
+    ) -> None:
         self._decoder, self._cache = decoder, cache
-        self._pool = BlockPool(cache.blocks, cache.wipe)
+        self._pool = BlockPool(cache.blocks, cache.wipe) if pool is None else pool
+        self._make_room = make_room
         self.vocabulary, self.max_context = decoder.vocabulary, decoder.max_context
+        self._rows = rows
+        self.at_once: int | None = None
+        """Tokens computed in one step at most, where less than usual."""
 
     @contextmanager
     def branches(self, beginning: Sequence[int], temperature: float) -> Iterator[GrowingBranches]:
-        held = GrowingBranches(self._decoder, self._cache, self._pool, beginning, temperature)
+        held = GrowingBranches(self, beginning, temperature)
         try:
-            held.begin()
             yield held
         finally:
             held.release()
             self._decoder.kernels.forget()
 
+    def limit(self, usual: int) -> int:
+        """Tokens of one step."""
+        return usual if self.at_once is None else max(1, min(usual, self.at_once))
 
-class GrowingBranches:
-    """The continuations of one beginning."""
+    @property
+    def rows(self) -> int:
+        return self._rows or ROWS
 
-    def __init__(
-        self, decoder: Decoder, cache: KVCache, pool: BlockPool, beginning: Sequence[int], temperature: float
-    ) -> None:
-        self._decoder, self._cache, self._pool = decoder, cache, pool
-        self._beginning, self._temperature = list(beginning), temperature
-        # The beginning is a segment of its own, so that continuations start in blocks of their own.
-        self._layout = Layout(prompt=2**30, public=len(beginning))
-        self._shared: list[int] = []
-        self._own: list[list[int]] = [[]]
-        self._length = 0
-
-    def begin(self) -> None:
-        self._shared = self._allocate(self._layout.blocks(len(self._beginning)))
-        for start in range(0, len(self._beginning), CHUNK_TOKENS):
-            tokens = self._beginning[start : start + CHUNK_TOKENS]
-            last = start + len(tokens) == len(self._beginning)
-            chunk = Chunk(tokens, start, self._shared, self._layout, Wanted.LAST if last else Wanted.NONE)
-            found = self._forward([chunk])
-        self._first = found
-
-    def first(self) -> LogProbs:
-        return self._first
-
-    def grow(self, parents: Sequence[int], tokens: Sequence[Sequence[int]]) -> Iterator[LogProbs]:
-        added = len(tokens[0])
-        start, self._length = self._length, self._length + added
-        self._own = self._inherit(parents, start)
-        return self._computed(tokens, start, max(1, ROWS // added))
-
-    def release(self) -> None:
-        for blocks in self._own:
-            self._pool.release(blocks)
-        self._pool.release(self._shared)
-        self._own, self._shared = [], []
-
-    def _inherit(self, parents: Sequence[int], length: int) -> list[list[int]]:
-        """Blocks for the new continuations: a parent's first child takes its last block over, the others copy it."""
-        old = self._own
-        for index in set(range(len(old))) - set(parents):
-            self._pool.release(old[index])
-            old[index] = []
-        whole, held = length // BLOCK_TOKENS, -(-length // BLOCK_TOKENS)
-        added = -(-self._length // BLOCK_TOKENS) - held
-        copied = len(parents) - len(set(parents)) if held > whole else 0
-        fresh = iter(self._allocate(copied + added * len(parents)))
-        inherited: set[int] = set()
-        grown: list[list[int]] = []
-        copies: list[tuple[int, int]] = []
-        for parent in parents:
-            blocks = list(old[parent])
-            if parent in inherited:
-                self._pool.retain(blocks[:whole])
-                if held > whole:
-                    copies.append((blocks[whole], next(fresh)))
-                    blocks[whole] = copies[-1][1]
-            inherited.add(parent)
-            grown.append(blocks + [next(fresh) for _ in range(added)])
-        self._cache.copy([source for source, _ in copies], [target for _, target in copies])
-        return grown
-
-    def _computed(self, tokens: Sequence[Sequence[int]], start: int, rows: int) -> Iterator[LogProbs]:
-        position = len(self._beginning) + start
-        for first in range(0, len(tokens), rows):
-            pairs = zip(tokens[first : first + rows], self._own[first : first + rows], strict=True)
-            yield self._forward(
-                [Chunk(new, position, [*self._shared, *blocks], self._layout, Wanted.LAST) for new, blocks in pairs]
-            )
-
-    def _forward(self, chunks: Sequence[Chunk]) -> LogProbs:
+    def forward(self, chunks: Sequence[Chunk], temperature: float) -> LogProbs:
         """Log-probabilities after the last token of each chunk that wants them."""
         hidden = self._decoder.hidden(lay_out(chunks, self._decoder.queries_per_kv_head), self._cache)
         ends = np.cumsum([len(chunk.tokens) for chunk in chunks]) - 1
@@ -126,18 +74,105 @@ class GrowingBranches:
         if not wanted:
             return np.empty((0, self.vocabulary), dtype=np.float32)
         logits = self._decoder.logits(hidden[torch.tensor(wanted)])
-        found: LogProbs = torch.log_softmax(logits.float() / self._temperature, dim=-1).cpu().numpy()
+        found: LogProbs = torch.log_softmax(logits.float() / temperature, dim=-1).cpu().numpy()
         return found
 
-    @property
-    def vocabulary(self) -> int:
-        return self._decoder.vocabulary
-
-    def _allocate(self, count: int) -> list[int]:
-        blocks = self._pool.allocate(count)
+    def allocate(self, count: int) -> list[int]:
+        blocks = self._pool.allocate(count) if self._make_room(count) else None
         if blocks is None:
             raise PromptTooLong(
                 "The keys and values of so many candidates do not fit the memory set aside for them.",
                 hint="Sample fewer candidates (λ_max), or mark shorter secrets.",
             )
         return blocks
+
+    def retain(self, blocks: Sequence[int]) -> None:
+        self._pool.retain(blocks)
+
+    def release(self, blocks: Sequence[int]) -> None:
+        self._pool.release(blocks)
+
+    def copy(self, copies: Sequence[tuple[int, int]]) -> None:
+        self._cache.copy([source for source, _ in copies], [target for _, target in copies])
+
+
+class GrowingBranches:
+    """The continuations of one beginning."""
+
+    def __init__(self, held: Continuations, beginning: Sequence[int], temperature: float) -> None:
+        self._held = held
+        self._beginning, self._temperature = list(beginning), temperature
+        # The beginning is a segment of its own, so that continuations start in blocks of their own.
+        self._layout = Layout(prompt=2**30, public=len(beginning))
+        self._shared: list[int] = []
+        self._own: list[list[int]] = [[]]
+        self._length = 0
+        self._remaining, self._piece = 0, 0
+        """Tokens to compute of what was asked for, and in one step."""
+
+    @property
+    def left(self) -> int:
+        return min(self._remaining, self._piece)
+
+    def first(self) -> Iterator[LogProbs]:
+        self._remaining, self._piece = len(self._beginning), CHUNK_TOKENS
+        return self._begun()
+
+    def _begun(self) -> Iterator[LogProbs]:
+        self._shared = self._held.allocate(self._layout.blocks(len(self._beginning)))
+        while self._remaining:
+            start = len(self._beginning) - self._remaining
+            tokens = self._beginning[start : start + self._held.limit(self._piece)]
+            self._remaining -= len(tokens)
+            chunk = Chunk(tokens, start, self._shared, self._layout, Wanted.NONE if self._remaining else Wanted.LAST)
+            yield self._held.forward([chunk], self._temperature)
+
+    def grow(self, parents: Sequence[int], tokens: Sequence[Sequence[int]]) -> Iterator[LogProbs]:
+        added = len(tokens[0])
+        start, self._length = self._length, self._length + added
+        self._remaining, self._piece = added * len(tokens), added * max(1, self._held.rows // added)
+        self._own = self._inherit(parents, start)
+        return self._computed(tokens, start)
+
+    def release(self) -> None:
+        for blocks in self._own:
+            self._held.release(blocks)
+        self._held.release(self._shared)
+        self._own, self._shared = [], []
+
+    def _inherit(self, parents: Sequence[int], length: int) -> list[list[int]]:
+        """Blocks for the new continuations: a parent's first child takes its last block over, the others copy it."""
+        old = self._own
+        for index in set(range(len(old))) - set(parents):
+            self._held.release(old[index])
+            old[index] = []
+        whole, held = length // BLOCK_TOKENS, -(-length // BLOCK_TOKENS)
+        added = -(-self._length // BLOCK_TOKENS) - held
+        copied = len(parents) - len(set(parents)) if held > whole else 0
+        fresh = iter(self._held.allocate(copied + added * len(parents)))
+        inherited: set[int] = set()
+        grown: list[list[int]] = []
+        copies: list[tuple[int, int]] = []
+        for parent in parents:
+            blocks = list(old[parent])
+            if parent in inherited:
+                self._held.retain(blocks[:whole])
+                if held > whole:
+                    copies.append((blocks[whole], next(fresh)))
+                    blocks[whole] = copies[-1][1]
+            inherited.add(parent)
+            grown.append(blocks + [next(fresh) for _ in range(added)])
+        self._held.copy(copies)
+        return grown
+
+    def _computed(self, tokens: Sequence[Sequence[int]], start: int) -> Iterator[LogProbs]:
+        position, added, first = len(self._beginning) + start, len(tokens[0]), 0
+        while first < len(tokens):
+            rows = max(1, self._held.limit(self._piece) // added)
+            pairs = list(zip(tokens[first : first + rows], self._own[first : first + rows], strict=True))
+            first += len(pairs)
+            self._remaining -= added * len(pairs)
+            yield self._held.forward(
+                [Chunk(new, position, [*self._shared, *blocks], self._layout, Wanted.LAST) for new, blocks in pairs],
+                self._temperature,
+            )

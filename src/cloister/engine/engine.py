@@ -7,7 +7,7 @@ levels of protection. It is called from one thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from time import perf_counter
 from typing import get_args
@@ -58,7 +58,8 @@ class Engine:
         self._pace = pace or Pace(settings.chunk_tokens)
         self._scheduler = Scheduler(settings, self._pool, runner.block_tokens, self._prefix, link_rows, self._pace)
         self._sampler = Sampler(runner.vocabulary, runner.draw_rows)
-        self._sequences: dict[int, Sequence] = {}
+        self._sequences: dict[int, list[Sequence]] = {}
+        """Of each request, those that have not ended."""
         self._over: dict[int, Tokens] = {}
         self._background = Background()
         self._links: dict[int, str] = {}
@@ -81,6 +82,7 @@ class Engine:
 
     def submit(self, request: Submit) -> Accepted | Failed:
         """Queue a request, or say at once why not. One in the background makes way for any other."""
+        entered: list[Sequence] = []
         try:
             self._check(request)
             if request.background:
@@ -88,25 +90,31 @@ class Engine:
                 return Accepted(request.request_id)
             self._make_way()
             relative = self._runner.relative
-            sequence = Sequence.of(request, arrival=self._arrivals, max_context=self.max_context, relative=relative)
-            if sequence.finish is None:
-                self._scheduler.add(sequence)
+            sequences = Sequence.all_of(
+                request, arrival=self._arrivals, max_context=self.max_context, relative=relative
+            )
+            for sequence in sequences:
+                if sequence.finish is None:
+                    self._scheduler.add(sequence)
+                    entered.append(sequence)
         except CloisterError as error:
+            for sequence in entered:
+                self._scheduler.remove(sequence)
             return failed(request.request_id, error)
-        self._arrivals += 1
-        if sequence.finish is None:
-            self._sequences[request.request_id] = sequence
+        self._arrivals += len(sequences)
+        if entered:
+            self._sequences[request.request_id] = entered
         else:  # the vault's first token was the last
-            self._over[request.request_id] = self._messages(sequence)[-1]
+            self._over[request.request_id] = self._messages(sequences[0])[-1]
         return Accepted(request.request_id)
 
     def cancel(self, request_id: int) -> Tokens | None:
         """End a request at once, in whatever state; its last message, or None if there is no such request."""
-        sequence = self._sequences.pop(request_id, None)
-        if sequence is not None:
-            self._scheduler.remove(sequence)
+        if sequences := self._sequences.pop(request_id, None):
+            for sequence in sequences:
+                self._scheduler.remove(sequence)
+                sequence.finish = "cancelled"
             self._background.ended(request_id)
-            sequence.finish = "cancelled"
         elif self._over.pop(request_id, None) is None and not self._background.drop(request_id):
             return None
         return Tokens(request_id, finish="cancelled")
@@ -114,7 +122,7 @@ class Engine:
     @property
     def remaining(self) -> int:
         """Tokens that could be computed now: each sequence's next, and all of its prompt before that."""
-        return sum(sequence.remaining for sequence in self._sequences.values())
+        return sum(sequence.remaining for sequence in self._all)
 
     def step(self, most: int | None = None) -> list[Tokens | Failed]:
         """Compute once for everyone whose turn it is, at most so many tokens if that is said; what comes of it."""
@@ -142,7 +150,7 @@ class Engine:
         except Exception as error:
             log.error("A step failed: %s.", where_raised(error))
             self._step_failed = True
-            return messages + [self._fail(work.sequence, error) for work in batch]
+            return [*messages, *self._fail([work.sequence for work in batch], error)]
         messages += self._apply([work for work in batch if work.sequence.link not in broken], sampled)
         for link, reason in broken.items():
             if link in self._links:
@@ -158,12 +166,13 @@ class Engine:
             )
             self._arrivals += 1
             self._scheduler.add(sequence)
-            self._sequences[request.request_id] = sequence
+            self._sequences[request.request_id] = [sequence]
 
     def _make_way(self) -> None:
         """Somebody comes: what runs in the background stops at once, and begins anew when nobody is here."""
         if (request := self._background.put_back()) is not None:
-            self._scheduler.remove(self._sequences.pop(request.request_id))
+            for sequence in self._sequences.pop(request.request_id):
+                self._scheduler.remove(sequence)
 
     def take_failure(self) -> bool:
         """Whether a whole step has failed since this was last asked."""
@@ -209,7 +218,7 @@ class Engine:
 
     def forget(self, tenant: str) -> None:
         """Keep nothing of this tenant's prompts; those under way are answered, and nothing more of them is kept."""
-        for sequence in self._sequences.values():
+        for sequence in self._all:
             if sequence.tenant == tenant:
                 sequence.policy, sequence.key = "none", None
         self._prefix.forget(tenant)
@@ -272,6 +281,9 @@ class Engine:
         forced = iter(sampled.forced)
         for work in batch:
             sequence = work.sequence
+            if sequence.finish is not None:  # it was ahead of its group, whose end was decided in this step
+                next(chosen)
+                continue
             self._scheduler.computed(work)
             if work.chunk.wanted is Wanted.ALL:
                 sequence.prompt_logprobs += next(forced)
@@ -283,8 +295,9 @@ class Engine:
             elif work.end == sequence.limit:
                 sequence.finish = "length"
                 messages += self._messages(sequence)
-            if sequence.finish is not None:
-                self._close(sequence)
+            for ended in sequence.group.ended if sequence.group is not None else (sequence,):
+                if ended.finish is not None:
+                    self._close(ended)
         return messages
 
     def _messages(
@@ -295,7 +308,8 @@ class Engine:
         cached = shared = 0
         if not sequence.prompt_reported:
             sequence.prompt_reported = True
-            cached, shared = sequence.cached or 0, sequence.shared
+            if not sequence.number:
+                cached, shared = sequence.cached or 0, sequence.shared
             self._prompt_tokens += sequence.prompt_length
             if sequence.params.prompt_logprobs is not None:
                 scored = tuple(sequence.prompt_logprobs)
@@ -306,32 +320,49 @@ class Engine:
             tokens=() if token is None else (token,),
             logprobs=None if logprob is None else (logprob,),
             prompt_logprobs=scores[-1],
-            finish=sequence.finish,
+            finish=sequence.finish if sequence.group is None else sequence.group.finish,
+            sequence=sequence.number,
             cached=cached,
             shared=shared,
         )
         return [*(Tokens(sequence.request_id, prompt_logprobs=piece) for piece in scores[:-1]), last]
 
+    @property
+    def _all(self) -> list[Sequence]:
+        return [sequence for sequences in self._sequences.values() for sequence in sequences]
+
     def _close(self, sequence: Sequence) -> None:
-        del self._sequences[sequence.request_id]
+        """It has ended; one of several may be told of twice."""
+        sequences = self._sequences.get(sequence.request_id, [])
+        if sequence not in sequences:
+            return
+        sequences.remove(sequence)
+        if not sequences:
+            del self._sequences[sequence.request_id]
         self._scheduler.remove(sequence)
         self._background.ended(sequence.request_id)
 
-    def _fail(self, sequence: Sequence, error: Exception) -> Failed:
-        self._close(sequence)
+    def _fail(self, sequences: Iterable[Sequence], error: Exception) -> list[Failed]:
+        """The failure of one sequence is that of its request, and all its sequences end."""
         if not isinstance(error, CloisterError):
             error = CloisterError(f"The computation failed ({type(error).__name__}).", hint="Try again.")
-        return failed(sequence.request_id, error)
+        told: list[Failed] = []
+        for request_id in dict.fromkeys(sequence.request_id for sequence in sequences):
+            for sequence in self._sequences.pop(request_id):
+                self._scheduler.remove(sequence)
+            self._background.ended(request_id)
+            told.append(failed(request_id, error))
+        return told
 
     def _fail_all_on(self, link: int, error: VaultLost) -> list[Failed]:
-        return [self._fail(s, error) for s in list(self._sequences.values()) if s.link == link]
+        return self._fail([sequence for sequence in self._all if sequence.link == link], error)
 
     def _fail_stuck(self) -> list[Tokens | Failed]:
         """Nothing runs and nothing can be scheduled: only a prefix cache that keeps blocks can cause this."""
         if self._scheduler.running or not self._sequences:
             return []
         error = ServiceUnavailable("The KV cache has no room though nothing runs.", hint="Try again.")
-        return [self._fail(next(iter(self._sequences.values())), error)]
+        return [*self._fail(next(iter(self._sequences.values())), error)]
 
 
 def _most_positions(blocks: int, size: int) -> int:

@@ -241,7 +241,7 @@ class GraphRunner(ModelRunner):
         bucket.fill(batch)
 
         def run() -> torch.Tensor:
-            return self._decoder.logits(self._decoder.hidden(bucket.batch, self._cache, self.asker))
+            return self._decoder.logits(self._decoder.hidden(bucket.batch, self.cache, self.asker))
 
         self._recorded[key] = (bucket, run if self._settled else self._decoder.device.record(run))
         return self._recorded[key]
@@ -254,7 +254,7 @@ class GraphRunner(ModelRunner):
 
     def _check(self, batch: Batch) -> None:
         """What the kernels check of a batch on the host, they cannot of one that is in the device's memory."""
-        inside = int(batch.tables.min()) >= 0 and int(batch.tables.max()) < self._cache.blocks
+        inside = int(batch.tables.min()) >= 0 and int(batch.tables.max()) < self.cache.blocks
         known = int(batch.tokens.min()) >= 0 and int(batch.tokens.max()) < self.vocabulary
         if not inside or not known:
             raise IndexError("a block or token is outside the cache or the vocabulary")

@@ -35,6 +35,8 @@ class Runner(ABC):
     """The kernels' own draw of a token from each row of logits, where they have one."""
     asker: LinkAsker | None = None
     """The way to the vaults; without it only whole prompts are served."""
+    cache: KVCache | None = None
+    """Where keys and values are, if it has a place for them."""
 
     @abstractmethod
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
@@ -65,8 +67,10 @@ class ModelRunner(Runner):
 
     block_tokens = BLOCK_TOKENS
 
+    cache: KVCache
+
     def __init__(self, decoder: Decoder, cache: KVCache, asker: LinkAsker | None = None) -> None:
-        self._decoder, self._cache, self.asker = decoder, cache, asker
+        self._decoder, self.cache, self.asker = decoder, cache, asker
         self.vocabulary = decoder.vocabulary
         self.max_context = decoder.max_context
         self.draw_rows = decoder.kernels.draw_rows
@@ -76,12 +80,12 @@ class ModelRunner(Runner):
 
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         batch = lay_out(chunks, self._decoder.queries_per_kv_head)
-        hidden = self._decoder.hidden(batch, self._cache, self.asker)
+        hidden = self._decoder.hidden(batch, self.cache, self.asker)
         return self._decoder.logits(hidden[_wanted_rows(chunks)])
 
     def wipe(self, blocks: Sequence[int]) -> None:
         """With the blocks goes the scratch: rows of a long chunk stay there under those of shorter ones."""
-        self._cache.wipe(blocks)
+        self.cache.wipe(blocks)
         self._decoder.kernels.forget()
 
     @property

@@ -91,12 +91,12 @@ class LinkRows:
 def within_links(decoding: list[Sequence], most: int) -> list[Sequence]:
     """Of sequences that decode, at most so many per link: those that waited longest, the oldest among equals."""
     rows: Counter[int | None] = Counter()
-    chosen: set[int] = set()
+    chosen: set[tuple[int, int]] = set()
     for sequence in sorted(decoding, key=lambda s: (s.last_step, s.arrival)):
         rows[sequence.link] += 1
         if sequence.link is None or rows[sequence.link] <= most:
-            chosen.add(sequence.request_id)
-    return [sequence for sequence in decoding if sequence.request_id in chosen]
+            chosen.add(sequence.id)
+    return [sequence for sequence in decoding if sequence.id in chosen]
 
 
 class Scheduler:
@@ -122,7 +122,7 @@ class Scheduler:
         self.meter = ServiceMeter()
         self._step = 0
         self.waiting = WaitingRoom(settings.max_waiting, settings.max_waiting_per_tenant)
-        self.running: dict[int, Sequence] = {}
+        self.running: dict[tuple[int, int], Sequence] = {}
         self.preemptions = 0
         self.reuse: dict[PolicyName, Reuse] = {}
 
@@ -134,7 +134,7 @@ class Scheduler:
 
     def remove(self, sequence: Sequence) -> None:
         """The sequence ended, in any state. What the prefix cache has of it stays there."""
-        if self.running.pop(sequence.request_id, None) is None:
+        if self.running.pop(sequence.id, None) is None:
             self.waiting.leave(sequence)
         self._vacate(sequence)
         self.meter.leave(sequence.tenant)
@@ -196,7 +196,7 @@ class Scheduler:
             if self._secured(len(short) + self._private_doubles()):
                 break
             self._preempt(self._youngest_of_most_served(self.running.values()))
-            decoding = [s for s in decoding if s.request_id in self.running]
+            decoding = [s for s in decoding if s.id in self.running]
         for sequence, block in zip(short, self._pool.allocate(len(short)) or (), strict=True):
             sequence.blocks.append(block)
         return decoding
@@ -292,7 +292,7 @@ class Scheduler:
             sequence.shared = 0 if key is None else key.paging.positions(found.public)
             if key is not None:
                 self._count(key.policy, sequence.cached)
-        self.running[sequence.request_id] = sequence
+        self.running[sequence.id] = sequence
         return True
 
     def _count(self, policy: PolicyName, found: int) -> None:
@@ -368,7 +368,7 @@ class Scheduler:
         return max((s for s in candidates if s.tenant == tenant), key=lambda s: s.arrival)
 
     def _preempt(self, sequence: Sequence) -> None:
-        del self.running[sequence.request_id]
+        del self.running[sequence.id]
         self._vacate(sequence)
         self.waiting.return_first(sequence)
         self.preemptions += 1

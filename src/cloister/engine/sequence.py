@@ -12,13 +12,58 @@ from cloister.compute.layout import Layout, Remote
 from cloister.engine.logits import Adjustments
 from cloister.errors import InvalidRequest, PromptTooLong
 from cloister.levels import PolicyName
-from cloister.messages.generation import FinishReason, Partition, SamplingParams, Submit, TokenLogprob
+from cloister.messages.generation import FinishReason, SamplingParams, Submit, TokenLogprob
 from cloister.prefix.base import PrefixKey
+
+
+class Group:
+    """The sequences of a request that has several: they end together, with as many tokens each.
+
+    One that has stopped goes on, and nobody reads what it says then, until all have stopped or none may grow: its end
+    is seen by nobody who counts tokens, and all are one shape.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._members: list[Sequence] = []
+        self._decided = False
+
+    def join(self, member: Sequence) -> None:
+        self._members.append(member)
+
+    @property
+    def finish(self) -> FinishReason | None:
+        """How it ended, once all have: for each by itself, its tokens tell."""
+        if any(member.finish is None for member in self._members):
+            return None
+        return "stop" if all(member.stopped for member in self._members) else "length"
+
+    def note(self) -> None:
+        """A member has grown."""
+        members = self._members
+        if len(members) < self._size:
+            return
+        if not self._decided:
+            whole = next((member.outputs for member in members if not member.may_grow), None)
+            if whole is None and all(member.stopped for member in members):
+                whole = max(member.outputs for member in members)
+            if whole is not None:
+                self._decided = True
+                for member in members:
+                    member.limit = member.prompt_length + whole
+        for member in members:
+            if not member.may_grow:
+                member.finish = "length"
+
+    @property
+    def ended(self) -> list[Sequence]:
+        return [member for member in self._members if member.finish is not None]
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Sequence:
-    """Prompt and output of one request. `computed` counts the leading positions whose keys and values are cached.
+    """Prompt and output of one request, or one of several (`number`, in a `group`). `computed` counts the leading
+    positions whose keys and values are cached.
 
     `cached` says how many of them were found so when it first began; `lent` how many blocks it was lent, the first
     `lent_public` of them visible to everybody.
@@ -33,6 +78,10 @@ class Sequence:
     arrival: int
     stop_tokens: frozenset[int]
     layout: Layout
+    number: int = 0
+    group: Group | None = None
+    stopped: bool = False
+    """Whether it has said a stop token."""
     salt: str = ""
     policy: PolicyName = "none"
     key: PrefixKey | None = None
@@ -52,13 +101,22 @@ class Sequence:
     finish: FinishReason | None = None
 
     @classmethod
-    def of(cls, request: Submit, *, arrival: int, max_context: int, relative: bool = False) -> Sequence:
-        """The sequence a request starts: nothing computed, nothing held.
+    def of(
+        cls,
+        request: Submit,
+        *,
+        arrival: int,
+        max_context: int,
+        relative: bool = False,
+        number: int = 0,
+        group: Group | None = None,
+    ) -> Sequence:
+        """The sequence a request starts, or the so-manieth of several: nothing computed, nothing held.
 
         With a partition it is as if its first token had been sampled here, so all that follows (seeds, penalties,
         limits) is the same; it may have ended with that token.
         """
-        length, layout = len(request.prompt), layout_of(request, relative)
+        length, layout = len(request.prompt), layout_of(request, relative, number)
         sequence = cls(
             request_id=request.request_id,
             tenant=request.tenant,
@@ -69,12 +127,31 @@ class Sequence:
             arrival=arrival,
             stop_tokens=frozenset(request.params.stop_tokens),
             layout=layout,
+            number=number,
+            group=group,
             salt=request.salt,
             policy=request.policy,
         )
-        if request.partition is not None:
-            sequence.append(request.partition.first)
+        if group is not None:
+            group.join(sequence)
+        if request.partitions:
+            sequence.append(request.partitions[number].first)
         return sequence
+
+    @classmethod
+    def all_of(cls, request: Submit, *, arrival: int, max_context: int, relative: bool = False) -> list[Sequence]:
+        """One, or one for each partition."""
+        count = max(1, len(request.partitions))
+        group = Group(count) if count > 1 else None
+        return [
+            cls.of(request, arrival=arrival + at, max_context=max_context, relative=relative, number=at, group=group)
+            for at in range(count)
+        ]
+
+    @property
+    def id(self) -> tuple[int, int]:
+        """Its request, and which of that request's sequences it is."""
+        return self.request_id, self.number
 
     def __repr__(self) -> str:
         """Without the tokens: a log may show a sequence."""
@@ -110,16 +187,20 @@ class Sequence:
         self.tokens.append(token)
         if self.adjustments is not None:
             self.adjustments.note(token)
-        if token in self.stop_tokens:
+        self.stopped = self.stopped or token in self.stop_tokens
+        if self.group is not None:
+            self.group.note()
+        elif self.stopped:
             self.finish = "stop"
         elif not self.may_grow:
             self.finish = "length"
 
 
-def layout_of(request: Submit, relative: bool) -> Layout:
-    """How the request's positions fall into segments; `relative`: the answer is rotated from 0 on."""
-    length, partition = len(request.prompt), request.partition
-    if partition is not None:
+def layout_of(request: Submit, relative: bool, number: int = 0) -> Layout:
+    """How the positions of a sequence fall into segments; `relative`: the answer is rotated from 0 on."""
+    length = len(request.prompt)
+    if request.partitions:
+        partition = request.partitions[number]
         remote = Remote(partition.link, partition.slot)
         return Layout(length, length, partition.origin, partition.rotation, remote)
     prompt = length - request.answered
@@ -136,8 +217,8 @@ def behind(layout: Layout) -> int:
 def check(request: Submit, *, vocabulary: int, max_context: int, relative: bool) -> None:
     """Raise InvalidRequest if this can never be served; whether there is room now is for the scheduler to say."""
     params = request.params
-    if request.partition is not None:
-        _check_partition(request, request.partition, vocabulary)
+    if request.partitions:
+        _check_partitions(request, vocabulary)
     elif not request.prompt:
         raise InvalidRequest("The prompt is empty.", param="prompt", hint="Send at least one token.")
     if request.prompt and (max(request.prompt) >= vocabulary or min(request.prompt) < 0):
@@ -145,7 +226,8 @@ def check(request: Submit, *, vocabulary: int, max_context: int, relative: bool)
     _check_spans(request)
     if params.logit_bias and max(params.logit_bias) >= vocabulary:
         raise InvalidRequest(f"logit_bias has ids outside the vocabulary of {vocabulary}.", param="logit_bias")
-    before = behind(layout_of(request, relative)) + request.answered
+    numbers = range(max(1, len(request.partitions)))
+    before = max(behind(layout_of(request, relative, number)) for number in numbers) + request.answered
     if before + (params.max_tokens > 0) > max_context:
         raise PromptTooLong(
             f"The prompt has {before} tokens; prompt and output together may have {max_context}.",
@@ -161,14 +243,14 @@ def _check_spans(request: Submit) -> None:
         raise InvalidRequest("Spans come as public, private, answer, each at most once.", param="spans")
     if request.spans and sum(span.tokens for span in request.spans) != len(request.prompt):
         raise InvalidRequest("The spans do not cover the prompt.", param="spans")
-    if request.answered and (request.partition is not None or "private" not in labels):
+    if request.answered and (request.partitions or "private" not in labels):
         raise InvalidRequest("A replayed answer needs a prompt before it.", param="spans")
 
 
-def _check_partition(request: Submit, partition: Partition, vocabulary: int) -> None:
-    if len(request.partitions) > 1:
-        raise InvalidRequest("A request has one sequence here.", param="partitions")
-    if partition.first >= vocabulary:
+def _check_partitions(request: Submit, vocabulary: int) -> None:
+    if len({partition.link for partition in request.partitions}) > 1:
+        raise InvalidRequest("A request's sequences are on one link.", param="partitions")
+    if any(partition.first >= vocabulary for partition in request.partitions):
         raise InvalidRequest(f"The first token is outside the vocabulary of {vocabulary}.", param="partitions")
     if request.public not in (0, len(request.prompt)):
         raise InvalidRequest("With a partition the whole prompt given is public.", param="spans")

@@ -19,7 +19,7 @@ class WaitingRoom:
     def __init__(self, limit: int, limit_per_tenant: int) -> None:
         self._limit = limit
         self._limit_per_tenant = limit_per_tenant
-        self._lines: dict[str, OrderedDict[int, Sequence]] = {}
+        self._lines: dict[str, OrderedDict[tuple[int, int], Sequence]] = {}
         self._count = 0
         self._departures: deque[float] = deque(maxlen=64)
 
@@ -40,20 +40,20 @@ class WaitingRoom:
         mine = len(self._lines.get(sequence.tenant, ()))
         if mine >= self._limit_per_tenant:
             raise QueueFull(f"{mine} of your requests wait already.", retry_after=self._retry_after(mine))
-        self._line(sequence.tenant)[sequence.request_id] = sequence
+        self._line(sequence.tenant)[sequence.id] = sequence
         self._count += 1
 
     def return_first(self, sequence: Sequence) -> None:
         """Take a preempted sequence back, at the front and whatever the limits."""
         line = self._line(sequence.tenant)
-        line[sequence.request_id] = sequence
-        line.move_to_end(sequence.request_id, last=False)
+        line[sequence.id] = sequence
+        line.move_to_end(sequence.id, last=False)
         self._count += 1
 
     def leave(self, sequence: Sequence) -> None:
         """Leave the line: to run, or for good."""
         line = self._lines[sequence.tenant]
-        del line[sequence.request_id]
+        del line[sequence.id]
         if not line:
             del self._lines[sequence.tenant]
         self._count -= 1
@@ -62,7 +62,7 @@ class WaitingRoom:
         """A request ended: `retry_after` is guessed from the pace of these."""
         self._departures.append(time.monotonic())
 
-    def _line(self, tenant: str) -> OrderedDict[int, Sequence]:
+    def _line(self, tenant: str) -> OrderedDict[tuple[int, int], Sequence]:
         return self._lines.setdefault(tenant, OrderedDict())
 
     def _retry_after(self, ahead: int) -> int:

@@ -22,6 +22,7 @@ from cloister.gateway.errors import describe, log_unexpected
 from cloister.gateway.generation import ClientGone, Generation
 from cloister.messages.generation import Progress
 from cloister.prompts.tokenizer import Tokenizer
+from cloister.request_fields import SEQUENCES_HEADER
 
 encode = msgspec.json.encode
 DONE = b"data: [DONE]\n\n"
@@ -138,11 +139,16 @@ class Answer(Response):
         generation = self._generation
         while not generation.done:
             await generation.news()
-        deltas = [choice.take() for choice in generation.choices]
+        deltas = [delta for _, delta in generation.taken(generation.choices)]
         body = self._reply.whole(deltas, usage_of(generation))
+        self._say_how_many()
         self.headers["content-length"] = str(len(body))
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         await send({"type": "http.response.body", "body": body})
+
+    def _say_how_many(self) -> None:
+        if (among := self._generation.hidden_among) is not None:
+            self.headers[SEQUENCES_HEADER] = str(among)
 
     async def fail(self, error: Exception, send: Send) -> None:
         """Nothing was sent yet: whoever handles errors may still choose the status."""
@@ -163,11 +169,12 @@ class StreamedAnswer(Answer):
         generation, reply = self._generation, self._reply
         while not generation.done:
             concerned = await generation.news()
-            pieces = [reply.events(choice.index, choice.take()) for choice in concerned]
+            pieces = [reply.events(index, delta) for index, delta in generation.taken(concerned)]
             if not self._started:
                 self._started = True
+                self._say_how_many()
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-                pieces[:0] = [reply.opening(choice.index) for choice in generation.choices]
+                pieces[:0] = [reply.opening(index) for index, _ in enumerate(generation.shown)]
             if generation.done:
                 if reply.include_usage:
                     pieces.append(reply.usage_event(usage_of(generation)))

@@ -29,6 +29,7 @@ from cloister.gateway.answer import Answer, Reply, StreamedAnswer
 from cloister.gateway.choice import Choice, Echo, StopStrings
 from cloister.gateway.generation import Generation, WatchedAnswer, WatchedAnswers
 from cloister.gateway.guard import read_body
+from cloister.gateway.hiding import Hiding
 from cloister.gateway.metrics import Metrics
 from cloister.gateway.schema import (
     MAX_CHOICES,
@@ -135,23 +136,32 @@ class Api:
         level.refuse(body.wished, logits=body.mpc_reveal == "logits")
         prompts = prompts_of(body.prompts, forms.field, level, sealed_request_of(request))
         session = choose_session(body.session, asked.session)
+        if len(prompts) > 1:
+            level.refuse({"prompt"} if level.hides else ())
         if (body.n or 1) * len(prompts) > MAX_CHOICES:
             raise InvalidRequest(f"n times the number of prompts may be at most {MAX_CHOICES}.", param="n")
         default_tokens = min(forms.default_tokens, level.default_tokens or forms.default_tokens)
         stops = StopStrings(body.stop_strings)
         choices: list[Choice] = []
         jobs: list[OpenJob | VaultJob] = []
+        hiding = Hiding.of(body.obfuscation, sealed=sealed_request_of(request) is not None) if level.hides else None
         for number, prompt in enumerate(prompts):
+            if hiding is not None:
+                prompt = hiding.hide(prompt)
             job = await self._job(prompt, level, session, asked.caller, body.cache_salt or "")
+            if hiding is not None and isinstance(job, VaultJob):
+                job = replace(job, obfuscation=hiding.params)
             params = self._params(body, level, job, default_tokens)
             echo = echo_of(prompt, job, self.tokenizer) if body.echoes and isinstance(job, OpenJob) else None
-            for which in range(body.n or 1):
-                seeded = msgspec.structs.replace(params, seed=choice_seed(body.seed, which))
+            seeds = [choice_seed(body.seed, which) for which in range(body.n or 1)]
+            for seed in seeds if hiding is None else seeds * (1 + hiding.params.fakes):
+                seeded = msgspec.structs.replace(params, seed=seed)
                 choices.append(Choice(len(choices), seeded, self.tokenizer, stops, prompt=number, echo=echo))
                 jobs.append(job)
         reply = reply_kind(self.model, int(time.time()), self.tokenizer, include_usage=body.include_usage)
         watched = WatchedAnswer(reply.id, asked.caller.tenant, level.name)
-        generation = Generation(self.backend, watched, choices, jobs, self.watched, self.metrics)
+        winnow = hiding.winnow if hiding is not None else None
+        generation = Generation(self.backend, watched, choices, jobs, self.watched, self.metrics, winnow)
         headers = {LEVEL_HEADER: level.name, **({SESSION_HEADER: session.name} if session.keep else {})}
         return (StreamedAnswer if body.stream else Answer)(generation, reply, asked.deadline, headers)
 

@@ -17,13 +17,17 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
 from starlette.types import Receive
 
 from cloister.backend.base import AnswerStream, Backend, OpenJob, VaultJob
 from cloister.errors import ServiceUnavailable
-from cloister.gateway.choice import Choice
+from cloister.gateway.choice import Choice, Delta
 from cloister.gateway.metrics import Metrics
 from cloister.messages.generation import Tokens
+
+Winnow = Callable[[int], int]
+"""From the number of streams to the number of the real one (obfuscation.index.Order)."""
 
 MOST = 4096
 KEPT_S = 60.0
@@ -79,7 +83,12 @@ class ClientGone(Exception):
 
 
 class Generation:
-    """`async with running(…)`, and await `news` until it is `done`."""
+    """`async with running(…)`, and await `news` until it is `done`.
+
+    At `obfuscated` all choices are streams of one request, of which one is real: `winnow` says which, where this
+    process is to know. What ends one stream ends nothing before all have ended, or the service would see whose end
+    counts; so every end is held until then.
+    """
 
     def __init__(
         self,
@@ -89,8 +98,11 @@ class Generation:
         jobs: Sequence[OpenJob | VaultJob],
         watched: WatchedAnswers,
         metrics: Metrics,
+        winnow: Winnow | None = None,
     ) -> None:
-        self.choices = choices
+        self.choices = list(choices)
+        self._winnow = winnow
+        self._hides = any(isinstance(job, VaultJob) and job.obfuscation is not None for job in jobs)
         self._backend = backend
         self._answer = answer
         self._watched = watched
@@ -127,7 +139,36 @@ class Generation:
 
     @property
     def output_tokens(self) -> int:
+        """Of what the answer shows."""
+        return sum(choice.output_tokens for choice in self.shown)
+
+    @property
+    def made_tokens(self) -> int:
+        """Of all streams, for totals: whoever reads those learns nothing of which one is real."""
         return sum(choice.output_tokens for choice in self.choices)
+
+    @property
+    def hidden_among(self) -> int | None:
+        """How many streams there are where one is real, once that is known."""
+        return len(self.choices) if self._hides else None
+
+    @property
+    def shown(self) -> list[Choice]:
+        """The choices that the answer has, in their order."""
+        if not self._hides or self._winnow is None:
+            return self.choices
+        return [self.choices[self._winnow(len(self.choices))]]
+
+    def taken(self, choices: Iterable[Choice]) -> list[tuple[int, Delta]]:
+        """What is new in those of these choices that are shown, and their numbers in the answer."""
+        places = {id(choice): place for place, choice in enumerate(self.shown)}
+        if self._hides and self.done:
+            choices = self.shown  # ends that were held
+        new = [(places[id(choice)], choice.take()) for choice in choices if id(choice) in places]
+        for _, delta in new:
+            if self._hides and not self.done:
+                delta.finish = None
+        return new
 
     @asynccontextmanager
     async def running(self, receive: Receive) -> AsyncIterator[None]:
@@ -145,7 +186,7 @@ class Generation:
                 await stream.aclose()
             self._jobs.clear()
             self._watched.end(self._answer)
-            self._metrics.ended(self, self.prompt_tokens, self.output_tokens)
+            self._metrics.ended(self, self.prompt_tokens, self.made_tokens)
 
     async def news(self) -> list[Choice]:
         """Wait until something is new; the choices it concerns. Raises what the backend raised, or ClientGone."""
@@ -164,9 +205,9 @@ class Generation:
                 concerned.append(choice)
             if choice.finish is not None:
                 self._unfinished -= 1
-                if message.finish is None:
+                if message.finish is None and not self._hides:
                     self._carriers[choice.index].cancel()
-        self._metrics.progressed(self, self.output_tokens)
+        self._metrics.progressed(self, self.made_tokens)
         return concerned
 
     def _put(self, choice: Choice | None, message: Tokens | Exception) -> None:
@@ -178,7 +219,7 @@ class Generation:
         """All choices of one prompt, which is given away once."""
         choices = [choice for choice in self.choices if choice.prompt == prompt]
         try:
-            params = [choice.params for choice in choices]
+            params = [choice.params for choice in (choices[:1] if self._hides else choices)]
             streams = await self._backend.generate_all(self._answer.tenant, self._jobs.pop(prompt), params)
         except Exception as error:
             traceback.clear_frames(error.__traceback__)  # of calls that were given the prompt
@@ -186,6 +227,13 @@ class Generation:
             return
         self._streams += streams
         self._prompt_tokens.setdefault(prompt, streams[0].prompt_tokens)
+        if self._hides:
+            [stream] = streams
+            del self.choices[stream.sequences :]
+            self._unfinished = len(self.choices)
+            self._answer.requests[0] = stream.request_id
+            self._carriers[0] = asyncio.create_task(self._carry_all(stream))
+            return
         for choice, stream in zip(choices, streams, strict=True):
             self._answer.requests[choice.index] = stream.request_id
             self._carriers[choice.index] = asyncio.create_task(self._carry(choice, stream))
@@ -201,10 +249,34 @@ class Generation:
         except Exception as error:
             self._put(choice, error)
 
+    async def _carry_all(self, stream: AnswerStream) -> None:
+        """Streams that end together: each goes on past its own end, and is cut there."""
+        try:
+            async with aclosing(stream):
+                async for message in stream:
+                    choice = self.choices[message.sequence]
+                    self._put(choice, _cut(message, choice.params.stop_tokens))
+                    if message.finish is not None:
+                        for each in self.choices:  # one that has stopped takes no more
+                            self._put(each, Tokens(message.request_id, finish="length", sequence=message.sequence))
+                        return
+            raise ServiceUnavailable("The service ended the answer early.", hint="Try again.")
+        except Exception as error:
+            self._put(self.choices[0], error)
+
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         self._put(None, ClientGone())
+
+
+def _cut(message: Tokens, stop_tokens: Sequence[int]) -> Tokens:
+    """The tokens up to the first that ends the stream, if one does; how the others end is not said here."""
+    at = next((at for at, token in enumerate(message.tokens, 1) if token in stop_tokens), None)
+    if at is None:
+        return replace(message, finish=None)
+    logprobs = None if message.logprobs is None else message.logprobs[:at]
+    return replace(message, tokens=message.tokens[:at], logprobs=logprobs, finish="stop")
 
 
 async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:

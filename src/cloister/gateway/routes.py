@@ -109,6 +109,8 @@ class ChoiceView(msgspec.Struct):
     known: bool
     prompt: SeenTokens
     output: SeenTokens
+    streams: list[SeenTokens]
+    """At `obfuscated`, in place of the output: answers of which one is real."""
     asked_rows: int
     asked_bytes: int
     answered_rows: int
@@ -152,6 +154,7 @@ def _choice(index: int, view: View, tokenizer: Tokenizer, block_tokens: int) -> 
     del told["request_id"]
     for name in ("prompt", "output"):
         told[name] = SeenTokens(told[name], tokenizer.decode(told[name]))
+    told["streams"] = [SeenTokens(tokens, tokenizer.decode(tokens)) for tokens in view.streams]
     blocks = []
     for number, (label, tier, category) in enumerate(zip(*codes, strict=True)):
         tokens = view.prompt[number * block_tokens : (number + 1) * block_tokens]

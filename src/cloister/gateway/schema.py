@@ -31,7 +31,8 @@ from starlette.requests import Request
 
 from cloister.errors import InvalidRequest
 from cloister.gateway.terms import SESSION_PATTERN
-from cloister.levels import LEVELS, OPEN, PARTITIONED, Level
+from cloister.levels import LEVELS, MOST_FAKES, OPEN, PARTITIONED, Level
+from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.prompts import Prompt, PromptField, SealedPrompt
 from cloister.prompts.json_prompt import EMPTY, Given, Messages, OnePrompt, chat_prompt, one_prompt
 from cloister.request_fields import UNUSED
@@ -105,6 +106,45 @@ class SealedCount(Given):
     sealed: int = Field(ge=1, le=MAX_CHOICES)
 
 
+class ObfuscationOptions(Given):
+    """At `obfuscated`: how the prompt is hidden. A misspelt field would hide less, so unknown ones are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    fakes: int | None = Field(default=None, ge=1, le=MOST_FAKES, description="λ: so many made-up prompts; default 7")
+    minimum: int | None = Field(
+        default=None, ge=1, le=MOST_FAKES, description="λ_min: with fewer nothing leaves the vault; default λ"
+    )
+    epsilon: float = Field(default=0.1, gt=0, le=100, description="ε, at most 1 for an absolute distance")
+    distance: Literal["absolute", "relative"] = "absolute"
+    candidates: int = Field(default=128, ge=1, le=512, description="λ_max: so many are looked at")
+    temperature: float = Field(default=1.0, gt=0, le=10, description="of the sampling, not of the answer")
+    regularise: bool = Field(default=False, description="spell secrets regularly first, which changes the prompt")
+    substitutes: list[list[Annotated[str, StringConstraints(min_length=1, max_length=512)]]] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MOST_FAKES,
+        description="your own, variant by variant: for each secret one, in the order of their first mentions",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ObfuscationOptions:
+        if self.distance == "absolute" and self.epsilon > 1:
+            raise ValueError("epsilon is at most 1 for an absolute distance")
+        if self.substitutes is not None and self.fakes not in (None, len(self.substitutes)):
+            raise ValueError("fakes is the number of substitutes for each secret, where they are given")
+        if (self.minimum or 1) > self.params.fakes:
+            raise ValueError("minimum is at most fakes")
+        return self
+
+    @property
+    def params(self) -> ObfuscationParams:
+        fakes = self.fakes or (len(self.substitutes) if self.substitutes else ObfuscationParams().fakes)
+        return ObfuscationParams(
+            fakes, self.minimum or 0, self.epsilon, self.distance, self.candidates, self.temperature, self.regularise
+        )
+
+
 class GenerationRequest(Given):
     """What chat and plain completions have in common."""
 
@@ -146,6 +186,10 @@ class GenerationRequest(Given):
         default=None,
         description="at 'mpc': what of each step is opened to who holds the prompt; default 'token'. 'logits' allows "
         "top_p, logprobs and the like; the parties see neither",
+    )
+    obfuscation: ObfuscationOptions | None = Field(
+        default=None,
+        description="at 'obfuscated': how the secrets are hidden that <redacted>…</redacted> marks",
     )
     prompt_logprobs: NoPromptLogprobs = Field(default=None, json_schema_extra={"type": "null"})
 
@@ -190,6 +234,8 @@ class GenerationRequest(Given):
             "min_p": self.min_p not in (None, 0),
             "repetition_penalty": self.repetition_penalty not in (None, 1),
             "mpc_reveal": self.mpc_reveal is not None,
+            "obfuscation": self.obfuscation is not None,
+            "n": (self.n or 1) > 1,
         }
         return {name for name, wished in wishes.items() if wished}
 

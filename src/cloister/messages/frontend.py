@@ -30,6 +30,7 @@ from cloister.messages.generation import (
     Tokens,
 )
 from cloister.messages.lifecycle import Path, StartFailed
+from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.prompts import Enc, PromptBytes, RequestKey, SealedPrompt
 from cloister.messages.service import AskView, View
 
@@ -55,6 +56,7 @@ class Ask(OfRequest, frozen=True, tag="ask"):
     group: Annotated[str, Meta(max_length=256)] = ""
     also: Annotated[tuple[Also, ...], Meta(max_length=MAX_ALSO)] = ()
     salt: Salt = ""
+    obfuscation: ObfuscationParams | None = None
 
 
 class EndSession(Struct, frozen=True, tag="end_session", forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, field
 
 from cloister.levels import OPEN, PolicyName, ReadLevel
 
-VERSION = 4
+VERSION = 5
 MAX_SEQUENCES = 256
 MAX_SPANS = 1024
 
@@ -146,7 +146,7 @@ class Submit(OfRequest, frozen=True, tag="submit"):
 
     @property
     def partition(self) -> Partition | None:
-        """The one partition of a request with one sequence."""
+        """The first partition: the only one of a request with one sequence. All are on one link."""
         return self.partitions[0] if self.partitions else None
 
 
@@ -188,9 +188,11 @@ class Ready(Struct, frozen=True, tag="ready", forbid_unknown_fields=True):
 
 
 class Accepted(OfRequest, frozen=True, tag="accepted"):
-    """Service → frontend: the request is queued. `prompt_tokens` where the frontend did not read the prompt itself."""
+    """Service → frontend: the request is queued. `prompt_tokens` where the frontend did not read the prompt itself;
+    with so many `sequences` its answer will come."""
 
     prompt_tokens: int = 0
+    sequences: Annotated[int, Meta(ge=1, le=MAX_SEQUENCES)] = 1
 
 
 class Progress(Struct, frozen=True, forbid_unknown_fields=True):
@@ -212,7 +214,8 @@ class Tokens(OfRequest, frozen=True, tag="tokens"):
     A stop token is part of `tokens` (the frontend hides it). `prompt_logprobs` has one entry for each prompt token
     after the first (which nothing predicts); those of a long prompt come in pieces, the last of them with the first
     token or the finish. `progress` comes at slow levels.
-    `sequence` says which of the request's sequences they belong to, where it has several; 0 is the user's own.
+    `sequence` says which of the request's sequences they belong to, where it has several. Those end together: the
+    finish comes once, with the last tokens of the last of them, and says of none by itself how it ended.
     `cached` is how many of the prompt's tokens were found computed, `shared` how many of these are in blocks that
     everybody finds; they come once, with the first tokens.
     """

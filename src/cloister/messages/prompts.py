@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 
 from cloister.errors import ProtocolError
 from cloister.messages.generation import RequestId, TokenId
+from cloister.messages.obfuscation import ObfuscationSecrets
 
 MAX_PROMPT_BYTES = 8 * 1024 * 1024
 MAX_SEALED_PROMPT_BYTES = MAX_PROMPT_BYTES + (1 << 20) + 64
@@ -42,6 +43,7 @@ class ChatPrompt(_Silent, Struct, frozen=True, tag="chat", forbid_unknown_fields
     """A conversation, to be put into the model's own template."""
 
     messages: tuple[PromptMessage, ...]
+    hidden: ObfuscationSecrets | None = None
 
 
 class TextPrompt(_Silent, Struct, frozen=True, tag="text", forbid_unknown_fields=True):
@@ -49,6 +51,7 @@ class TextPrompt(_Silent, Struct, frozen=True, tag="text", forbid_unknown_fields
 
     text: str
     public: bool = False
+    hidden: ObfuscationSecrets | None = None
 
 
 class TokenPrompt(_Silent, Struct, frozen=True, tag="tokens", forbid_unknown_fields=True):

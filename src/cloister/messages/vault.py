@@ -27,7 +27,10 @@ from cloister.messages.generation import (
     Tokens,
 )
 from cloister.messages.lifecycle import Path, StartFailed
+from cloister.messages.obfuscation import ObfuscationParams
 from cloister.messages.prompts import LockedPrompt, PromptBytes, _Silent
+
+Answer = Annotated[tuple[TokenId, ...], Meta(max_length=1_048_576)]
 
 
 class Confide(OfRequest, frozen=True, tag="confide"):
@@ -38,6 +41,7 @@ class Confide(OfRequest, frozen=True, tag="confide"):
     prompt: PromptBytes | LockedPrompt
     params: SamplingParams
     also: Annotated[tuple[Also, ...], Meta(max_length=MAX_ALSO)] = ()
+    obfuscation: ObfuscationParams | None = None
 
     @property
     def request_ids(self) -> tuple[int, ...]:
@@ -51,6 +55,13 @@ class Confide(OfRequest, frozen=True, tag="confide"):
 
 class Release(OfRequest, frozen=True, tag="release"):
     """Controller → vault: the service asks nothing more for this request; its slot is free, its KV may be reused."""
+
+
+class Answered(OfRequest, frozen=True, tag="answered"):
+    """Controller → vault, at `obfuscated` in a session that is kept: what each sequence said, for the next turn. In a
+    conversation every variant goes on with its own answer, and only the vault knows which variant a sequence is."""
+
+    streams: Annotated[tuple[Answer, ...], Meta(min_length=2, max_length=MAX_SEQUENCES)]
 
 
 class LeaseCores(Struct, frozen=True, tag="lease_cores", forbid_unknown_fields=True):
@@ -68,9 +79,13 @@ class VaultReady(Struct, frozen=True, tag="vault_ready", forbid_unknown_fields=T
 
 
 class Understood(OfRequest, frozen=True, tag="understood"):
-    """Vault → controller: the prompt was read and is in order. Its length is the user's to know, not the service's."""
+    """Vault → controller: the prompt was read and is in order. Its length is the user's to know, not the service's.
+
+    At `obfuscated` so many `sequences` will be prefilled, and the length is that of the longest.
+    """
 
     prompt_tokens: Annotated[int, Meta(ge=1)]
+    sequences: Annotated[int, Meta(ge=1, le=MAX_SEQUENCES)] = 1
 
 
 class WantCores(Struct, frozen=True, tag="want_cores", forbid_unknown_fields=True):
@@ -131,7 +146,7 @@ class LinkBroken(Struct, frozen=True, tag="link_broken", forbid_unknown_fields=T
     code: Annotated[str, Meta(max_length=64)]
 
 
-ToVault = Confide | Release | Cancel | LeaseCores | Verify
+ToVault = Confide | Release | Cancel | Answered | LeaseCores | Verify
 FromVault = (
     VaultReady | StartFailed | Understood | WantCores | CoresDone | Prefilled | Verified | Tokens | Failed | LinkBroken
 )

@@ -15,9 +15,9 @@ Knows tokens, no text: who asks says which tokens may stand where a secret stood
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -147,16 +147,17 @@ class _Search:
         self._reference = 0.0
         none = np.zeros(1, dtype=np.int64)
         self._beams = _Beams([()], [()], np.zeros(1), none, none, none)
-        self._rows: Iterator[LogProbs] = iter((branches.first(),))
+        self._rows: Iterator[LogProbs] = branches.first()
         self._apart = False
         """Whether the real text has a branch of its own yet."""
 
-    def run(self) -> Sampled:
+    def run(self) -> Generator[int, None, Sampled]:
+        """Before each piece that the model computes, how many tokens it has at most."""
         found = [0] * len(self._slots)
         for number, slot in enumerate(self._slots):
             for place, token in enumerate(slot.target, 1):
                 last = place == len(slot.target)
-                self._step(number, token, last)
+                yield from self._step(number, token, last)
                 bridge: tuple[int, ...] = ()
                 if last:
                     self._end_slot()
@@ -169,15 +170,20 @@ class _Search:
                 self._follow((token, *bridge), bridge)
         return Sampled(self._reference, self._checked(), tuple(found))
 
-    def _step(self, number: int, token: int, last: bool) -> None:
+    def _step(self, number: int, token: int, last: bool) -> Generator[int, None, None]:
         """Lines 8–14 for one token of the secret."""
         beams, by = self._beams, self._by
         quota = max(1, by.lambda_max // max(1, len(np.unique(beams.lineage))))
         taken: list[tuple[Floats, Floats, Ints, Ints]] = []
         low = high = target = 0.0
-        at = 0
-        for batch, rows in enumerate(self._rows):
-            if not batch:
+        at, begun = 0, False
+        while self._branches.left:
+            yield self._branches.left
+            rows = next(self._rows)
+            if not len(rows):
+                continue
+            if not begun:
+                begun = True
                 reference = float(rows[0, token])
                 low, high = by.bin(reference, self._tokens)
                 target = self._reference + reference
@@ -290,6 +296,19 @@ def sample(
     lineages: int = 64,
 ) -> Sampled:
     """S_fake for these secrets after the formatted beginning. Of several secrets at most `lineages` are kept."""
+    return finished(sampling(model, beginning, slots, quantization, fitting=fitting, lineages=lineages))
+
+
+def sampling(
+    model: LanguageModel,
+    beginning: Sequence[int],
+    slots: Sequence[Slot],
+    quantization: Quantization,
+    *,
+    fitting: Fitting,
+    lineages: int,
+) -> Generator[int, None, Sampled]:
+    """The same a piece at a time, for who computes in turns: `_Search.run`. Closed early, it leaves nothing."""
     length = len(beginning) + sum(len(slot.bridge) + len(slot.target) for slot in slots)
     if length > model.max_context:
         raise PromptTooLong(
@@ -297,4 +316,17 @@ def sample(
             hint="Shorten the prompt or the secret, or sample with a model of a longer context.",
         )
     with model.branches(beginning, quantization.temperature) as branches:
-        return _Search(branches, slots, quantization, fitting, lineages).run()
+        return (yield from _Search(branches, slots, quantization, fitting, lineages).run())
+
+
+Result = TypeVar("Result")
+
+
+def finished(work: Generator[int, None, Result]) -> Result:
+    """What comes of work that is done piece by piece, done in one go."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: Result = end.value
+            return result

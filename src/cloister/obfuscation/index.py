@@ -16,6 +16,8 @@ from typing import TypeVar
 
 SECRET_BYTES = 32
 _SALT = b"cloister obfuscation index v1"
+REQUEST = b"request"
+"""The context of a secret that is for one request alone, as at our server's level `obfuscated`."""
 
 Item = TypeVar("Item")
 

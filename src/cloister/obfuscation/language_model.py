@@ -15,16 +15,21 @@ LogProbs = npt.NDArray[np.float32]
 class Branches(Protocol):
     """Continuations of one beginning, all of one length, whose keys and values are computed once.
 
-    At first there is one, the empty one.
+    At first there is one, the empty one. What is asked for is computed while its rows are taken, some at a time; take
+    them all before anything else is asked for.
     """
 
-    def first(self) -> LogProbs:
-        """[1, vocabulary]: log-probabilities of the token after the beginning."""
+    @property
+    def left(self) -> int:
+        """How many tokens are computed for the next rows, at most; 0 when all that were asked for are taken."""
+
+    def first(self) -> Iterator[LogProbs]:
+        """Log-probabilities [1, vocabulary] of the token after the beginning, after pieces [0, vocabulary] of it."""
 
     def grow(self, parents: Sequence[int], tokens: Sequence[Sequence[int]]) -> Iterator[LogProbs]:
         """From now on there are these: the j-th is what the `parents[j]`-th was, and `tokens[j]` after it.
 
-        Log-probabilities [rows, vocabulary] of the token after each, in order, some rows at a time; take them all.
+        Log-probabilities [rows, vocabulary] of the token after each, in order.
         """
 
 

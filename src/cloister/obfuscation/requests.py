@@ -9,16 +9,15 @@ No sockets. Memory is this object's own and gone with it; of answers the last fe
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cloister.errors import InvalidRequest, ObfuscationRefused
+from cloister.obfuscation.conversation import Answers, turn_of
 from cloister.obfuscation.entities import Entity, entities_of, replaced, without
 from cloister.obfuscation.index import Order, Prf, new_secret
 from cloister.obfuscation.regularise import regularise
@@ -27,7 +26,6 @@ from cloister.obfuscation.variants import Substitutes, Substituting, check_shape
 
 FIELDS = {"/chat/completions": "messages", "/completions": "prompt"}
 """What ends the path of a request that can be obfuscated, and the field that holds its texts."""
-MAX_REMEMBERED = 256
 _ANY_TAG = re.compile(rb"<\s*/?\s*redact", re.IGNORECASE)
 
 
@@ -62,7 +60,7 @@ class Obfuscation:
         self._prf = Prf(secret or new_secret())
         self._count = 0
         self._known: dict[str, tuple[str, ...]] = {}
-        self._answers: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        self._answers = Answers()
         self._lock, self._sampling = threading.Lock(), threading.Lock()
 
     def obfuscate(self, path: str, body: bytes) -> Obfuscated | None:
@@ -91,10 +89,7 @@ class Obfuscation:
             by_variant[variant] = answers[place]
         with self._lock:
             for choice in range(choices.pop()):
-                texts = tuple(variant[choice] for variant in by_variant)
-                self._answers[_after(sent.turn, texts[0])] = texts
-            while len(self._answers) > MAX_REMEMBERED:
-                self._answers.popitem(last=False)
+                self._answers.remember(sent.turn, [variant[choice] for variant in by_variant])
 
     def _obfuscate(self, field: str, request: dict[str, Any]) -> Obfuscated | None:
         places = list(_texts(request.get(field), (field,)))
@@ -153,7 +148,7 @@ class Obfuscation:
                 continue
             mine = [at for at, key in enumerate(keys) if key[1] == number]
             content = "".join(variants[0][at] for at in mine)
-            answers = self._answers.get(_after(_turn(messages, keys, variants[0], number), content))
+            answers = self._answers.find(_turn(messages, keys, variants[0], number), content)
             if len(mine) != 1 or answers is None or len(answers) < len(variants):
                 raise ObfuscationRefused(
                     "The conversation holds an answer that was not given here. The provider would know to which of "
@@ -223,14 +218,9 @@ def _with(request: dict[str, Any], places: Sequence[tuple[Any, ...]], texts: Seq
 
 
 def _turn(messages: Sequence[Any], keys: Sequence[tuple[Any, ...]], texts: Sequence[str], before: int) -> str:
-    """A name for the conversation up to a message: roles and real texts, white space at their ends aside."""
-    said = [
-        (messages[key[1]].get("role") if isinstance(messages[key[1]], dict) else None, text.strip())
+    """A name for the conversation up to a message."""
+    return turn_of(
+        (messages[key[1]].get("role") if isinstance(messages[key[1]], dict) else None, text)
         for key, text in zip(keys, texts, strict=True)
         if key[1] < before
-    ]
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
-
-
-def _after(turn: str, answer: str) -> str:
-    return hashlib.sha256(f"{turn}\0{answer.strip()}".encode("utf-8", "replace")).hexdigest()
+    )

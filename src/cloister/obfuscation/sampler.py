@@ -7,12 +7,12 @@ least likely one would be the real one more often than not.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 from cloister.errors import SetupError, TooFewCandidates
 from cloister.obfuscation.entities import Entity
-from cloister.obfuscation.gqs import Candidate, Quantization, sample
+from cloister.obfuscation.gqs import Candidate, Quantization, finished, sampling
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.infilling import Infilling
 from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer
@@ -39,16 +39,28 @@ class Wish:
 
 
 class Sampler:
-    """Substitutes by Greedy Quantized Sampling with a model. `prf` draws which candidates are taken."""
+    """Substitutes by Greedy Quantized Sampling with a model. `prf` draws which candidates are taken; `shapes` of the
+    model's tokens are made here where nobody has them."""
 
-    def __init__(self, model: LanguageModel, tokenizer: SamplingTokenizer, wish: Wish, prf: Prf) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        tokenizer: SamplingTokenizer,
+        wish: Wish,
+        prf: Prf,
+        shapes: TokenShapes | None = None,
+    ) -> None:
         self._model, self._tokenizer, self._wish, self._prf = model, tokenizer, wish, prf
-        self._shapes = TokenShapes(tokenizer, model.vocabulary)
+        self._shapes = shapes or TokenShapes(tokenizer, model.vocabulary)
 
     def substitutes(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> Substitutes:
+        return finished(self.sampling(texts, entities))
+
+    def sampling(self, texts: Sequence[TaggedText], entities: Sequence[Entity]) -> Generator[int, None, Substitutes]:
+        """The same a piece at a time (`gqs.sampling`)."""
         wish, by = self._wish, self._wish.quantization
         infilling = Infilling(self._tokenizer, self._shapes, texts, entities)
-        found = sample(
+        found = yield from sampling(
             self._model,
             infilling.beginning,
             infilling.slots,

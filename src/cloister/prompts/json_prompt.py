@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, TypeAlias
 
+from msgspec import MsgspecError, Raw, Struct, json, structs
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.config import JsonDict
 
 from cloister.errors import InvalidRequest, PromptTooLong
+from cloister.messages.obfuscation import ObfuscationSecrets
 from cloister.messages.prompts import (
     MAX_PROMPT_BYTES,
     ChatPrompt,
@@ -124,14 +126,32 @@ _one_prompt: TypeAdapter[OnePrompt] = TypeAdapter(Annotated[Any, AfterValidator(
 
 
 def read_given(field: PromptField, data: bytes) -> Prompt:
-    """The prompt from the JSON of this field: all messages of a chat, or one prompt of a plain completion."""
+    """The prompt from the JSON of this field: all messages of a chat, or one prompt of a plain completion.
+
+    At the level `obfuscated` it is `given` in an object, beside what only its user and its vault may know.
+    """
     check_size(len(data))
+    hidden, data = _hidden(data)
     try:
-        if field == "messages":
-            return chat_prompt(_messages.validate_json(data))
-        return _one_prompt.validate_json(data)
+        prompt = chat_prompt(_messages.validate_json(data)) if field == "messages" else _one_prompt.validate_json(data)
     except ValidationError as wrong:
         raise invalid_from(wrong, field) from None
+    return prompt if isinstance(prompt, TokenPrompt) or hidden is None else structs.replace(prompt, hidden=hidden)
+
+
+class _Hidden(Struct, forbid_unknown_fields=True):
+    hidden: ObfuscationSecrets
+    given: Raw
+
+
+def _hidden(data: bytes) -> tuple[ObfuscationSecrets | None, bytes]:
+    if not data.lstrip().startswith(b'{"hidden"'):
+        return None, data
+    try:
+        found = json.decode(data, type=_Hidden)
+    except (MsgspecError, ValueError, RecursionError):
+        raise InvalidRequest("What was sealed with the prompt is not what the level 'obfuscated' needs.") from None
+    return found.hidden, bytes(found.given)
 
 
 def check_size(size: int) -> None:

@@ -137,7 +137,7 @@ class PromptReading:
     """Reads prompts for one model. Make it before forking: it reads the whole vocabulary once."""
 
     def __init__(self, tokenizer: PromptTokenizer, vocabulary: int, max_context: int) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = self._tokenizer = tokenizer
         self._vocabulary = vocabulary
         self._context = max_context
         self._longest_token = max(len(tokenizer.token_bytes(token)) for token in range(tokenizer.vocabulary))

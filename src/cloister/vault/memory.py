@@ -66,14 +66,14 @@ class SessionMemory(PrefixCache):
 
     def keep(self, tokens: Sequence[int], public: int, blocks: Sequence[int]) -> None:
         """Remember a prompt whose keys and values these blocks hold; older ones that it begins with are let go."""
-        length = _whole(len(tokens), public)
+        length = whole(len(tokens), public)
         if not length:
             return
         new = np.asarray(tokens[:length], dtype=np.int64)
         held = tuple(blocks[: Layout(prompt=len(tokens), public=public).blocks(length)])
         self.pool.retain(held)
         for past in list(self._past):
-            if past.public == public and _common(new, past.tokens) == len(past.tokens):
+            if past.public == public and common(new, past.tokens) == len(past.tokens):
                 self._let_go(past)
         self._past.append(_Past(new, public, held))
 
@@ -109,20 +109,22 @@ def _reusable(past: _Past, wanted: Tokens, public: int) -> int:
     Where the two are split into segments alike, all whole blocks of what they have in common. Where they are not, only
     those of both first segments: a later segment's keys are rounded by the split (compute.layout.Layout).
     """
-    common = _common(past.tokens, wanted)
+    alike = common(past.tokens, wanted)
     if past.public == public:
-        return _whole(common, public)
-    return _whole(min(common, past.public or len(past.tokens), public or common), 0)
+        return whole(alike, public)
+    return whole(min(alike, past.public or len(past.tokens), public or alike), 0)
 
 
-def _whole(length: int, public: int) -> int:
+def whole(length: int, public: int) -> int:
     """How many of the first positions lie in blocks that are never written again: full ones, and all public ones."""
     if length < public:
         return length // BLOCK_TOKENS * BLOCK_TOKENS
     return public + (length - public) // BLOCK_TOKENS * BLOCK_TOKENS
 
 
-def _common(one: Tokens, other: Tokens) -> int:
+def common(first: npt.ArrayLike, second: npt.ArrayLike) -> int:
+    """How many tokens both begin with."""
+    one, other = np.asarray(first, dtype=np.int64), np.asarray(second, dtype=np.int64)
     shorter = min(len(one), len(other))
     differs = one[:shorter] != other[:shorter]
     return int(differs.argmax()) if differs.any() else shorter

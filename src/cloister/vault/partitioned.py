@@ -1,10 +1,17 @@
-"""Prompts at the level `partitioned`: prefilled here up to the first token, then exposed to the link.
+"""Prompts at the levels `partitioned` and `obfuscated`: prefilled here up to the first token, then exposed to the link.
 
 From then on the service decodes and asks this vault, layer by layer, for the attention over the private span
 (Petridish §4.1, Theorem 1). Public blocks are never exposed: the service holds those keys itself.
+
+At `obfuscated` one request has λ+1 prompts, each prefilled as if it were alone. Blocks before the first secret hold the
+same keys and values in all of them, and are held once; what comes after a secret is computed for each (ADR 11). Here
+nothing sets the real one apart: it is one of several, in the order it was given.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import torch
 
@@ -15,9 +22,40 @@ from cloister.engine.runner import Runner
 from cloister.engine.sampler import Sampler
 from cloister.engine.sequence import Sequence
 from cloister.errors import PromptTooLong, QueueFull
-from cloister.messages.generation import Submit
+from cloister.messages.generation import Submit, TokenLogprob
 from cloister.messages.vault import FirstToken, Prefilled
-from cloister.vault.memory import SessionMemory
+from cloister.vault.memory import SessionMemory, common, whole
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class _Prompts:
+    """Of one request. `slots` and `logprobs` are those of the prompts that are prefilled, the first so many."""
+
+    sequences: list[Sequence]
+    slots: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob | None] = field(default_factory=list)
+
+    @property
+    def next(self) -> Sequence:
+        return self.sequences[len(self.slots)]
+
+    @property
+    def done(self) -> bool:
+        return len(self.slots) == len(self.sequences)
+
+    def blocks(self) -> int:
+        """How many blocks they take, those that hold a common beginning counted once."""
+        first, *others = self.sequences
+        count = first.layout.blocks(first.prompt_length)
+        for other in others:
+            count += other.layout.blocks(other.prompt_length) - other.layout.blocks(_shared(first, other))
+        return count
+
+
+def _shared(one: Sequence, other: Sequence) -> int:
+    """How many positions lie in whole blocks that both prompts begin with; the last token is always computed."""
+    alike = common(one.tokens[: one.prompt_length], other.tokens[: other.prompt_length - 1])
+    return whole(alike, one.layout.public)
 
 
 class Partitioned:
@@ -30,71 +68,95 @@ class Partitioned:
         self._answerer = answerer
         self._chunk = settings.chunk_tokens
         self._most_waiting = settings.max_waiting_per_tenant
-        self._waiting: dict[int, Sequence] = {}
-        self._exposed: dict[int, tuple[Sequence, int]] = {}
+        self._waiting: dict[int, _Prompts] = {}
+        self._exposed: dict[int, _Prompts] = {}
 
     def __contains__(self, request_id: int) -> bool:
         return request_id in self._waiting or request_id in self._exposed
 
-    def add(self, request: Submit) -> None:
-        """Queue a prompt, or raise why it cannot be served."""
-        sequence = Sequence.of(request, arrival=0, max_context=self._runner.max_context, relative=self._runner.relative)
+    def add(self, *requests: Submit) -> None:
+        """Queue the prompts of one request, or raise why it cannot be served."""
+        prompts = _Prompts(list(self._sequences(requests)))
         total = self._memory.pool.total
-        if sequence.layout.blocks(sequence.prompt_length) > total:
+        if prompts.blocks() > total:
+            longest = max(sequence.prompt_length for sequence in prompts.sequences)
+            among = f" and goes among {len(requests)}" if len(requests) > 1 else ""
+            fewer = ", or have fewer fakes" if among else ""
             raise PromptTooLong(
-                f"The prompt has {sequence.prompt_length} tokens; a vault holds {total * BLOCK_TOKENS} at most.",
+                f"The prompt has {longest} tokens{among}; a vault holds {total * BLOCK_TOKENS} at most.",
                 param="prompt",
-                hint="Shorten the prompt, or start the server with more --vault-kv-mib.",
+                hint=f"Shorten the prompt{fewer}, or start the server with more --vault-kv-mib.",
             )
         if len(self._waiting) >= self._most_waiting:
             raise QueueFull(f"{self._most_waiting} requests of this session wait already.")
-        self._waiting[request.request_id] = sequence
+        self._waiting[requests[0].request_id] = prompts
+
+    def _sequences(self, requests: tuple[Submit, ...]) -> Iterator[Sequence]:
+        for request in requests:
+            yield Sequence.of(request, arrival=0, max_context=self._runner.max_context, relative=self._runner.relative)
 
     def drop(self, request_id: int) -> None:
         """End a request in whatever state it is; one that is not here ended already."""
-        if (waiting := self._waiting.pop(request_id, None)) is not None:
-            self._memory.pool.release(waiting.blocks)
-        elif (exposed := self._exposed.pop(request_id, None)) is not None:
-            sequence, slot = exposed
-            self._answerer.withdraw(slot)
-            self._memory.pool.release(sequence.blocks)
+        prompts = self._waiting.pop(request_id, None) or self._exposed.pop(request_id, None)
+        if prompts is not None:
+            for slot in prompts.slots:
+                self._answerer.withdraw(slot)
+            for sequence in prompts.sequences:
+                self._memory.pool.release(sequence.blocks)
 
     @property
     def next_request(self) -> int | None:
-        """Whose chunk `work` would compute; None where nobody waits, or who does must wait for blocks or a slot."""
-        for request_id, sequence in self._waiting.items():
-            return request_id if self._answerer.free_slot() is not None and self._has_blocks(sequence) else None
+        """Whose chunk `work` would compute; None where nobody waits, or who does must wait for blocks or a slot.
+
+        Who has some of its slots waits for those that others have, and nobody waits for it: they end by themselves.
+        """
+        for request_id, prompts in self._waiting.items():
+            return request_id if self._answerer.free_slot() is not None and self._has_blocks(prompts) else None
         return None
 
     @property
     def next_tokens(self) -> int:
         request_id = self.next_request
-        return 0 if request_id is None else min(self._chunk, self._waiting[request_id].remaining)
+        return 0 if request_id is None else min(self._chunk, self._waiting[request_id].next.remaining)
 
     def work(self, request_id: int, most: int) -> Prefilled | None:
-        """Compute one chunk of this prompt, of `most` tokens; with its last, the answer's first token."""
-        sequence = self._waiting[request_id]
+        """Compute one chunk of a prompt, of `most` tokens; with the last of all, the answers' first tokens."""
+        prompts = self._waiting[request_id]
+        sequence = prompts.next
         logits = self._prefill(sequence, min(most, self._chunk))
         if sequence.computed < sequence.prompt_length:
             return None
-        prompt, layout = tuple(sequence.tokens), sequence.layout
+        prompt = tuple(sequence.tokens)
         sampled = self._sampler.sample(logits, [sequence], [0])
         sequence.append(sampled.tokens[0])
-        self._memory.keep(prompt, layout.public, sequence.blocks)
-        slot = self._expose(sequence)
-        if sequence.finish is not None:
-            self.drop(request_id)
-        first = FirstToken(
-            token=sequence.tokens[-1],
-            slot=slot,
-            origin=layout.origin,
-            # Who holds nothing of the prompt has no use for the rotation, which tells the prompt's length.
-            rotation=layout.rotation if layout.public else 0,
-            logprob=sampled.logprobs[0],
-            finish=sequence.finish,
+        self._memory.keep(prompt, sequence.layout.public, sequence.blocks)
+        prompts.logprobs.append(sampled.logprobs[0])
+        prompts.slots.append(self._expose(sequence))
+        return self._prefilled(request_id, prompts) if prompts.done else None
+
+    def _prefilled(self, request_id: int, prompts: _Prompts) -> Prefilled:
+        """What the controller hears; several sequences end together, so that none ends with its first token alone."""
+        left = min(sequence.limit - sequence.prompt_length for sequence in prompts.sequences)
+        first = prompts.sequences[0]
+        if len(prompts.sequences) > 1:
+            for sequence in prompts.sequences:
+                sequence.finish = "length" if left == 1 else None
+        firsts = tuple(
+            FirstToken(
+                token=sequence.tokens[-1],
+                slot=slot,
+                origin=sequence.layout.origin,
+                # Who holds nothing of the prompt has no use for the rotation, which tells the prompt's length.
+                rotation=sequence.layout.rotation if sequence.layout.public else 0,
+                logprob=logprob,
+                finish=sequence.finish,
+            )
+            for sequence, slot, logprob in zip(prompts.sequences, prompts.slots, prompts.logprobs, strict=True)
         )
-        left = sequence.limit - sequence.prompt_length
-        return Prefilled(request_id, (first,), max_tokens=left, public=prompt[: layout.public])
+        self._exposed[request_id] = self._waiting.pop(request_id)
+        if first.finish is not None:
+            self.drop(request_id)
+        return Prefilled(request_id, firsts, max_tokens=left, public=tuple(first.tokens[: first.layout.public]))
 
     def _prefill(self, sequence: Sequence, most: int) -> torch.Tensor:
         """Compute the prompt's next chunk; with the last, the logits of the answer's first token.
@@ -109,25 +171,36 @@ class Partitioned:
         sequence.computed = end
         return logits
 
-    def _has_blocks(self, sequence: Sequence) -> bool:
-        """Whether the prompt has its blocks, lent and own: all at once, so that nobody waits half computed."""
+    def _has_blocks(self, prompts: _Prompts) -> bool:
+        """Whether the next prompt has its blocks, lent and own: all at once, so that nobody waits half computed."""
+        sequence = prompts.next
         if sequence.blocks:
             return True
         layout, pool = sequence.layout, self._memory.pool
-        lent = self._memory.recall(sequence.tokens, layout.public)
-        need = layout.blocks(sequence.prompt_length) - len(lent.blocks)
+        lent, computed = self._lent(prompts, sequence)
+        need = layout.blocks(sequence.prompt_length) - len(lent)
         own = pool.allocate(need) if self._memory.make_room(need) else None
         if own is None:
-            pool.release(lent.blocks)
+            pool.release(lent)
             return False
-        sequence.blocks, sequence.computed = lent.blocks + own, lent.computed
+        sequence.blocks, sequence.computed = lent + own, computed
         return True
+
+    def _lent(self, prompts: _Prompts, sequence: Sequence) -> tuple[list[int], int]:
+        """Blocks that hold the beginning, and how many positions: of a past prompt, or of this request's first."""
+        recalled = self._memory.recall(sequence.tokens, sequence.layout.public)
+        first = prompts.sequences[0]
+        shared = _shared(first, sequence) if first is not sequence else 0
+        if shared <= recalled.computed:
+            return recalled.blocks, recalled.computed
+        self._memory.pool.release(recalled.blocks)
+        blocks = first.blocks[: sequence.layout.blocks(shared)]
+        self._memory.pool.retain(blocks)
+        return blocks, shared
 
     def _expose(self, sequence: Sequence) -> int:
         layout, slot = sequence.layout, self._answerer.free_slot()
         assert slot is not None, "one was free when the prompt's turn came, and only this takes any"
         private = sequence.blocks[layout.blocks(layout.public) :]
         self._answerer.expose(slot, private, start=layout.public, end=layout.prompt, rotation=layout.rotation)
-        del self._waiting[sequence.request_id]
-        self._exposed[sequence.request_id] = (sequence, slot)
         return slot

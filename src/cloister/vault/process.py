@@ -17,15 +17,17 @@ import msgspec
 
 from cloister.compute.base import LinkAnswerer
 from cloister.config import EngineSettings
+from cloister.engine.continuations import Continuations
 from cloister.engine.graph_runner import runner_for
 from cloister.engine.rehearsal import rehearse_device
 from cloister.engine.runner import Runner, reserve_cache
 from cloister.errors import ProtocolError
-from cloister.levels import ISOLATED, LEVELS, PARTITIONED, Decodes, VaultLevel
+from cloister.levels import ISOLATED, LEVELS, OBFUSCATED, PARTITIONED, Decodes, VaultLevel
 from cloister.messages.frames import FrameReader, encode_frame, encode_frames
 from cloister.messages.generation import VERSION, Cancel, Failed, Submit
 from cloister.messages.lifecycle import failed
 from cloister.messages.vault import (
+    Answered,
     Confide,
     CoresDone,
     LeaseCores,
@@ -41,6 +43,7 @@ from cloister.models.decoder import Decoder
 from cloister.prompts.reading import PromptReading
 from cloister.vault.isolated import MAX_RUNNING, Isolated
 from cloister.vault.memory import SessionMemory
+from cloister.vault.obfuscating import Obfuscating
 from cloister.vault.partitioned import Partitioned
 from cloister.vault.reading import Reader
 
@@ -49,6 +52,10 @@ RECEIVE_BYTES = 1 << 20
 READ_AT_ONCE = 8192
 """Bytes of a prompt that is read when it comes. To read a longer one takes its turn: a tenant that sends many would
 have the cores outside all turns."""
+
+LOGITS_BYTES = 2 * 2**20
+"""Of rows of logits at once while substitutes are sampled, which holds about ten times as much; a vault's memory is
+small."""
 
 BYTES_LIKE_A_TOKEN = 1024
 """Of a prompt: to read so many takes about as long as to compute a token."""
@@ -109,7 +116,7 @@ class Vault:
         settings: EngineSettings,
         runner: Runner,
         answerer: LinkAnswerer,
-        levels: tuple[VaultLevel, ...] = (PARTITIONED, ISOLATED),
+        levels: tuple[VaultLevel, ...] = (PARTITIONED, OBFUSCATED, ISOLATED),
     ) -> None:
         self._answerer = answerer
         self._kernels = decoder.kernels
@@ -117,6 +124,11 @@ class Vault:
         self.memory = SessionMemory()
         self._isolated = Isolated(runner, settings, self.memory)
         self._partitioned = Partitioned(runner, settings, self.memory, answerer)
+        model = None
+        if runner.cache is not None:
+            rows = max(1, LOGITS_BYTES // (4 * decoder.vocabulary))
+            model = Continuations(decoder, runner.cache, self.memory.pool, self.memory.make_room, rows)
+        self._obfuscating = Obfuscating(self._reader, model, reading.tokenizer)
         self._wanted: WantCores | None = None
         self._unread: deque[Confide] = deque()
         self._cancelled: set[int] = set()
@@ -163,8 +175,12 @@ class Vault:
             case Cancel(request_id=request_id) if self._leave_unread(request_id):
                 return []
             case Cancel(request_id=request_id) | Release(request_id=request_id):
+                self._obfuscating.drop(request_id)
                 self._partitioned.drop(request_id)
                 self._isolated.drop(request_id)
+                return []
+            case Answered(request_id=request_id, streams=streams):
+                self._obfuscating.answered(request_id, streams)
                 return []
             case LeaseCores(cores=cores, tokens=tokens):
                 if self._wanted is None:
@@ -180,7 +196,8 @@ class Vault:
     def _take(self, confided: Confide) -> list[msgspec.Struct]:
         """Read the prompt now if it is short; otherwise it waits for its turn."""
         unread = {one for waiting in self._unread for one in waiting.request_ids}
-        if any(one in self._partitioned or one in self._isolated or one in unread for one in confided.request_ids):
+        held = self._partitioned, self._isolated, self._obfuscating, unread
+        if any(one in there for one in confided.request_ids for there in held):
             raise ProtocolError("A request of this id is under way.")
         if confided.prompt_bytes <= READ_AT_ONCE and not self._unread:
             return self._read(confided)
@@ -195,6 +212,8 @@ class Vault:
         """Read the prompt once, and queue it for each answer that is wanted."""
         wanted = set(confided.request_ids) - self._cancelled
         self._cancelled -= set(confided.request_ids)
+        if LEVELS[confided.level].hides:
+            return self._hide(confided.request_id, confided)
         try:
             requests = self._reader.read(confided)
         except MemoryError:
@@ -216,26 +235,45 @@ class Vault:
                 return True
         return False
 
-    def _queue(self, generator: Isolated | Partitioned, request: Submit) -> Understood | Failed:
+    def _queue(self, generator: Isolated | Partitioned, *prompts: Submit) -> Understood | Failed:
+        """`prompts` are those of one request."""
+        request_id = prompts[0].request_id
         try:
-            generator.add(request)
+            generator.add(*prompts)
         except MemoryError:
             raise
         except Exception as error:
-            return failed(request.request_id, error)
-        return Understood(request.request_id, len(request.prompt))
+            return failed(request_id, error)
+        return Understood(request_id, max(len(one.prompt) for one in prompts), len(prompts))
+
+    def _hide(self, request_id: int, confided: Confide | None = None) -> list[msgspec.Struct]:
+        """Begin to find the prompts that this one goes among, or go on; when they are found, queue them all."""
+        try:
+            if confided is not None:
+                self._obfuscating.add(confided)
+            prompts = self._obfuscating.work(request_id)
+        except MemoryError:
+            raise
+        except Exception as error:
+            self._obfuscating.drop(request_id)
+            return [failed(request_id, error)]
+        return [self._queue(self._partitioned, *prompts)] if prompts else []
 
     def _ask_for_cores(self) -> list[msgspec.Struct]:
         if self._wanted is not None:
             return []
         if self._unread:
             self._wanted = WantCores(-(-self._unread[0].prompt_bytes // BYTES_LIKE_A_TOKEN), reading=True)
-        elif tokens := self._partitioned.next_tokens or self._isolated.next_tokens:
+        elif tokens := self._obfuscating.next_tokens or self._partitioned.next_tokens or self._isolated.next_tokens:
             self._wanted = WantCores(tokens)
         return [] if self._wanted is None else [self._wanted]
 
     def _work(self, most: int) -> list[msgspec.Struct]:
-        """One piece: a chunk of a prompt, or a step of the answers generated here; no more tokens than allowed."""
+        """One piece: of the search for substitutes, a chunk of a prompt, or a step of the answers generated here; no
+        more tokens than allowed."""
+        if (hiding := self._obfuscating.next_request) is not None:
+            self._obfuscating.allow(most)
+            return self._hide(hiding)
         request_id = self._partitioned.next_request
         if request_id is None:
             return list(self._isolated.work(most)) if self._isolated.next_tokens else []

@@ -5,7 +5,7 @@ A sealed prompt is opened here and nowhere else; its key is overwritten as soon 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -48,10 +48,25 @@ class Reader:
 
     def read(self, confided: Confide) -> list[Submit]:
         """The requests in tokens, with no more to generate than the context has room for."""
-        params = confided.params
-        self._check(params, confided.level)
-        prompt = self._reading.read(opened(confided.prompt))
-        length = len(prompt.tokens)
+        [first] = self.several(confided, [self.prompt(confided)])
+        replace = msgspec.structs.replace
+        return [
+            first,
+            *(
+                replace(first, request_id=each.request_id, params=replace(first.params, seed=each.seed))
+                for each in confided.also
+            ),
+        ]
+
+    def prompt(self, confided: Confide) -> Prompt:
+        """The prompt as it was written, if what is asked of it can be done."""
+        self._check(confided.params, confided.level)
+        return opened(confided.prompt)
+
+    def several(self, confided: Confide, prompts: Sequence[Prompt]) -> list[Submit]:
+        """The prompts of one request in tokens; their answers may all be as long as the longest leaves room for."""
+        params, read = confided.params, [self._reading.read(prompt) for prompt in prompts]
+        length = max(len(prompt.tokens) for prompt in read)
         left = min(params.max_tokens, self._max_context - length)
         if left < 1:
             raise PromptTooLong(
@@ -60,15 +75,16 @@ class Reader:
                 hint="Shorten the prompt.",
             )
         params = msgspec.structs.replace(params, max_tokens=left)
-        spans = label_spans(length, public=prompt.public)
-        first = Submit(confided.request_id, TENANT, prompt.tokens, params, spans, policy="partition")
-        replace = msgspec.structs.replace
         return [
-            first,
-            *(
-                replace(first, request_id=each.request_id, params=replace(params, seed=each.seed))
-                for each in confided.also
-            ),
+            Submit(
+                confided.request_id,
+                TENANT,
+                prompt.tokens,
+                params,
+                label_spans(len(prompt.tokens), public=prompt.public),
+                policy="partition",
+            )
+            for prompt in read
         ]
 
     def _check(self, params: SamplingParams, level: str) -> None:

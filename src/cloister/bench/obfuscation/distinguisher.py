@@ -45,7 +45,8 @@ def score(model: LanguageModel, beginning: Sequence[int], values: Sequence[Seque
     found = []
     for value in values:
         with model.branches(beginning, 1.0) as branches:
-            rows, total = branches.first(), 0.0
+            *_, rows = branches.first()
+            total = 0.0
             for token in value[:-1]:
                 total += float(rows[0, token])
                 [rows] = branches.grow([0], [(token,)])

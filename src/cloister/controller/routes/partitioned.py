@@ -51,26 +51,31 @@ class PartitionedRoute(VaultRoute):
 
     def _check(self, request: Request, message: Prefilled) -> None:
         """What a vault says goes to the service, which serves everybody: nothing in it may exceed the request."""
-        context, [sequence] = self.node.serving().max_context, message.sequences
+        context = self.node.serving().max_context
         if message.max_tokens > min(request.params.max_tokens, context - request.prompt_tokens):
             raise ProtocolError("A vault would have more tokens generated than were asked for.")
         if len(message.public) >= request.prompt_tokens or request.prompt_tokens > context:
             raise ProtocolError("A vault shows more of a prompt than there is.")
         if any(token >= self.node.serving().vocabulary for token in message.public):
             raise ProtocolError("A token is not of this model.")
-        if max(sequence.origin, sequence.rotation) > request.prompt_tokens:
+        if any(max(each.origin, each.rotation) > request.prompt_tokens for each in message.sequences):
             raise ProtocolError("A vault places the answer outside of its prompt.")
+        if len({each.slot for each in message.sequences}) < len(message.sequences):
+            raise ProtocolError("A vault has two sequences in one slot.")
+        if len(message.sequences) > 1 and {each.finish for each in message.sequences} not in ({None}, {"length"}):
+            raise ProtocolError("The sequences of a request end together.")
 
     def _prefilled(self, request: Request, message: Prefilled) -> None:
-        if request.session is None or len(message.sequences) != 1:
-            raise ProtocolError("At this level a vault prefills one sequence, for a session.")
-        [sequence] = message.sequences
+        if request.session is None or not request.accepted or len(message.sequences) != request.sequences:
+            raise ProtocolError("A vault prefills as many sequences as it said, for a session.")
         self._check(request, message)
         request.exposed = True
-        logprobs = None if sequence.logprob is None else (sequence.logprob,)
-        first = Tokens(message.request_id, (sequence.token,), logprobs, finish=sequence.finish)
-        self.node.requests.advance(request, first)
-        if sequence.finish is not None:
+        for number, sequence in enumerate(message.sequences):
+            logprobs = None if sequence.logprob is None else (sequence.logprob,)
+            finish = sequence.finish if number == request.sequences - 1 else None
+            first = Tokens(message.request_id, (sequence.token,), logprobs, finish=finish, sequence=number)
+            self.node.requests.advance(request, first)
+        if message.sequences[-1].finish is not None:
             return
         try:
             service = self.node.working_service()
@@ -86,10 +91,9 @@ class PartitionedRoute(VaultRoute):
                 message.public,
                 replace(request.params, max_tokens=message.max_tokens),
                 label_spans(len(message.public), public=len(message.public)),
-                (
-                    Partition(
-                        request.session.vault.number, sequence.slot, sequence.token, sequence.origin, sequence.rotation
-                    ),
+                tuple(
+                    Partition(request.session.vault.number, each.slot, each.token, each.origin, each.rotation)
+                    for each in message.sequences
                 ),
                 request.salt,
                 policy=self.policy,

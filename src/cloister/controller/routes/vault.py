@@ -30,7 +30,18 @@ class VaultRoute(Route):
                 self.node.requests.refuse(request_id, reason)
             return
         for request_id, params in asked.params.items():
-            self.node.requests.add(Request(request_id, ask.tenant, self.level, params, "vault", session, salt=ask.salt))
+            self.node.requests.add(
+                Request(
+                    request_id,
+                    ask.tenant,
+                    self.level,
+                    params,
+                    "vault",
+                    session,
+                    salt=ask.salt,
+                    obfuscation=ask.obfuscation,
+                )
+            )
         session.vault.send(asked.confided)
 
     def check(self) -> None:
@@ -45,11 +56,17 @@ class VaultRoute(Route):
     def from_vault(self, request: Request, message: msgspec.Struct) -> None:
         match message:
             case Understood():
-                self.node.requests.understood(request, message.prompt_tokens)
+                self.check_sequences(request, message.sequences)
+                self.node.requests.understood(request, message.prompt_tokens, message.sequences)
             case Failed():
                 self.advance(request, message)
             case _:
                 raise ProtocolError("A vault sent a message out of turn.")
+
+    def check_sequences(self, request: Request, sequences: int) -> None:
+        """Whether a vault may have so many sequences for a request."""
+        if sequences != 1:
+            raise ProtocolError("At this level a request has one sequence.")
 
     def advance(self, request: Request, message: Accepted | Tokens | Failed) -> None:
         """Pass on what is said of the request; a vault that did not answer in time, or answered nonsense, is ended."""

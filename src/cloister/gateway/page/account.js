@@ -43,6 +43,27 @@ export function contributions(feed, ask) {
   });
 }
 
+/** `obfuscated`: all streams, side by side. Nothing here says which of them is the answer, for the service cannot. */
+export function streams(feed, ask) {
+  return watcher(feed, ask, () => {
+    const columns = element("div", { class: "streams" });
+    const note = element("span", { class: "state" });
+    const draw = (view) => {
+      while (columns.childElementCount < view.streams.length) columns.append(element("pre", { class: "received" }));
+      view.streams.forEach((stream, at) => { columns.children[at].textContent = stream.text; });
+      note.textContent = view.streams.length
+        ? `${view.streams.length} answers; one of them is real`
+        : "nothing yet: the vault makes up other prompts";
+    };
+    const entries = [
+      entry("prompts", element("pre", { class: "blocks" }, sealedBlocks())),
+      entry("answers", columns, note),
+    ];
+    draw(NOTHING);
+    return { entries, draw };
+  });
+}
+
 /** `isolated`: the account is empty, and the panel says since when and for how long somebody has asked. */
 export function nothing(feed, ask) {
   return watcher(feed, ask, () => {
@@ -63,7 +84,7 @@ export function nothing(feed, ask) {
 }
 
 const NOTHING = {
-  known: false, prompt: { tokens: [], text: "" }, output: { tokens: [], text: "" },
+  known: false, prompt: { tokens: [], text: "" }, output: { tokens: [], text: "" }, streams: [],
   asked_rows: 0, asked_bytes: 0, answered_rows: 0, answered_bytes: 0, layers: 0,
 };
 

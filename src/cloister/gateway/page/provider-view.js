@@ -2,10 +2,10 @@
 //
 // A watcher is {request(body), began(id), piece(text), end(note)}. `open` and `shared` are fed by what this page sends
 // and receives, because there the provider's process sees just that. `partitioned` and `isolated` are fed by that
-// process's own account of what it received (see account.js), never by this page's text, and so is `mpc`. `obfuscated`
-// is not offered.
+// process's own account of what it received (see account.js), never by this page's text, and so are `obfuscated` and
+// `mpc`.
 
-import { contributions, nothing } from "./account.js";
+import { contributions, nothing, streams } from "./account.js";
 import { element, stayAtEnd } from "./dom.js";
 import { addExchange, entry } from "./exchange.js";
 import { sharing } from "./sharing.js";
@@ -51,9 +51,14 @@ function partitioned(panel, ask) {
   return contributions(panel.feed, ask);
 }
 
-function obfuscated(panel) {
-  say(panel, "Several answers, one of them real.", "It cannot tell which; your prompt stays in a vault of its own.");
-  return unfed(panel.feed);
+function obfuscated(panel, ask) {
+  say(panel, "Several answers, one of them real.",
+    "Mark what is secret: <redacted>Ann Lee</redacted>. Your vault makes up other prompts that differ from yours in what " +
+    "you marked, and the provider’s service answers all of them at once, without knowing which is yours. It does see " +
+    "everything that you did not mark, if it can turn attention back into words. This page speaks plain HTTP, so the " +
+    "gateway picks your answer out, and knows which it is; with cloister proxy your own machine does. Below is what the " +
+    "service itself says it has made.");
+  return streams(panel.feed, ask);
 }
 
 function isolated(panel, ask) {
@@ -76,17 +81,6 @@ function mpc(panel, ask) {
 function say(panel, verdict, reason) {
   panel.verdict.textContent = verdict;
   panel.reason.textContent = reason;
-}
-
-function unfed(feed) {
-  return {
-    request() {
-      feed.append(element("p", { class: "unfed" }, "A request was sent. This page cannot yet show this level live."));
-    },
-    began() {},
-    piece() {},
-    end() {},
-  };
 }
 
 /** Shows each request's messages and settings, then the answer piece by piece, tinted so that the pieces can be told. */

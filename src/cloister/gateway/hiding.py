@@ -1,0 +1,55 @@
+"""What a frontend does for a request at the level `obfuscated`.
+
+Over plain HTTP it draws the secret that the real answer's place comes from, sends it to the vault with the prompt, and
+picks the real answer out: it knows. Of a request that came sealed it knows neither prompt nor secret, and hands on all
+streams; the client winnows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+
+from msgspec.structs import replace
+
+from cloister.errors import InvalidRequest
+from cloister.gateway.generation import Winnow
+from cloister.gateway.schema import ObfuscationOptions
+from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
+from cloister.messages.prompts import Prompt, SealedPrompt, TokenPrompt
+from cloister.obfuscation.index import REQUEST, Prf, new_secret
+
+
+@dataclass(frozen=True, slots=True)
+class Hiding:
+    """`secrets` are this process's to know where the request came in the clear; None where it came sealed."""
+
+    params: ObfuscationParams
+    secrets: ObfuscationSecrets | None = field(repr=False)
+
+    @classmethod
+    def of(cls, options: ObfuscationOptions | None, *, sealed: bool) -> Hiding:
+        options = options or ObfuscationOptions()
+        if not sealed:
+            given = tuple(tuple(variant) for variant in options.substitutes or ())
+            return cls(options.params, ObfuscationSecrets(new_secret(), given))
+        if options.substitutes is not None:
+            raise InvalidRequest(
+                "obfuscation: In a sealed request substitutes are sealed with the prompt, for its vault alone.",
+                param="obfuscation",
+                hint="Use a Cloister client.",
+            )
+        return cls(options.params, None)
+
+    def hide(self, prompt: Prompt | SealedPrompt) -> Prompt | SealedPrompt:
+        """The prompt with what its vault needs; token ids are refused there."""
+        if isinstance(prompt, SealedPrompt | TokenPrompt):
+            return prompt
+        return replace(prompt, hidden=self.secrets)
+
+    @property
+    def winnow(self) -> Winnow | None:
+        if self.secrets is None:
+            return None
+        prf = Prf(self.secrets.index_secret)
+        return cache(lambda count: prf.order(REQUEST, count).authentic)

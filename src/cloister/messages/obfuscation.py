@@ -1,0 +1,40 @@
+"""What a request at the level `obfuscated` says beside its prompt: how it is to be hidden, and what only its user and
+its vault may know."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+from cloister.levels import MOST_FAKES
+
+MAX_SECRETS = 64
+INDEX_SECRET_BYTES = 32
+
+Word = Annotated[str, Meta(min_length=1, max_length=512)]
+
+
+class ObfuscationParams(Struct, frozen=True, forbid_unknown_fields=True):
+    """λ, λ_min (0: λ), and how substitutes are sampled (obfuscation.gqs.Quantization). No secrets."""
+
+    fakes: Annotated[int, Meta(ge=1, le=MOST_FAKES)] = 7
+    minimum: Annotated[int, Meta(ge=0, le=MOST_FAKES)] = 0
+    epsilon: Annotated[float, Meta(gt=0, le=100)] = 0.1
+    distance: Literal["absolute", "relative"] = "absolute"
+    candidates: Annotated[int, Meta(ge=1, le=512)] = 128
+    temperature: Annotated[float, Meta(gt=0, le=10)] = 1.0
+    regularise: bool = False
+
+
+class ObfuscationSecrets(Struct, frozen=True, forbid_unknown_fields=True):
+    """For the vault alone, with the prompt: what the index is drawn from (obfuscation.index), and substitutes that the
+    user found (§3.3), variant by variant."""
+
+    index_secret: Annotated[bytes, Meta(min_length=INDEX_SECRET_BYTES, max_length=INDEX_SECRET_BYTES)]
+    substitutes: Annotated[
+        tuple[Annotated[tuple[Word, ...], Meta(max_length=MAX_SECRETS)], ...], Meta(max_length=MOST_FAKES)
+    ] = ()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"

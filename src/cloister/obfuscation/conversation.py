@@ -1,0 +1,41 @@
+"""What each variant of a conversation was answered, so that it goes on with its own answers: with the real one's in all
+of them, who gave the answers would know which variant is real.
+
+Conversations are known by a hash of their real texts; of answers the last few hundred are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+MAX_REMEMBERED = 256
+
+
+def turn_of(said: Iterable[tuple[str | None, str]]) -> str:
+    """A name for a conversation so far: roles and real texts, white space at their ends aside."""
+    return hashlib.sha256(json.dumps([(role, text.strip()) for role, text in said]).encode()).hexdigest()
+
+
+class Answers:
+    """By conversation and real answer, what every variant was answered; the real one first."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+
+    def remember(self, turn: str, texts: Sequence[str]) -> None:
+        self._known[_after(turn, texts[0])] = tuple(texts)
+        while len(self._known) > MAX_REMEMBERED:
+            self._known.popitem(last=False)
+
+    def find(self, turn: str, answer: str) -> tuple[str, ...] | None:
+        return self._known.get(_after(turn, answer))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+
+def _after(turn: str, answer: str) -> str:
+    return hashlib.sha256(f"{turn}\0{answer.strip()}".encode("utf-8", "replace")).hexdigest()

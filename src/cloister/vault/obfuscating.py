@@ -1,0 +1,238 @@
+"""Prompts at the level `obfuscated`, before they are prefilled: secrets are found in them, and substitutes for these,
+with the weights that answer too (§5.1). Nobody else sees a secret or a substitute.
+
+What comes out are λ+1 prompts of one request, in an order that only the user and this vault know (obfuscation.index).
+Where there are too few substitutes, nothing comes out but the alert. Substitutes are found piece by piece, whenever the
+vault has cores; one request at a time, so that no secret of a session gets two sets of them. They are remembered for as
+long as the session lives: the one value that came again among others that did not would be the real one. So is what
+every variant was answered: its conversation goes on with that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import cast
+
+from msgspec.structs import replace
+
+from cloister.engine.continuations import Continuations
+from cloister.errors import InvalidRequest, LevelUnavailable, ObfuscationRefused, TagsInvalid
+from cloister.messages.generation import Submit
+from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
+from cloister.messages.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt
+from cloister.messages.vault import Confide
+from cloister.obfuscation.conversation import MAX_REMEMBERED, Answers, turn_of
+from cloister.obfuscation.entities import Entity, entities_of, replaced, without
+from cloister.obfuscation.gqs import Quantization
+from cloister.obfuscation.index import REQUEST, Order, Prf
+from cloister.obfuscation.language_model import SamplingTokenizer
+from cloister.obfuscation.regularise import regularise
+from cloister.obfuscation.sampler import Sampler, Wish
+from cloister.obfuscation.shape import TokenShapes
+from cloister.obfuscation.tags import TaggedText, add_mentions, parse_redacted
+from cloister.obfuscation.variants import check_shape
+from cloister.vault.reading import Reader
+
+SHAPES_LIKE_TOKENS = 16
+"""To look at the whole vocabulary, once, takes about as long as to compute so many tokens."""
+
+Hiding = Generator[int, None, list[Submit]]
+"""Before each piece, how many tokens there are to compute; in the end the prompts."""
+Column = tuple[str, ...]
+"""One secret's substitutes, variant by variant."""
+
+
+class Obfuscating:
+    """The requests whose prompts are not hidden yet, the first one under way."""
+
+    def __init__(self, reader: Reader, model: Continuations | None, tokenizer: object) -> None:
+        self._reader, self._model = reader, model
+        self._tokenizer = cast(SamplingTokenizer, tokenizer)
+        self._shapes: TokenShapes | None = None
+        self._waiting: dict[int, Hiding] = {}
+        self._left = 0
+        self._known: dict[str, Column] = {}
+        self._asked: dict[int, tuple[str, Order, frozenset[int]]] = {}
+        self._answers = Answers()
+
+    def __contains__(self, request_id: int) -> bool:
+        return request_id in self._waiting
+
+    def add(self, confided: Confide) -> None:
+        self._waiting[confided.request_id] = self._hidden(confided)
+
+    def drop(self, request_id: int) -> None:
+        if request_id == self.next_request:
+            self._left = 0
+        if (hiding := self._waiting.pop(request_id, None)) is not None:
+            hiding.close()
+
+    @property
+    def next_request(self) -> int | None:
+        return next(iter(self._waiting), None)
+
+    @property
+    def next_tokens(self) -> int:
+        """How many tokens the next piece computes at most; one that was not looked at yet may have none to compute."""
+        return max(1, self._left) if self._waiting else 0
+
+    def allow(self, most: int) -> None:
+        """The next piece may have so many tokens."""
+        if self._model is not None:
+            self._model.at_once = most
+
+    def work(self, request_id: int) -> list[Submit] | None:
+        """Do a piece of the first request's work, if it is this one's turn; its prompts, when they are found."""
+        if request_id != self.next_request:
+            return None
+        try:
+            self._left = next(self._waiting[request_id])
+            return None
+        except StopIteration as end:
+            self.drop(request_id)
+            prompts: list[Submit] = end.value
+            return prompts
+
+    def answered(self, request_id: int, streams: Sequence[Sequence[int]]) -> None:
+        """What the sequences of a request said, each up to its own end."""
+        turn, order, stops = self._asked.pop(request_id, ("", None, frozenset[int]()))
+        if order is None or len(order.places) != len(streams):
+            return
+        texts = [""] * len(streams)
+        for variant, tokens in zip(order.places, streams, strict=True):
+            end = next((at for at, token in enumerate(tokens) if token in stops), len(tokens))
+            texts[variant] = self._tokenizer.decode(tokens[:end])
+        self._answers.remember(turn, texts)
+
+    def _hidden(self, confided: Confide) -> Hiding:
+        prompt, params = self._reader.prompt(confided), confided.obfuscation or ObfuscationParams()
+        if isinstance(prompt, TokenPrompt):
+            raise TagsInvalid("Secrets are marked in text; token ids have no marks.", hint="Send the prompt as text.")
+        secrets = prompt.hidden
+        if secrets is None:
+            raise InvalidRequest(
+                "The request has no secret by which its answer could be told from the others.",
+                hint="Use cloister.Client or cloister proxy, or plain HTTP.",
+            )
+        marked = _marked(prompt, params)
+        entities = entities_of(marked)
+        if not entities:
+            raise TagsInvalid(
+                "No secret is marked: there is nothing to hide.",
+                hint="Write <redacted> before and </redacted> after each secret, or ask for the level 'partitioned'.",
+            )
+        _refuse_public(prompt, marked)
+        columns = yield from self._columns(marked, entities, params, secrets)
+        count = min(params.fakes, *(len(column) for column in columns))
+        if count < (params.minimum or params.fakes):
+            raise ObfuscationRefused(
+                f"Earlier in this session a secret went among {count} others, and may not go among more now.",
+                hint="Ask for as many fakes as before, or begin a new session.",
+            )
+        variants = [[text.text for text in marked]]
+        variants += [replaced(marked, entities, [column[at] for column in columns]) for at in range(count)]
+        self._answer_as_before(prompt, marked, variants)
+        order = Prf(secrets.index_secret).order(REQUEST, len(variants))
+        if len(self._asked) >= MAX_REMEMBERED:
+            self._asked.pop(next(iter(self._asked)))
+        stops = frozenset(confided.params.stop_tokens)
+        self._asked[confided.request_id] = turn_of(_said(prompt, variants[0])), order, stops
+        return self._reader.several(confided, [_with(prompt, texts) for texts in order.shuffled(variants)])
+
+    def _answer_as_before(
+        self, prompt: ChatPrompt | TextPrompt, marked: Sequence[TaggedText], variants: list[list[str]]
+    ) -> None:
+        """Put what each variant was answered before into its conversation, from the first secret on."""
+        if isinstance(prompt, TextPrompt):
+            return
+        first = next(at for at, text in enumerate(marked) if text.spans)
+        for at, message in enumerate(prompt.messages):
+            if message.role != "assistant" or at < first:
+                continue
+            # The real answer is looked for as it was said before, the earlier ones in it as they were given.
+            answers = self._answers.find(turn_of(_said(prompt, variants[0])[:at]), variants[0][at])
+            if answers is None or len(answers) < len(variants):
+                raise ObfuscationRefused(
+                    "The conversation holds an answer that was not given in this session. The provider would know to "
+                    "which of the variants it was given.",
+                    hint="Name a session, keep to it, and give its answers back as they came.",
+                )
+            for variant, answer in zip(variants, answers, strict=False):
+                variant[at] = answer
+
+    def _columns(
+        self,
+        marked: Sequence[TaggedText],
+        entities: Sequence[Entity],
+        params: ObfuscationParams,
+        secrets: ObfuscationSecrets,
+    ) -> Generator[int, None, list[Column]]:
+        """For each entity its substitutes: those it had before, and given or sampled ones for the others."""
+        keys = [entity.secret.casefold() for entity in entities]
+        if secrets.substitutes:
+            check_shape(secrets.substitutes, entities)
+            given = list(zip(*secrets.substitutes, strict=True))
+            if any(self._known.get(key, column) != column for key, column in zip(keys, given, strict=True)):
+                raise ObfuscationRefused(
+                    "A secret went among other substitutes earlier in this session.",
+                    hint="Give the same again, or begin a new session.",
+                )
+            self._known |= dict(zip(keys, given, strict=True))
+        elif unknown := [entity for entity in entities if entity.secret.casefold() not in self._known]:
+            texts = without(marked, [entity for entity in entities if entity not in unknown])
+            asked = entities_of(texts)
+            if self._model is None:
+                raise LevelUnavailable("This vault cannot sample substitutes.", hint="Send substitutes of your own.")
+            if self._shapes is None:
+                yield SHAPES_LIKE_TOKENS
+                self._shapes = TokenShapes(self._tokenizer, self._model.vocabulary)
+            sampler = _sampler(self._model, self._tokenizer, params, secrets, self._shapes)
+            found = yield from sampler.sampling(texts, asked)
+            check_shape(found.values, asked)
+            for number, entity in enumerate(asked):
+                self._known[entity.secret.casefold()] = tuple(variant[number] for variant in found.values)
+        return [self._known[key] for key in keys]
+
+
+def _sampler(
+    model: Continuations,
+    tokenizer: SamplingTokenizer,
+    params: ObfuscationParams,
+    secrets: ObfuscationSecrets,
+    shapes: TokenShapes,
+) -> Sampler:
+    by = Quantization(params.epsilon, params.candidates, params.temperature, params.distance)
+    return Sampler(model, tokenizer, Wish(params.fakes, params.minimum or None, by), Prf(secrets.index_secret), shapes)
+
+
+def _texts(prompt: ChatPrompt | TextPrompt) -> list[tuple[str, bool]]:
+    if isinstance(prompt, TextPrompt):
+        return [(prompt.text, prompt.public)]
+    return [(message.content, message.public) for message in prompt.messages]
+
+
+def _with(prompt: ChatPrompt | TextPrompt, texts: Sequence[str]) -> Prompt:
+    """The prompt with these texts, and without what only this vault may know."""
+    if isinstance(prompt, TextPrompt):
+        return replace(prompt, text=texts[0], hidden=None)
+    messages = (replace(message, content=text) for message, text in zip(prompt.messages, texts, strict=True))
+    return ChatPrompt(tuple(messages))
+
+
+def _marked(prompt: ChatPrompt | TextPrompt, params: ObfuscationParams) -> list[TaggedText]:
+    """The texts without their tags. Every other mention of a secret counts as marked: words only add secrets."""
+    param = "prompt" if isinstance(prompt, TextPrompt) else "messages"
+    found = [parse_redacted(text, param=param) for text, _ in _texts(prompt)]
+    return add_mentions([regularise(text) for text in found] if params.regularise else found)
+
+
+def _refuse_public(prompt: ChatPrompt | TextPrompt, marked: Sequence[TaggedText]) -> None:
+    if any(public and text.spans for (_, public), text in zip(_texts(prompt), marked, strict=True)):
+        raise TagsInvalid(
+            "A text that is marked as public says a secret.", hint="Take the mark `public` away from that text."
+        )
+
+
+def _said(prompt: ChatPrompt | TextPrompt, texts: Sequence[str]) -> list[tuple[str | None, str]]:
+    roles = [None] if isinstance(prompt, TextPrompt) else [message.role for message in prompt.messages]
+    return list(zip(roles, texts, strict=True))

@@ -1,0 +1,200 @@
+"""The level `obfuscated` at the HTTP edge: one ordinary answer comes of several streams, and what the service sees of
+how they are read does not tell which it was."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import httpx
+import pytest
+
+from cloister.backend.base import OpenJob, VaultJob
+from cloister.config import GatewaySettings
+from cloister.gateway.app import create_app
+from cloister.gateway.generation import Generation
+from cloister.gateway.schema import SCOPE, SealedRequest
+from cloister.messages.generation import SamplingParams, Tokens
+from cloister.messages.obfuscation import ObfuscationParams
+from cloister.messages.prompts import ChatPrompt, SealedPrompt, TextPrompt, read_prompt
+from cloister.obfuscation.index import REQUEST, Order, Prf
+from tests.gateway.fakes import END, KEY, MODEL, ByteTokenizer, FakeBackend, FakeStream
+
+CHAT = "/v1/chat/completions"
+ANSWERS = ["Ghent is fine.", "Paris? Yes.", "No.", "Delft is where the tiles come from."]
+
+
+class Streams(FakeBackend):
+    """Answers with several streams that end together; `place` is where the real one was, by the secret in the prompt.
+
+    `told` is what the service could see of how it was read: how many steps it made, of how many.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(("open", "partitioned", "obfuscated"))
+        self.answers = ANSWERS
+        self.place = 0
+        self.steps = (0, 0)
+
+    async def generate(self, tenant: str, job: OpenJob | VaultJob, params: SamplingParams) -> FakeStream:
+        assert isinstance(job, VaultJob)
+        self.job, order = job, Order(tuple(range(len(self.answers))))
+        if isinstance(job.prompt, bytes):  # whoever opens it is the vault
+            prompt = read_prompt(job.prompt)
+            assert isinstance(prompt, ChatPrompt | TextPrompt) and prompt.hidden is not None
+            order = Prf(prompt.hidden.index_secret).order(REQUEST, len(self.answers))
+        self.place = order.authentic
+        stream = FakeStream(1, 9, self._several(order.shuffled(self.answers), params))
+        stream.sequences = len(self.answers)
+        return stream
+
+    async def _several(self, answers: list[str], params: SamplingParams) -> AsyncGenerator[Tokens, None]:
+        said = [[*text.encode(), END] for text in answers]
+        whole = min(max(map(len, said)), params.max_tokens)
+        for step in range(whole):
+            self.steps = step + 1, whole
+            for _ in range(8):  # whoever reads keeps up
+                await asyncio.sleep(0)
+            for number, tokens in enumerate(said):
+                token = tokens[step] if step < len(tokens) else ord("~")
+                last = step + 1 == whole and number + 1 == len(said)
+                scores = None if params.logprobs is None else (self._score(token, params.logprobs),)
+                yield Tokens(1, (token,), scores, finish="length" if last else None, sequence=number)
+
+
+@pytest.fixture
+def backend() -> Streams:
+    return Streams()
+
+
+@pytest.fixture
+def http(backend: Streams) -> httpx.AsyncClient:
+    app = create_app(backend, ByteTokenizer(), MODEL, GatewaySettings(), created=1)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost", headers=KEY)
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": "I am <redacted>Ann</redacted>."}]
+    wish = {"obfuscation": {"fakes": 3}, "protection": "obfuscated", "temperature": 0}
+    return {"model": MODEL, "messages": messages, **wish, **fields}
+
+
+async def test_the_answer_is_the_real_one_and_looks_like_any_other(http: httpx.AsyncClient, backend: Streams) -> None:
+    for _ in range(4):
+        response = await http.post(CHAT, json=body(logprobs=True))
+        answer = response.json()
+        [choice] = answer["choices"]
+        assert (choice["index"], choice["message"]["content"], choice["finish_reason"]) == (0, ANSWERS[0], "stop")
+        assert len(choice["logprobs"]["content"]) == len(ANSWERS[0])
+        assert answer["usage"]["completion_tokens"] == len(ANSWERS[0]) + 1
+        assert response.headers["x-cloister-sequences"] == "4"
+    assert backend.job.obfuscation == ObfuscationParams(fakes=3)
+
+
+async def test_a_streamed_answer_ends_when_all_have(http: httpx.AsyncClient, backend: Streams) -> None:
+    async with http.stream("POST", CHAT, json=body(stream=True, stop=["is"])) as response:
+        lines = [line async for line in response.aiter_lines() if line.startswith("data: {")]
+    events = [json.loads(line.removeprefix("data: ")) for line in lines]
+    text = "".join(event["choices"][0]["delta"].get("content", "") for event in events)
+    assert text == "Ghent " and {event["choices"][0]["index"] for event in events} == {0}
+    assert [event["choices"][0]["finish_reason"] for event in events].count("stop") == 1
+    assert len("Delft is") <= backend.steps[0] < backend.steps[1], "not before every stream had its end"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 2}, "n"),
+        ({"obfuscation": {"fakes": 0}}, "obfuscation"),
+        ({"obfuscation": {"fakse": 3}}, "obfuscation"),
+        ({"obfuscation": {"fakes": 3, "minimum": 4}}, "obfuscation"),
+        ({"obfuscation": {"epsilon": 2.0}}, "obfuscation"),
+        ({"obfuscation": {"fakes": 3, "substitutes": [["Bo"]]}}, "obfuscation"),
+        ({"protection": "partitioned"}, "obfuscation"),
+        ({"protection": "open"}, "obfuscation"),
+        ({"repetition_penalty": 1.5}, "repetition_penalty"),
+    ],
+    ids=str,
+)
+async def test_what_this_level_cannot_do_is_refused(http: httpx.AsyncClient, fields: Any, param: str) -> None:
+    error = (await http.post(CHAT, json=body(**fields))).json()["error"]
+    assert error["param"] == param and error["code"] == "invalid_request"
+
+
+async def test_substitutes_of_the_users_own_go_with_the_prompt(http: httpx.AsyncClient, backend: Streams) -> None:
+    given = [["Bo"], ["Eve"], ["Kim"]]
+    await http.post(CHAT, json=body(obfuscation={"substitutes": given}))
+    prompt = read_prompt(backend.job.prompt)  # type: ignore[arg-type]
+    assert isinstance(prompt, ChatPrompt) and prompt.hidden is not None
+    assert prompt.hidden.substitutes == (("Bo",), ("Eve",), ("Kim",))
+    assert backend.job.obfuscation == ObfuscationParams(fakes=3)
+
+
+async def test_of_a_sealed_request_all_streams_go_out_and_end_at_once(backend: Streams) -> None:
+    """The client picks one out; this process could not."""
+    app = create_app(backend, ByteTokenizer(), MODEL, GatewaySettings(), created=1)
+
+    async def sealed(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, SCOPE: SealedRequest(7, 1)}, receive, send)
+
+    transport = httpx.ASGITransport(sealed)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=KEY) as http:
+        whole = (await http.post(CHAT, json=body(messages={"sealed": 1}))).json()
+        streamed = await http.post(CHAT, json=body(messages={"sealed": 1}, stream=True))
+        given = await http.post(CHAT, json=body(messages={"sealed": 1}, obfuscation={"substitutes": [["Bo"]]}))
+    assert [choice["message"]["content"] for choice in whole["choices"]] == ANSWERS
+    assert streamed.headers["x-cloister-sequences"] == "4" and isinstance(backend.job.prompt, SealedPrompt)
+    events = [json.loads(line[6:])["choices"][0] for line in streamed.text.split("\n\n") if line.startswith("data: {")]
+    finishes = [at for at, event in enumerate(events) if event["finish_reason"]]
+    assert finishes == list(range(len(events) - 4, len(events))), "after all that is said"
+    assert given.json()["error"]["param"] == "obfuscation", "substitutes are for the vault"
+
+
+async def test_several_prompts_are_refused(http: httpx.AsyncClient) -> None:
+    asked = {"model": MODEL, "prompt": ["a", "b"], "protection": "obfuscated"}
+    assert (await http.post("/v1/completions", json=asked)).json()["error"]["param"] == "prompt"
+
+
+# ---- the service as an adversary: it knows all streams and this code, and sees when it is left
+
+
+def guessed(backend: Streams, said: list[str]) -> int:
+    """The stream that had just ended when the service was left; where it was not left early, a fixed one."""
+    made, whole = backend.steps
+    if made == whole:
+        return 0
+    ended = [at for at, text in enumerate(said) if len(text) + 1 <= made]
+    return max(ended, key=lambda at: len(said[at]))
+
+
+async def right(http: httpx.AsyncClient, backend: Streams, count: int) -> int:
+    draw, hits = random.Random(3), 0
+    for _ in range(count):
+        lengths = draw.sample(range(2, 30, 4), 4)
+        real, *fakes = ["x" * length for length in lengths]
+        backend.answers = [real, *fakes]
+        answer = await http.post(CHAT, json=body())
+        assert answer.json()["choices"][0]["message"]["content"] == real
+        said = [""] * 4
+        said[backend.place] = real
+        for at, text in zip([at for at in range(4) if at != backend.place], fakes, strict=True):
+            said[at] = text  # the order among the fakes says nothing
+        hits += guessed(backend, said) == backend.place
+    return hits
+
+
+async def test_the_service_does_not_learn_the_real_stream_from_being_left(
+    http: httpx.AsyncClient, backend: Streams
+) -> None:
+    assert 9 <= await right(http, backend, 100) <= 44, "one in four; outside these with a chance of one in ten thousand"
+
+
+async def test_with_ends_that_are_not_held_the_same_adversary_wins(
+    http: httpx.AsyncClient, backend: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_ended = property(lambda generation: generation.shown[0].finish is not None)
+    monkeypatch.setattr(Generation, "done", real_ended)
+    assert await right(http, backend, 40) >= 30

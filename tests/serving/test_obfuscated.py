@@ -1,0 +1,108 @@
+"""A whole server at `obfuscated`, asked three ways: as plain HTTP, by the verifying client, by the local proxy.
+
+Each gets one ordinary answer, the one that `partitioned` gives to the prompt without its marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+import cloister
+from tests.client.local_proxy import proxy_to
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+SAID = "I am {} and I live in {}. Is {} a good name for a child from {}?"
+REAL = ("Ann", "Ghent")
+GIVEN = [["Bob", "Paris"], ["Eve", "Delft"], ["Kim", "Liege"]]
+
+
+def text(name: str, place: str) -> str:
+    return SAID.format(name, place, REAL[0], REAL[1])
+
+
+MARKED = text("<redacted>Ann</redacted>", '<redacted category="place">Ghent</redacted>')
+
+
+@pytest.fixture(scope="module", params=["plain", "verified", "proxy"])
+def client(request: pytest.FixtureRequest, short_server: str) -> Iterator[openai.OpenAI]:
+    options: dict[str, Any] = {"api_key": "cloister-dev", "max_retries": 0}
+    match request.param:
+        case "plain":
+            yield openai.OpenAI(base_url=f"{short_server}/v1", **options)
+        case "verified":
+            yield cloister.Client(f"{short_server}/v1", allow_software_tee=True, **options)
+        case "proxy":
+            with proxy_to(short_server) as local:
+                yield openai.OpenAI(base_url=f"{local}/v1", **options)
+
+
+def ask(client: openai.OpenAI, content: str, level: str, *, stream: bool = False, **wish: Any) -> Any:
+    return client.chat.completions.create(
+        model=client.models.list().data[0].id,
+        messages=[{"role": "user", "content": content}],
+        max_tokens=12,
+        temperature=0.7,
+        seed=3,
+        stream=stream,
+        extra_body={"protection": level, **({"obfuscation": wish} if wish else {})},
+    )
+
+
+def test_the_answer_is_partitioneds_whole_and_streamed(client: openai.OpenAI) -> None:
+    alone = ask(client, text(*REAL), "partitioned").choices[0]
+    [choice] = ask(client, MARKED, "obfuscated", substitutes=GIVEN).choices
+    assert (choice.index, choice.message.content) == (0, alone.message.content)
+    assert choice.finish_reason == alone.finish_reason
+    streamed = [event.choices[0] for event in ask(client, MARKED, "obfuscated", stream=True, substitutes=GIVEN)]
+    assert "".join(part.delta.content or "" for part in streamed) == alone.message.content
+    assert [part.finish_reason for part in streamed if part.finish_reason] == [alone.finish_reason]
+
+
+def test_a_conversation_goes_on(client: openai.OpenAI) -> None:
+    """In a session that is kept; and in none an answer to one of the variants alone is taken for all of them."""
+
+    def talk(level: str, words: str, session: str, **wish: Any) -> tuple[str, str]:
+        said = [{"role": "user", "content": words}]
+        options: dict[str, Any] = {"model": client.models.list().data[0].id, "max_tokens": 8, "temperature": 0}
+        body = {"protection": level, "session": session, **({"obfuscation": wish} if wish else {})}
+        texts = []
+        for following in ("What else?", ""):
+            answer = client.chat.completions.create(messages=said, extra_body=body, **options)  # type: ignore[arg-type]
+            texts.append(answer.choices[0].message.content or "")
+            said += [{"role": "assistant", "content": texts[-1]}, {"role": "user", "content": following}]
+        return texts[0], texts[1]
+
+    name = f"talk-{id(client)}"
+    alone = talk("partitioned", text(*REAL), f"{name}-alone")
+    assert talk("obfuscated", MARKED, name, substitutes=GIVEN) == alone
+    with pytest.raises(openai.BadRequestError, match="not given in this session"):
+        client.chat.completions.create(
+            model=client.models.list().data[0].id,
+            messages=[
+                {"role": "user", "content": MARKED},
+                {"role": "assistant", "content": alone[0]},
+                {"role": "user", "content": "What else?"},
+            ],
+            extra_body={"protection": "obfuscated", "obfuscation": {"substitutes": GIVEN}},
+        )
+
+
+def test_the_vault_finds_substitutes_itself(client: openai.OpenAI) -> None:
+    alone = ask(client, text(*REAL), "partitioned").choices[0]
+    found = ask(client, MARKED, "obfuscated", fakes=3, epsilon=1.0, candidates=16).choices[0]
+    assert found.message.content == alone.message.content
+
+
+def test_alerts_say_what_to_change_and_no_word_of_the_secret(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(client, MARKED, "obfuscated", fakes=31, epsilon=1e-9, candidates=31)
+    assert refused.value.code == "too_few_candidates" and "Secret" in str(refused.value)
+    assert "Ann" not in str(refused.value) and "Ghent" not in str(refused.value)
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(client, "I am <redacted>Ann.", "obfuscated", fakes=3)
+    assert refused.value.code == "tags_invalid"
