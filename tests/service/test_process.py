@@ -52,7 +52,7 @@ class Controller:
 
     def _serve(self, theirs: socket.socket) -> None:
         try:
-            service = Service(Engine(self.runner, EngineSettings()), READY, self._lost)
+            service = Service(Engine(self.runner, EngineSettings()), READY, lost=self._lost)
             service.announce(theirs)
             service.run(theirs)
         except BaseException as error:
