@@ -404,7 +404,7 @@ def be_vault(fd: int, gguf: Path | None) -> None:
         link.send(b"ready")
         if not link.recv(16):
             os._exit(1)
-        answerer.close()
+        answerer.leave()
         link.send(b"over")
         del answerer, cache
 

@@ -4,8 +4,9 @@
     python scripts/gpu_serve.py --json FILE --model FOLDER --random 8b --like FOLDER     # random weights, made first
 
 Checks: the node computes on the GPU unasked; greedy and seeded answers are the same at every level offered, alone and
-among others; logprobs; a killed service or vault costs its own requests, with a clear error, and is replaced.
-Times: whole requests by so many users at once at each level, in one run. Needs the packages of `cloister` itself.
+among others; logprobs; a killed service, vault or MPS costs requests, with a clear error, and is replaced.
+Times: whole requests by so many users at once at each level, in one run; at `partitioned` in kept sessions, too. Needs
+the packages of `cloister` itself.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ SHAPES = {
     "same": {},
 }
 AT_ONCE = (1, 8, 32)
-TIMED = os.environ.get("TIMED", "open partitioned isolated").split()
+TIMED = ("open", "partitioned", "isolated")
 MPS = "nvidia-cuda-mps-server"
 MOST_KEPT = 26
 """Sessions that one tenant keeps at most, of those that a GPU has room for."""
@@ -271,7 +272,7 @@ def check_kills(asked: Asked, levels: list[str]) -> dict[str, Any]:
 def throughput(asked: Asked, levels: list[str], of_open: int, of_vaults: int) -> list[dict[str, Any]]:
     rows, vocabulary = [], 49152
     for prompt, new in CASES:
-        for level in (level for level in levels if level in TIMED):
+        for level in levels:
             users = of_open if level == "open" else of_vaults
             prompts = [[(13 * u + 7 * t) % (vocabulary - 100) + 50 for t in range(prompt)] for u in range(users)]
             with ThreadPoolExecutor(users) as many:
@@ -308,7 +309,8 @@ def main() -> None:
     parser.add_argument("--like", type=Path, help="folder with a configuration and a tokenizer")
     parser.add_argument("--users", type=int, default=32, help="at once at the level open")
     parser.add_argument("--vault-users", type=int, default=32, help="at once at the others")
-    parser.add_argument("--skip", default="")
+    parser.add_argument("--skip", default="", help="of answers, throughput, kills")
+    parser.add_argument("--timed", default=",".join(TIMED), help="levels whose throughput is measured")
     parser.add_argument("--option", action="append", default=[], help="passed on to `cloister serve`")
     options = parser.parse_args()
     found: dict[str, Any] = {}
@@ -321,7 +323,9 @@ def main() -> None:
     log = options.json.with_suffix(".log")
     parts: dict[str, Callable[[Asked, list[str]], Any]] = {
         "answers": check_answers,
-        "throughput": lambda asked, levels: throughput(asked, levels, options.users, options.vault_users),
+        "throughput": lambda asked, levels: throughput(
+            asked, [level for level in options.timed.split(",") if level in levels], options.users, options.vault_users
+        ),
         "kills": check_kills,
     }
     with served(options.model, log, *options.option) as (url, seconds):

@@ -101,7 +101,7 @@ class FakeAnswerer(LinkAnswerer):
     def __init__(self, slots: int = 1024) -> None:
         self.slots = slots
         self.exposed: dict[int, Exposed] = {}
-        self.code = ""
+        self.code, self.left = "", False
         self._ended, self._end = os.pipe()
 
     def start(self) -> None:
@@ -123,6 +123,9 @@ class FakeAnswerer(LinkAnswerer):
     @property
     def verdict(self) -> str:
         return self.code
+
+    def leave(self) -> None:
+        self.left = True
 
     def break_with(self, code: str) -> None:
         self.code = code

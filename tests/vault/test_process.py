@@ -468,7 +468,9 @@ def confide(number: int, text: str, **params) -> Confide:
     return Confide(number, "partitioned", write_prompt(TextPrompt(text)), SamplingParams(temperature=0.0, **params))
 
 
-def test_a_whole_request_over_the_wire_until_the_controller_hangs_up(llama: Decoder, room: Room):
+def test_a_whole_request_over_the_wire_until_the_controller_hangs_up(
+    llama: Decoder, room: Room, answerer: FakeAnswerer
+):
     wire = Wire(room)
     assert wire.hear() == VaultReady(VERSION)
     wire.send(confide(7, WORDS[:30]))
@@ -481,9 +483,10 @@ def test_a_whole_request_over_the_wire_until_the_controller_hangs_up(llama: Deco
         and first.sequences[0].token == engine_answer(llama, tuple(WORDS[:30].encode()))[0][0]
     )
     assert wire.hear() == CoresDone()
+    assert not answerer.left
     wire.ours.close()
     wire.thread.join(30)
-    assert not wire.thread.is_alive()
+    assert not wire.thread.is_alive() and answerer.left
 
 
 def test_a_broken_link_ends_the_vault_with_its_code(room: Room, answerer: FakeAnswerer):

@@ -150,8 +150,8 @@ class LinkAnswerer(ABC):
     def withdraw(self, slot: int) -> None:
         """Stop answering for this slot. The service must have been told first: asking now ends the link."""
 
-    def close(self) -> None:
-        """The process is about to end."""
+    def leave(self) -> None:
+        """Stop answering for good: the process is about to end."""
         return None
 
 

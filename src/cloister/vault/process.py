@@ -144,7 +144,7 @@ class Vault:
         try:
             self._run(control)
         finally:
-            self._answerer.close()
+            self._answerer.leave()
 
     def _run(self, control: socket.socket) -> None:
         control.sendall(encode_frame((VaultReady(VERSION),)))

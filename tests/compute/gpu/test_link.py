@@ -99,5 +99,5 @@ def test_a_silent_vault_is_late_and_another_row_keeps_its_bits() -> None:
     asker.detach(1)
     service.forward(chunks)
     assert asker.broken() == {1: "vault_lost"}
-    vault.answerer.close()
+    vault.answerer.leave()
     assert torch.equal(found[:1], right)

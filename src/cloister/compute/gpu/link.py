@@ -220,7 +220,7 @@ class GpuAnswerer(LinkAnswerer):
         self._tables[slot] = 0
         torch.cuda.current_stream().synchronize()
 
-    def close(self) -> None:
+    def leave(self) -> None:
         """Leave nothing behind that runs or waits: who ends with a running kernel takes its neighbours along."""
         if self._exposed:
             time.sleep(LINGER_S)
