@@ -84,7 +84,7 @@ def bench_sharing(
                 if attack:
                     _attack(results, policy, model, Path(folder), kv_cache_mib, bars.say)
                 else:
-                    _replay(results, policy, model, Path(folder), data, bars.say)
+                    _replay(results, policy, model, Path(folder), data, bars.say, save)
                 results.seconds = monotonic() - began
                 bars.advance(policy)
                 save()
@@ -131,7 +131,13 @@ def _attack(
 
 
 def _replay(
-    results: Results, policy: str, model: str | None, folder: Path, data: Path | None, say: Callable[[str], None]
+    results: Results,
+    policy: str,
+    model: str | None,
+    folder: Path,
+    data: Path | None,
+    say: Callable[[str], None],
+    save: Callable[[], None],
 ) -> None:
     from cloister.bench.sharing.deployment import Served
     from cloister.bench.sharing.replay import replay
@@ -146,3 +152,4 @@ def _replay(
                 workload = WORKLOADS[name](plan.scale, random.Random(f"{plan.seed} {name} {turn}"), data)
                 served = asyncio.run(replay(server.address, tenants, server.model, server.level, workload))
                 results.served.setdefault(name, {}).setdefault(policy, []).append(served)
+                save()
