@@ -292,7 +292,7 @@ def throughput(asked: Asked, levels: list[str], of_open: int, of_vaults: int) ->
                     began = time.monotonic()
                     each = list(many.map(lambda ask: asked.tokens(*ask), asks))
                     seconds = time.monotonic() - began
-                    asks = [([*p[:-1], p[-1] + 1], *rest) for p, *rest in asks]
+                    asks = [([p[0] + 1, *p[1:]], *rest) for p, *rest in asks]  # nothing is reused
             row = {"level": "partitioned", "kept": True, "users": users, "prompt": prompt, "new": new}
             row |= {"tokens_per_s": users * new / seconds, "median_s": statistics.median(each), "wall_s": seconds}
             rows.append(row)
