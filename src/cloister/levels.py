@@ -56,6 +56,7 @@ class Needs(Enum):
     """What a server must have to offer a level."""
 
     LINKS = "kernels that can answer a link"
+    WIDE_LINKS = "links that answer for several prompts at once"
     PARTIES = "the extra [mpc], or parties elsewhere"
 
 
@@ -201,7 +202,7 @@ LEVELS: dict[str, Level] = {
             service_sees="λ+1 answers and attention contributions, as at `partitioned`, without knowing which is real",
             others_learn="nothing",
             reader=Reader.VAULT,
-            needs=Needs.LINKS,
+            needs=Needs.WIDE_LINKS,
             refuses=(
                 _ONLY_MPC,
                 *_several_hidden(),

@@ -81,7 +81,7 @@ async def test_where_the_first_is_none_nothing_is_said(node: Node, first: BlockL
 
 async def test_a_detector_reads_prompts_of_its_level_and_of_requests_there_are(node: Node) -> None:
     read: list[tuple[str, object]] = []
-    node.relay.examine = lambda request_id, text, ends: read.append((text, ends))
+    node.relay.examine = lambda request_id, text, ends, *, suspicion: read.append((text, ends))
     for message in (
         Submit(1, "ann", (1, 2), PARAMS),
         Examine(1, "open", (4,)),

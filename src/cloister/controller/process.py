@@ -92,7 +92,12 @@ class Controller:
         if self._preloaded is None or self._ready is None:
             raise ServiceUnavailable("The service is not up yet.")
         facts, ready = self._preloaded, self._ready
-        levels = served(*[Needs.LINKS] * facts.partitionable, *[Needs.PARTIES] * bool(self._mpc))
+        had = {
+            Needs.LINKS: facts.partitionable,
+            Needs.WIDE_LINKS: facts.partitionable and not facts.meets,  # a vault on a GPU exposes one prompt at a time
+            Needs.PARTIES: self._mpc,
+        }
+        levels = served(*(need for need, there in had.items() if there))
         step_ms = self._settings.controller.quantise_ttft_ms
         return Serving(
             **asdict(ready),
