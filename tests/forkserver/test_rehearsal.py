@@ -43,7 +43,7 @@ for level in (PARTITIONED, ISOLATED):
         locked = rehearsal._locked(field, written, bytearray(32))
         rehearsal._play(vault, Confide(next(numbers), level, locked, rehearsal.WAYS[0]))
 os.write(1, repr(used).encode())
-import colorsys
+open("/dev/null").close()
 assert used, "nobody listens"
 os._exit(0)
 """
