@@ -137,6 +137,7 @@ class NativeKernels(Kernels):
         self._space = WorkspaceStruct()
         self._prepared = self._asked = None
 
+    @torch.inference_mode()  # where the hooked decoder made the buffers: torch changes those nowhere else
     def forget(self) -> None:
         """The scratch, and the last batch, which holds its tokens."""
         for buffer in self._buffers.values():
