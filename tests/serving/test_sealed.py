@@ -88,8 +88,9 @@ def node_evidence(node: Node) -> Any:
 
 
 def content(answer: bytes) -> Any:
-    """What an answer says, without its name and time."""
+    """What an answer says, without its name and time, and what was found computed: the second finds more."""
     read = json.loads(answer)
+    read["usage"].pop("prompt_tokens_details")
     return {name: value for name, value in read.items() if name not in ("id", "created")}
 
 
