@@ -14,12 +14,21 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 from cloister.bench.detection.data import CALIBRATION, read_sets
 from cloister.bench.detection.measure import Block, judge, over_isolated, recall, threshold_for
+from cloister.bench.suite.intervals import wilson
 from cloister.prefix.detection.pipeline import Pipeline
 from cloister.prefix.detection.rules import RuleSet, shipped_rules
 from cloister.prefix.detection.tagger import Tagger
 
-WANTED, SURE = 0.98, 0.02
-"""Of the private blocks, the share to hold back; of the clean ones, the share that may be called private outright."""
+WANTED = {None: 0.985, "pupa": 0.90}
+"""Of the private blocks of all sets, and of real users' prompts, the share to hold back: by the lower end of its 95%
+confidence interval, so that a lucky draw of few blocks does not choose the threshold."""
+SURE = 0.02
+"""Of the clean blocks, the share that may be called private outright."""
+
+
+def share_for(bound: float, total: int) -> float:
+    """The least share of so many whose confidence interval begins at `bound`."""
+    return next((hits / total for hits in range(total + 1) if wilson(hits, total)[0] >= bound), 1.0)
 
 
 def main() -> None:
@@ -42,7 +51,12 @@ def main() -> None:
         found = recall(blocks, lambda block, at=at: block.tier1 or block.score >= at).as_json()
         cost = over_isolated(blocks, lambda block, at=at: block.tier1 or block.score >= at).as_json()
         print(f"threshold {at:.4f}: recall {found}, clean held {cost}", flush=True)
-    public = threshold_for(blocks, WANTED)
+    public = 1.0
+    for dataset, bound in WANTED.items():
+        own = [block for block in blocks if dataset in (None, block.dataset)]
+        share = share_for(bound, sum(block.private for block in own))
+        public = min(public, at := threshold_for(own, share))
+        print(f"{dataset or 'all sets'}: a recall of {share:.4f}, which is {bound} at least, with {at:.4f}")
     clean = sorted(block.score for block in blocks if not block.private)
     private = max(public, clean[int((1 - SURE) * len(clean))])
     np.savez_compressed(arguments.weights, **{**arrays, "thresholds": np.array([public, private])})

@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 from cloister.messages.detector import Category, Label
+from cloister.models.source import ModelFolder
+from cloister.prefix.detection.openings import known_until
 from cloister.prefix.detection.pipeline import Pipeline, Verdict, blocks_of, even_blocks, inherit
 from cloister.prefix.detection.process import shipped_pipeline
+from cloister.prefix.detection.rules import RuleSet, read_rules
+from cloister.prompts.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +60,43 @@ def test_suspicion_makes_more_private() -> None:
     calm = pipeline.examine(text, ends).verdicts
     wary = pipeline.examine(text, ends, suspicion=1.0).verdicts
     assert all(one.label <= other.label for one, other in zip(wary, calm, strict=True))
+
+
+def test_what_the_models_template_writes_by_itself_is_known_as_a_whole(smollm_folder: ModelFolder) -> None:
+    tokenizer = Tokenizer(smollm_folder)
+    text = tokenizer.decode(tokenizer.render_chat([{"role": "user", "content": "hi"}]))
+    assert known_until(text) == text.index("hi")
+    other = [{"role": "system", "content": "Be Ada."}, {"role": "user", "content": "hi"}]
+    text = tokenizer.decode(tokenizer.render_chat(other))
+    assert known_until(text) == text.index("Be Ada.")
+
+
+DEFAULT = "system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face\nuser\n"
+
+
+@pytest.mark.parametrize("opening", [DEFAULT, "You are a helpful assistant.", "system\nYou are a helpful assistant."])
+def test_a_known_opening_is_public_letter_by_letter_and_nowhere_else(opening: str) -> None:
+    pipeline = shipped_pipeline()
+    ends = [len(opening), len(opening) + 30]
+    text = opening + " Margaret Brown asked for this "[:30]
+    assert labels(pipeline, text, ends)[0] is Label.PUBLIC
+    assert labels(pipeline, text, ends)[1] is not Label.PUBLIC, "what comes after it is examined"
+    assert known_until("Hello! " + opening) == known_until(opening.upper()) == 0
+    assert known_until(opening[:-1]) < len(opening) - 1
+
+
+def test_a_word_that_goes_beyond_an_opening_and_one_that_stands_elsewhere_are_examined() -> None:
+    pipeline = shipped_pipeline()
+    named = DEFAULT.replace("SmolLM", "Margaret Brown")
+    assert labels(pipeline, named, [len(named)]) != [Label.PUBLIC]
+    longer = DEFAULT.removesuffix("\nuser\n") + "yson Margaret"
+    found = {longer[each.start : each.end] for each in pipeline.examine(longer, [len(longer)]).findings}
+    assert "Margaret" in found and "SmolLM" not in found
+
+
+def test_rules_hold_back_a_known_opening_too() -> None:
+    words = 'version = 1\n[[rule]]\nid = "own"\ncategory = "blacklist"\nwords = ["Hugging Face"]\n'
+    assert labels(Pipeline(RuleSet(read_rules(words)), None), DEFAULT, [len(DEFAULT)]) == [Label.PRIVATE]
 
 
 def test_blocks_of_a_span() -> None:

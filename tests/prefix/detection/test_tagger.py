@@ -13,7 +13,7 @@ from cloister.messages.detector import Category
 from cloister.prefix.detection import tagger as tagger_module
 from cloister.prefix.detection.tagger import CATEGORIES, Calibration, Tagger, shipped_tagger
 from cloister.prefix.detection.thresholds import Thresholds
-from cloister.prefix.detection.words import BUCKETS, split
+from cloister.prefix.detection.words import BUCKETS, FEATURES, split
 
 
 def texts_of(text: str) -> list[str]:
@@ -60,12 +60,12 @@ def made(seed: int = 0) -> dict[str, np.ndarray]:
     }
 
 
-def logits_on_paper(arrays: dict[str, np.ndarray], text: str, net: int) -> np.ndarray:
-    """One net's, by loops over words."""
+def logits_on_paper(arrays: dict[str, np.ndarray], text: str, net: int, known: int = FEATURES) -> np.ndarray:
+    """One net's, which knows so many features, by loops over words."""
     words = split(text)
     table = (arrays["table"].astype(np.float32) * arrays["scale"])[:, 4 * net : 4 * net + 4]
     rows = [
-        table[features].sum(0) + table[words.trigrams[words.first[i] : words.first[i + 1]]].mean(0)
+        table[features[:known]].sum(0) + table[words.trigrams[words.first[i] : words.first[i + 1]]].mean(0)
         for i, features in enumerate(words.features)
     ]
     for number, dilation in enumerate((1, 2)):
@@ -87,6 +87,13 @@ def test_the_tagger_computes_its_layers_and_takes_the_mean_of_its_nets() -> None
     likely = np.exp(logits - logits.max(1, keepdims=True))
     expected = 1 - likely[:, 0] / likely.sum(1)
     assert Tagger(arrays).tag(text).scores == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_net_that_does_not_know_the_last_feature_is_not_told_it() -> None:
+    arrays, text = made() | {"features": np.array([FEATURES, FEATURES - 1])}, "Ada met Bo in the old town, twice."
+    logits = (logits_on_paper(arrays, text, 0) + logits_on_paper(arrays, text, 1, FEATURES - 1)) / 2
+    likely = np.exp(logits - logits.max(1, keepdims=True))
+    assert Tagger(arrays).tag(text).scores == pytest.approx(1 - likely[:, 0] / likely.sum(1), abs=1e-4)
 
 
 def test_a_long_text_is_tagged_in_pieces_as_in_one(monkeypatch: pytest.MonkeyPatch) -> None:

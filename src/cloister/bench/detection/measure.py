@@ -88,7 +88,7 @@ def over_isolated(blocks: Iterable[Block], held: Callable[[Block], bool]) -> Sha
 def threshold_for(blocks: Sequence[Block], wanted: float) -> float:
     """The highest threshold of tier 2 with which the tiers together hold back this share of the private blocks."""
     missed = sorted(block.score for block in blocks if block.private and not block.tier1)
-    allowed = int((1 - wanted) * sum(block.private for block in blocks))
+    allowed = int((1 - wanted) * sum(block.private for block in blocks) + 1e-9)
     return missed[min(allowed, len(missed) - 1)] if missed else 1.0
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from cloister.messages.detector import Category, Label
 from cloister.prefix.detection.folding import Folded, fold
+from cloister.prefix.detection.openings import known_until
 from cloister.prefix.detection.rules import RuleSet
 from cloister.prefix.detection.tagger import CATEGORIES, Calibration, Tagger
 from cloister.prefix.detection.thresholds import Thresholds
@@ -63,7 +64,7 @@ class Pipeline:
         ]
         verdicts = [Verdict(Label.PUBLIC, 0, Category.NONE, 0.0)] * len(ends)
         if self._tagger is not None:
-            findings += self._tagged(self._tagger, folded, ends, calibration, verdicts)
+            findings += self._tagged(self._tagger, folded, ends, calibration, verdicts, known_until(text))
         for finding in findings:
             if finding.tier == 1:
                 for block in blocks_of(finding.start, finding.end, ends):
@@ -72,15 +73,23 @@ class Pipeline:
         return Examined(verdicts, sorted(findings))
 
     def _tagged(
-        self, tagger: Tagger, folded: Folded, ends: Sequence[int], calibration: Calibration, verdicts: list[Verdict]
+        self,
+        tagger: Tagger,
+        folded: Folded,
+        ends: Sequence[int],
+        calibration: Calibration,
+        verdicts: list[Verdict],
+        known: int,
     ) -> list[Finding]:
-        """Fill in what tier 2 says of each block, and list what it is sure enough of to name."""
+        """Fill in what tier 2 says of each block, and list what it is sure enough of to name. Words that end within
+        the first `known` characters are nobody's."""
         tags = tagger.tag(folded.text)
         if not len(tags.starts) or not len(ends):
             return []
         starts, until = tags.starts, tags.ends
         if folded.origin is not None:
             starts, until = folded.origin[starts], folded.origin[until]
+        tags.scores[until <= known] = 0.0
         bounds = np.asarray(ends)
         first = np.minimum(np.searchsorted(bounds, starts, side="right"), len(bounds) - 1)
         last = np.minimum(np.searchsorted(bounds, until - 1, side="right"), len(bounds) - 1)

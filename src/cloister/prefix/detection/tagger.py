@@ -4,7 +4,7 @@ billion parameters stands in its place).
     words → sums of hashed features → three dilated convolutions → for each word: nobody's, or whose kind of thing
 
 Several small nets side by side, whose logits are averaged; run by numpy on one core. Each sees fourteen words to each
-side.
+side at most. scripts/fuse_taggers.py puts those of several trainings into one file.
 """
 
 from __future__ import annotations
@@ -68,6 +68,9 @@ class Tagger:
         self._biases = [np.asarray(arrays[f"bias{number}"], dtype=np.float32)[:, None] for number in layers]
         self._out = np.asarray(arrays["out"], dtype=np.float32)
         self._out_bias = np.asarray(arrays["out_bias"], dtype=np.float32)
+        known = np.asarray(arrays.get("features", np.full(len(self._out), FEATURES)), dtype=np.int64)
+        units = self._table.shape[1] // len(self._out)
+        self._columns = [int((known > feature).sum()) * units for feature in range(FEATURES)]
         public, private = np.asarray(arrays.get("thresholds", np.array([0.5, 0.9])), dtype=np.float64).tolist()
         self.calibration = Calibration(public, private)
         if self._table.shape[0] != BUCKETS or self._out.ndim != 3 or self._out.shape[2] != len(CATEGORIES):
@@ -96,12 +99,12 @@ class Tagger:
         return Tags(words.starts, words.ends, scores, logits[:, 1:].argmax(axis=1) + 1)
 
     def _logits(self, words: Words) -> Numbers:
-        """A net's rows lie together: (net, word, unit)."""
+        """A net's rows lie together: (net, word, unit). Nets that do not know the last features come last."""
         counts = np.diff(words.first).astype(np.float32)
         trigrams = np.add.reduceat(self._table[words.trigrams], words.first[:-1], axis=0, dtype=np.float32)
         row = trigrams / counts[:, None]
-        for feature in range(FEATURES):
-            row += self._table[words.features[:, feature]]
+        for feature, columns in enumerate(self._columns):
+            row[:, :columns] += self._table[words.features[:, feature], :columns]
         row *= self._scale
         hidden: Numbers = np.ascontiguousarray(row.reshape(len(row), len(self._out), -1).swapaxes(0, 1))
         for number, dilation in enumerate(self._dilations):
