@@ -8,14 +8,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from typing import get_args
 
 import pytest
 
 from cloister.errors import CloisterError, VaultLost
+from cloister.levels import PolicyName
 from cloister.messages.frontend import FromGateway, ToGateway
 from cloister.messages.generation import Accepted, Failed, SamplingParams, Submit, Tokens
 from cloister.messages.service import FromSealedService, View
 from cloister.messages.vault import Confide, Understood
+from cloister.prefix.policy import POLICIES
 from tests.controller.fakes import Node
 
 SECRET = "what_another_user_said"
@@ -84,5 +87,8 @@ def test_no_message_of_the_service_has_text_but_what_is_replaced_or_said_before_
         {"Failed.code", "Failed.message", "Failed.param"},
         {*("Ready.kernels", "StartFailed.code", "StartFailed.message", "StartFailed.hint")},
     )
-    assert texts == replaced | before_any_request
+    tenants = {"Probed.owner", "Probed.suspect"}  # others are not repeated: controller/test_probes.py
+    codes_of_a_list = {"Stats.reuse"}
+    assert texts == replaced | before_any_request | tenants | codes_of_a_list
+    assert set(get_args(PolicyName)) == set(POLICIES)
     assert View not in FromSealedService.__args__ and View in ToGateway.__args__ and View not in FromGateway.__args__
