@@ -153,7 +153,7 @@ class Obfuscation:
                 raise ObfuscationRefused(
                     "The conversation holds an answer that was not given here. The provider would know to which of "
                     "the variants it was given.",
-                    hint="Begin a new conversation with this client, or quote the answer in a message of the user's.",
+                    hint="Begin a new conversation, and say in your own words what matters of this one.",
                 )
             for variant, answer in zip(variants, answers, strict=False):
                 variant[mine[0]] = answer
