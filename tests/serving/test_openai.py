@@ -1,12 +1,14 @@
 """The whole node, through the official client: what a newcomer does after `make serve`.
 
-Every flow goes three ways: as plain HTTP, through the verifying client, and through the local proxy.
+Every flow goes three ways: as plain HTTP, through the verifying client, and through the local proxy. What an answer
+means is asked of the default model; all else of one with few of its layers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import openai
@@ -19,27 +21,34 @@ Connect: TypeAlias = Callable[[str], openai.OpenAI]
 
 pytestmark = pytest.mark.slow
 
+WAYS = ("plain", "verified", "proxy")
 QUESTION = [{"role": "user", "content": "What is the capital of France? Answer in one short sentence."}]
 
 
-@pytest.fixture(scope="module", params=["plain", "verified", "proxy"])
-def connect(request: pytest.FixtureRequest, real_server: str) -> Iterator[Connect]:
-    """A client with this API key, over one of the three ways."""
+@contextmanager
+def connected(way: str, server: str) -> Iterator[Connect]:
+    """Makes clients with an API key, over one of the three ways."""
 
     def plain(url: str) -> Connect:
         return lambda key: openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
 
     def verified(key: str) -> openai.OpenAI:
-        return cloister.Client(f"{real_server}/v1", api_key=key, max_retries=0, allow_software_tee=True)
+        return cloister.Client(f"{server}/v1", api_key=key, max_retries=0, allow_software_tee=True)
 
-    match request.param:
+    match way:
         case "plain":
-            yield plain(real_server)
+            yield plain(server)
         case "verified":
             yield verified
         case "proxy":
-            with proxy_to(real_server) as local:
+            with proxy_to(server) as local:
                 yield plain(local)
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def connect(request: pytest.FixtureRequest, short_server: str) -> Iterator[Connect]:
+    with connected(request.param, short_server) as connect:
+        yield connect
 
 
 @pytest.fixture
@@ -52,8 +61,12 @@ def model(client: openai.OpenAI) -> str:
     return client.models.list().data[0].id
 
 
-def test_chat_answers(client: openai.OpenAI, model: str) -> None:
-    answer = client.chat.completions.create(model=model, messages=QUESTION, temperature=0, max_tokens=24)
+@pytest.mark.parametrize("way", WAYS)
+def test_chat_answers(way: str, real_server: str) -> None:
+    with connected(way, real_server) as connect:
+        client = connect("cloister-dev")
+        model = client.models.list().data[0].id
+        answer = client.chat.completions.create(model=model, messages=QUESTION, temperature=0, max_tokens=24)
     assert "Paris" in answer.choices[0].message.content
     assert answer.choices[0].finish_reason == "stop"
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens

@@ -20,7 +20,7 @@ VOCABULARY = 301
 _LLAMA: dict[str, Any] = {
     "hidden_size": 64,
     "intermediate_size": 96,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 16,
