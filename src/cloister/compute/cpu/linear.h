@@ -6,7 +6,7 @@
  * int8 weights are bf16 ones with a scale per column: a panel is widened (exactly) as it is used.
  *
  * fp32 panel: [k][32].   bf16 and int8 panel: [k/32][2 tiles][16 pairs of k][16 columns][2], the layout of an AMX tile; without
- * AMX the same panel is read as pairs in the upper and lower halves of 32-bit lanes. */
+ * AMX the same panel is read as pairs in the upper and lower halves of 32-bit lanes. On ARM: see neon.h. */
 #pragma once
 #include "lanes.h"
 #include "team.h"
@@ -24,7 +24,7 @@ enum epilogue { PLAIN = 0, ADD = 1, GATED_SILU = 2, GATED_GELU = 3 };
 
 struct linear {
     const float *x; /* rows × k */
-    const uint16_t *tiles; /* x as bf16 tiles [rows/16][k/32][16][32] */
+    const uint16_t *tiles; /* x as bf16 tiles [rows/16][k/32][16][32]; on ARM as floats [rows/4][k][4] */
     const void *packed;
     const float *bias, *scale; /* per packed column, or NULL */
     float *out;
@@ -58,6 +58,33 @@ static inline void leave(const struct linear *job, int row, int panel, lanes lef
     }
 }
 
+/* The panel's weights as bf16: in place, or widened from int8 into this thread's scratch. */
+static const uint16_t *bf16_weights(const struct linear *job, int index, int blocks) {
+    static _Thread_local uint16_t *scratch;
+    static _Thread_local size_t room;
+    size_t size = (size_t)blocks * KBLOCK * PANEL;
+    if (job->format == BF16) return (const uint16_t *)job->packed + index * size;
+    if (room < size) {
+        free(scratch);
+        scratch = aligned_alloc(64, size * 2);
+        if (!scratch) abort();
+        room = size;
+    }
+    const int8_t *panel = (const int8_t *)job->packed + index * size;
+    for (size_t i = 0; i < size; i++) {
+        float value = panel[i];
+        uint32_t u;
+        memcpy(&u, &value, 4);
+        scratch[i] = (uint16_t)(u >> 16);
+    }
+    return scratch;
+}
+
+#if defined(__aarch64__)
+#include "neon.h"
+#define TILED(job) 1
+#else
+#define TILED(job) ((job)->format != FP32)
 /* How many rows share a load of weights: as many sums as there are registers. A compiler keeps vectors in registers only
  * if the processor has such wide ones, so elsewhere than on AVX-512 a panel's 32 columns are eight quads. */
 #if defined(__AVX512F__)
@@ -115,28 +142,6 @@ static void fp32_panel(const void *given, int item, int member) {
     for (; row + 2 <= job->rows; row += 2) fp32_rows_2(job, panel, row, index);
 #endif
     for (; row < job->rows; row++) fp32_rows_1(job, panel, row, index);
-}
-
-/* The panel's weights as bf16: in place, or widened from int8 into this thread's scratch. */
-static const uint16_t *bf16_weights(const struct linear *job, int index, int blocks) {
-    static _Thread_local uint16_t *scratch;
-    static _Thread_local size_t room;
-    size_t size = (size_t)blocks * KBLOCK * PANEL;
-    if (job->format == BF16) return (const uint16_t *)job->packed + index * size;
-    if (room < size) {
-        free(scratch);
-        scratch = aligned_alloc(64, size * 2);
-        if (!scratch) abort();
-        room = size;
-    }
-    const int8_t *panel = (const int8_t *)job->packed + index * size;
-    for (size_t i = 0; i < size; i++) {
-        float value = panel[i];
-        uint32_t u;
-        memcpy(&u, &value, 4);
-        scratch[i] = (uint16_t)(u >> 16);
-    }
-    return scratch;
 }
 
 #if defined(__AMX_BF16__)
@@ -252,4 +257,15 @@ static void tile_rows(const void *given, int index, int member) {
                 for (int i = 0; i < KBLOCK; i++) to[i] = i < have ? to_bf16(x[b * KBLOCK + i]) : 0;
         }
     }
+}
+#endif
+
+/* What the products need of x before the first panel. */
+static void tile(const struct linear *job) {
+    if (TILED(job)) share_out(tile_rows, job, up_to(job->rows, ROWS) / ROWS);
+}
+
+static void panels(struct linear *job, int from, int to) {
+    job->first_panel = from;
+    share_out(job->format == FP32 ? fp32_panel : bf16_panel, job, to - from);
 }

@@ -15,7 +15,11 @@
 #define BF16_WITH "amx"
 static int allow_tiles(void) { return (int)syscall(SYS_arch_prctl, 0x1023, 18); }
 #else
+#if defined(__aarch64__)
+#define BF16_WITH "neon"
+#else
 #define BF16_WITH "vector"
+#endif
 static int allow_tiles(void) { return 0; }
 #endif
 
@@ -81,16 +85,11 @@ API void cloister_embed(const struct packed *w, const int64_t *ids, int rows, fl
     }
 }
 
-static void panels(struct linear *job, int from, int to) {
-    job->first_panel = from;
-    share_out(job->format == FP32 ? fp32_panel : bf16_panel, job, to - from);
-}
-
-/* `tiles` is scratch for up_to(rows, 16) × up_to(k, 32) bf16 values, unused in fp32. */
+/* `tiles` is scratch for up_to(rows, 16) × up_to(k, 32) floats. */
 API void cloister_linear(const float *x, int rows, const struct packed *w, int epilogue, float *out, int out_stride,
                          uint16_t *tiles) {
     struct linear job = {x, tiles, w->data, w->bias, w->scale, out, rows, w->k, w->columns, out_stride, epilogue, w->format, 0};
-    if (w->format != FP32) share_out(tile_rows, &job, up_to(rows, ROWS) / ROWS);
+    tile(&job);
     panels(&job, 0, up_to(w->columns, PANEL) / PANEL);
 }
 
@@ -223,7 +222,7 @@ static void partitioned_attention(const struct layer *layer, const struct worksp
     uint64_t clock = now_ns();
     if (queries % PANEL) cut = end;
     cloister_rms_norm(x, layer->hidden, rows, 1, layer->hidden, layer->attention_norm, layer->epsilon, space->normed, layer->hidden);
-    if (w->format != FP32) share_out(tile_rows, &product, up_to(rows, ROWS) / ROWS);
+    tile(&product);
     panels(&product, 0, cut);
     norm_heads(layer, q, stride, rows, layer->heads, layer->q_norm);
     cloister_rotate_and_store(q, k, v, stride, rows, layer->heads, 0, layer->dim, layer->rotary, cosine, sine, slot, NULL, NULL, bf16, 0);

@@ -240,11 +240,9 @@ class NativeKernels(Kernels):
             held = self._buffers[name] = torch.empty(_up_to(rows, LANES) * width)
         return held.as_strided((rows, width), (width, 1))
 
-    def _tiles(self, rows: int, k: int) -> int | None:
-        """Scratch for bf16 rows; none is needed in fp32."""
-        if not self._bf16:
-            return None
-        return self._buffer("tiles", _up_to(rows, LANES), _up_to(k, PANEL) // 2).data_ptr()
+    def _tiles(self, rows: int, k: int) -> int:
+        """Scratch for rows as the products read them: as bf16 tiles, or four rows side by side."""
+        return self._buffer("tiles", _up_to(rows, LANES), _up_to(k, PANEL)).data_ptr()
 
     def _prepare(self, batch: Batch, cache: KVCache, rows: int, dim: int) -> HostCache:
         """Check once per batch that no row can reach outside the cache, and describe the batch to C."""
