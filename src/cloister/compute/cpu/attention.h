@@ -55,16 +55,53 @@ static inline void widen(const uint16_t *from, float *to, int n) {
     for (int i = 0; i < n; i += WIDTH) store(to + i, load_bf16(from + i));
 }
 
+#if defined(__aarch64__)
+/* score[n] = q[n] · keys, each of the sixteen in four chains that are added at the end. */
+static inline __attribute__((always_inline)) void score_keys(const float (*q)[MAX_DIM], const void *keys, int dim,
+                                                             float (*score)[BLOCK], const int count, const int bf16) {
+    for (int key = 0; key < BLOCK; key += FOUR) {
+        quad s[GROUP][FOUR], factors[GROUP];
+        UNROLLED(n, count) UNROLLED(chain, FOUR) s[n][chain] = (quad){0};
+        for (int d = 0; d < dim; d += FOUR) {
+            UNROLLED(n, count) factors[n] = load_factors(q[n] + d);
+            UNROLLED(chain, FOUR) {
+                quad k = take_quad(keys, (d + chain) * BLOCK + key, bf16);
+                UNROLLED(n, count) s[n][chain] += k * factors[n][chain];
+            }
+        }
+        UNROLLED(n, count) {
+            quad total = (s[n][0] + s[n][1]) + (s[n][2] + s[n][3]);
+            memcpy(score[n] + key, &total, sizeof total);
+        }
+    }
+}
+
+/* acc[n] += weight[n][j] × values[j], one j after the other. */
+static inline __attribute__((always_inline)) void add_values(struct cursor *c, const float (*weight)[BLOCK], const void *values,
+                                                             int dim, int filled, const int count, const int bf16) {
+    float weights[BLOCK][GROUP] = {{0}};
+    for (int j = 0; j < BLOCK; j++) UNROLLED(n, count) weights[j][n] = weight[n][j];
+    for (int d = 0; d < dim; d += 4 * FOUR) {
+        quad acc[GROUP][4];
+        UNROLLED(n, count) UNROLLED(v, 4) acc[n][v] = load_quad((const float *)c[n].acc + d + v * FOUR);
+        for (int j = 0; j < filled; j++) {
+            quad factors = load_factors(weights[j]);
+            UNROLLED(v, 4) {
+                quad value = take_quad(values, j * dim + d + v * FOUR, bf16);
+                UNROLLED(n, count) acc[n][v] += value * factors[n];
+            }
+        }
+        UNROLLED(n, count) UNROLLED(v, 4) memcpy((float *)c[n].acc + d + v * FOUR, &acc[n][v], sizeof(quad));
+    }
+}
+#else
 /* Sixteen of a block's keys or values, wherever they are: fp32, or bf16 widened (exactly) as it is used. */
 static inline __attribute__((always_inline)) lanes take(const void *from, int at, const int bf16) {
     return bf16 ? load_bf16((const uint16_t *)from + at) : load((const float *)from + at);
 }
 
-/* `count` queries see one block; count and bf16 are constants where this is inlined. Lanes at and beyond `filled` are
- * never read as values: they may hold what another sequence left there. */
-static inline __attribute__((always_inline)) void see_block(struct cursor *c, const float (*q)[MAX_DIM], const void *keys,
-                                                            const void *values, int dim, const ints *hidden, int filled,
-                                                            const int count, const int bf16) {
+static inline __attribute__((always_inline)) void score_keys(const float (*q)[MAX_DIM], const void *keys, int dim,
+                                                             float (*score)[BLOCK], const int count, const int bf16) {
     lanes s[GROUP][4];
     for (int n = 0; n < count; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = all(0.0f);
     for (int d = 0; d < dim; d += 4)
@@ -72,20 +109,11 @@ static inline __attribute__((always_inline)) void see_block(struct cursor *c, co
             lanes k = take(keys, (d + chain) * BLOCK, bf16);
             for (int n = 0; n < count; n++) s[n][chain] += k * q[n][d + chain];
         }
-    float weight[GROUP][BLOCK];
-    for (int n = 0; n < count; n++) {
-        lanes score = pick(hidden[n], all(MINUS_INFINITY), (s[n][0] + s[n][1]) + (s[n][2] + s[n][3]));
-        float top = maximum(score);
-        if (top > c[n].top) {
-            lanes shrink = exponential(all(c[n].top - top));
-            for (int i = 0; i < dim / WIDTH; i++) c[n].acc[i] *= shrink;
-            c[n].total *= shrink;
-            c[n].top = top;
-        }
-        lanes p = pick(hidden[n], all(0.0f), exponential(score - all(c[n].top)));
-        c[n].total += p;
-        store(weight[n], p);
-    }
+    for (int n = 0; n < count; n++) store(score[n], (s[n][0] + s[n][1]) + (s[n][2] + s[n][3]));
+}
+
+static inline __attribute__((always_inline)) void add_values(struct cursor *c, const float (*weight)[BLOCK], const void *values,
+                                                             int dim, int filled, const int count, const int bf16) {
     int i = 0;
     for (; i + 4 <= dim / WIDTH; i += 4) {
         lanes acc[GROUP][4];
@@ -102,6 +130,30 @@ static inline __attribute__((always_inline)) void see_block(struct cursor *c, co
     for (; i < dim / WIDTH; i++)
         for (int j = 0; j < filled; j++)
             for (int n = 0; n < count; n++) c[n].acc[i] += take(values, j * dim + i * WIDTH, bf16) * weight[n][j];
+}
+#endif
+
+/* `count` queries see one block; count and bf16 are constants where this is inlined. Lanes at and beyond `filled` are
+ * never read as values: they may hold what another sequence left there. */
+static inline __attribute__((always_inline)) void see_block(struct cursor *c, const float (*q)[MAX_DIM], const void *keys,
+                                                            const void *values, int dim, const ints *hidden, int filled,
+                                                            const int count, const int bf16) {
+    float score[GROUP][BLOCK], weight[GROUP][BLOCK];
+    score_keys(q, keys, dim, score, count, bf16);
+    for (int n = 0; n < count; n++) {
+        lanes shown = pick(hidden[n], all(MINUS_INFINITY), load(score[n]));
+        float top = maximum(shown);
+        if (top > c[n].top) {
+            lanes shrink = exponential(all(c[n].top - top));
+            for (int i = 0; i < dim / WIDTH; i++) c[n].acc[i] *= shrink;
+            c[n].total *= shrink;
+            c[n].top = top;
+        }
+        lanes p = pick(hidden[n], all(0.0f), exponential(shown - all(c[n].top)));
+        c[n].total += p;
+        store(weight[n], p);
+    }
+    add_values(c, weight, values, dim, filled, count, bf16);
 }
 
 #define SEE_BLOCK(N, BF16)                                                                                              \
@@ -165,7 +217,7 @@ EXACT void see_segment(const struct pages *pages, int kv, const float (*q)[MAX_D
             for (int n = 0; n < count; n++) {
                 int end = place[i + n] < pages->length ? place[i + n] : pages->length - 1;
                 int start = window ? place[i + n] - window + 1 : 0;
-                hidden[n] = (where > end) | (where < start);
+                hidden[n] = ((end - where) | (where - start)) >> 31; /* all ones where its place is beyond either */
                 seen |= b * BLOCK <= end && b * BLOCK + BLOCK > start;
             }
             int filled = last - b * BLOCK + 1 < BLOCK ? last - b * BLOCK + 1 : BLOCK;

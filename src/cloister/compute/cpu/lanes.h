@@ -3,6 +3,9 @@
 #pragma once
 #include <stdint.h>
 #include <string.h>
+#if defined(__aarch64__)
+#include "quads.h"
+#endif
 
 typedef float lanes __attribute__((vector_size(64)));
 typedef int32_t ints __attribute__((vector_size(64)));
@@ -22,13 +25,20 @@ static inline lanes load(const float *p) {
     return v;
 }
 static inline void store(float *p, lanes v) { memcpy(p, &v, sizeof v); }
-static inline lanes pick(ints mask, lanes yes, lanes no) { return (lanes)((mask & (ints)yes) | (~mask & (ints)no)); }
+#define PICK(FLOATS, INTS, mask, yes, no) ((FLOATS)(((mask) & (INTS)(yes)) | (~(mask) & (INTS)(no))))
+static inline lanes pick(ints mask, lanes yes, lanes no) { return PICK(lanes, ints, mask, yes, no); }
 static inline lanes larger(lanes a, lanes b) { return pick(a > b, a, b); }
 
 static inline lanes load_bf16(const uint16_t *p) {
+#if defined(__aarch64__)
+    quad parts[4];
+    UNROLLED(i, 4) parts[i] = take_quad(p, i * FOUR, 1);
+    return load((const float *)parts);
+#else
     halves h;
     memcpy(&h, p, sizeof h);
     return (lanes)(__builtin_convertvector(h, bits) << 16);
+#endif
 }
 /* Round to nearest, ties to even. */
 static inline uint16_t to_bf16(float x) {
@@ -41,6 +51,52 @@ static inline void store_bf16(uint16_t *p, lanes v) {
     halves h = __builtin_convertvector((u + 0x7fff + ((u >> 16) & 1)) >> 16, halves);
     memcpy(p, &h, sizeof h);
 }
+
+/* e^x to about one unit in the last place (Cephes' reduction and polynomial); 0 below the smallest normal float. */
+#define EXPONENTIAL(NAME, FLOATS, INTS)                                                  \
+    static inline FLOATS NAME(FLOATS x) {                                                \
+        FLOATS none = {0}, low = none - 87.33654f, high = none + 88.37626f;              \
+        INTS under = x < low;                                                            \
+        x = PICK(FLOATS, INTS, x > high, high, PICK(FLOATS, INTS, under, low, x));       \
+        FLOATS magic = none + 12582912.0f; /* adding 1.5 * 2^23 rounds to an integer */  \
+        FLOATS n = (x * 1.44269504f + magic) - magic;                                    \
+        FLOATS r = x - n * 0.693359375f;                                                 \
+        r = r + n * 2.12194440e-4f;                                                      \
+        FLOATS p = none + 1.9875691500e-4f;                                              \
+        p = p * r + 1.3981999507e-3f;                                                    \
+        p = p * r + 8.3334519073e-3f;                                                    \
+        p = p * r + 4.1665795894e-2f;                                                    \
+        p = p * r + 1.6666665459e-1f;                                                    \
+        p = p * r + 5.0000001201e-1f;                                                    \
+        p = p * (r * r) + r + 1.0f;                                                      \
+        INTS exponent = __builtin_convertvector(n, INTS) << 23;                          \
+        return PICK(FLOATS, INTS, under, none, (FLOATS)((INTS)p + exponent));            \
+    }
+
+#if defined(__aarch64__)
+EXPONENTIAL(exponential_quad, quad, quad_ints)
+
+static inline lanes exponential(lanes x) {
+    quad parts[4];
+    memcpy(parts, &x, sizeof x);
+    UNROLLED(i, 4) parts[i] = exponential_quad(parts[i]);
+    memcpy(&x, parts, sizeof x);
+    return x;
+}
+
+/* Horizontal sums and maxima, by the tree that sixteen lanes have elsewhere. */
+#define FOLDED(v, WITH) \
+    quad parts[4];                                                                                                  \
+    memcpy(parts, &(v), sizeof parts);                                                                              \
+    quad four = WITH(WITH(parts[0], parts[2]), WITH(parts[1], parts[3]));                                           \
+    four = WITH(four, __builtin_shufflevector(four, four, 2, 3, 0, 1));                                             \
+    return WITH(four, __builtin_shufflevector(four, four, 1, 0, 3, 2))[0];
+static inline quad quad_sum(quad a, quad b) { return a + b; }
+static inline quad quad_larger(quad a, quad b) { return PICK(quad, quad_ints, a > b, a, b); }
+static inline float sum(lanes v) { FOLDED(v, quad_sum) }
+static inline float maximum(lanes v) { FOLDED(v, quad_larger) }
+#else
+EXPONENTIAL(exponential, lanes, ints)
 
 /* Horizontal sums and maxima, always by the same tree. */
 #define FOLD(v, distance) \
@@ -56,23 +112,4 @@ static inline float maximum(lanes v) {
     v = larger(v, FOLD(v, 8)), v = larger(v, FOLD(v, 4)), v = larger(v, FOLD(v, 2)), v = larger(v, FOLD(v, 1));
     return v[0];
 }
-
-/* e^x to about one unit in the last place (Cephes' reduction and polynomial); 0 below the smallest normal float. */
-static inline lanes exponential(lanes x) {
-    lanes low = all(-87.33654f), high = all(88.37626f);
-    ints under = x < low;
-    x = pick(x > high, high, pick(under, low, x));
-    lanes magic = all(12582912.0f); /* adding 1.5 * 2^23 rounds to an integer */
-    lanes n = (x * 1.44269504f + magic) - magic;
-    lanes r = x - n * 0.693359375f;
-    r = r + n * 2.12194440e-4f;
-    lanes p = all(1.9875691500e-4f);
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * (r * r) + r + 1.0f;
-    ints exponent = __builtin_convertvector(n, ints) << 23;
-    return pick(under, all(0.0f), (lanes)((ints)p + exponent));
-}
+#endif

@@ -31,7 +31,7 @@ from cloister.process.release_code import KERNELS
 MFD_EXEC = 0x10
 """Linux 6.3: this memory file may hold code, whatever the machine's default is."""
 
-SOURCES = ("native.c", "linear.h", "neon.h", "attention.h", "link.h", "draw.h", "lanes.h", "team.h")
+SOURCES = ("native.c", "linear.h", "neon.h", "attention.h", "link.h", "draw.h", "lanes.h", "quads.h", "team.h")
 FLAGS = (
     *("-O3", "-march=native", "-std=gnu11", "-ffp-contract=fast", "-fno-math-errno"),
     *("-fPIC", "-shared", "-fvisibility=hidden", "-pthread"),

@@ -4,19 +4,6 @@
  * One or two rows take a panel's weights as they come. More take them from scratch, widened, a stretch of k at a time:
  * [8 columns][k][8]. What a row has summed up stays in memory from one stretch to the next. */
 #pragma once
-#define FOUR 4
-
-typedef float quad __attribute__((vector_size(16)));
-typedef uint32_t quad_bits __attribute__((vector_size(16)));
-typedef uint16_t quad_halves __attribute__((vector_size(16)));
-#define UNROLLED(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < (n); i++)
-
-static inline quad load_quad(const void *p) {
-    quad v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
 static inline quad as_weights(quad v, int format) {
     quad_bits u = (quad_bits)v;
     return format == FP32 ? v : (quad)((u + 0x7fff + ((u >> 16) & 1)) & 0xffff0000u);
@@ -64,13 +51,6 @@ static inline quad_halves load_pairs(const uint16_t *p) {
 
 /* bf16 weights lie in two streams, a kilobyte apart, which the hardware does not follow; fp32 ones in one. */
 static inline void fetch(const void *weights) { __builtin_prefetch((const char *)weights + AHEAD); }
-
-/* Factors of four rows; without the barrier gcc would load each lane by itself. */
-static inline quad load_factors(const float *x) {
-    quad v = load_quad(x);
-    __asm__("" : "+w"(v));
-    return v;
-}
 
 /* One or two rows by a whole panel. What is const is known where this is inlined. */
 static inline __attribute__((always_inline)) void stream(const struct linear *job, const void *panel, int row,
