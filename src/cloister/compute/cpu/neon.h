@@ -106,20 +106,31 @@ static void widen_stretch(const struct linear *job, const void *panel, int k, in
         }
 }
 
-/* Four or eight rows by 8 columns go on by a stretch. */
+#define TILE 12 /* rows by 8 columns, whose sums and factors the registers hold */
+
+/* `rows` of them, at most a tile, go on by a stretch. */
 static inline __attribute__((always_inline)) void go_on(const float *x, size_t next_rows, const float (*w)[8], int length,
                                                         float (*sums)[PANEL], const int rows) {
-    quad s[8][2];
+    quad s[TILE][2];
     UNROLLED(r, rows) UNROLLED(q, 2) s[r][q] = load_quad(sums[r] + q * FOUR);
     for (int i = 0; i < length; i++, x += FOUR) {
-        quad v[2], left = load_quad(w[i]), right = load_quad(w[i] + FOUR);
-        UNROLLED(g, rows / FOUR) v[g] = load_factors(x + g * next_rows);
+        quad v[TILE / FOUR], left = load_quad(w[i]), right = load_quad(w[i] + FOUR);
+        UNROLLED(g, (rows + FOUR - 1) / FOUR) v[g] = load_factors(x + g * next_rows);
         UNROLLED(r, rows) s[r][0] += left * v[r / FOUR][r % FOUR], s[r][1] += right * v[r / FOUR][r % FOUR];
     }
     UNROLLED(r, rows) UNROLLED(q, 2) memcpy(sums[r] + q * FOUR, &s[r][q], sizeof(quad));
 }
 
-#define MANY 64 /* rows whose sums are kept at once */
+#define MANY (5 * TILE) /* rows whose sums are kept at once */
+
+static void go_on_by(int rows, const float *x, size_t next_rows, const float (*w)[8], int length, float (*sums)[PANEL]) {
+#define ROWS_OF(N) case N: return go_on(x, next_rows, w, length, sums, N);
+    switch (rows) {
+        ROWS_OF(1) ROWS_OF(2) ROWS_OF(3) ROWS_OF(4) ROWS_OF(5) ROWS_OF(6)
+        ROWS_OF(7) ROWS_OF(8) ROWS_OF(9) ROWS_OF(10) ROWS_OF(11) default: ROWS_OF(TILE)
+    }
+#undef ROWS_OF
+}
 
 static void one_panel(const void *given, int item, int member) {
     const struct linear *job = given;
@@ -131,15 +142,15 @@ static void one_panel(const void *given, int item, int member) {
         int rows = job->rows - row < MANY ? job->rows - row : MANY;
         if (rows == 1) stream(job, panel, row, sums, 1);
         else if (rows == 2) stream(job, panel, row, sums, 2);
-        else memset(sums, 0, up_to(rows, FOUR) * sizeof *sums);
+        else memset(sums, 0, rows * sizeof *sums);
         for (int k = 0; rows > 2 && k < end; k += STRETCH) {
             int length = end - k < STRETCH ? end - k : STRETCH;
             const float *x = (const float *)job->tiles + (size_t)row * padded + k * FOUR;
             widen_stretch(job, panel, k, length, wide);
             for (int q = 0; q < 4; q++)
-                for (int r = 0; r < rows; r += 8)
-                    if (rows - r > 4) go_on(x + (size_t)r * padded, (size_t)padded * FOUR, wide[q], length, (float(*)[PANEL])(sums[r] + q * 8), 8);
-                    else go_on(x + (size_t)r * padded, 0, wide[q], length, (float(*)[PANEL])(sums[r] + q * 8), 4);
+                for (int r = 0; r < rows; r += TILE)
+                    go_on_by(rows - r < TILE ? rows - r : TILE, x + (size_t)r * padded, (size_t)padded * FOUR, wide[q], length,
+                             (float(*)[PANEL])(sums[r] + q * 8));
         }
         for (int r = 0; r < rows; r++) leave(job, row + r, index, load(sums[r]), load(sums[r] + WIDTH));
     }

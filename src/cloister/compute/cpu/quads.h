@@ -10,7 +10,7 @@ typedef float quad __attribute__((vector_size(16)));
 typedef int32_t quad_ints __attribute__((vector_size(16)));
 typedef uint32_t quad_bits __attribute__((vector_size(16)));
 typedef uint16_t quad_halves __attribute__((vector_size(16)));
-#define UNROLLED(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < (n); i++)
+#define UNROLLED(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
 
 static inline quad load_quad(const void *p) {
     quad v;
