@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -81,10 +82,15 @@ def install(which: str) -> None:
         if not any(shutil.which(compiler) for compiler in ("cc", "gcc", "clang")):
             pip("a C compiler (none is on PATH)", "-c", str(CONSTRAINTS), "ziglang")
         if which != "runtime":
-            # Editable as before: without -e, pip would put a copy in the place of this checkout's code.
-            pip(KINDS[which], "-c", str(CONSTRAINTS), "-e", f"{ROOT}[{'mpc' if which == 'mpc' else 'test,mpc'}]")
+            pip(KINDS[which], "-c", str(CONSTRAINTS), *extras("mpc", *(["test"] if which == "test" else [])))
     if conversion.returncode:
         raise SetupFailed("The default model could not be converted; the reason is above.")
+
+
+def extras(*names: str) -> list[str]:
+    """What pyproject.toml asks for under these names: to build the checkout again for it would take ten seconds."""
+    optional = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    return [requirement for name in names for requirement in optional[name]]
 
 
 def check_machine() -> None:
