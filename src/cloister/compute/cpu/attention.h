@@ -71,7 +71,7 @@ static inline __attribute__((always_inline)) void score_keys(const float (*q)[MA
         }
         UNROLLED(n, count) {
             quad total = (s[n][0] + s[n][1]) + (s[n][2] + s[n][3]);
-            memcpy(score[n] + key, &total, sizeof total);
+            store_quad(score[n] + key, total);
         }
     }
 }
@@ -91,7 +91,28 @@ static inline __attribute__((always_inline)) void add_values(struct cursor *c, c
                 UNROLLED(n, count) acc[n][v] += value * factors[n];
             }
         }
-        UNROLLED(n, count) UNROLLED(v, 4) memcpy((float *)c[n].acc + d + v * FOUR, &acc[n][v], sizeof(quad));
+        UNROLLED(n, count) UNROLLED(v, 4) store_quad((float *)c[n].acc + d + v * FOUR, acc[n][v]);
+    }
+}
+
+/* The scores' exponentials relative to the largest so far, 0 where hidden; what was summed before shrinks with a larger one. */
+static inline void weigh(struct cursor *c, const float *score, const ints *hidden, int dim, float *weight) {
+    quad shown[4];
+    quad_ints hide[4];
+    float *acc = (float *)c->acc, *total = (float *)&c->total;
+    memcpy(hide, hidden, sizeof hide);
+    UNROLLED(i, 4) shown[i] = PICK(quad, quad_ints, hide[i], (quad){0} + MINUS_INFINITY, load_quad(score + i * FOUR));
+    float top = maximum(load((const float *)shown));
+    if (top > c->top) {
+        quad shrink = exponential_quad((quad){0} + (c->top - top));
+        for (int d = 0; d < dim; d += FOUR) store_quad(acc + d, load_quad(acc + d) * shrink);
+        UNROLLED(i, 4) store_quad(total + i * FOUR, load_quad(total + i * FOUR) * shrink);
+        c->top = top;
+    }
+    UNROLLED(i, 4) {
+        quad p = PICK(quad, quad_ints, hide[i], (quad){0}, exponential_quad(shown[i] - c->top));
+        store_quad(total + i * FOUR, load_quad(total + i * FOUR) + p);
+        store_quad(weight + i * FOUR, p);
     }
 }
 #else
@@ -131,6 +152,20 @@ static inline __attribute__((always_inline)) void add_values(struct cursor *c, c
         for (int j = 0; j < filled; j++)
             for (int n = 0; n < count; n++) c[n].acc[i] += take(values, j * dim + i * WIDTH, bf16) * weight[n][j];
 }
+
+static inline void weigh(struct cursor *c, const float *score, const ints *hidden, int dim, float *weight) {
+    lanes shown = pick(*hidden, all(MINUS_INFINITY), load(score));
+    float top = maximum(shown);
+    if (top > c->top) {
+        lanes shrink = exponential(all(c->top - top));
+        for (int i = 0; i < dim / WIDTH; i++) c->acc[i] *= shrink;
+        c->total *= shrink;
+        c->top = top;
+    }
+    lanes p = pick(*hidden, all(0.0f), exponential(shown - all(c->top)));
+    c->total += p;
+    store(weight, p);
+}
 #endif
 
 /* `count` queries see one block; count and bf16 are constants where this is inlined. Lanes at and beyond `filled` are
@@ -140,19 +175,7 @@ static inline __attribute__((always_inline)) void see_block(struct cursor *c, co
                                                             const int count, const int bf16) {
     float score[GROUP][BLOCK], weight[GROUP][BLOCK];
     score_keys(q, keys, dim, score, count, bf16);
-    for (int n = 0; n < count; n++) {
-        lanes shown = pick(hidden[n], all(MINUS_INFINITY), load(score[n]));
-        float top = maximum(shown);
-        if (top > c[n].top) {
-            lanes shrink = exponential(all(c[n].top - top));
-            for (int i = 0; i < dim / WIDTH; i++) c[n].acc[i] *= shrink;
-            c[n].total *= shrink;
-            c[n].top = top;
-        }
-        lanes p = pick(hidden[n], all(0.0f), exponential(shown - all(c[n].top)));
-        c[n].total += p;
-        store(weight[n], p);
-    }
+    for (int n = 0; n < count; n++) weigh(c + n, score[n], hidden + n, dim, weight[n]);
     add_values(c, weight, values, dim, filled, count, bf16);
 }
 

@@ -29,9 +29,8 @@ static void tile_rows(const void *given, int index, int member) {
                 pairs[r + 2] = __builtin_shufflevector(v[r], v[r + 2], 2, 6, 3, 7);
             }
             UNROLLED(r, 2) {
-                quad left = __builtin_shufflevector(pairs[2 * r], pairs[2 * r + 1], 0, 4, 1, 5);
-                quad right = __builtin_shufflevector(pairs[2 * r], pairs[2 * r + 1], 2, 6, 3, 7);
-                memcpy(to + (k + 2 * r) * FOUR, &left, sizeof left), memcpy(to + (k + 2 * r + 1) * FOUR, &right, sizeof right);
+                store_quad(to + (k + 2 * r) * FOUR, __builtin_shufflevector(pairs[2 * r], pairs[2 * r + 1], 0, 4, 1, 5));
+                store_quad(to + (k + 2 * r + 1) * FOUR, __builtin_shufflevector(pairs[2 * r], pairs[2 * r + 1], 2, 6, 3, 7));
             }
         }
     }
@@ -81,7 +80,7 @@ static inline __attribute__((always_inline)) void stream(const struct linear *jo
                 }
             }
     }
-    UNROLLED(r, rows) UNROLLED(q, 8) memcpy(&sums[r][q * FOUR], &s[r][q], sizeof(quad));
+    UNROLLED(r, rows) UNROLLED(q, 8) store_quad(sums[r] + q * FOUR, s[r][q]);
 }
 
 #define STRETCH 128 /* of k: its weights, widened, are 16 KB */
@@ -99,9 +98,8 @@ static void widen_stretch(const struct linear *job, const void *panel, int k, in
             fetch(w), fetch(w + 512);
             UNROLLED(q, 8) {
                 quad_halves pairs = load_pairs(w + q / 4 * 512 + q % 4 * 8);
-                quad first = even(pairs), second = odd(pairs);
-                memcpy(to[q / 2][i + p] + q % 2 * FOUR, &first, sizeof first);
-                memcpy(to[q / 2][i + p + 1] + q % 2 * FOUR, &second, sizeof second);
+                store_quad(to[q / 2][i + p] + q % 2 * FOUR, even(pairs));
+                store_quad(to[q / 2][i + p + 1] + q % 2 * FOUR, odd(pairs));
             }
         }
 }
@@ -118,7 +116,7 @@ static inline __attribute__((always_inline)) void go_on(const float *x, size_t n
         UNROLLED(g, (rows + FOUR - 1) / FOUR) v[g] = load_factors(x + g * next_rows);
         UNROLLED(r, rows) s[r][0] += left * v[r / FOUR][r % FOUR], s[r][1] += right * v[r / FOUR][r % FOUR];
     }
-    UNROLLED(r, rows) UNROLLED(q, 2) memcpy(sums[r] + q * FOUR, &s[r][q], sizeof(quad));
+    UNROLLED(r, rows) UNROLLED(q, 2) store_quad(sums[r] + q * FOUR, s[r][q]);
 }
 
 #define MANY (5 * TILE) /* rows whose sums are kept at once */

@@ -18,6 +18,8 @@ static inline quad load_quad(const void *p) {
     return v;
 }
 
+static inline void store_quad(void *p, quad v) { memcpy(p, &v, sizeof v); }
+
 /* Four factors, each to be multiplied by: without the barrier gcc would load each lane by itself. */
 static inline quad load_factors(const float *x) {
     quad v = load_quad(x);
