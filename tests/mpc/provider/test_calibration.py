@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from transformers import LlamaConfig
 
 from cloister.models.source import open_folder
 from cloister.mpc.functions.bundle import LEAN, NAIVE
@@ -56,7 +57,8 @@ def test_as_many_gates_are_calm_in_every_layer() -> None:
 
 def test_wild_gates_come_last_and_the_answers_stay(tmp_path: Path) -> None:
     """Neurons with gates far out of a polynomial's range, some of which our text hardly shows: found, given tails."""
-    reference = save_random_model(tmp_path, CONFIGS["llama"])
+    deeper = LlamaConfig(**CONFIGS["llama"].to_dict() | {"num_hidden_layers": 4})
+    reference = save_random_model(tmp_path, deeper)
     for each in reference.model.layers:
         each.mlp.gate_proj.weight.data[[0, 7]] *= 10
     reference.save_pretrained(tmp_path)
