@@ -15,6 +15,8 @@
 
 #if defined(__x86_64__)
 #define RELAX() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define RELAX() __asm__ volatile("isb" ::: "memory") /* waits as long as a pause does; `yield` does nothing on most */
 #else
 #define RELAX() sched_yield()
 #endif
