@@ -158,9 +158,10 @@ class RadixCache(PrefixCache):
     def _bounds(self, node: Node, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         """For pages of a run: what binds each of them to all tokens up to its end."""
         if start < end:
-            digest = sha256(self.tree.tokens_before(node) + node.tokens[: start * self._page])
+            tokens = node.tokens
+            digest = sha256(self.tree.tokens_before(node) + tokens[: start * self._page])
             for page in range(start, end):
-                digest.update(node.tokens[page * self._page : (page + 1) * self._page])
+                digest.update(tokens[page * self._page : (page + 1) * self._page])
                 yield page, digest.digest()
 
     def _recall(self, node: Node) -> bool:
@@ -437,7 +438,7 @@ class RadixCache(PrefixCache):
             for place in node.blocks[node.resident :]:
                 self._discard(place)
             node.parent, node.children, node.resident = None, None, 0
-            node.tokens, node.blocks = b"", []
+            node.run, node.blocks = b"", []
 
     def _give_back(self, blocks: list[int]) -> None:
         for block in blocks:
