@@ -98,4 +98,5 @@ class Shelf(Generic[Entry]):
 
     def oldest(self) -> int:
         """What goes first."""
-        return next(iter(max(self._of.values(), key=len)))
+        most = max(self._of.values(), key=len)
+        return next(iter(most))
