@@ -342,9 +342,11 @@ def test_a_tenant_that_is_forgotten_has_no_key_and_no_slot(node: Node) -> None:
 @pytest.mark.parametrize("other", ["nothing", "tokens", "model", "tenant"])
 def test_a_block_is_bound_to_model_tokens_and_tenant(node: Node, other: str) -> None:
     tier, bound = node.tier, sha256(b"tokens").digest()
-    number = tier.store(Owner(1, Account("a")), bound, bytes(BLOCK)) or 0
+    owner = Owner(1, Account("a"))
+    number = tier.store(owner, bound, bytes(BLOCK)) or 0
     assert tier.settle(60)
     _, stored = tier._shelf.get(number)  # type: ignore[misc]
+    assert stored.bound == sha256(b"model").digest() + owner.tag + bound
     if other in ("model", "tenant"):
         changed = bytearray(stored.bound)
         changed[0 if other == "model" else len(sha256().digest())] ^= 1

@@ -42,6 +42,8 @@ _HEADROOM = 16
 
 ALONE_WAITS_S = 0.05
 """For what a lower tier brings, while nobody else is here whose step could be held up. To compute it takes longer."""
+LOOKS_AGAIN = 4
+"""Between a prompt's chunks, for what a lower tier brings: a monitor takes each look at what is public for a hit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +283,8 @@ class Scheduler:
         key, found = self._key(sequence), self._found(sequence)
         need = _blocks_needed(sequence) - len(found.blocks)
         sequence.blocks = list(found.blocks)
-        sequence.lent, sequence.lent_public, sequence.coming = len(found.blocks), found.public, found.coming
+        sequence.lent, sequence.lent_public = len(found.blocks), found.public
+        sequence.looks = LOOKS_AGAIN if found.coming else 0
         room = need + self._headroom() + self._private_doubles(sequence)
         own = self._pool.allocate(need) if self._secured(room) else None
         if own is None:
@@ -313,10 +316,11 @@ class Scheduler:
     def _catch_up(self, sequence: Sequence) -> None:
         """Take what a lower tier has brought since the sequence began, and compute the rest."""
         key = sequence.key
-        if not sequence.coming or key is None:
+        if not sequence.looks or key is None:
             return
         found = self._prefix.lookup(key, _most_pages(sequence, key))
-        pages, before, sequence.coming = len(found.blocks), sequence.computed, found.coming
+        pages, before = len(found.blocks), sequence.computed
+        sequence.looks = sequence.looks - 1 if found.coming else 0
         if key.paging.positions(pages) <= before:
             self._pool.release(found.blocks)
             return

@@ -66,7 +66,8 @@ class Sequence:
     positions whose keys and values are cached.
 
     `cached` says how many of them were found so before its first token, `shared` how many of these in blocks that
-    everybody finds; `lent` how many blocks it was lent, the first `lent_public` of them such. More may be `coming`.
+    everybody finds; `lent` how many blocks it was lent, the first `lent_public` of them such. More may come: then it
+    looks again, `looks` times.
     """
 
     request_id: int
@@ -91,7 +92,7 @@ class Sequence:
     """Pages that the prefix cache was given."""
     lent: int = 0
     lent_public: int = 0
-    coming: bool = False
+    looks: int = 0
     computed: int = 0
     charged: int = 0
     last_step: int = 0

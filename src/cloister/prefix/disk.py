@@ -186,9 +186,7 @@ class DiskTier(Tier):
                 return
             if not whole:
                 self._forget(stored.number)
-            elif stored.wanted:
-                self._queue.append(stored)
-            else:
+            elif not stored.wanted:  # else it waits in the queue again
                 self._busy.pop(stored, None)
 
     def _sealed(self, stored: _Stored) -> bytes | None:
