@@ -52,6 +52,9 @@ class EngineSettings(_Frozen):
     cache_disk_bytes: int = Field(
         default=0, ge=0, description="of a disk, for computed blocks that the KV cache has no room for; encrypted"
     )
+    cache_host_bytes: int = Field(
+        default=0, ge=0, description="of the host's memory, for blocks that a GPU's KV cache has no room for"
+    )
     link_deadline_ms: int = Field(default=2000, ge=1, description="how long a step waits for a vault's answer")
 
     @property

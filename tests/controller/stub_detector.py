@@ -1,6 +1,7 @@
 """A detector that a test has the controller start: `python -m tests.controller.stub_detector FD`.
 
-What it does with a text is what the text says: `public`, `die`, `hang`, `lie`, `short` or `stranger`.
+What it does with a text is what the text says: `public`, `die`, `hang`, `lie`, `short` or `stranger`; or it is an
+opening that it was told of: `opening`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from cloister.messages.detector import (
     Classify,
     DetectorReady,
+    KnowOpenings,
     Label,
     Labels,
     LoadRules,
@@ -33,12 +35,20 @@ def main() -> None:
                 controller.sendall(encode_frame((said,)))
 
 
+known: list[str] = []
+
+
 def replies(message: Any) -> list[Any]:
     match message:
         case StartDetector():
             return [DetectorReady(VERSION, 1)]
         case LoadRules():
             return [RulesLoaded("heron" in message.rules, 1, "" if "heron" in message.rules else "form")]
+        case KnowOpenings():
+            known[:] = message.openings
+        case Classify(text="opening"):
+            code = Label.PUBLIC if "opening" in known else Label.PRIVATE
+            return [labels(message.request_id, bytes([code]) * len(message.ends))]
         case Classify(text="die"):
             os._exit(1)
         case Classify(text="hang"):

@@ -81,6 +81,20 @@ async def test_one_that_dies_or_lies_costs_hits_and_is_started_again(
     assert text not in caplog.text
 
 
+async def test_it_knows_the_templates_openings_also_when_it_was_started_again(answers: Answers) -> None:
+    await answers.up()
+    answers.keeper.classify(1, "opening", (7,))
+    assert (await answers.of(1))[0].label is Label.PRIVATE
+    answers.keeper.know(("opening",))
+    answers.keeper.classify(2, "opening", (7,))
+    assert (await answers.of(2))[0].label is Label.PUBLIC
+    answers.keeper.classify(3, "die", (3,))
+    assert await answers.of(3) == (HELD_BACK,)
+    await answers.up()
+    answers.keeper.classify(4, "opening", (7,))
+    assert (await answers.of(4))[0].label is Label.PUBLIC
+
+
 async def test_one_that_hangs_is_ended() -> None:
     answers = Answers(answer_s=0.3)
     await answers.up()

@@ -6,9 +6,14 @@ import httpx
 import pytest
 
 from cloister.backend.base import OpenJob, VaultJob
-from tests.gateway.fakes import FakeBackend, chat_body, completion_body
+from tests.gateway.fakes import LEVELS, FakeBackend, chat_body, completion_body
 
 CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture
+def backend() -> FakeBackend:
+    return FakeBackend((*LEVELS, "shared"))
 
 
 async def test_usage_says_what_the_request_itself_found(http: httpx.AsyncClient, backend: FakeBackend) -> None:
@@ -36,3 +41,20 @@ async def test_only_a_private_end_forgets_what_the_service_keeps(http: httpx.Asy
     assert (await http.delete("/v1/sessions/any")).status_code == 204 and not backend.forgotten
     assert (await http.delete("/v1/sessions/any?private=true")).status_code == 204
     assert backend.forgotten == ["development"]
+
+
+async def test_at_shared_a_mark_only_narrows_what_a_detector_may_pass(
+    http: httpx.AsyncClient, backend: FakeBackend
+) -> None:
+    """Without a mark it is shown all; with one, what was marked, and nothing from the first confidential part on."""
+    turns = [{"role": "system", "content": "Be kind. " * 20}, {"role": "user", "content": "What of the heron?"}]
+    shown = []
+    for mark in ({}, {"public": True}, {"public": True, "content": "<confidential>Be</confidential> kind. "}):
+        body = chat_body(protection="shared", messages=[turns[0] | mark, turns[1]])
+        assert (await http.post(CHAT, json=body)).status_code == 200
+        job = backend.submitted[-1].job
+        assert isinstance(job, OpenJob) and len(job.text) == (job.ends[-1] if job.ends else 0)
+        shown.append(job.text)
+    assert "heron" in shown[0] and shown[0].startswith(shown[1])
+    assert "kind" in shown[1] and "heron" not in shown[1]
+    assert "kind" not in shown[2] and "heron" not in shown[2]

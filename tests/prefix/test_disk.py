@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
@@ -14,14 +15,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from cloister.engine.blocks import BlockPool
-from cloister.prefix.base import PrefixKey
+from cloister.prefix import disk
+from cloister.prefix.base import Found, PrefixKey
 from cloister.prefix.disk import TAG_BYTES, DiskTier
+from cloister.prefix.host import HostTier
 from cloister.prefix.node import Account, Owner
 from cloister.prefix.radix import RadixCache
+from cloister.prefix.tier import State
 from tests.prefix.keys import KEYS, PAGE_TOKENS, SIZE, key_of, pages
 from tests.prefix.naive import PUBLIC, NaiveCache, Page
 
 BLOCK = 32
+AMPLE = 1000
 
 
 class Cells:
@@ -52,23 +57,37 @@ class Cells:
         return all(self.data[b] == sha256(key.tokens[: page * SIZE]).digest() for page, b in enumerate(blocks, 1))
 
 
-class TieredMachine(RuleBasedStateMachine):
-    """A small pool over a smaller disk. What is lost is lost from the end; what comes back is what went."""
+def found_when_all_came(cache: RadixCache, pool: BlockPool, key: PrefixKey, most: int) -> Found:
+    """What is found by who waits for lower tiers."""
+    found = cache.lookup(key, most)
+    for _ in range(3):
+        if not found.coming:
+            break
+        pool.release(found.blocks)
+        assert cache.settle(60)
+        found = cache.lookup(key, most)
+    return found
 
-    @initialize(slots=st.sampled_from((0, 3, 30)))
-    def begin(self, slots: int) -> None:
+
+class TieredMachine(RuleBasedStateMachine):
+    """A small pool over smaller tiers. What is lost is lost from the end; what comes back is what went, be it late."""
+
+    @initialize(slots=st.sampled_from((0, 3, AMPLE)), above=st.sampled_from((None, 2, AMPLE)))
+    def begin(self, slots: int, above: int | None) -> None:
         self.file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
         self.cells = Cells(14)
         self.pool = BlockPool(14, self.cells.wipe)
-        self.tier = DiskTier(self.file.fileno(), slots * (BLOCK + TAG_BYTES), self.cells, b"model")
-        self.cache = RadixCache(self.tier)
+        self.disk = DiskTier(self.file.fileno(), slots * (BLOCK + TAG_BYTES), BLOCK, b"model")
+        self.host = None if above is None else HostTier(above * BLOCK, BLOCK, self.disk)
+        self.ample = AMPLE in (slots, above)
+        self.cache = RadixCache(self.host or self.disk, storage=self.cells)
         self.cache.attach(self.pool, PAGE_TOKENS)
         self.naive = NaiveCache(SIZE)
         self.held: list[list[int]] = []
         self.requests = 0
 
-    @rule(key=KEYS, stays=st.booleans())
-    def serve(self, key: PrefixKey, stays: bool) -> None:
+    @rule(key=KEYS, stays=st.booleans(), waits=st.booleans())
+    def serve(self, key: PrefixKey, stays: bool, waits: bool) -> None:
         key = replace(key, request_id=self.requests + key.request_id)
         self.requests += 1
         length = len(key.tokens) // SIZE
@@ -79,10 +98,15 @@ class TieredMachine(RuleBasedStateMachine):
             for page in self.naive.root.below()
             if page.block >= 0 and page not in expected
         )
-        found = self.cache.lookup(key, length - 1)
+        if waits:
+            found = found_when_all_came(self.cache, self.pool, key, length - 1)
+        else:
+            self.cache.prefetch(key, length - 1)
+            found = self.cache.lookup(key, length - 1)
         assert self.cells.hold(key, found.blocks), "another's keys and values, or none"
         assert resident <= len(found.blocks) <= len(expected)
-        assert len(found.blocks) == len(expected) or spare < len(expected) - resident
+        complete = len(found.blocks) == len(expected) or spare < len(expected) - resident
+        assert complete or not waits or not self.ample, "what nobody dropped came back"
         assert found.public == sum(page.owner == PUBLIC for page in expected[: len(found.blocks)])
         self.losses()
         own = self.pool.allocate(length - len(found.blocks))
@@ -124,10 +148,10 @@ class TieredMachine(RuleBasedStateMachine):
     def evict(self, count: int) -> None:
         in_pool = [page.block for page in self.naive.root.below() if page.block >= 0]
         possible = sum(self.pool.references(block) == 1 for block in in_pool)
-        free, slots = self.pool.free, len(self.tier._free)
+        free = self.pool.free
         self.cache.evict(count)
         assert self.pool.free - free == min(count, possible)
-        assert not self.losses() or slots < min(count, possible)
+        assert not self.losses() or not self.ample
 
     def losses(self) -> list[Page]:
         """Learn where pages are now; those that are nowhere are gone, with all below them."""
@@ -161,8 +185,12 @@ class TieredMachine(RuleBasedStateMachine):
         assert not self.losses()
         places = list(self.places().values())
         assert len(places) == len(list(self.naive.root.below()))
-        slots = [~place for place in places if place < 0]
-        assert sorted(slots) == sorted(self.tier._stored) and not set(slots) & set(self.tier._free)
+        numbers = {~place for place in places if place < 0}
+        kept = set(self.disk._shelf)
+        if self.host is not None:
+            assert kept <= set(self.host._moved.values()), "a tier keeps what nobody can find"
+            kept = {*self.host._shelf, *self.host._moved}
+        assert kept <= numbers and (kept == numbers or not self.ample)
         held = [block for blocks in self.held for block in blocks]
         for block in range(self.pool.total):
             assert self.pool.references(block) == held.count(block) + places.count(block)
@@ -174,6 +202,7 @@ class TieredMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "file"):
+            self.disk.close()
             self.file.close()
 
 
@@ -195,11 +224,11 @@ def file() -> Iterator[BinaryIO]:
 class Node:
     """A pool of eight blocks over a disk, and what keeps both."""
 
-    def __init__(self, file: BinaryIO, slots: int = 16) -> None:
+    def __init__(self, file: BinaryIO, slots: int = 16, in_flight: int = 1 << 20) -> None:
         self.cells = Cells(8)
         self.pool = BlockPool(8, self.cells.wipe)
-        self.tier = DiskTier(file.fileno(), slots * (BLOCK + TAG_BYTES), self.cells, b"model")
-        self.cache = RadixCache(self.tier)
+        self.tier = DiskTier(file.fileno(), slots * (BLOCK + TAG_BYTES), BLOCK, b"model", in_flight)
+        self.cache = RadixCache(self.tier, storage=self.cells)
         self.cache.attach(self.pool, PAGE_TOKENS)
 
     def keep(self, key: PrefixKey) -> None:
@@ -210,44 +239,65 @@ class Node:
         self.cache.insert(key, blocks)
         self.pool.release(blocks)
 
+    def evict(self) -> None:
+        """All to the disk, and written there."""
+        self.cache.evict(8)
+        assert self.cache.settle(60)
+
     def finds(self, key: PrefixKey) -> int:
-        found = self.cache.lookup(key, len(key.tokens) // SIZE)
+        found = found_when_all_came(self.cache, self.pool, key, len(key.tokens) // SIZE)
         assert self.cells.hold(key, found.blocks)
         self.pool.release(found.blocks)
         return len(found.blocks)
 
+    def finds_now(self, key: PrefixKey) -> Found:
+        found = self.cache.lookup(key, len(key.tokens) // SIZE)
+        assert self.cells.hold(key, found.blocks)
+        self.pool.release(found.blocks)
+        return found
 
-def test_what_went_to_the_disk_comes_back_to_its_tenant_alone(file: BinaryIO) -> None:
-    node, key = Node(file), key_of(pages(1, 2, 3), "a")
+
+@pytest.fixture
+def node(file: BinaryIO) -> Iterator[Node]:
+    made = Node(file)
+    yield made
+    made.tier.close()
+
+
+def test_what_went_to_the_disk_comes_back_to_its_tenant_alone(node: Node) -> None:
+    key = key_of(pages(1, 2, 3), "a")
     node.keep(key)
-    node.cache.evict(8)
+    node.evict()
     assert node.pool.free == 8 and all(data == bytes(BLOCK) for data in node.cells.data), "the pool's copy is wiped"
     assert node.finds(key_of(pages(1, 2, 3), "b")) == 0 and node.pool.free == 8
     assert node.finds(key) == 3
 
 
-def test_the_disk_holds_noise_and_every_tenant_has_its_own_key(file: BinaryIO) -> None:
-    node = Node(file)
+def test_the_disk_holds_noise_and_every_tenant_has_its_own_key(node: Node, file: BinaryIO) -> None:
     for tenant in "ab":
         node.keep(key_of(pages(1), tenant))
-    node.cache.evict(8)
+    node.evict()
     os.lseek(file.fileno(), 0, os.SEEK_SET)
     written = os.read(file.fileno(), 1 << 16)
     one, other = written[: BLOCK + TAG_BYTES], written[BLOCK + TAG_BYTES : 2 * (BLOCK + TAG_BYTES)]
     assert one != other and sha256(pages(1)).digest() not in written
-    stored = list(node.tier._stored.values())
+    stored = [node.tier._shelf.get(number)[1] for number in node.tier._shelf]  # type: ignore[index]
     assert stored[0].cipher is not stored[1].cipher and stored[0].nonce != stored[1].nonce
 
 
 @pytest.mark.parametrize("harm", ["changed", "missing", "another's", "unreadable"])
-def test_a_block_that_was_harmed_is_a_miss(file: BinaryIO, harm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    node, key = Node(file), key_of(pages(1, 2, 3), "a")
+def test_a_block_that_was_harmed_is_a_miss(
+    node: Node, file: BinaryIO, harm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = key_of(pages(1, 2, 3), "a")
     node.keep(key)
     node.keep(key_of(pages(7, 8, 9), "b"))
-    node.cache.evict(8)
-    places = {node.tier._stored[slot].tag: slot for slot in node.tier._stored}
-    assert len(places) == 2
-    slots = [~place for each in node.cache.tree.nodes() if each.tokens[:SIZE] == pages(1) for place in each.blocks]
+    node.evict()
+    places = {
+        bytes(run.tokens[:SIZE]): [node.tier._shelf.get(~number)[0] for number in run.blocks]  # type: ignore[index]
+        for run in node.cache.tree.nodes()
+    }
+    slots, others = places[pages(1)], places[pages(7)]
     size = BLOCK + TAG_BYTES
     match harm:
         case "changed":
@@ -255,8 +305,7 @@ def test_a_block_that_was_harmed_is_a_miss(file: BinaryIO, harm: str, monkeypatc
         case "missing":
             os.ftruncate(file.fileno(), 0)
         case "another's":
-            other = next(slot for slot in node.tier._stored if slot not in slots)
-            os.pwrite(file.fileno(), os.pread(file.fileno(), size, other * size), slots[1] * size)
+            os.pwrite(file.fileno(), os.pread(file.fileno(), size, others[0] * size), slots[1] * size)
         case "unreadable":
             monkeypatch.setattr(os, "read", lambda *_: (_ for _ in ()).throw(OSError(errno.EIO, "")))
     assert node.finds(key) == (1 if harm in ("changed", "another's") else 0)
@@ -275,43 +324,148 @@ def test_a_disk_without_room_loses_hits_and_nothing_else(
         monkeypatch.setattr(os, "write", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "")))
     elif fault == "short":
         monkeypatch.setattr(os, "write", lambda _, data: len(data) // 2)
-    node.cache.evict(8)
+    node.evict()
     monkeypatch.undo()
     assert node.pool.free == 8 and node.finds(key) == (fault == "no slot")
+    assert node.tier._shelf.free == node.tier._shelf.places, "what could not be written takes no room"
+    node.tier.close()
 
 
-def test_a_tenant_that_is_forgotten_has_no_key_and_no_slot(file: BinaryIO) -> None:
-    node = Node(file)
+def test_a_tenant_that_is_forgotten_has_no_key_and_no_slot(node: Node) -> None:
     node.keep(key_of(pages(1, 2), "a"))
-    node.cache.evict(8)
+    node.evict()
     node.cache.forget("a")
-    assert not node.tier._stored and len(node.tier._free) == 16
+    assert not len(node.tier._shelf) and node.tier._shelf.free == 16
     assert "a" not in node.cache._accounts, "its account went, and the key with it"
 
 
-def test_a_block_is_bound_to_model_tokens_and_tenant(file: BinaryIO) -> None:
-    cells = Cells(2)
+@pytest.mark.parametrize("other", ["nothing", "tokens", "model", "tenant"])
+def test_a_block_is_bound_to_model_tokens_and_tenant(node: Node, other: str) -> None:
+    tier, bound = node.tier, sha256(b"tokens").digest()
     owner = Owner(1, Account("a"))
-    tier = DiskTier(file.fileno(), 4 * (BLOCK + TAG_BYTES), cells, b"model")
-    assert tier.load(tier.store(owner, b"tokens", 0) or 0, b"tokens", 1)
-    assert not tier.load(tier.store(owner, b"tokens", 0) or 0, b"others", 1)
-    slot = tier.store(owner, b"tokens", 0) or 0
-    tier._stored[slot] = replace(tier._stored[slot], tag=b"strange")
-    assert not tier.load(slot, b"tokens", 1)
-    slot = tier.store(owner, b"tokens", 0) or 0
-    tier._model = sha256(b"another").digest()
-    assert not tier.load(slot, b"tokens", 1)
+    number = tier.store(owner, bound, bytes(BLOCK)) or 0
+    assert tier.settle(60)
+    _, stored = tier._shelf.get(number)  # type: ignore[misc]
+    assert stored.bound == sha256(b"model").digest() + owner.tag + bound
+    if other in ("model", "tenant"):
+        changed = bytearray(stored.bound)
+        changed[0 if other == "model" else len(sha256().digest())] ^= 1
+        stored.bound = bytes(changed)
+    tier.fetch(number, sha256(b"others").digest() if other == "tokens" else bound)
+    assert tier.settle(60)
+    assert tier.fetch(number, bound) is (State.HERE if other == "nothing" else State.LOST)
 
 
-def test_what_is_public_or_private_may_change_on_the_disk(file: BinaryIO) -> None:
-    node, key = Node(file), key_of(pages(1, 2), "a", policy="safekv", number=1)
+def test_what_is_public_or_private_may_change_on_the_disk(node: Node) -> None:
+    key = key_of(pages(1, 2), "a", policy="safekv", number=1)
     assert node.finds(key) == 0
     node.keep(key)
-    node.cache.evict(8)
+    node.evict()
     node.cache.label(1, 2 * PAGE_TOKENS)
     assert node.finds(key_of(pages(1, 2), "b", policy="safekv", number=2)) == 2
-    node.cache.evict(8)
+    node.evict()
     [run] = node.cache.tree.nodes()
     node.cache.demote(run)
     assert node.finds(key_of(pages(1, 2), "b", policy="safekv", number=3)) == 0
     assert node.finds(key_of(pages(1, 2), "a", policy="safekv", number=4)) == 2
+
+
+class Held:
+    """An os.write or os.read that waits until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+        real = getattr(os, name)
+
+        def held(*given: object) -> object:
+            self.begun.set()
+            assert self.go.wait(60)
+            return real(*given)
+
+        monkeypatch.setattr(os, name, held)
+
+
+@pytest.mark.parametrize("slow", ["write", "read"])
+def test_a_disk_that_hangs_holds_nobody_up_and_what_is_late_is_a_miss(
+    node: Node, slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = key_of(pages(1, 2, 3), "a")
+    node.keep(key)
+    if slow == "read":
+        node.evict()
+    held = Held(monkeypatch, slow)
+    node.cache.evict(8)
+    node.cache.prefetch(key, 3)
+    assert held.begun.wait(60) and node.pool.free == 8
+    first = node.finds_now(key)
+    assert first.coming and len(first.blocks) == 0
+    other = key_of(pages(5), "b")
+    node.keep(other)
+    assert len(node.finds_now(other).blocks) == 1
+    held.go.set()
+    assert node.finds(key) == 3, "late, not lost"
+
+
+def test_what_is_not_written_yet_comes_back_without_the_disk(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(monkeypatch, "write")
+    node.keep(key_of(pages(9), "b"))
+    node.cache.evict(8)
+    assert held.begun.wait(60)
+    key = key_of(pages(1, 2, 3), "a")
+    node.keep(key)
+    node.cache.evict(8)
+    assert len(node.finds_now(key).blocks) == 3
+    held.go.set()
+
+
+def test_blocks_on_their_way_are_bounded_and_the_rest_is_lost(file: BinaryIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(monkeypatch, "write")
+    node = Node(file, in_flight=3 * (BLOCK + TAG_BYTES))
+    node.keep(key_of(pages(1, 2, 3, 4, 5), "a"))
+    node.cache.evict(8)
+    assert len(node.tier._busy) == 3 and node.pool.free == 8
+    held.go.set()
+    assert node.finds(key_of(pages(1, 2, 3, 4, 5), "a")) == 3
+    node.tier.close()
+
+
+def test_what_was_brought_for_nobody_makes_way(file: BinaryIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(file, in_flight=3 * (BLOCK + TAG_BYTES))
+    first, second = key_of(pages(1, 2, 3), "a"), key_of(pages(4, 5, 6), "b")
+    for key in (first, second):
+        node.keep(key)
+        node.evict()
+    node.cache.prefetch(first, 3)
+    assert node.cache.settle(60)
+    assert node.finds_now(second).coming and not node.tier._queue, "no room"
+    monkeypatch.setattr(disk, "ABANDONED_S", 0.0)
+    assert node.finds(second) == 3
+    assert node.finds(first) == 3, "it is on the disk still"
+    node.tier.close()
+
+
+def test_a_forgotten_tenants_blocks_on_their_way_are_forgotten(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held(monkeypatch, "write")
+    node.keep(key_of(pages(1, 2, 3), "a"))
+    node.cache.evict(8)
+    assert held.begun.wait(60)
+    records = list(node.tier._busy)
+    node.cache.forget("a")
+    assert all(record.data is None for record in records), "also of what the thread has in its hands"
+    assert not node.tier._busy and not node.tier._queue and "a" not in node.cache._accounts
+    held.go.set()
+    assert node.finds(key_of(pages(1, 2, 3), "a")) == 0
+
+
+def test_who_fills_the_disk_gives_first_and_the_old_goes_for_the_new(file: BinaryIO) -> None:
+    node = Node(file, slots=4)
+    small = key_of(pages(1), "a")
+    node.keep(small)
+    node.evict()
+    floods = [key_of(pages(flood, flood), "b") for flood in range(5, 9)]
+    for flood in floods:
+        node.keep(flood)
+        node.evict()
+    assert node.finds(small) == 1, "it held less than the one that floods"
+    assert node.finds(floods[-1]) == 2 and node.finds(floods[0]) == 0
+    node.tier.close()

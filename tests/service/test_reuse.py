@@ -39,7 +39,8 @@ def test_found_blocks_give_the_same_bits_as_computed_ones(dtype: torch.dtype) ->
 
     cache = HostCache(decoder.cache_shape, 16, dtype)
     with tempfile.TemporaryFile(buffering=0) as file:
-        tree = RadixCache(DiskTier(file.fileno(), 1 << 24, cache, b"random"))
+        disk = DiskTier(file.fileno(), 1 << 24, cache.block_bytes, b"random")
+        tree = RadixCache(disk, storage=cache)
         engine = Engine(ModelRunner(decoder, cache), settings, tree)
         found = []
         for number, (end, tenant, public) in enumerate(
@@ -56,3 +57,4 @@ def test_found_blocks_give_the_same_bits_as_computed_ones(dtype: torch.dtype) ->
         submit = msgspec.structs.replace(submit, request_id=9)
         answer = answers_to(engine, [submit])[9]
         assert answer == alone(submit) and answer.cached == 52
+        disk.close()

@@ -23,6 +23,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, short_folder: ModelFolder) 
     folder: Path = tmp_path_factory.mktemp("sharing")
     (folder / "keys").write_text("\n".join(["[keys]", *(key_line(name, name) for name in ("ann", "bob", "cem"))]))
     how = ("--detector", "--model", str(short_folder.path), "--keys", str(folder / "keys"))
+    how += ("--kv-cache-mib", "2", "--cache-disk-bytes", str(16 << 20))  # some forty blocks, and more on a disk
     with running_server(folder / "log", *how) as server:
         yield server
 
@@ -69,3 +70,16 @@ def test_a_detector_that_dies_costs_hits_and_is_back(server: Server, cached: Cac
     prompt = "Now " + CLEAN
     assert cached("ann", prompt) == 0
     assert until(lambda: cached("ann", "Then " + prompt) and cached("bob", "Then " + prompt))
+
+
+def test_what_the_pool_has_no_room_for_comes_back_from_the_disk(cached: Cached) -> None:
+    """The service writes and reads it in its sandbox. Where the disk is late it is computed, so that is tried again."""
+    question = "What becomes of a lake when the river that feeds it is led elsewhere? " * 5
+
+    def asked_again() -> int:
+        for other in range(12):
+            cached("ann", f"Number {other} of twelve. " + f"Tell me about the number {other}, at some length. " * 8)
+        return cached("ann", question)
+
+    assert not cached("ann", question) and cached("ann", question) > 32
+    assert until(asked_again) > 32

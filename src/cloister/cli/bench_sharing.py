@@ -23,6 +23,9 @@ ATTACKED = "none,partition,safekv,global"
 
 def bench_sharing(
     attack: Annotated[bool, typer.Option("--attack", help="Attack the cache instead, as other tenants would.")] = False,
+    overhead: Annotated[
+        bool, typer.Option("--overhead", help="Compare the cache on, with nothing to find, with the cache off instead.")
+    ] = False,
     policies: Annotated[
         str | None, typer.Option(help="Which policies, with commas between.", show_default="all")
     ] = None,
@@ -57,11 +60,16 @@ def bench_sharing(
     candidates: by the time to the first token, or by `cached_tokens`. The adaptive one finds a secret part by part,
     with several identities, and floods the cache between two looks.
 
+    With --overhead two servers at `open` take turns at requests that have nothing in common, one that keeps nothing and
+    one under `partition`: their throughput and processor time, round by round.
+
     Examples:
 
       cloister bench sharing --data ../shared/data --json sharing-policies.json --plot-dir plots
 
       cloister bench sharing --attack --trials 50 --json sharing.json --plot-dir plots
+
+      cloister bench sharing --overhead --rounds 20
     """
     from cloister.bench.sharing.figures import FIGURES
     from cloister.bench.sharing.results import Plan, Results, tables
@@ -72,14 +80,28 @@ def bench_sharing(
         trials, adaptive_trials = min(trials, 2), min(adaptive_trials, 1)
     scale = QUICK if quick else Scale()
     possible = [name for name in WORKLOADS if data is not None or name not in TRACES]
-    asked = () if attack else known_names(workloads or ",".join(possible), "workload", tuple(WORKLOADS))
-    plan = Plan(trials, candidates, seed, chosen, adaptive_trials, workloads=asked, rounds=rounds, scale=scale)
+    asked = () if attack or overhead else known_names(workloads or ",".join(possible), "workload", tuple(WORKLOADS))
+    plan = Plan(
+        trials,
+        candidates,
+        seed,
+        chosen,
+        adaptive_trials,
+        workloads=asked,
+        rounds=rounds,
+        scale=scale,
+        overhead=overhead,
+    )
     results = Results(plan, model or "the default model")
 
     def measure(bars: Bars, save: Callable[[], None]) -> None:
         began = monotonic()
-        bars.begin("policies", len(chosen))
         with TemporaryDirectory(prefix="cloister-sharing-") as folder:
+            if overhead:
+                _overhead(results, model, Path(folder), bars, save)
+                results.seconds = monotonic() - began
+                return
+            bars.begin("policies", len(chosen))
             for policy in chosen:
                 if attack:
                     _attack(results, policy, model, Path(folder), kv_cache_mib, bars.say)
@@ -93,6 +115,23 @@ def bench_sharing(
 
 
 _POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
+
+
+def _overhead(results: Results, model: str | None, folder: Path, bars: Bars, save: Callable[[], None]) -> None:
+    from cloister.bench.sharing.deployment import Served
+    from cloister.bench.sharing.overhead import OFF, ON, Round, take_turns
+
+    plan = results.plan
+    tenants = [f"tenant-{number}" for number in range(plan.scale.tenants)]
+    bars.begin("rounds", plan.rounds)
+
+    def note(taken: Round) -> None:
+        results.overhead.append(taken)
+        bars.advance(f"round {len(results.overhead)}")
+        save()
+
+    with Served(OFF, model, folder, tenants) as off, Served(ON, model, folder, tenants) as on:
+        take_turns(off, on, tenants, plan.scale, plan.seed, plan.rounds, note)
 
 
 def _attack(

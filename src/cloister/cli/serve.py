@@ -71,6 +71,12 @@ def serve(
             min=0, help="Of the disk, for computed blocks that the KV cache has no room for, encrypted; 0: none."
         ),
     ] = _ENGINE.cache_disk_bytes,
+    cache_host_bytes: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Of the host's memory, for computed blocks that a GPU's KV cache has no room for; 0: none."
+        ),
+    ] = _ENGINE.cache_host_bytes,
     max_running: Annotated[int, typer.Option(min=1, help="Sequences decoded at once.")] = _ENGINE.max_running,
     chunk_tokens: Annotated[
         int,
@@ -223,6 +229,7 @@ def serve(
             threads=threads,
             kv_cache_mib=kv_cache_mib,
             cache_disk_bytes=cache_disk_bytes,
+            cache_host_bytes=cache_host_bytes,
             max_running=max_running,
             chunk_tokens=chunk_tokens,
             max_context=max_context,

@@ -19,6 +19,8 @@ from cloister.errors import SetupError
 PHASES = ("query", "key_value", "output_attention", "waiting", "merge", "rest")
 """Where a partitioned step's time goes (Petridish, Figure 7)."""
 
+_NO_TIERS = "Leave out --cache-disk-bytes and --cache-host-bytes."
+
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
@@ -38,6 +40,8 @@ class KVCache(ABC):
     shape: CacheShape
     blocks: int
     dtype: torch.dtype
+    on_host: bool = False
+    """Whether it lies in the host's memory: then that is no tier below it."""
 
     @property
     def block_bytes(self) -> int:
@@ -50,11 +54,11 @@ class KVCache(ABC):
 
     def read(self, block: int) -> bytes:
         """A copy of a block's keys and values, for a tier below."""
-        raise SetupError("What this device caches cannot be kept elsewhere.", hint="Leave out --cache-disk-bytes.")
+        raise SetupError("What this device caches cannot be kept elsewhere.", hint=_NO_TIERS)
 
     def write(self, block: int, data: bytes) -> None:
         """Put such a copy into a block."""
-        raise SetupError("What this device caches cannot be kept elsewhere.", hint="Leave out --cache-disk-bytes.")
+        raise SetupError("What this device caches cannot be kept elsewhere.", hint=_NO_TIERS)
 
     @abstractmethod
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:

@@ -18,6 +18,8 @@ from cloister.compute.layout import BLOCK_TOKENS
 class HostCache(KVCache):
     """A block's layers lie together, so that a cache that is little used takes few pages."""
 
+    on_host = True
+
     def __init__(self, shape: CacheShape, blocks: int, dtype: torch.dtype) -> None:
         self.shape = shape
         self.blocks = blocks

@@ -42,6 +42,7 @@ IRRELEVANT = {
     "engine.max_waiting": _LIMIT,
     "engine.max_waiting_per_tenant": _LIMIT,
     "engine.vault_kv_mib": _LIMIT,
+    "engine.cache_host_bytes": "the service's own memory, as the KV cache is: it holds what that held",
     "engine.link_deadline_ms": _PATIENCE,
     "controller.detector": "without one nothing is shared",
     "controller.detector_rules": "an operator's rules are added to the release's: they keep more private",

@@ -28,6 +28,7 @@ from cloister.messages.detector import (
     Classify,
     DetectorReady,
     FromDetector,
+    KnowOpenings,
     Label,
     Labels,
     LoadRules,
@@ -96,6 +97,7 @@ class DetectorKeeper:
         self._on_labels = on_labels
         self._rules = rules
         self._allow_degraded = allow_degraded
+        self._openings: tuple[str, ...] = ()
         self._answer_s = answer_s
         self._module = module
         self._handle: ModuleHandle[DetectorReady] | None = None
@@ -123,6 +125,12 @@ class DetectorKeeper:
         if self._keeping is None:
             self._keeping = asyncio.create_task(self._keep())
             self._watching = asyncio.create_task(self._watch())
+
+    def know(self, openings: tuple[str, ...]) -> None:
+        """How the served model's chat template begins a prompt by itself."""
+        self._openings = openings
+        if self.up.is_set() and self._handle is not None:
+            self._handle.send(KnowOpenings(openings))
 
     def classify(self, request_id: int, text: str, ends: Sequence[int], *, suspicion: float = 0.0) -> None:
         """Have the text labelled; `ends`: where each block ends in it, in characters. The answer comes later."""
@@ -179,6 +187,7 @@ class DetectorKeeper:
         ready = await handle.ready
         if ready.version != VERSION:
             raise ProtocolError("The detector is of another version.")
+        handle.send(KnowOpenings(self._openings))
         self.up.set()
 
     async def _watch(self) -> None:

@@ -210,6 +210,8 @@ class Controller:
             await forkserver.close()
             raise
         self._forkserver_up, self._preloaded = True, facts
+        if self._detector:
+            self._detector.know(facts.openings)
         if not facts.meets:
             self.relay.vaults.open(self._remote or forkserver, shape)
         return forkserver

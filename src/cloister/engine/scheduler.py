@@ -31,7 +31,7 @@ from cloister.fairness import ServiceMeter
 from cloister.levels import PolicyName
 from cloister.messages.generation import Reuse
 from cloister.pace import Company, Pace
-from cloister.prefix.base import NOTHING, PrefixCache, PrefixKey
+from cloister.prefix.base import NOTHING, Found, PrefixCache, PrefixKey
 from cloister.prefix.paging import Paging
 
 MAX_FORCED_ROWS = 64
@@ -39,6 +39,11 @@ MAX_FORCED_ROWS = 64
 
 _HEADROOM = 16
 """At most one part in this many of the pool stays free when a sequence enters, for the running ones to grow into."""
+
+ALONE_WAITS_S = 0.05
+"""For what a lower tier brings, while nobody else is here whose step could be held up. To compute it takes longer."""
+LOOKS_AGAIN = 4
+"""Between a prompt's chunks, for what a lower tier brings: a monitor takes each look at what is public for a hit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +132,10 @@ class Scheduler:
         self.reuse: dict[PolicyName, Reuse] = {}
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a new sequence, or raise QueueFull."""
+        """Queue a new sequence, or raise QueueFull. What lower tiers have of its prompt is brought meanwhile."""
         self.waiting.enter(sequence)
+        if (key := self._lookup_key(sequence)) is not None:
+            self._prefix.prefetch(key, _most_pages(sequence, key))
         self.meter.arrive(sequence.tenant)
         self._company.arrive(sequence.tenant)
 
@@ -222,6 +229,7 @@ class Scheduler:
                 sequence = begun[tenant].pop()
                 if not begun[tenant]:
                     del begun[tenant]
+                self._catch_up(sequence)
             elif self._admit(self.waiting.head(tenant)):
                 sequence = next(reversed(self.running.values()))
             else:
@@ -272,12 +280,11 @@ class Scheduler:
         """Move a waiting sequence among the running with blocks for all its tokens, if there is room."""
         if len(self.running) >= self._max_running:
             return False
-        key, found = self._key(sequence), NOTHING
-        if key is not None and not sequence.owes_prompt_logprobs:  # a forced pass needs, so it computes, every row
-            found = self._prefix.lookup(key, key.paging.pages(len(sequence.tokens) - 1))
+        key, found = self._key(sequence), self._found(sequence)
         need = _blocks_needed(sequence) - len(found.blocks)
         sequence.blocks = list(found.blocks)
         sequence.lent, sequence.lent_public = len(found.blocks), found.public
+        sequence.looks = LOOKS_AGAIN if found.coming else 0
         room = need + self._headroom() + self._private_doubles(sequence)
         own = self._pool.allocate(need) if self._secured(room) else None
         if own is None:
@@ -295,9 +302,44 @@ class Scheduler:
         self.running[sequence.id] = sequence
         return True
 
-    def _count(self, policy: PolicyName, found: int) -> None:
+    def _found(self, sequence: Sequence) -> Found:
+        """What the prefix cache has of a prompt. One that is alone waits a little for what a lower tier brings."""
+        if (key := self._lookup_key(sequence)) is None:
+            return NOTHING
+        found = self._prefix.lookup(key, _most_pages(sequence, key))
+        if found.coming and not self.running and len(self.waiting) == 1:
+            self._pool.release(found.blocks)
+            self._prefix.settle(ALONE_WAITS_S)
+            found = self._prefix.lookup(key, _most_pages(sequence, key))
+        return found
+
+    def _catch_up(self, sequence: Sequence) -> None:
+        """Take what a lower tier has brought since the sequence began, and compute the rest."""
+        key = sequence.key
+        if not sequence.looks or key is None:
+            return
+        found = self._prefix.lookup(key, _most_pages(sequence, key))
+        pages, before = len(found.blocks), sequence.computed
+        sequence.looks = sequence.looks - 1 if found.coming else 0
+        if key.paging.positions(pages) <= before:
+            self._pool.release(found.blocks)
+            return
+        self._pool.release(sequence.blocks[:pages])
+        sequence.blocks[:pages] = found.blocks
+        sequence.lent, sequence.lent_public = pages, found.public
+        sequence.computed = key.paging.positions(pages)
+        if not sequence.prompt_reported:
+            self._count(key.policy, sequence.computed - before, already=sequence.cached)
+            sequence.cached = (sequence.cached or 0) + sequence.computed - before
+            sequence.shared += max(0, key.paging.positions(found.public) - before)
+
+    def _count(self, policy: PolicyName, found: int, already: int | None = None) -> None:
+        """A request found so many tokens, beside those that it had `already` been told of, if it had."""
         told = self.reuse.get(policy, Reuse())
-        self.reuse[policy] = Reuse(told.hits + (found > 0), told.misses + (not found), told.tokens + found)
+        if already is not None:
+            told = Reuse(told.hits - (already > 0), told.misses - (not already), told.tokens)
+        hit = bool(found or already)
+        self.reuse[policy] = Reuse(told.hits + hit, told.misses + (not hit), told.tokens + found)
 
     def _key(self, sequence: Sequence) -> PrefixKey | None:
         """What the prefix cache is asked with; None where it is not asked."""
@@ -309,6 +351,10 @@ class Scheduler:
                 sequence.request_id, sequence.tenant, sequence.salt, sequence.policy, paging, tokens
             )
         return sequence.key
+
+    def _lookup_key(self, sequence: Sequence) -> PrefixKey | None:
+        """As `_key`, but a forced pass looks nothing up: it needs, so it computes, every row."""
+        return None if sequence.owes_prompt_logprobs else self._key(sequence)
 
     @property
     def blocks_held(self) -> int:
@@ -390,6 +436,11 @@ class Scheduler:
 
 def _blocks_needed(sequence: Sequence) -> int:
     return sequence.layout.blocks(len(sequence.tokens))
+
+
+def _most_pages(sequence: Sequence, key: PrefixKey) -> int:
+    """A prompt's last token is always computed."""
+    return key.paging.pages(len(sequence.tokens) - 1)
 
 
 def _blocks_of(sequences: Iterable[Sequence]) -> int:

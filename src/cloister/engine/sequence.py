@@ -65,8 +65,9 @@ class Sequence:
     """Prompt and output of one request, or one of several (`number`, in a `group`). `computed` counts the leading
     positions whose keys and values are cached.
 
-    `cached` says how many of them were found so when it first began; `lent` how many blocks it was lent, the first
-    `lent_public` of them visible to everybody.
+    `cached` says how many of them were found so before its first token, `shared` how many of these in blocks that
+    everybody finds; `lent` how many blocks it was lent, the first `lent_public` of them such. More may come: then it
+    looks again, `looks` times.
     """
 
     request_id: int
@@ -91,6 +92,7 @@ class Sequence:
     """Pages that the prefix cache was given."""
     lent: int = 0
     lent_public: int = 0
+    looks: int = 0
     computed: int = 0
     charged: int = 0
     last_step: int = 0

@@ -30,6 +30,7 @@ from cloister.models.load import load_decoder
 from cloister.models.placed import PlacedParts
 from cloister.models.sealed import SealedParts
 from cloister.models.source import ModelFolder, open_folder
+from cloister.prefix.detection.openings import openings_of
 from cloister.process.hardening import name_process
 from cloister.process.sandbox.layers import Layer, Profile
 from cloister.process.sandbox.namespaces import enter_own
@@ -73,6 +74,7 @@ class PreloadedModel:
     reading: PromptReading
     folder: ModelFolder
     parts: Parts
+    openings: tuple[str, ...] = ()
 
     @property
     def device(self) -> Device:
@@ -107,7 +109,7 @@ def load_model(preload: Preload, weights: int) -> PreloadedModel:
     tokenizer = Tokenizer(folder)
     tokenizer.warm()
     reading = PromptReading(tokenizer, decoder.vocabulary, decoder.max_context)
-    return PreloadedModel(settings, decoder, reading, folder, parts)
+    return PreloadedModel(settings, decoder, reading, folder, parts, openings_of(tokenizer))
 
 
 def live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], *, allow_degraded: bool) -> NoReturn:

@@ -80,7 +80,7 @@ class ForkServer:
         able = not decoder.device.partition_refusal(decoder)
         without = without_layers(self._model.device)
         missing = (*layers.missing, *(layer.value for layer in Layer if layer in without))
-        facts = Preloaded(decoder.heads, shape.dim, shape.layers, able, missing, meets=bool(meeting))
+        facts = Preloaded(decoder.heads, shape.dim, shape.layers, able, missing, bool(meeting), self._model.openings)
         endpoint.send(facts)
 
     def run(self) -> None:

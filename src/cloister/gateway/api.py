@@ -189,7 +189,9 @@ class Api:
         else:
             read = await self.prompts.read(prompt)
             block = self.backend.ready.block_tokens
-            shown = await self.prompts.by_block(read.tokens, block) if level.examined else ()
+            # Who marks something as public says where that ends: nothing after it is shown, so nothing is shared.
+            may_share = read.tokens[: read.public] if read.marked else read.tokens
+            shown = await self.prompts.by_block(may_share, block) if level.examined and may_share else ()
             return OpenJob(read.tokens, read.public, cast(ReadLevel, level.name), salt, *shown)
         return VaultJob(cast(ConfidedLevel, level.name), session.name, session.keep, unread, caller.trust_group, salt)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from cloister.messages.generation import RequestId
-from cloister.messages.lifecycle import StartFailed
+from cloister.messages.lifecycle import Openings, StartFailed
 
 MAX_TEXT = 1 << 20
 MAX_BLOCKS = 1 << 16
@@ -83,6 +83,12 @@ class LoadRules(Struct, frozen=True, tag="load_rules", forbid_unknown_fields=Tru
     rules: RulesText
 
 
+class KnowOpenings(Struct, frozen=True, tag="know_openings", forbid_unknown_fields=True):
+    """Controller → detector: how the served model's own chat template begins a prompt (prefix.detection.openings)."""
+
+    openings: Openings
+
+
 class RulesLoaded(Struct, frozen=True, tag="rules_loaded", forbid_unknown_fields=True):
     """Detector → controller. If it is not `taken`, the rules before stay; `rule` counts from 1, 0 is the whole file."""
 
@@ -121,5 +127,5 @@ class Labels(Struct, frozen=True, tag="labels", forbid_unknown_fields=True):
     categories: Codes
 
 
-ToDetector = StartDetector | LoadRules | Classify
+ToDetector = StartDetector | LoadRules | KnowOpenings | Classify
 FromDetector = DetectorReady | StartFailed | RulesLoaded | Labels

@@ -13,7 +13,10 @@ from msgspec import Meta, Struct
 from cloister.errors import CloisterError, error_from_code, where_raised
 from cloister.messages.generation import Failed, Name
 
+MAX_OPENING = 8192
 Path = Annotated[str, Meta(min_length=1, max_length=4096)]
+Openings = Annotated[tuple[Annotated[str, Meta(max_length=MAX_OPENING)], ...], Meta(max_length=16)]
+"""How prompts begin that are nobody's."""
 
 
 class Start(Struct, frozen=True, tag="start", forbid_unknown_fields=True):
@@ -88,7 +91,8 @@ class Spawn(Struct, frozen=True, tag="spawn", forbid_unknown_fields=True):
 
 class Preloaded(Struct, frozen=True, tag="preloaded", forbid_unknown_fields=True):
     """Fork server → controller: ready. `missing` names the layers of the sandbox this kernel lacks. `meets`: children
-    compute on one device at the same time; what ends one at the wrong moment may end all."""
+    compute on one device at the same time; what ends one at the wrong moment may end all. `openings`: how the model's
+    chat template begins a prompt by itself (prefix.detection.openings)."""
 
     heads: int
     dim: int
@@ -96,6 +100,7 @@ class Preloaded(Struct, frozen=True, tag="preloaded", forbid_unknown_fields=True
     partitionable: bool
     missing: tuple[str, ...] = ()
     meets: bool = False
+    openings: Openings = ()
 
 
 class Spawned(Struct, frozen=True, tag="spawned", forbid_unknown_fields=True):

@@ -56,11 +56,13 @@ class PrefixKey:
 class Found:
     """Blocks that hold a key's first pages, in order; the first `public` of them are lent to everybody.
 
-    They are retained in the pool for the caller, who releases them like its own and never writes to them.
+    They are retained in the pool for the caller, who releases them like its own and never writes to them. More are
+    `coming` from a lower tier: who asks again later may find them.
     """
 
     blocks: tuple[int, ...] = ()
     public: int = 0
+    coming: bool = False
 
 
 NOTHING = Found()
@@ -69,7 +71,7 @@ NOTHING = Found()
 @dataclass(slots=True)
 class Counts:
     """Since the start, over all tenants: runs that a monitor took back, pages that were given up for room, those of
-    them that went to a lower tier, and those that came back."""
+    them that were handed to a lower tier, and those that came back."""
 
     demotions: int = 0
     evictions: int = 0
@@ -92,6 +94,14 @@ class PrefixCache(ABC):
     @abstractmethod
     def lookup(self, key: PrefixKey, most: int) -> Found:
         """The longest beginning that this key may see, `most` pages at most."""
+
+    def prefetch(self, key: PrefixKey, most: int) -> None:
+        """This key will be looked up: begin to bring what a lower tier has of it. Nothing waits for that."""
+        return None
+
+    def settle(self, seconds: float) -> bool:
+        """Wait until nothing is on its way between tiers, so long at most. Whether that is so."""
+        return True
 
     @abstractmethod
     def insert(self, key: PrefixKey, blocks: Sequence[int]) -> None:

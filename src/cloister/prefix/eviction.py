@@ -14,6 +14,13 @@ from itertools import count
 
 from cloister.prefix.node import Account, Node
 
+_SERIAL_BITS = 40
+
+
+def _epoch(node: Node) -> int:
+    """In which a node was put where it waits; who was used since waits anew."""
+    return node.rank >> _SERIAL_BITS + 1
+
 
 class EvictionOrder:
     """The edges of the tree (Node.is_edge), account by account, in heaps whose entries are checked when popped."""
@@ -28,7 +35,8 @@ class EvictionOrder:
         account = node.owner.account
         if node.queued is not account and node.resident and node.parent is not None and node.is_edge:
             node.queued = account
-            heappush(account.heap, (node.epoch, int(not node.is_compressed), next(self._serial), node))
+            node.rank = (2 * node.epoch + (not node.is_compressed)) << _SERIAL_BITS | next(self._serial)
+            heappush(account.heap, node)
 
     def victims(self, accounts: Iterable[Account], share: int) -> Iterator[Node]:
         """Edges to take pages from, one after the other. Whoever takes some pushes what is an edge then."""
@@ -50,19 +58,19 @@ class EvictionOrder:
         greediest = max(private, key=lambda account: account.pages, default=None)
         if greediest is not None and greediest.pages > share:
             return greediest
-        if not private or (self._public.heap and self._public.heap[0][0] <= private[0].seen):
+        if not private or (self._public.heap and _epoch(self._public.heap[0]) <= private[0].seen):
             return self._public
         return private[0]
 
     def _oldest(self, account: Account, used: list[Node]) -> Node | None:
         while account.heap:
-            epoch, _, _, node = heappop(account.heap)
+            node = heappop(account.heap)
             if node.queued is not account:
                 continue
             node.queued = None
             if node.parent is None or node.owner.account is not account or not node.resident or not node.is_edge:
                 continue
-            if node.epoch > epoch:
+            if node.epoch > _epoch(node):
                 self.push(node)
             elif self._in_use(node):
                 used.append(node)

@@ -30,7 +30,7 @@ class Account:
         """The epoch of its last request, whether or not that found anything."""
         self.cipher: AESGCM | None = None
         """With the key of its blocks in lower tiers; forgotten with the account."""
-        self.heap: list[tuple[int, int, int, Node]] = []
+        self.heap: list[Node] = []
 
 
 class Owner:
@@ -54,28 +54,30 @@ class Link(NamedTuple):
 
 
 class Node:
-    """A run of pages under one owner. `blocks` has a block for each page; one below 0 is `~slot` of a lower tier.
+    """A run of pages under one owner. `run` is the owner's tag and the tokens, so that a run of one page is its own key
+    among its siblings. `blocks` has a block for each page; one below 0 is `~number` of a lower tier.
 
     `links` is None, or says of which nodes a compressed private chain is made; the node is their `pri_root`.
     """
 
     __slots__ = (
         *("blocks", "children", "creator", "epoch", "hits"),
-        *("links", "owner", "parent", "queued", "resident", "tokens", "users", "watched"),
+        *("links", "owner", "parent", "queued", "rank", "resident", "run", "users", "watched"),
     )
 
     def __init__(self, parent: Node | None, owner: Owner, creator: Owner, tokens: bytes, blocks: list[int]) -> None:
         self.parent = parent
         self.owner = owner
         self.creator = creator
-        self.tokens = tokens
+        self.run = owner.tag + tokens
         self.blocks = blocks
         self.resident = len(blocks)
         """How many of its first pages are in the pool; all before a page that is are, too."""
         self.children: dict[bytes, Node] | None = None
         self.links: list[Link] | None = None
         self.queued: Account | None = None
-        """Whose heap it waits in to be evicted."""
+        """Whose heap it waits in to be evicted, in the order of `rank`."""
+        self.rank = 0
         self.epoch = 0
         self.hits = 0
         self.users = 0
@@ -85,6 +87,14 @@ class Node:
     def __repr__(self) -> str:
         """Without the tokens: a log may show a node."""
         return f"<Node of {len(self.blocks)} pages>"
+
+    def __lt__(self, other: Node) -> bool:
+        """Whether it is evicted before another. Heaps of nodes take less than heaps of pairs."""
+        return self.rank < other.rank
+
+    @property
+    def tokens(self) -> bytes:
+        return self.run[TAG_BYTES:]
 
     @property
     def is_compressed(self) -> bool:
@@ -103,4 +113,4 @@ class Node:
     def touch(self, user: Owner, epoch: int) -> None:
         self.epoch = epoch
         self.hits += 1
-        self.users |= user.bit
+        self.users = self.users | user.bit if self.users else user.bit

@@ -8,16 +8,17 @@ until then a page is private, and a late label costs hits, nothing else.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
 from itertools import count
 from weakref import WeakValueDictionary
 
-from cloister.prefix.base import NOTHING, TOKEN_BYTES, Counts, Found, Pool, PrefixCache, PrefixKey
-from cloister.prefix.disk import Tier
+from cloister.prefix.base import NOTHING, TOKEN_BYTES, Counts, Found, Pool, PrefixCache, PrefixKey, Storage
 from cloister.prefix.eviction import EvictionOrder
 from cloister.prefix.monitor import Action, Monitor, Watched
 from cloister.prefix.node import Account, Node, Owner
 from cloister.prefix.policy import POLICIES, Policy
+from cloister.prefix.tier import State, Tier
 from cloister.prefix.tree import Path, Tree
 
 LOOKUPS_PER_EPOCH = 32
@@ -39,11 +40,15 @@ class _Unlabelled:
 
 
 class RadixCache(PrefixCache):
-    """What leaves the pool goes to `tier`, if there is one, and comes back when it is found. `monitor` judges who finds
-    what was labelled or marked public (§V-C); what the policy makes public anyway it does not watch."""
+    """What leaves the pool goes from `storage` to `tier`, if there is one, and comes back when it is found. `monitor`
+    judges who finds what was labelled or marked public (§V-C); what the policy makes public anyway it does not watch.
+    """
 
-    def __init__(self, tier: Tier | None = None, monitor: Monitor | None = None) -> None:
-        self._tier = tier
+    def __init__(
+        self, tier: Tier | None = None, monitor: Monitor | None = None, storage: Storage | None = None
+    ) -> None:
+        assert (tier is None) == (storage is None)
+        self._tier, self._storage = tier, storage
         self._monitor = monitor
         self._owners: WeakValueDictionary[tuple[str, str], Owner] = WeakValueDictionary()
         self._accounts: WeakValueDictionary[str, Account] = WeakValueDictionary()
@@ -75,13 +80,29 @@ class RadixCache(PrefixCache):
             path = self._recalled(path, lambda: self._visible(viewer, key, policy, most))
         blocks: list[int] = []
         public = 0
+        coming = False
         for node, pages in path:
-            node.touch(creator, self._epoch)
+            coming = node.resident < pages
+            pages = min(pages, node.resident)
+            if pages:
+                node.touch(creator, self._epoch)
             blocks += node.blocks[:pages]
             if node.owner is self.tree.public:
                 public += pages
+            if coming:
+                break
         self._pool.retain(blocks)
-        return Found(tuple(blocks), public)
+        return Found(tuple(blocks), public, coming)
+
+    def prefetch(self, key: PrefixKey, most: int) -> None:
+        policy = POLICIES[key.policy]
+        if self._tier is not None and policy.reuses:
+            path = self._visible(self._whose(key, policy)[0], key, policy, most)
+            if path and path[-1][0].resident < path[-1][1]:
+                self._fetch(path)
+
+    def settle(self, seconds: float) -> bool:
+        return self._tier is None or self._tier.settle(seconds)
 
     def _allowed(self, path: Path, key: PrefixKey) -> Path:
         """As much of a path as the monitor lets this tenant have now; a run that looks probed is demoted first."""
@@ -99,37 +120,60 @@ class RadixCache(PrefixCache):
         return path
 
     def _recalled(self, path: Path, search: Callable[[], Path]) -> Path:
-        """Bring back what a lower tier has of a path; as much of the path as is in the pool then (§VI-A)."""
+        """Put into the pool what lower tiers have ready of a path (§VI-A), and have the rest brought."""
+        here, path = self._fetch(path), search()  # what was lost is cut off
+        if not here:
+            return path
         found = [block for node, pages in path for block in node.blocks[:pages] if block >= 0]
         self._pool.retain(found)  # so that what makes room is not what was found
-        lacking = sum(pages for _, pages in path) - len(found)
-        if lacking > self._pool.free:
-            self.evict(lacking - self._pool.free)
+        if here > self._pool.free:
+            self.evict(here - self._pool.free)
             path = search()  # nodes may have been joined
         self._pool.release(found)
-        back: Path = []
         for node, pages in path:
-            while node.resident < pages and self._recall(node):
-                pass
-            if node.resident:
-                back.append((node, min(pages, node.resident)))
+            while node.resident < pages and here and self._recall(node):
+                here -= 1
             if node.resident < pages:
                 break
-        return back
+        return search()
+
+    def _fetch(self, path: Path) -> int:
+        """Ask lower tiers for all pages of a path that are not in the pool; how many of the next can be had now. What
+        follows a page that was lost is lost, too."""
+        assert self._tier is not None
+        here, all_here = 0, True
+        for node, pages in path:
+            for page, bound in self._bounds(node, node.resident, pages):
+                match self._tier.fetch(~node.blocks[page], bound):
+                    case State.HERE:
+                        here += all_here
+                    case State.COMING:
+                        all_here = False
+                    case State.LOST:
+                        node.blocks[page] = LOST
+                        self._cut(node, page)
+                        return here
+        return here
+
+    def _bounds(self, node: Node, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """For pages of a run: what binds each of them to all tokens up to its end."""
+        if start < end:
+            tokens = node.tokens
+            digest = sha256(self.tree.tokens_before(node) + tokens[: start * self._page])
+            for page in range(start, end):
+                digest.update(tokens[page * self._page : (page + 1) * self._page])
+                yield page, digest.digest()
 
     def _recall(self, node: Node) -> bool:
-        """Bring one page back, the first that is not in the pool; where that fails, it and what follows are lost."""
-        assert self._tier is not None
-        if (taken := self._pool.allocate(1)) is None:
+        """Bring one page back, the first that is not in the pool. Whether that could be done now."""
+        assert self._tier is not None and self._storage is not None
+        page = node.resident
+        if not self._pool.free or (data := self._tier.take(~node.blocks[page])) is None:
             return False
-        page, [block] = node.resident, taken
-        tokens = self.tree.tokens_before(node) + node.tokens[: (page + 1) * self._page]
-        if not self._tier.load(~node.blocks[page], tokens, block):
-            self._pool.release(taken)
-            node.blocks[page] = LOST
-            self._cut(node, page)
-            return False
-        self._settle_page(node, page, block)
+        taken = self._pool.allocate(1)
+        assert taken is not None
+        self._storage.write(taken[0], data)
+        self._settle_page(node, page, taken[0])
         self._counts.recalls += 1
         return True
 
@@ -352,13 +396,13 @@ class RadixCache(PrefixCache):
         """Copy resident pages from `start` on to the tier below; where they are then, as far as that went."""
         stored: list[int] = []
         if self._tier is not None:
-            before = self.tree.tokens_before(node)
-            for page in range(start, node.resident):
-                tokens = before + node.tokens[: (page + 1) * self._page]
-                slot = self._tier.store(node.owner, tokens, node.blocks[page])
-                if slot is None:
+            assert self._storage is not None
+            room = self._tier.room(node.resident - start)
+            for page, bound in self._bounds(node, start, start + room):
+                number = self._tier.store(node.owner, bound, self._storage.read(node.blocks[page]))
+                if number is None:
                     break
-                stored.append(~slot)
+                stored.append(~number)
         return stored
 
     def _cut(self, node: Node, pages: int) -> None:
@@ -394,7 +438,7 @@ class RadixCache(PrefixCache):
             for place in node.blocks[node.resident :]:
                 self._discard(place)
             node.parent, node.children, node.resident = None, None, 0
-            node.tokens, node.blocks = b"", []
+            node.run, node.blocks = b"", []
 
     def _give_back(self, blocks: list[int]) -> None:
         for block in blocks:

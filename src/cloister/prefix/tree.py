@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cloister.prefix.node import Account, Link, Node, Owner
+from cloister.prefix.node import TAG_BYTES, Account, Link, Node, Owner
 
 Path = list[tuple[Node, int]]
 """Nodes from the root on, each with how many of its pages match; only the last may match in part."""
@@ -42,31 +42,32 @@ class Tree:
                 child = own if child is None else child
             if child is None:
                 break
-            pages = self._common(child.tokens, tokens, at, end)
+            pages = self._common(child, tokens, at, end)
             path.append((child, pages))
             at += pages * page
-            if pages * page < len(child.tokens):
+            if pages < len(child.blocks):
                 break
             node = child
         return path
 
     def _search_from(self, child: Node, at: int, owner: Owner, tokens: bytes, end: int, public: Owner) -> Path:
-        pages = self._common(child.tokens, tokens, at, end)
+        pages = self._common(child, tokens, at, end)
         path: Path = [(child, pages)]
-        if pages * self._page == len(child.tokens):
+        if pages == len(child.blocks):
             path += self._search(child, at + pages * self._page, owner, tokens, end, public)
         return path
 
-    def _common(self, run: bytes, tokens: bytes, at: int, end: int) -> int:
+    def _common(self, node: Node, tokens: bytes, at: int, end: int) -> int:
         """Whole pages that a node's run and the tokens from `at` have in common; the first is known to be."""
-        page = self._page
-        high = min(len(run), end - at) // page
-        if run[: high * page] == tokens[at : at + high * page]:
+        page, run = self._page, node.run
+        high = min(len(node.blocks), (end - at) // page)
+        if high == 1 or run[TAG_BYTES : TAG_BYTES + high * page] == tokens[at : at + high * page]:
             return high
         low = 1
         while high - low > 1:
             middle = (low + high) // 2
-            if run[low * page : middle * page] == tokens[at + low * page : at + middle * page]:
+            ours = run[TAG_BYTES + low * page : TAG_BYTES + middle * page]
+            if ours == tokens[at + low * page : at + middle * page]:
                 low = middle
             else:
                 high = middle
@@ -82,8 +83,8 @@ class Tree:
 
     def split(self, node: Node, pages: int) -> Node:
         """Cut a run where tokens diverge, or where visibility changes: the rest becomes the node's child."""
-        at = pages * self._page
-        tail = Node(node, node.owner, node.creator, node.tokens[at:], node.blocks[pages:])
+        at = TAG_BYTES + pages * self._page
+        tail = Node(node, node.owner, node.creator, node.run[at:], node.blocks[pages:])
         tail.resident = max(0, node.resident - pages)
         tail.epoch, tail.hits, tail.users = node.epoch, node.hits, node.users
         if node.links is not None:
@@ -95,7 +96,7 @@ class Tree:
         tail.children = node.children
         for child in (tail.children or {}).values():
             child.parent = tail
-        node.tokens, node.blocks = node.tokens[:at], node.blocks[:pages]
+        node.run, node.blocks = node.run[:at], node.blocks[:pages]
         node.resident = min(node.resident, pages)
         node.children = {self._key(tail): tail}
         return tail
@@ -103,7 +104,7 @@ class Tree:
     def extend(self, node: Node, tokens: bytes, blocks: list[int], epoch: int) -> None:
         """Add pages to a private run that nothing follows, as if a node were added and compressed at once."""
         self._link(node, Link(len(blocks), epoch, 0, 0))
-        node.tokens += tokens
+        node.run += tokens
         node.blocks += blocks
         node.resident += len(blocks)
 
@@ -116,7 +117,7 @@ class Tree:
                 self._link(node, link)
             if node.resident == len(node.blocks):
                 node.resident += child.resident
-            node.tokens += child.tokens
+            node.run += child.run[TAG_BYTES:]
             node.blocks += child.blocks
             node.children = child.children
             for below in (node.children or {}).values():
@@ -131,7 +132,7 @@ class Tree:
 
     def truncate(self, node: Node, pages: int) -> None:
         """Cut off the run's last pages, which nothing follows."""
-        node.tokens, node.blocks = node.tokens[: pages * self._page], node.blocks[:pages]
+        node.run, node.blocks = node.run[: TAG_BYTES + pages * self._page], node.blocks[:pages]
         node.resident = min(node.resident, pages)
         if node.links is not None:
             head, _ = _cut(node.links, pages)
@@ -141,7 +142,7 @@ class Tree:
         """Whether a private run may become public: it must follow public pages, and no public run may begin like it
         beside it."""
         assert node.parent is not None
-        twin = self.public.tag + node.tokens[: self._page]
+        twin = self._key(node, self.public)
         return node.parent.owner is self.public and twin not in (node.parent.children or {})
 
     def publish(self, node: Node) -> None:
@@ -156,7 +157,7 @@ class Tree:
         has one like it.
         """
         assert node.parent is not None
-        twin = node.creator.tag + node.tokens[: self._page]
+        twin = self._key(node, node.creator)
         if twin in (node.parent.children or {}):
             self.remove(node)
             return [node]
@@ -196,14 +197,16 @@ class Tree:
             runs.append(node.tokens)
         return b"".join(reversed(runs))
 
-    def _key(self, node: Node) -> bytes:
-        return node.owner.tag + node.tokens[: self._page]
+    def _key(self, node: Node, owner: Owner | None = None) -> bytes:
+        """Of a node among its siblings, as it is or as another's would be. Of one page: the run itself, not a copy."""
+        key = node.run[: TAG_BYTES + self._page]
+        return key if owner is None else owner.tag + key[TAG_BYTES:]
 
     def _give(self, node: Node, owner: Owner) -> None:
         assert node.parent is not None and node.parent.children is not None
         del node.parent.children[self._key(node)]
         node.owner.account.pages -= node.resident
-        node.owner = owner
+        node.owner, node.run = owner, owner.tag + node.run[TAG_BYTES:]
         owner.account.pages += node.resident
         node.parent.children[self._key(node)] = node
 

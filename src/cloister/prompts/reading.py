@@ -123,11 +123,13 @@ class ReadPrompt:
     private token would reveal something of it: only the tokens before the first private character count.
 
     They are the tokens that the text before the first private character gives on its own. How a word is cut can depend
-    on what follows it; a token that the public text alone would not give stays private.
+    on what follows it; a token that the public text alone would not give stays private. `marked` says that somebody
+    marked something as public, be it that no token of it is.
     """
 
     tokens: tuple[int, ...]
     public: int
+    marked: bool = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"
@@ -148,7 +150,7 @@ class PromptReading:
             return self._chat(prompt.messages)
         if isinstance(prompt, TextPrompt):
             return self._text(prompt)
-        return self._checked(prompt.tokens, (), "prompt")
+        return self._checked(prompt.tokens, None, "prompt")
 
     def _chat(self, turns: Sequence[PromptMessage]) -> ReadPrompt:
         contents = [Marked.of(turn.content, public=turn.public, param="messages") for turn in turns]
@@ -157,7 +159,7 @@ class PromptReading:
         messages = _messages(roles, [content.text for content in contents])
         try:
             if not any(turn.public for turn in turns):
-                return self._checked(self._tokenizer.render_chat(messages), (), "messages")
+                return self._checked(self._tokenizer.render_chat(messages), None, "messages")
             if all(content.first_private is None for content in contents):
                 tokens = self._tokenizer.render_chat(messages)
                 return self._checked(tokens, tokens, "messages")
@@ -177,7 +179,7 @@ class PromptReading:
         self._check_length([content.text], "prompt")
         tokens = self._tokenizer.encode(content.text, add_special_tokens=True)
         if not prompt.public:
-            return self._checked(tokens, (), "prompt")
+            return self._checked(tokens, None, "prompt")
         if content.first_private is None:
             return self._checked(tokens, tokens, "prompt")
         before = content.text[: content.first_private]
@@ -200,13 +202,14 @@ class PromptReading:
                 hint="Shorten the prompt.",
             )
 
-    def _checked(self, tokens: Sequence[int], public: Sequence[int], param: str) -> ReadPrompt:
-        """The tokens; public are those that begin the same way as `public`."""
+    def _checked(self, tokens: Sequence[int], public: Sequence[int] | None, param: str) -> ReadPrompt:
+        """The tokens; public are those that begin the same way as `public`, if anything was marked so."""
         if not tokens:
             raise InvalidRequest(f"{param}: There is no token in it.", param=param)
         if min(tokens) < 0 or max(tokens) >= self._vocabulary:
             raise InvalidRequest(f"{param}: Token ids must be below {self._vocabulary}.", param=param)
-        return ReadPrompt(tuple(tokens), min(shared_length(tokens, public), len(tokens) - 1))
+        known = min(shared_length(tokens, public or ()), len(tokens) - 1)
+        return ReadPrompt(tuple(tokens), known, public is not None)
 
 
 def _messages(roles: Sequence[str], contents: Sequence[str]) -> list[dict[str, Any]]:

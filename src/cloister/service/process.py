@@ -13,6 +13,7 @@ from collections.abc import Callable
 import msgspec
 import torch
 
+from cloister.compute.base import KVCache
 from cloister.config import EngineSettings
 from cloister.engine.engine import Engine
 from cloister.engine.graph_runner import runner_for
@@ -36,8 +37,10 @@ from cloister.messages.service import (
 )
 from cloister.models.decoder import Decoder
 from cloister.prefix.disk import DiskTier
+from cloister.prefix.host import HostTier
 from cloister.prefix.monitor import Alert, Monitor
 from cloister.prefix.radix import RadixCache
+from cloister.prefix.tier import Tier
 from cloister.process.blocking import BlockingEndpoint
 
 
@@ -53,9 +56,10 @@ def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None)
     runner = runner_for(decoder, cache, asker)
     if not decoder.device.survives_fork:
         rehearse_device(runner, settings)
-    tier = None if disk is None else DiskTier(disk, settings.cache_disk_bytes, cache, _model_of(decoder))
+    tier = tiers(cache, settings, disk, _model_of(decoder))
     alerts: list[Alert] = []
-    engine = Engine(runner, settings, RadixCache(tier, Monitor(on_alert=alerts.append)))
+    prefix = RadixCache(tier, Monitor(on_alert=alerts.append), None if tier is None else cache)
+    engine = Engine(runner, settings, prefix)
     ready = Ready(
         version=VERSION,
         vocabulary=runner.vocabulary,
@@ -65,6 +69,15 @@ def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None)
         kernels=decoder.kernels.name,
     )
     return Service(engine, ready, alerts, lambda: decoder.device.lost)
+
+
+def tiers(cache: KVCache, settings: EngineSettings, disk: int | None, model: bytes) -> Tier | None:
+    """What is below the pool: the host's memory where the pool is not in it, then the disk."""
+    size = cache.block_bytes
+    below = None if disk is None else DiskTier(disk, settings.cache_disk_bytes, size, model)
+    if cache.on_host or settings.cache_host_bytes < size:
+        return below
+    return HostTier(settings.cache_host_bytes, size, below)
 
 
 def _model_of(decoder: Decoder) -> bytes:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from cloister.errors import InvalidRequest
 from cloister.messages.detector import Category, Label
 from cloister.models.source import ModelFolder
-from cloister.prefix.detection.openings import known_until
+from cloister.prefix.detection.openings import NOBODYS, known_until, openings_of
 from cloister.prefix.detection.pipeline import Pipeline, Verdict, blocks_of, even_blocks, inherit
 from cloister.prefix.detection.process import shipped_pipeline
 from cloister.prefix.detection.rules import RuleSet, read_rules
+from cloister.prefix.detection.tagger import shipped_tagger
 from cloister.prompts.tokenizer import Tokenizer
 
 
@@ -64,34 +66,73 @@ def test_suspicion_makes_more_private() -> None:
 
 def test_what_the_models_template_writes_by_itself_is_known_as_a_whole(smollm_folder: ModelFolder) -> None:
     tokenizer = Tokenizer(smollm_folder)
+    openings = openings_of(tokenizer)
+    assert set(openings) == set(OPENINGS) - set(NOBODYS)
     text = tokenizer.decode(tokenizer.render_chat([{"role": "user", "content": "hi"}]))
-    assert known_until(text) == text.index("hi")
+    assert known_until(text, openings) == text.index("hi")
     other = [{"role": "system", "content": "Be Ada."}, {"role": "user", "content": "hi"}]
     text = tokenizer.decode(tokenizer.render_chat(other))
-    assert known_until(text) == text.index("Be Ada.")
+    assert known_until(text, openings) == text.index("Be Ada.")
+
+
+class Template:
+    """Writes what it is told around a chat; refuses system prompts where it has no place for them."""
+
+    def __init__(self, before: str, system: str | None) -> None:
+        self._before, self._system = before, system
+
+    def render_chat(self, messages: list[dict[str, str]]) -> list[int]:
+        first = messages[0]["content"] if len(messages) > 1 else ""
+        if first and self._system is None:
+            raise InvalidRequest("no")
+        head = (self._system or "").format(first) if first else ""
+        return list(map(ord, f"{head}{self._before}{messages[-1]['content']}."))
+
+    def decode(self, tokens: list[int]) -> str:
+        return "".join(map(chr, tokens))
+
+
+def test_any_template_gives_its_own_openings_and_never_anybodys_words() -> None:
+    assert openings_of(Template("[ask] ", None)) == ("[ask] ",)
+    assert set(openings_of(Template("[ask] ", "<<{}>>"))) == {
+        *("[ask] ", "<<"),
+        *("<<You are a helpful assistant.", "<<You are a helpful assistant.>>[ask] "),
+    }
+    assert openings_of(Template("", None)) == ()
+    assert openings_of(Template("x" * 10_000, None)) == (), "too long to be told"
 
 
 DEFAULT = "system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face\nuser\n"
+HELPFUL = "system\nYou are a helpful assistant."
+OPENINGS = (*NOBODYS, DEFAULT, HELPFUL, f"{HELPFUL}\nuser\n", "system\n")
 
 
-@pytest.mark.parametrize("opening", [DEFAULT, "You are a helpful assistant.", "system\nYou are a helpful assistant."])
-def test_a_known_opening_is_public_letter_by_letter_and_nowhere_else(opening: str) -> None:
-    pipeline = shipped_pipeline()
+@pytest.fixture(scope="module")
+def knowing() -> Pipeline:
+    """Both tiers, with what SmolLM2's template writes."""
+    made = Pipeline(shipped_pipeline().rules, shipped_tagger())
+    made.openings = OPENINGS
+    return made
+
+
+@pytest.mark.parametrize("opening", [DEFAULT, *NOBODYS, HELPFUL])
+def test_a_known_opening_is_public_letter_by_letter_and_nowhere_else(knowing: Pipeline, opening: str) -> None:
+    pipeline = knowing
     ends = [len(opening), len(opening) + 30]
     text = opening + " Margaret Brown asked for this "[:30]
     assert labels(pipeline, text, ends)[0] is Label.PUBLIC
     assert labels(pipeline, text, ends)[1] is not Label.PUBLIC, "what comes after it is examined"
-    assert known_until("Hello! " + opening) == known_until(opening.upper()) == 0
-    assert known_until(opening[:-1]) < len(opening) - 1
+    assert known_until("Hello! " + opening, OPENINGS) == known_until(opening.upper(), OPENINGS) == 0
+    assert known_until(opening[:-1], OPENINGS) < len(opening) - 1
 
 
-def test_a_word_that_goes_beyond_an_opening_and_one_that_stands_elsewhere_are_examined() -> None:
-    pipeline = shipped_pipeline()
+def test_a_word_that_goes_beyond_an_opening_and_one_that_stands_elsewhere_are_examined(knowing: Pipeline) -> None:
+    pipeline = knowing
     named = DEFAULT.replace("SmolLM", "Margaret Brown")
     assert labels(pipeline, named, [len(named)]) != [Label.PUBLIC]
-    longer = DEFAULT.removesuffix("\nuser\n") + "yson Margaret"
+    longer = HELPFUL + "yson Margaret"
     found = {longer[each.start : each.end] for each in pipeline.examine(longer, [len(longer)]).findings}
-    assert "Margaret" in found and "SmolLM" not in found
+    assert "Margaret" in found
 
 
 def test_rules_hold_back_a_known_opening_too() -> None:

@@ -6,10 +6,19 @@ import msgspec
 import pytest
 
 from cloister.errors import ProtocolError
-from cloister.messages.detector import Classify, FromDetector, Label, LoadRules, StartDetector, ToDetector
+from cloister.messages.detector import (
+    Classify,
+    FromDetector,
+    KnowOpenings,
+    Label,
+    LoadRules,
+    StartDetector,
+    ToDetector,
+)
 from cloister.messages.generation import VERSION
 from cloister.prefix.detection.pipeline import Pipeline
 from cloister.prefix.detection.process import Labeller, shipped_pipeline
+from cloister.prefix.detection.tagger import shipped_tagger
 
 OWN = 'version = 1\n[[rule]]\nid = "own"\ncategory = "blacklist"\nwords = ["heron"]\n'
 
@@ -39,6 +48,14 @@ def test_rules_change_and_broken_ones_leave_those_before(labeller: Labeller) -> 
         assert (refused.taken, refused.wrong, refused.rules) == (False, wrong, taken.rules)
         assert list(labeller.classify(ask).labels) == [Label.PRIVATE]
     labeller.load(LoadRules(""))
+    assert list(labeller.classify(ask).labels) == [Label.PUBLIC]
+
+
+def test_an_opening_is_nobodys_once_it_is_told() -> None:
+    shipped, opening = shipped_pipeline(), "system\nYou are Margaret Brown, a helpful assistant\nuser\n"
+    labeller, ask = Labeller(Pipeline(shipped.rules, shipped_tagger())), Classify(1, opening, (len(opening),))
+    assert list(labeller.classify(ask).labels) == [Label.PRIVATE]
+    assert labeller.hear(KnowOpenings((opening,))) is None
     assert list(labeller.classify(ask).labels) == [Label.PUBLIC]
 
 

@@ -37,6 +37,9 @@ class Setting:
     leak: Callable[[], Any] = lambda: None
     allow_degraded: bool = True
     keep: tuple[int, ...] = ()
+    prepare: Callable[[Any], Any] = lambda leaked: leaked
+    """What the child makes of the leak before its seal, for the attempt."""
+    file_bytes: int = 0
     by_older_thread: bool = False
     """The attempt is made by a thread that was there before the seal, as a vault's kernel threads are."""
 
@@ -151,8 +154,16 @@ def _as_child(attempt: Callable[[Any], Any], setting: Setting, told: int, wait: 
     thread = ThreadPoolExecutor(1)
     thread.submit(int).result()
     kept = {told, wait, *setting.keep}
-    profile = Profile(setting.name, kept, DATA_BYTES, without=setting.without, allow_degraded=setting.allow_degraded)
+    profile = Profile(
+        setting.name,
+        kept,
+        DATA_BYTES,
+        without=setting.without,
+        file_bytes=setting.file_bytes,
+        allow_degraded=setting.allow_degraded,
+    )
     try:
+        leaked = setting.prepare(leaked)
         report = seal(profile)
         _tell(told, people=people, applied=report.applied, missing=report.missing)
         os.read(wait, 1)

@@ -24,6 +24,7 @@ class Served:
     def __init__(
         self, policy: str, model: str | None, folder: Path, tenants: Sequence[str], options: Sequence[str] = ()
     ) -> None:
+        self.policy = policy
         keys = folder / "keys.toml"
         keys.write_text("\n".join(["[keys]", *(key_line(name, name) for name in tenants)]))
         self.address = on_free_port()
@@ -49,6 +50,17 @@ class Served:
         for caller in self._callers:
             caller.close()
         self._server.__exit__(None, None, None)
+
+    @property
+    def session(self) -> int:
+        """Of all its processes."""
+        return self._server.pid
+
+    def pause(self) -> None:
+        self._server.pause()
+
+    def resume(self) -> None:
+        self._server.resume()
 
     def caller(self, tenant: str) -> Caller:
         self._callers.append(Caller(str(self.address), self.model, tenant, self.level))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
 from cloister.bench.sharing.adaptive import MOST_HITS, Extension
 from cloister.bench.sharing.attack import Guess, Probe
+from cloister.bench.sharing.overhead import Round, compared
 from cloister.bench.sharing.replay import Served
 from cloister.bench.sharing.workloads import Scale
 from cloister.bench.suite import documents
@@ -32,6 +33,7 @@ class Plan:
     workloads: tuple[str, ...] = ()
     rounds: int = 1
     scale: Scale = field(default_factory=Scale)
+    overhead: bool = False
 
 
 Found = Callable[[Document], float | None]
@@ -76,6 +78,16 @@ ATTACK_TARGETS = (
     Target("adaptive attack under safekv, above guessing", 0.01, _advantage("adaptive", "safekv", "parts"), "at most"),
     Target("hits by strangers before demotion", 24, _hits, "at most"),
 )
+
+
+def _overhead(of: str) -> Found:
+    return lambda document: document.get("overhead", {}).get(of, {}).get("median")
+
+
+OVERHEAD_TARGETS = (
+    Target("throughput, cache on over off, nothing to find", 0.99, _overhead("throughput")),
+    Target("processor time of a request, the same", 1.01, _overhead("processor"), "at most"),
+)
 WORKLOAD_TARGETS = (
     Target("first token of safekv over global, chat", 1.05, _ratio("chat", "safekv", "global", "mean_ms"), "at most"),
     Target(
@@ -99,9 +111,12 @@ class Results(documents.Results):
     """By policy and number of identities: how often strangers found something before it was taken back."""
     served: dict[str, dict[str, list[Served]]] = field(default_factory=dict)
     """By workload and policy: its rounds."""
+    overhead: list[Round] = field(default_factory=list)
 
     @property
     def targets(self) -> tuple[Target, ...]:  # type: ignore[override]
+        if self.plan.overhead:
+            return OVERHEAD_TARGETS
         return WORKLOAD_TARGETS if self.plan.workloads else ATTACK_TARGETS
 
     def numbers(self) -> Document:
@@ -136,6 +151,11 @@ class Results(documents.Results):
                 workload: {policy: [one.row() for one in rounds] for policy, rounds in by_policy.items()}
                 for workload, by_policy in self.served.items()
             },
+            **(
+                {"overhead": {**compared(self.overhead), "each": list(map(asdict, self.overhead))}}
+                if self.overhead
+                else {}
+            ),
         }
 
     def remarks(self) -> Document:
@@ -169,6 +189,9 @@ def _median(rounds: Sequence[Served]) -> Document:
     return result
 
 
+_RATIOS = frozenset(("throughput", "processor"))
+
+
 def tables(document: Document) -> list[Table]:
     made: list[Table] = []
     if document["attack"]:
@@ -197,6 +220,12 @@ def tables(document: Document) -> list[Table]:
                 ],
             )
         )
+    if told := document.get("overhead"):
+        rows = [
+            [name, *(f"{told[name][key]:.3f}" for key in ("median", "low", "high"))] for name in _RATIOS & told.keys()
+        ]
+        title = f"The cache on over the cache off, nothing to find ({told['rounds']} rounds)"
+        made.append(Table(title, ("of", "median", "least", "greatest"), sorted(rows)))
     for workload, policies in document["workloads"].items():
         made.append(_workload(workload, policies))
     return [*made, targets_table(document["targets"])]

@@ -28,6 +28,13 @@ class GpuCache(KVCache):
     def wipe(self, blocks: Sequence[int]) -> None:
         self._held[torch.tensor(blocks, dtype=torch.int64, device="cuda")] = 0
 
+    def read(self, block: int) -> bytes:
+        return self._held[block].view(torch.uint8).cpu().numpy().tobytes()
+
+    def write(self, block: int, data: bytes) -> None:
+        held = self._held[block].view(torch.uint8)
+        held.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8).view(held.shape))
+
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         places = torch.tensor([list(sources), list(targets)], dtype=torch.int64, device="cuda")
         self._held[places[1]] = self._held[places[0]]

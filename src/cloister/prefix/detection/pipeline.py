@@ -14,10 +14,10 @@ import numpy as np
 
 from cloister.messages.detector import Category, Label
 from cloister.prefix.detection.folding import Folded, fold
-from cloister.prefix.detection.openings import known_until
+from cloister.prefix.detection.openings import NOBODYS, known_until
 from cloister.prefix.detection.rules import RuleSet
 from cloister.prefix.detection.tagger import CATEGORIES, Calibration, Tagger
-from cloister.prefix.detection.thresholds import Thresholds
+from cloister.prefix.detection.thresholds import lowered
 
 
 class Finding(NamedTuple):
@@ -47,24 +47,27 @@ class Examined:
 
 
 class Pipeline:
-    """Rules may be changed at any time; a text under examination keeps those it began with."""
+    """Rules may be changed at any time; a text under examination keeps those it began with. `openings` are how prompts
+    begin that are nobody's."""
 
     def __init__(self, rules: RuleSet, tagger: Tagger | None) -> None:
         self.rules = rules
         self._tagger = tagger
-        self.thresholds = Thresholds(tagger.calibration if tagger else Calibration(0.5, 0.5))
+        self._calibration = tagger.calibration if tagger else Calibration(0.5, 0.5)
+        self.openings: tuple[str, ...] = NOBODYS
 
     def examine(self, text: str, ends: Sequence[int], *, load: float = 0.0, suspicion: float = 0.0) -> Examined:
         """Each block by itself; `inherit` adds what follows from those before it."""
         folded = fold(text)
-        calibration = self.thresholds.at(load, suspicion)
+        calibration = lowered(self._calibration, load, suspicion)
         findings = [
             Finding(*folded.original(match.start, match.end), 1, match.category, match.rule)
             for match in self.rules.find(folded.text)
         ]
         verdicts = [Verdict(Label.PUBLIC, 0, Category.NONE, 0.0)] * len(ends)
         if self._tagger is not None:
-            findings += self._tagged(self._tagger, folded, ends, calibration, verdicts, known_until(text))
+            known = known_until(text, self.openings)
+            findings += self._tagged(self._tagger, folded, ends, calibration, verdicts, known)
         for finding in findings:
             if finding.tier == 1:
                 for block in blocks_of(finding.start, finding.end, ends):

@@ -14,6 +14,7 @@ from cloister.errors import ProtocolError
 from cloister.messages.detector import (
     Classify,
     DetectorReady,
+    KnowOpenings,
     Labels,
     LoadRules,
     RulesLoaded,
@@ -23,6 +24,7 @@ from cloister.messages.detector import (
 from cloister.messages.frames import FrameReader, encode_frames
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import start_failed
+from cloister.prefix.detection.openings import NOBODYS
 from cloister.prefix.detection.pipeline import Pipeline, inherit
 from cloister.prefix.detection.rules import RuleBroken, RuleSet, read_rules, shipped_rules
 from cloister.prefix.detection.tagger import shipped_tagger
@@ -83,14 +85,18 @@ class Labeller:
         """By recv alone: the filter lets no descriptor come in, so an endpoint's recvmsg would be its end."""
         frames: FrameReader[ToDetector] = FrameReader(ToDetector)
         while data := control.recv(RECEIVE_BYTES):
-            if answers := tuple(self.hear(message) for message in frames.feed(data)):
+            heard = [self.hear(message) for message in frames.feed(data)]
+            if answers := tuple(answer for answer in heard if answer is not None):
                 control.sendall(encode_frames(answers))
 
-    def hear(self, message: ToDetector) -> Labels | RulesLoaded:
+    def hear(self, message: ToDetector) -> Labels | RulesLoaded | None:
         if isinstance(message, Classify):
             return self.classify(message)
         if isinstance(message, LoadRules):
             return self.load(message)
+        if isinstance(message, KnowOpenings):
+            self._pipeline.openings = (*NOBODYS, *message.openings)
+            return None
         raise ProtocolError("The detector runs already.")
 
     def classify(self, message: Classify) -> Labels:

@@ -1,0 +1,92 @@
+"""What the prefix cache's tree costs: bytes for each block it keeps, and time to look up and insert a prompt.
+
+    python scripts/measure_tree.py [NODES]
+
+Runs of one, two, four and 32 pages, each a tenant's own; then a prompt of 512 tokens that finds half of itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import struct
+import sys
+import tracemalloc
+from statistics import median
+from time import process_time
+
+from cloister.engine.blocks import BlockPool
+from cloister.prefix.base import PrefixKey
+from cloister.prefix.paging import Paging
+from cloister.prefix.radix import RadixCache
+
+PAGE_TOKENS = 16
+TENANTS = 64
+
+
+def key_of(number: int, tokens: list[int]) -> PrefixKey:
+    paging = Paging(0, len(tokens), PAGE_TOKENS)
+    return PrefixKey(number, f"tenant-{number % TENANTS}", "", "partition", paging, paging.pack(tokens))
+
+
+def filled(nodes: int, pages: int, draw: random.Random) -> tuple[RadixCache, BlockPool, list[PrefixKey]]:
+    """A tree of so many runs, and keys of some of them."""
+    pool, cache = BlockPool(nodes * pages + 4096), RadixCache()
+    cache.attach(pool, PAGE_TOKENS)
+    kept = []
+    for number in range(nodes):
+        key = key_of(number, [draw.randrange(50_000) for _ in range(pages * PAGE_TOKENS)])
+        keep(cache, pool, key)
+        if number % max(1, nodes // 100) == 0:
+            kept.append(key)
+    return cache, pool, kept
+
+
+def keep(cache: RadixCache, pool: BlockPool, key: PrefixKey) -> None:
+    length = len(key.tokens) // (PAGE_TOKENS * 4)
+    found = cache.lookup(key, length - 1).blocks
+    blocks = [*found, *(pool.allocate(length - len(found)) or [])]
+    cache.insert(key, blocks)
+    pool.release(blocks)
+
+
+def bytes_per_block(nodes: int, pages: int) -> float:
+    filled(10, pages, random.Random(0))
+    gc.collect()
+    tracemalloc.start()
+    cache, _, kept = filled(nodes, pages, random.Random(1))
+    kept.clear()
+    gc.collect()
+    traced = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(False, "*/engine/blocks.py")])
+    tracemalloc.stop()
+    return sum(trace.size for trace in traced.traces) / cache.pages
+
+
+def microseconds(nodes: int) -> tuple[float, float]:
+    """Median of a lookup with its insert, and of packing the tokens, in processor time."""
+    draw = random.Random(2)
+    cache, pool, kept = filled(nodes, 1, draw)
+    tree, packing = [], []
+    for number in range(300):
+        known = struct.unpack(f"<{PAGE_TOKENS}i", draw.choice(kept).tokens)
+        tokens = [*known, *(draw.randrange(50_000) for _ in range(31 * PAGE_TOKENS))]
+        begun = process_time()
+        key = key_of(number, tokens)
+        packed = process_time()
+        keep(cache, pool, key)
+        tree.append(process_time() - packed)
+        packing.append(packed - begun)
+        cache.evict(31)
+    return 1e6 * median(tree), 1e6 * median(packing)
+
+
+def main() -> None:
+    nodes = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
+    for pages in (1, 2, 4, 32):
+        print(f"{pages} pages a run: {bytes_per_block(max(200, nodes // pages), pages):.0f} bytes for each block")
+    tree, packing = microseconds(nodes)
+    print(f"{nodes} runs, 512 tokens: lookup and insert {tree:.1f} µs, packing the tokens {packing:.1f} µs")
+
+
+if __name__ == "__main__":
+    main()
