@@ -20,6 +20,8 @@ class Places:
         self._descriptors = descriptors
         self._free = deque(descriptors)
         self._end = end
+        self.on_free: Callable[[], None] = lambda: None
+        """Told when there is one more."""
 
     @property
     def free(self) -> int:
@@ -36,4 +38,8 @@ class Places:
 
     def leave(self, place: int, vault: Child) -> None:
         """The vault at this place must end; then the place is free."""
-        self._end(vault, lambda: self._free.append(place))
+        self._end(vault, lambda: self._freed(place))
+
+    def _freed(self, place: int) -> None:
+        self._free.append(place)
+        self.on_free()

@@ -219,7 +219,8 @@ class Controller:
         facts = self._preloaded
         if self._mps and facts is not None and facts.meets:
             places = Places(service.places, self._mps.end)
-            self.relay.sessions.keep_within(places.free - self._settings.controller.spare_vaults - ENDING_AT_ONCE)
+            self.relay.sessions.keep_within(places.free - ENDING_AT_ONCE)  # a session's vault was a spare one
+            self.relay.core_lease.compute_beside()
             shape = LinkShape(facts.heads, facts.dim, facts.layers)
             self.relay.vaults.open(self._remote or forkserver, shape, places)
 
