@@ -162,7 +162,7 @@ async def test_spare_vaults_take_the_places_that_sessions_leave() -> None:
     forkserver: Any = node.forkserver
     node.relay.vaults.close()
     before = len(node.forkserver.vaults)
-    places = Places({0: 10, 1: 11}, lambda child, then: ending.append(then))
+    places = Places({0: 10, 1: 11}, lambda child, place, then: ending.append(then))
     node.relay.vaults.open(forkserver, LinkShape(3, 16, 2), places)
     assert len(node.forkserver.vaults) == before + 2 and places.free == 0
     node.ask(1)
@@ -178,7 +178,7 @@ async def test_a_vault_at_a_place_gets_that_memory_and_leaves_the_place_when_it_
     """Where links are in a device's memory: it is attached when it is sealed, and ended, not killed, when it goes."""
     ending: list[Callable[[], None]] = []
 
-    def end(child: Child, then: Callable[[], None]) -> None:
+    def end(child: Child, place: int, then: Callable[[], None]) -> None:
         ending.append(then)
 
     node = await Node.build(spare_vaults=0)

@@ -43,6 +43,7 @@ IRRELEVANT = {
     "engine.max_waiting_per_tenant": _LIMIT,
     "engine.vault_kv_mib": _LIMIT,
     "engine.link_deadline_ms": _PATIENCE,
+    "engine.attention_processes": "the statement names what is missing where several users share one",
     "controller.detector": "without one nothing is shared",
     "controller.detector_rules": "an operator's rules are added to the release's: they keep more private",
     "controller.detector_key": "as controller.detector_rules",

@@ -14,9 +14,10 @@ from cloister.process.child import Child
 
 
 class Places:
-    """Of one life of a service, which closes the descriptors. `end` ends a vault and says when it has ended."""
+    """Of one life of a service, which closes the descriptors. `end` ends the vault at a place and says when it is
+    gone and nothing is left of it there."""
 
-    def __init__(self, descriptors: Mapping[int, int], end: Callable[[Child, Callable[[], None]], None]) -> None:
+    def __init__(self, descriptors: Mapping[int, int], end: Callable[[Child, int, Callable[[], None]], None]) -> None:
         self._descriptors = descriptors
         self._free = deque(descriptors)
         self._end = end
@@ -38,7 +39,7 @@ class Places:
 
     def leave(self, place: int, vault: Child) -> None:
         """The vault at this place must end; then the place is free."""
-        self._end(vault, lambda: self._freed(place))
+        self._end(vault, place, lambda: self._freed(place))
 
     def _freed(self, place: int) -> None:
         self._free.append(place)
