@@ -399,8 +399,8 @@ def be_attention(fd: int) -> None:
     """An attention process: for each case it lends memory and answers until told to stop."""
     from cloister.compute.base import AttentionShape, CacheShape
 
-    link = socket.socket(fileno=fd)
-    device = opened_gpu()
+    link, device = socket.socket(fileno=fd), GpuDevice()
+    device.open(waits=True)
     while True:
         message, fds, _, _ = socket.recv_fds(link, 4096, 1)
         if not message:
@@ -410,8 +410,8 @@ def be_attention(fd: int) -> None:
         model.scales = case["scales"]
         holder = device.holder(model, case["blocks"], case["places"], fds[0])
         os.close(fds[0])
-        holder.start()
         arenas = holder.export()
+        holder.start()
         socket.send_fds(link, [b"ready"], arenas)
         for arena in arenas:
             os.close(arena)

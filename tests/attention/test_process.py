@@ -45,7 +45,7 @@ class Running:
         self.ours, theirs = socket.socketpair()
         self.ours.settimeout(5)
         self._frames: FrameReader[msgspec.Struct] = FrameReader(FromAttention)
-        attention = Attention(self.holder, 2)
+        attention = Attention(self.holder, self.holder.export())
         assert attention.descriptors == {self.holder.event}
         attention.announce(theirs)
         self.thread = threading.Thread(target=self._run, args=(attention, theirs))

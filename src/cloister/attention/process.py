@@ -27,13 +27,16 @@ def prepare(decoder: Decoder, settings: EngineSettings, places: int, mailbox: in
     """Takes all memory, before the process is sealed. The decoder describes the model and computes nothing here."""
     blocks = blocks_within(decoder, settings.vault_kv_mib)
     holder = decoder.device.holder(decoder, blocks, places, mailbox, settings.link_deadline_ms)
+    lent = holder.export()  # what waits to be asked would keep it waiting
     holder.start()
-    return Attention(holder, places)
+    return Attention(holder, lent)
 
 
 class Attention:
-    def __init__(self, holder: PromptHolder, places: int) -> None:
-        self._holder, self._places = holder, places
+    """`lent` is the memory of each place, until it is announced."""
+
+    def __init__(self, holder: PromptHolder, lent: list[int]) -> None:
+        self._holder, self._lent, self._places = holder, lent, len(lent)
 
     @property
     def descriptors(self) -> set[int]:
@@ -42,7 +45,7 @@ class Attention:
 
     def announce(self, control: socket.socket) -> None:
         """Before the seal, after which no descriptor can be sent: the memory of each place."""
-        for place, memory in enumerate(self._holder.export()):
+        for place, memory in enumerate(self._lent):
             socket.send_fds(control, [encode_frame((LinkPlace(place),))], [memory])
             os.close(memory)
 

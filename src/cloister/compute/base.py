@@ -161,7 +161,7 @@ class PromptHolder(ABC):
 
     @abstractmethod
     def export(self) -> list[int]:
-        """Before the seal: descriptors of the memory, one for each place. The caller closes them."""
+        """Before `start`: descriptors of the memory, one for each place. The caller closes them."""
 
     @abstractmethod
     def start(self) -> None:
@@ -291,8 +291,9 @@ class Device(ABC):
         """Whether this process can compute on it no more, whatever it tries. Asked when something failed."""
         return False
 
-    def open(self) -> None:
-        """Begin to compute in this process, which forks nobody any more."""
+    def open(self, *, waits: bool = False) -> None:
+        """Begin to compute in this process, which forks nobody any more. `waits`: some of its work will wait for other
+        processes while the rest goes on."""
         return None
 
     def reserve(self) -> None:

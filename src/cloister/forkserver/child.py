@@ -136,7 +136,7 @@ def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_deg
         before = open_descriptors() if devices else set()
         empty_root = enter_own(devices=devices, meets=model.device.shared)
         if spawn.role == "attention":  # it needs no weights, only to know the model's shape
-            model.device.open()
+            model.device.open(waits=True)
             role, announce, kept, memory = _attention(model, descriptors, spawn.places)
         else:
             model = model.opened()

@@ -48,6 +48,14 @@ class Slots:
     cache_stride: int
 
 
+def wait_for(stream: torch.cuda.Stream, address: int, value: int) -> None:
+    """What comes next in this stream waits for a word of memory."""
+    equal = int(driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_EQ)
+    (error,) = driver.cuStreamWaitValue32(driver.CUstream(stream.cuda_stream), address, value, equal)
+    if error:
+        raise SetupError(f"The GPU's streams cannot wait for memory ({error.name}).")
+
+
 class AnswerStream:
     """Answers every layer for all slots, in the grid that `want` says; launched by a thread, and between layers waiting
     for a gate without holding a processor. It becomes readable (`fileno`) when the device is lost."""
@@ -84,7 +92,9 @@ class AnswerStream:
         self._closed = False
 
     def record(self, grids: Sequence[Grid]) -> None:
-        """Record all grids, and use each once for nobody: a sealed process loads no kernel."""
+        """Record all grids, and use each once for nobody: a sealed process loads no kernel, and one whose stream waits
+        would wait for it with all else that is used for the first time."""
+        self.drain()
         for grid in grids:
             self._recorded[grid] = self._record(grid)
         for step in self._recorded.values():
@@ -158,20 +168,13 @@ class AnswerStream:
 
         def answer(layers: int) -> None:
             for layer in range(layers):
-                self._wait_for_gate(layer)
+                wait_for(torch.cuda.current_stream(), self._mailbox.address + layer * GATE_BYTES, OPEN)
                 self._answer_layer(layer, grid)
 
         if not self._recorded:
             self._answer_layer(0, grid)  # loads the kernel, which finds nobody
             torch.cuda.current_stream().synchronize()
         return self._device.capture(lambda: answer(self._shape.layers))
-
-    def _wait_for_gate(self, layer: int) -> None:
-        equal = int(driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_EQ)
-        stream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
-        (error,) = driver.cuStreamWaitValue32(stream, self._mailbox.address + layer * GATE_BYTES, OPEN, equal)
-        if error:
-            raise SetupError(f"The GPU's streams cannot wait for memory ({error.name}).")
 
     def _answer_layer(self, layer: int, grid: Grid) -> None:
         model, shape, slots, arena = self._model, self._model.cache_shape, self._slots, self._arena

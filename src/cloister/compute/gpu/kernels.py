@@ -46,6 +46,8 @@ MOST_SPLITS = 8
 LEAST_STEPS = 4
 RESERVED_LARGE, RESERVED_SMALL, SMALL = 384 * 2**20, 32, 2**20
 """Of memory for a sealed process beside its cache: one large piece, and so many small ones."""
+QUEUES = "4"
+"""That streams share. With the two that a client of MPS has by itself, all waits behind a stream that waits (seen)."""
 
 
 def i32(value: int) -> np.int32:
@@ -486,9 +488,11 @@ class GpuDevice(Device):
             return True
         return False
 
-    def open(self) -> None:
+    def open(self, *, waits: bool = False) -> None:
         if self._mps:
             os.environ["CUDA_MPS_PIPE_DIRECTORY"] = self._mps
+        if waits:
+            os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = QUEUES
         try:
             torch.zeros(1, device="cuda")
         except RuntimeError as failure:

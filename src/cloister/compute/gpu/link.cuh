@@ -226,7 +226,7 @@ KERNEL __launch_bounds__(32 * WARPS, 3) answer(ATTENTION_ARGUMENTS, const char *
     }
     for (int slot = blockIdx.x; slot < a.rows; slot += gridDim.x) {
         uint2 *box = box_of(boxes, slot);
-        if (__syncthreads_or(*(volatile unsigned *)asked_word(box, a.heads) != step)) continue;
+        if (!step || __syncthreads_or(*(volatile unsigned *)asked_word(box, a.heads) != step)) continue;
         const exposed *here = (const exposed *)(slots + slot * slot_stride);
         if (threadIdx.x == 0) last = min(max(__ldcg(&here->length), 0), min(blocks * 16, a.most_groups * GROUP_TOKENS));
         __syncthreads();

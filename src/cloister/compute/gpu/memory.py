@@ -28,12 +28,13 @@ class SharedMemory:
     """`address` is valid in this process alone; `at`: among addresses that are reserved."""
 
     def __init__(self, handle: Any, size: int, at: int | None = None) -> None:
-        self.size, self._handle = size, handle
+        self.size, self._handle, self._reserved = size, handle, at is None
         self.address = reserved(size) if at is None else at
         try:
             _done(driver.cuMemMap(self.address, size, 0, handle, 0))
         except SetupError:  # it is smaller than agreed
-            driver.cuMemAddressFree(self.address, size)
+            if self._reserved:
+                driver.cuMemAddressFree(self.address, size)
             driver.cuMemRelease(handle)
             raise
         access = driver.CUmemAccessDesc()
@@ -81,7 +82,8 @@ class SharedMemory:
     def close(self) -> None:
         _done(driver.cuMemUnmap(self.address, self.size))
         _done(driver.cuMemRelease(self._handle))
-        _done(driver.cuMemAddressFree(self.address, self.size))
+        if self._reserved:
+            _done(driver.cuMemAddressFree(self.address, self.size))
 
 
 class _Described:
