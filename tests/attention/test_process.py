@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from unittest.mock import MagicMock
 
 import msgspec
 import pytest
 
-from cloister.attention.process import Attention
+from cloister.attention.process import Attention, prepare
 from cloister.compute.base import PromptHolder
+from cloister.config import EngineSettings
 from cloister.errors import ProtocolError
 from cloister.messages.attention import AttentionReady, ClearPlace, FromAttention, PlaceCleared
 from cloister.messages.frames import FrameReader, encode_frame
@@ -75,6 +77,17 @@ class Running:
         assert not self.thread.is_alive() and self.holder.noted[-1] == "left"
         self.ours.close()
         os.close(self.holder.event)
+
+
+def test_memory_is_handed_out_before_anything_waits_to_be_asked() -> None:
+    """On a device an export waits for all that waits."""
+    decoder, holder = MagicMock(), MagicMock(spec=PromptHolder)
+    decoder.cache_shape.block_bytes.return_value = 2**20
+    decoder.device.holder.return_value = holder
+    settings = EngineSettings(vault_kv_mib=16)
+    prepare(decoder, settings, 2, 5)
+    assert [name for name, *_ in holder.method_calls] == ["export", "start"]
+    decoder.device.holder.assert_called_once_with(decoder, 16, 2, 5, settings.link_deadline_ms)
 
 
 def test_it_lends_a_place_each_clears_what_it_is_told_and_leaves_when_hung_up_on() -> None:

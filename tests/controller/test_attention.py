@@ -97,6 +97,18 @@ async def test_a_place_is_free_when_its_vault_has_ended_and_it_is_cleared() -> N
     node.close()
 
 
+def test_vaults_are_spread_evenly_over_the_processes_whoever_left() -> None:
+    ended: list[Then] = []
+    places = Places(dict.fromkeys(range(6), 10), lambda child, place, then: ended.append(then), groups=3)
+    taken = [places.take() for _ in range(4)]
+    assert taken == [0, 1, 2, 3]
+    for place in (1, 2):
+        places.leave(place, Child())
+    for then in ended:
+        then()
+    assert {places.take() % 3, places.take() % 3} == {1, 2}, "the first process has two already"
+
+
 async def test_one_that_lends_less_than_agreed_is_not_used() -> None:
     node = Node(missing=1)
     with pytest.raises(ProtocolError):

@@ -235,7 +235,7 @@ class Controller:
             attention = AttentionProcesses(forkserver, service.places, count, end, self._attention_ended)
             self._attention = attention
             await attention.ready(SERVICE_START_S)
-            self._places = Places(attention.memory, attention.end)
+            self._places = Places(attention.memory, attention.end, groups=len(service.places))
         else:
             self._places = Places(service.places, lambda vault, place, then: end(vault, then))
 
