@@ -1,7 +1,7 @@
-"""Both ends of a link on the GPU: whom a recorded step asks, and a vault's answers for its prompts.
+"""Both ends of a link on the GPU: whom a recorded step asks, and a vault that answers for its prompts itself.
 
-The words and the waiting are in link.cuh. The service makes all mailboxes before it is sealed; each is mapped by one
-vault at a time, which is not sealed yet.
+The words and the waiting are in link.cuh. The service makes all mailboxes before it is sealed; each is mapped by an
+attention process (lending.py), or by one vault at a time, before that is sealed.
 """
 
 from __future__ import annotations
