@@ -265,10 +265,11 @@ def prefill(decoder: FusedDecoder, config: Any) -> list[dict[str, Any]]:
 SILENT = 6
 """In the case of so many users the last one's vault never answers."""
 CASES = ((1, 64), (8, 64), (32, 64), (64, 64), (1, 2048), (8, 2048), (32, 2048), (SILENT, 64))
-SMALL_CASES = ((1, 64), (64, 64), (64, 700))
+SMALL_CASES = ((1, 64), (8, 64), (32, 64), (64, 64), (64, 700))
+ATTENTION = (1, 8, 32)
+"""Attention processes, no more than users."""
 COMPARED, TIMED = 8, 48
 WATCHDOG_S = 120
-MOST_USERS = 64
 
 
 def same_decoder(device: GpuDevice, gguf: Path | None) -> FusedDecoder:
@@ -322,91 +323,104 @@ def decoded(
 
 
 def partition(found: list[dict[str, Any]], gguf: Path | None, save: Callable[[], None]) -> None:
-    """Decoding with prompts in other processes, under MPS, against `open`: the same bits, and its time."""
-    from cloister.compute.gpu.link import SLOTS, GpuAsker
+    """Decoding with prompts in attention processes, under MPS, against `open`: the same bits, and its time."""
+    from cloister.compute.gpu.lending import LentAnswerer, LentCache
+    from cloister.compute.gpu.link import GpuAsker
+    from cloister.compute.gpu.mailbox import Seats
     from cloister.compute.gpu.memory import SharedMemory
 
-    vaults, lines = [], []
-    for _ in range(MOST_USERS // SLOTS):
+    processes, lines = [], []
+    for _ in range(max(ATTENTION)):
         ours, theirs = socket.socketpair()
-        command = [sys.executable, __file__, "--json", "-", "--vault", str(theirs.fileno())]
-        vaults.append(subprocess.Popen(command + (["--gguf", str(gguf)] if gguf else []), pass_fds=[theirs.fileno()]))
+        command = [sys.executable, __file__, "--json", "-", "--attention", str(theirs.fileno())]
+        processes.append(subprocess.Popen(command, pass_fds=[theirs.fileno()]))
         theirs.close()
         ours.settimeout(90)
         lines.append(ours)
     try:
         decoder = same_decoder(opened_gpu(), gguf)
+        shape = decoder.cache_shape
         for users, prompt in SMALL_CASES if gguf else CASES:
-            cache, blocks = prefilled(decoder, users, prompt)
+            held, blocks = prefilled(decoder, users, prompt)
             layout = Layout(prompt=prompt, rotation=prompt)
             chunks = [Chunk([7 + u], prompt, blocks[u], layout, Wanted.LAST) for u in range(users)]
-            right, open_ms = decoded(decoder, cache, chunks)
-            del cache
-            asker = GpuAsker(decoder, 200)
-            memories = asker.export()
-            holding = lines[: -(-users // SLOTS)]
-            for number, line in enumerate(holding):
-                first, last = number * SLOTS, min(users, (number + 1) * SLOTS)
-                case = {"first": first, "last": last, "users": users, "prompt": prompt}
-                socket.send_fds(line, [json.dumps(case).encode()], [memories[number]])
-                asker.seat(number, number)
-            for memory in memories:
-                os.close(memory)
-            for line in holding:
-                if line.recv(16) != b"ready":
-                    raise RuntimeError("the attention process is gone")
-            cache = decoder.device.cache(decoder.cache_shape, users * 8)
-            remotes = [Layout(prompt=0, remote=Remote(*divmod(u, SLOTS))) for u in range(users)]
-            chunks = [Chunk([7 + u], 0, range(u * 8, u * 8 + 8), remotes[u], Wanted.LAST) for u in range(users)]
-            asks, asked = asker.aim(lay_out(chunks, decoder.queries_per_kv_head).remotes, users), users
-            if users == SILENT:  # the last asks a box that nobody answers
-                asked, nobody = users - 1, SharedMemory.create(asker.shape.size)
-                asks[0, -1] = asker.shape.boxes(nobody.address)[0]
-            logits, ms = decoded(decoder, cache, chunks, asker, asks)
-            row = {"users": users, "prompt": prompt, "open_ms": open_ms, "partitioned_ms": ms, "ratio": ms / open_ms}
-            row |= {
-                "same_bits": torch.equal(logits[:, :asked], right[:, :asked]),
-                "late": asker.late.nonzero().flatten().tolist(),
-            }
-            found.append(row)
-            save()
-            print(row, flush=True)
-            for number, line in enumerate(holding):
-                line.send(b"done")
-                line.recv(16)
-                asker.detach(number)
-            del cache, asker
+            right, open_ms = decoded(decoder, held, chunks)
+            for attention in sorted({min(users, count) for count in ATTENTION if count <= users or count == 8}):
+                seats = Seats(attention, users)
+                asker = GpuAsker(decoder, 200, seats)
+                memories, lent = asker.export(), []
+                for number, line in enumerate(lines[:attention]):
+                    case = {"places": len(range(number, users, attention)), "blocks": -(-prompt // 16)}
+                    case |= {"shape": [shape.layers, shape.kv_heads, shape.dim], "scales": decoder.scales}
+                    case |= {"queries": decoder.queries_per_kv_head}
+                    socket.send_fds(line, [json.dumps(case).encode()], [memories[number]])
+                arenas = [socket.recv_fds(line, 16, 64)[1] for line in lines[:attention]]
+                for user in range(users):
+                    cache = LentCache(shape, -(-prompt // 16), arenas[user % attention][user // attention])
+                    cache._held.copy_(held._held[blocks[user].start :][: cache.blocks])
+                    answerer = LentAnswerer(decoder, cache)
+                    answerer.expose(0, range(cache.blocks), start=0, end=prompt, rotation=prompt)
+                    lent.append((cache, answerer))
+                    asker.seat(user, user)
+                for memory in (*memories, *(one for each in arenas for one in each)):
+                    os.close(memory)
+                cache = decoder.device.cache(shape, users * 8)
+                remotes = [Layout(prompt=0, remote=Remote(u, 0)) for u in range(users)]
+                chunks = [Chunk([7 + u], 0, range(u * 8, u * 8 + 8), remotes[u], Wanted.LAST) for u in range(users)]
+                asks, asked = asker.aim(lay_out(chunks, decoder.queries_per_kv_head).remotes, users), users
+                if users == SILENT:  # the last asks a box that nobody answers
+                    asked, nobody = users - 1, SharedMemory.create(asker.shape.size)
+                    asks[0, -1] = asker.shape.boxes(nobody.address)[0]
+                logits, ms = decoded(decoder, cache, chunks, asker, asks)
+                row = {"users": users, "prompt": prompt, "attention": attention, "open_ms": open_ms}
+                row |= {"partitioned_ms": ms, "ratio": ms / open_ms}
+                row |= {"same_bits": torch.equal(logits[:, :asked], right[:, :asked])}
+                row |= {"late": asker.late.nonzero().flatten().tolist()}
+                found.append(row)
+                save()
+                print(row, flush=True)
+                for line in lines[:attention]:
+                    line.send(b"done")
+                    line.recv(16)
+                for each, _ in lent:
+                    each._memory.close()
+                for mailbox in asker._mailboxes:
+                    mailbox.close()
+                del cache, asker, lent
+            del held
     finally:
         for line in lines:
             line.close()
-        for vault in vaults:
-            vault.wait(timeout=30)
+        for process in processes:
+            process.wait(timeout=30)
 
 
-def be_vault(fd: int, gguf: Path | None) -> None:
-    """An attention process: for each case it prefills its users' prompts itself, then answers until told to stop."""
-    from cloister.compute.gpu.link import GpuAnswerer
+def be_attention(fd: int) -> None:
+    """An attention process: for each case it lends memory and answers until told to stop."""
+    from cloister.compute.base import AttentionShape, CacheShape
 
-    link = socket.socket(fileno=fd)
-    device = opened_gpu()
-    decoder = same_decoder(device, gguf)
+    link, device = socket.socket(fileno=fd), GpuDevice()
+    device.open(waits=True)
     while True:
         message, fds, _, _ = socket.recv_fds(link, 4096, 1)
         if not message:
             return
-        case = json.loads(message)
-        cache, blocks = prefilled(decoder, case["users"], case["prompt"])
-        answerer = GpuAnswerer(device, decoder, cache, fds[0], 200)
+        case, model = json.loads(message), AttentionShape()
+        model.cache_shape, model.queries_per_kv_head = CacheShape(*case["shape"]), case["queries"]
+        model.scales = case["scales"]
+        holder = device.holder(model, case["blocks"], case["places"], fds[0])
         os.close(fds[0])
-        answerer.start()
-        for slot, user in enumerate(range(case["first"], case["last"])):
-            answerer.expose(slot, blocks[user], start=0, end=case["prompt"], rotation=case["prompt"])
-        link.send(b"ready")
+        arenas = holder.export()
+        holder.start()
+        socket.send_fds(link, [b"ready"], arenas)
+        for arena in arenas:
+            os.close(arena)
         if not link.recv(16):
             os._exit(1)
-        answerer.leave()
+        holder.leave()
+        for memory in (*holder._arenas, holder._mailbox):
+            memory.close()
         link.send(b"over")
-        del answerer, cache
 
 
 def start_mps() -> None:
@@ -431,12 +445,12 @@ def main() -> None:
     parser.add_argument("--gguf", type=Path)
     parser.add_argument("--skip", default="")
     parser.add_argument("--partition", action="store_true", help="prompts in another process, under MPS")
-    parser.add_argument("--vault", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--attention", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.partition or options.vault is not None:
+    if options.partition or options.attention is not None:
         faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
-    if options.vault is not None:
-        be_vault(options.vault, options.gguf)
+    if options.attention is not None:
+        be_attention(options.attention)
         return
     if options.partition:
         start_mps()

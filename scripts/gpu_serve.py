@@ -45,8 +45,10 @@ SHAPES = {
 AT_ONCE = (1, 8, 32)
 TIMED = ("open", "partitioned", "isolated")
 MPS = "nvidia-cuda-mps-server"
-MOST_KEPT = 26
+MOST_KEPT = 24
 """Sessions that one tenant keeps at most, of those that a GPU has room for."""
+SPARES_S = 9.0
+"""So long after others were taken, as many spare vaults are there again."""
 CASES = ((64, 64), (512, 128))
 """Tokens of the prompt, tokens of the answer."""
 
@@ -170,12 +172,16 @@ class Asked:
         self.model = self.client.models.list().data[0].id
 
     def chat(self, text: str, level: str, retries: int = 2, **more: Any) -> str:
-        answer = self.client.with_options(max_retries=retries).chat.completions.create(
-            model=self.model,
-            messages=[{"role": "user", "content": text}],
-            extra_body={"protection": level},
-            **{"max_tokens": 24, "temperature": 0, **more},
-        )
+        try:
+            answer = self.client.with_options(max_retries=retries).chat.completions.create(
+                model=self.model,
+                messages=[{"role": "user", "content": text}],
+                extra_body={"protection": level},
+                **{"max_tokens": 24, "temperature": 0, **more},
+            )
+        except Exception as failure:
+            failure.add_note(f"at {level}")
+            raise
         return answer.choices[0].message.content or ""
 
     def tokens(self, prompt: list[int], new: int, level: str, session: str | None = None) -> float:
@@ -241,7 +247,7 @@ def check_kills(asked: Asked, levels: list[str]) -> dict[str, Any]:
     """SIGKILL while a long answer is made: what its user is told, and how long it takes until all is well again."""
     found = {}
     vaults = [("vault", level) for level in levels if level in ("partitioned", "isolated")]
-    shared = [(MPS, "partitioned")] if "partitioned" in levels else []
+    shared = [("attention", "partitioned"), (MPS, "partitioned")] if "partitioned" in levels else []
     for role, level in [("service", "open"), *vaults, *shared]:
         with ThreadPoolExecutor(1) as one:
             before = set(processes(role))
@@ -274,6 +280,8 @@ def throughput(asked: Asked, levels: list[str], of_open: int, of_vaults: int) ->
     for prompt, new in CASES:
         for level in levels:
             users = of_open if level == "open" else of_vaults
+            if level != "open":
+                time.sleep(SPARES_S)
             prompts = [[(13 * u + 7 * t) % (vocabulary - 100) + 50 for t in range(prompt)] for u in range(users)]
             with ThreadPoolExecutor(users) as many:
                 began = time.monotonic()
@@ -288,7 +296,7 @@ def throughput(asked: Asked, levels: list[str], of_open: int, of_vaults: int) ->
             again = [[(17 * u + 5 * t) % (vocabulary - 100) + 50 for t in range(prompt)] for u in range(users)]
             asks = [(p, new, "partitioned", f"s{u}") for u, p in enumerate(again)]
             with ThreadPoolExecutor(users) as many:
-                for _ in range(2):
+                for _ in range(3):
                     began = time.monotonic()
                     each = list(many.map(lambda ask: asked.tokens(*ask), asks))
                     seconds = time.monotonic() - began
@@ -340,7 +348,8 @@ def main() -> None:
                 try:
                     found[name] = part(asked, levels)
                 except Exception as failure:
-                    found[name] = f"failed: {type(failure).__name__}: {str(failure)[:500]}"
+                    notes = getattr(failure, "__notes__", [])
+                    found[name] = f"failed: {type(failure).__name__}: {str(failure)[:500]} {notes}"
                 print(name, json.dumps(found[name]), flush=True)
                 options.json.write_text(json.dumps(found, indent=1))
         found["memory_at_the_end"] = gpu_memory()

@@ -45,8 +45,10 @@ FORBIDDEN = {
     "link": {"engine", "vault", "service", "controller", "gateway", "prompts", "client", "cli"},
     "service": {"vault", "controller", "gateway", "prompts", "channel", "attest", "client", "cli"},
     "vault": {"service", "controller", "gateway", "attest", "client", "cli"},
+    "attention": {"vault", "service", "controller", "gateway", "prompts", "channel", "attest", "client", "cli"},
     "gateway": {"controller", "vault", "service", "engine", "compute", "attest", "client", "cli"},
-    "controller": {"gateway", "vault", "service", "engine", "compute", "prompts", "client", "cli", "bench"},
+    "controller": {"gateway", "vault", "service", "engine", "compute", "prompts", "client", "cli", "bench"}
+    | {"attention"},
     "mpc": {"controller", "gateway", "service", "attest", "client", "cli", "bench"},
 }
 """Packages that may not import these."""

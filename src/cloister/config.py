@@ -48,6 +48,12 @@ class EngineSettings(_Frozen):
     max_context: int = Field(default=0, ge=0, description="0 means what the model allows")
     max_waiting: int = Field(default=1024, ge=1, description="requests that may wait before QueueFull")
     max_waiting_per_tenant: int = Field(default=512, ge=1)
+    attention_processes: int = Field(
+        default=8,
+        ge=0,
+        le=16,
+        description="on a GPU under MPS: so many processes hold the prompts' keys; 0: each vault holds its own",
+    )
     vault_kv_mib: int = Field(default=256, ge=1, description="memory for one vault's KV cache; taken as it fills")
     cache_disk_bytes: int = Field(
         default=0, ge=0, description="of a disk, for computed blocks that the KV cache has no room for; encrypted"

@@ -151,7 +151,9 @@ class FakeForkServer:
         self.given: list[tuple[int, ...]] = []
         """What each vault got for its link."""
 
-    def spawn(self, role: str, *descriptors: int, disk: int | None = None) -> tuple[Child, socket.socket]:
+    def spawn(
+        self, role: str, *descriptors: int, disk: int | None = None, places: int = 0
+    ) -> tuple[Child, socket.socket]:
         ours, theirs = socket.socketpair()
         if role == "service":
             self.services.append(FakeService(theirs))

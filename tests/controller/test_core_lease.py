@@ -11,7 +11,15 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cloister.controller.core_lease import PIECE_TOKENS, ROUND_TOKENS, Command, CoreLease, Grant, LeaseKeeper
+from cloister.controller.core_lease import (
+    BESIDE_TOKENS,
+    PIECE_TOKENS,
+    ROUND_TOKENS,
+    Command,
+    CoreLease,
+    Grant,
+    LeaseKeeper,
+)
 from cloister.errors import ProtocolError
 from cloister.fairness import CREDIT
 from cloister.messages.service import Pause, Resume
@@ -191,6 +199,38 @@ def test_vaults_that_compute_together_have_one_rounds_tokens_between_them() -> N
     assert lease.want(0, 4000) == [Grant(0, 2, ROUND_TOKENS)]
     assert lease.want(1, 4000) == lease.want(2, 4000) == []
     assert lease.done(0) == [Grant(1, 1, ROUND_TOKENS // 2), Grant(2, 1, ROUND_TOKENS // 2)]
+
+
+def beside(cores: int = CORES) -> CoreLease:
+    lease = CoreLease(cores)
+    lease.beside = True
+    assert lease.service_up() == []
+    return lease
+
+
+def test_beside_the_service_vaults_compute_uncut_and_nobody_pauses() -> None:
+    lease = beside()
+    assert [lease.want(vault, 600) for vault in range(3)] == [[Grant(vault, 1, 600)] for vault in range(3)]
+    assert lease.want(3, 600) == [], "there are three cores"
+    assert lease.done(1) == [Grant(3, 1, 600)] and lease.service == "computing"
+    assert lease.service_gone() == lease.service_up() == []
+
+
+def test_beside_the_service_no_more_tokens_are_under_way_than_fill_the_device() -> None:
+    lease = beside(8)
+    assert lease.want(0, BESIDE_TOKENS + 1) == [Grant(0, 1, BESIDE_TOKENS + 1)], "one is always let in"
+    assert lease.want(1, 1) == []
+    assert lease.done(0) == [Grant(1, 1, 1)]
+    assert lease.want(2, BESIDE_TOKENS - 1) == [Grant(2, 1, BESIDE_TOKENS - 1)]
+    assert lease.want(3, 1) == [] and lease.gone(2) == [Grant(3, 1, 1)]
+
+
+def test_beside_the_service_turns_go_by_tenant() -> None:
+    lease = beside(1)
+    assert lease.want(1, 500, "greedy") == [Grant(1, 1, 500)]
+    assert lease.want(2, 500, "greedy") == lease.want(3, 64, "modest") == []
+    assert lease.done(1) == [Grant(3, 1, 64)]
+    assert lease.done(3) == [Grant(2, 1, 500)]
 
 
 def test_the_service_waits_for_the_last_holder_and_nobody_joins_a_round_that_is_over() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cloister.controller.places import Places
+from cloister.controller.vaults import MOST_MADE_AT_ONCE
 from cloister.link.memory import LinkShape
 from cloister.messages.generation import VERSION, Accepted, AskStats, Cancel, Stats, Submit, Tokens
 from cloister.messages.vault import Confide, CoresDone, LeaseCores, Understood, VaultReady, WantCores
@@ -145,11 +146,39 @@ async def test_who_gets_a_spare_vault_did_not_wait() -> None:
     node.close()
 
 
+async def test_many_spare_vaults_are_made_few_at_a_time() -> None:
+    node = Node(spare_vaults=2 * MOST_MADE_AT_ONCE)
+    vaults = node.forkserver.vaults
+    assert len(vaults) == MOST_MADE_AT_ONCE
+    await node.vault(2 * MOST_MADE_AT_ONCE - 1)
+    await asyncio.sleep(0)
+    assert len(vaults) == 2 * MOST_MADE_AT_ONCE, "each that was sealed made way for one more"
+    node.close()
+
+
+async def test_spare_vaults_take_the_places_that_sessions_leave() -> None:
+    ending: list[Callable[[], None]] = []
+    node = await Node.build(spare_vaults=2)
+    forkserver: Any = node.forkserver
+    node.relay.vaults.close()
+    before = len(node.forkserver.vaults)
+    places = Places({0: 10, 1: 11}, lambda child, place, then: ending.append(then))
+    node.relay.vaults.open(forkserver, LinkShape(3, 16, 2), places)
+    assert len(node.forkserver.vaults) == before + 2 and places.free == 0
+    node.ask(1)
+    await node.forkserver.vaults[before].next(Confide)
+    assert len(node.forkserver.vaults) == before + 2, "there is no place for another"
+    node.send(Cancel(1))
+    ending.pop()()
+    assert len(node.forkserver.vaults) == before + 3
+    node.close()
+
+
 async def test_a_vault_at_a_place_gets_that_memory_and_leaves_the_place_when_it_has_ended() -> None:
     """Where links are in a device's memory: it is attached when it is sealed, and ended, not killed, when it goes."""
     ending: list[Callable[[], None]] = []
 
-    def end(child: Child, then: Callable[[], None]) -> None:
+    def end(child: Child, place: int, then: Callable[[], None]) -> None:
         ending.append(then)
 
     node = await Node.build(spare_vaults=0)

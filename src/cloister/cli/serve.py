@@ -96,6 +96,14 @@ def serve(
     gpu_in_turns: Annotated[
         bool, _vaults("--gpu-in-turns", help="On a GPU: no MPS, processes take turns; without partitioned.")
     ] = _CONTROLLER.gpu_in_turns,
+    attention_processes: Annotated[
+        int,
+        _vaults(
+            min=0,
+            max=16,
+            help="On a GPU under MPS: so many processes hold the keys and values of prompts; 0: each vault its own.",
+        ),
+    ] = _ENGINE.attention_processes,
     spare_vaults: Annotated[
         int, _vaults(min=0, help="Fresh vaults waiting for new sessions.")
     ] = _CONTROLLER.spare_vaults,
@@ -235,6 +243,7 @@ def serve(
             max_context=max_context,
             max_waiting=max_waiting,
             vault_kv_mib=vault_kv_mib,
+            attention_processes=attention_processes,
             link_deadline_ms=link_deadline_ms,
         ),
         controller=ControllerSettings(

@@ -159,6 +159,31 @@ class LinkAnswerer(ABC):
         return None
 
 
+class PromptHolder(ABC):
+    """An attention process's end of several links: vaults compute keys and values into memory that it lends them, one
+    piece for each place, and it answers for all of them. It knows lengths and blocks, no tokens and no requests."""
+
+    @abstractmethod
+    def export(self) -> list[int]:
+        """Before `start`: descriptors of the memory, one for each place. The caller closes them."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin to answer, before the process is sealed."""
+
+    @abstractmethod
+    def fileno(self) -> int:
+        """Becomes readable when it stops answering."""
+
+    @abstractmethod
+    def clear(self, place: int) -> None:
+        """The vault at this place has ended: leave nothing of its prompts."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Stop answering for good: the process is about to end."""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Step:
     """What the layers of one step share. `angles` may be left out where the kernels rotate nothing; `asker` reaches
@@ -255,9 +280,14 @@ class Device(ABC):
 
     shared: bool = False
     """Whether other processes compute on it at the same time."""
+    attention_processes: int = 0
+    """How many processes answer for vaults' prompts; 0: every vault answers for its own."""
+    most_vaults: int = 0
+    """At once, where other processes compute on it at the same time."""
 
-    def share(self, folder: str) -> None:
-        """Before `open`: compute at the same time as other processes, through who is reached in this folder."""
+    def share(self, folder: str, attention: int = 0) -> None:
+        """Before `open`: compute at the same time as other processes, through who is reached in this folder; so many of
+        them answer for vaults."""
         return None
 
     @property
@@ -265,8 +295,9 @@ class Device(ABC):
         """Whether this process can compute on it no more, whatever it tries. Asked when something failed."""
         return False
 
-    def open(self) -> None:
-        """Begin to compute in this process, which forks nobody any more."""
+    def open(self, *, waits: bool = False) -> None:
+        """Begin to compute in this process, which forks nobody any more. `waits`: some of its work will wait for other
+        processes while the rest goes on."""
         return None
 
     def reserve(self) -> None:
@@ -296,3 +327,12 @@ class Device(ABC):
     def answerer(self, model: AttentionShape, cache: KVCache, question: int, answer: int) -> LinkAnswerer:
         """A vault's end of the link behind these descriptors, which the caller closes."""
         raise SetupError("Answering a link needs the native kernels.", hint="Install a C compiler.")
+
+    def lent_cache(self, shape: CacheShape, blocks: int, memory: int) -> KVCache:
+        """A vault's cache in memory that an attention process lends it, whose descriptor the caller closes."""
+        raise SetupError("This device lends no memory.")
+
+    def holder(self, model: AttentionShape, blocks: int, places: int, mailbox: int, patience_ms: int) -> PromptHolder:
+        """An attention process's end, for vaults with so many blocks each, at so many places of the links that this
+        descriptor's memory is for; the caller closes it."""
+        raise SetupError("This device has no attention processes.")

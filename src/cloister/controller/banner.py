@@ -83,6 +83,8 @@ _REMEDIES = {
     "no_devices": "no_devices: service and vaults speak to the GPU's driver; `--kernels native` computes without.",
     "gpu_in_turns": "gpu_in_turns: service and vaults compute on the GPU at the same time, as clients of NVIDIA's MPS; "
     "`--gpu-in-turns` gives it to one after the other, without the level partitioned.",
+    "own_attention": "own_attention: a process on the GPU holds the keys and values of several users' prompts; "
+    "`--attention-processes 0` leaves each prompt's in its own vault, for slower steps.",
 }
 
 

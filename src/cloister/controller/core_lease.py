@@ -7,6 +7,9 @@ much that is depends on who is here (pace.Pace): little beside other tenants, mu
 short prompt is not cut up. A turn goes to a vault of the tenant that has had least, so that nobody waits behind all
 that another asked for. Vaults that wait together divide the cores: a thread does most where it waits for no other.
 Answering links is light and needs no lease.
+
+On a device that many processes compute on at the same time, work is done `beside` the service: nobody pauses, a piece
+is not cut, and so many tokens are under way at once that they fill the device.
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ SHORT_STEPS = 2
 """What a round may last beside other tenants, in steps of one token of the service's: its own step comes after it."""
 
 AT_ONCE_S = 0.005
+
+BESIDE_TOKENS = 2048
+"""Of work at once beside the service, at most; one piece is always let in."""
 
 PIECE_TOKENS = 8
 """What a piece of work weighs beside its tokens, for it reads all weights."""
@@ -61,13 +67,17 @@ Command = Pause | Resume | Grant
 
 
 class CoreLease:
-    """Never more cores given than there are, never any while the service computes. Within a tenant the first to come is
-    the first served. `size` says how many tokens a round may have now."""
+    """Never more cores given than there are, never any while the service computes unless vaults compute `beside` it.
+    Within a tenant the first to come is the first served. `size` says how many tokens a round may have now."""
 
     def __init__(self, cores: int, size: Callable[[], int] = lambda: ROUND_TOKENS) -> None:
         self._size = size
+        self.beside = False
+        """Whether they compute elsewhere than on the cores, all at the same time. Set before anybody asks."""
         self.holders: dict[int, int] = {}
         """Vaults that compute, and on how many cores."""
+        self._under_way: dict[int, int] = {}
+        """Tokens of each vault that computes beside the service."""
         self._cores = cores
         self.service: Literal["absent", "computing", "pausing", "paused"] = "absent"
         self._waiting: dict[int, Wish] = {}
@@ -100,6 +110,7 @@ class CoreLease:
     def _leave(self, vault: int) -> list[Command]:
         self._waiting.pop(vault, None)
         self.holders.pop(vault, None)
+        self._under_way.pop(vault, None)
         if (tenant := self._tenants.pop(vault, None)) is not None:
             self._meter.leave(tenant)
         return self._go_on()
@@ -114,7 +125,7 @@ class CoreLease:
     def service_up(self) -> list[Command]:
         """The service is told to wait if a vault is computing."""
         self._spent = 0
-        self.service = "pausing" if self.holders else "computing"
+        self.service = "pausing" if self.holders and not self.beside else "computing"
         return [Pause()] if self.service == "pausing" else self._go_on()
 
     def service_gone(self) -> list[Command]:
@@ -123,6 +134,8 @@ class CoreLease:
         return self._go_on()
 
     def _go_on(self) -> list[Command]:
+        if self.beside:
+            return self._let_in()
         if self.service == "pausing":
             return []
         if self.service == "computing":
@@ -161,6 +174,21 @@ class CoreLease:
             granted.append(Grant(vault, cores, tokens))
         return granted
 
+    def _let_in(self) -> list[Command]:
+        """A core for as many as find one, each with all it wishes for, while the device is not full."""
+        granted: list[Command] = []
+        while self._waiting and len(self.holders) < self._cores:
+            vault = min(self._waiting, key=self._turn)
+            tokens, tenant = self._waiting[vault].tokens, self._waiting[vault].tenant
+            if self.holders and sum(self._under_way.values()) + tokens > BESIDE_TOKENS:
+                break
+            del self._waiting[vault]
+            self._meter.charge(tenant, inputs=PIECE_TOKENS + tokens)
+            self._last = tenant
+            self.holders[vault], self._under_way[vault] = 1, tokens
+            granted.append(Grant(vault, 1, tokens))
+        return granted
+
     def _turn(self, vault: int) -> tuple[int, bool]:
         """The least served tenant comes first; of two that had as much, not the one whose turn it was last."""
         tenant = self._waiting[vault].tenant
@@ -195,6 +223,10 @@ class LeaseKeeper:
         self._service_timer: asyncio.TimerHandle | None = None
         self._step_begun, self._one_step = 0.0, False
         """When the service was told to go on, and whether at once to pause again: after one step."""
+
+    def compute_beside(self) -> None:
+        """Vaults and service compute on a device of their own, at the same time."""
+        self._lease.beside = True
 
     def want(self, number: int, vault: Computes, tokens: int, tenant: str, *, reading: bool = False) -> None:
         """`reading`: the work computes nothing of the model's, so nothing is learned from how long it takes."""

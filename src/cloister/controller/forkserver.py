@@ -9,14 +9,13 @@ import itertools
 import os
 import socket
 from collections.abc import Callable
-from typing import Literal
 
 import msgspec
 
 from cloister.config import EngineSettings
 from cloister.errors import ProtocolError
 from cloister.messages.generation import VERSION
-from cloister.messages.lifecycle import FromForkServer, Preload, Preloaded, Spawn, Spawned
+from cloister.messages.lifecycle import FromForkServer, Preload, Preloaded, Role, Spawn, Spawned
 from cloister.models.source import ModelFolder
 from cloister.process.child import Child
 from cloister.process.handle import ModuleHandle
@@ -51,7 +50,7 @@ class ForkServer:
         return await self._handle.ready
 
     def spawn(
-        self, role: Literal["service", "vault"], *descriptors: int, disk: int | None = None
+        self, role: Role, *descriptors: int, disk: int | None = None, places: int = 0
     ) -> tuple[Child, socket.socket]:
         """Have a child forked with these descriptors beside its control socket; our end of that socket.
 
@@ -62,7 +61,7 @@ class ForkServer:
         ours, theirs = socket.socketpair()
         with theirs, open(os.devnull, "r+b", buffering=0) as null:
             given = (theirs.fileno(), null.fileno(), *descriptors, *(() if disk is None else (disk,)))
-            self._handle.send(Spawn(number, role, disk is not None), given)
+            self._handle.send(Spawn(number, role, disk is not None, places), given)
         return child, ours
 
     def kill(self) -> None:

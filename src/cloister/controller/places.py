@@ -6,7 +6,7 @@ is there.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 
 from cloister.errors import ServiceUnavailable
@@ -14,12 +14,18 @@ from cloister.process.child import Child
 
 
 class Places:
-    """Of one life of a service, which closes the descriptors. `end` ends a vault and says when it has ended."""
+    """Of one life of a service, which closes the descriptors. `end` ends the vault at a place and says when it is
+    gone and nothing is left of it there. Places a whole number of `groups` apart are alike: they are taken evenly."""
 
-    def __init__(self, descriptors: Mapping[int, int], end: Callable[[Child, Callable[[], None]], None]) -> None:
+    def __init__(
+        self, descriptors: Mapping[int, int], end: Callable[[Child, int, Callable[[], None]], None], groups: int = 1
+    ) -> None:
         self._descriptors = descriptors
+        self._groups, self._taken = groups, Counter[int]()
         self._free = deque(descriptors)
         self._end = end
+        self.on_free: Callable[[], None] = lambda: None
+        """Told when there is one more."""
 
     @property
     def free(self) -> int:
@@ -28,7 +34,10 @@ class Places:
     def take(self) -> int:
         if not self._free:
             raise ServiceUnavailable("No more vaults can be had at once.", hint="Try again in a few seconds.")
-        return self._free.popleft()
+        place = min(self._free, key=lambda free: self._taken[free % self._groups])
+        self._free.remove(place)
+        self._taken[place % self._groups] += 1
+        return place
 
     def descriptors(self, place: int) -> tuple[int, int]:
         """For both directions of a link."""
@@ -36,4 +45,9 @@ class Places:
 
     def leave(self, place: int, vault: Child) -> None:
         """The vault at this place must end; then the place is free."""
-        self._end(vault, lambda: self._free.append(place))
+        self._end(vault, place, lambda: self._freed(place))
+
+    def _freed(self, place: int) -> None:
+        self._free.append(place)
+        self._taken[place % self._groups] -= 1
+        self.on_free()

@@ -20,6 +20,7 @@ from msgspec.structs import asdict
 from cloister.attest.attester import find_attester
 from cloister.attest.evidence import NodeEvidence, Statement
 from cloister.config import Settings
+from cloister.controller.attention import AttentionProcesses
 from cloister.controller.attested_settings import attested_settings
 from cloister.controller.cache_file import cache_file
 from cloister.controller.channel_keys import ChannelKeys
@@ -80,6 +81,8 @@ class Controller:
         )
         self._remote: RemoteVaults | None = None
         self._mps = mps_for(settings)
+        self._attention: AttentionProcesses | None = None
+        self._places: Places | None = None
         self.relay = Relay(settings.controller, lambda: self.serving, settings.engine.cores, self.sealed_requests.lock)
         self._mpc = check_mpc(settings, folder)
         self._client: MpcClientKeeper | None = None
@@ -134,6 +137,7 @@ class Controller:
             await self._remote.close()
         self.relay.vaults.close(WAIT_FOR_THE_KILLED_S)
         self.relay.sessions.end_all(WAIT_FOR_THE_KILLED_S)
+        self._close_attention()
         if self._service:
             self._service.close(WAIT_FOR_THE_KILLED_S)
         if self._forkserver:
@@ -181,9 +185,17 @@ class Controller:
             except BaseException:
                 service.close()
                 raise
+            if self._mps and self._preloaded is not None and self._preloaded.meets:
+                try:
+                    await self._place_vaults(service, forkserver, self._preloaded)
+                except BaseException:
+                    self._close_attention()
+                    service.close()
+                    raise
             self._service = service
             self.relay.service_up(service)
-            self._open_vaults_at(service, forkserver)
+            if self._places is not None:
+                self._open_vaults_at(self._places, forkserver)
 
     def _launch_forkserver(self) -> ForkServer:
         self._forkserver = ForkServer(self._forkserver_ended)
@@ -216,14 +228,38 @@ class Controller:
             self.relay.vaults.open(self._remote or forkserver, shape)
         return forkserver
 
-    def _open_vaults_at(self, service: Service, forkserver: ForkServer) -> None:
-        """Where vaults compute beside the service, their links are in memory that it made, and end with it."""
+    async def _place_vaults(self, service: Service, forkserver: ForkServer, facts: Preloaded) -> None:
+        """Where vaults compute beside the service, their links are in memory that it made, and end with it; so do
+        attention processes, which lend vaults their memory."""
+        assert self._mps is not None
+        end, count = self._mps.end, facts.vaults
+        if self._settings.engine.attention_processes and facts.partitionable:
+            attention = AttentionProcesses(forkserver, service.places, count, end, self._attention_ended)
+            self._attention = attention
+            await attention.ready(SERVICE_START_S)
+            self._places = Places(attention.memory, attention.end, groups=len(service.places))
+        else:
+            self._places = Places(service.places, lambda vault, place, then: end(vault, then))
+
+    def _open_vaults_at(self, places: Places, forkserver: ForkServer) -> None:
         facts = self._preloaded
-        if self._mps and facts is not None and facts.meets:
-            places = Places(service.places, self._mps.end)
-            self.relay.sessions.keep_within(places.free - self._settings.controller.spare_vaults - ENDING_AT_ONCE)
-            shape = LinkShape(facts.heads, facts.dim, facts.layers)
-            self.relay.vaults.open(self._remote or forkserver, shape, places)
+        assert facts is not None
+        self.relay.sessions.keep_within(places.free - ENDING_AT_ONCE)  # a session's vault was a spare one
+        self.relay.core_lease.compute_beside()
+        shape = LinkShape(facts.heads, facts.dim, facts.layers)
+        self.relay.vaults.open(self._remote or forkserver, shape, places)
+
+    def _attention_ended(self) -> None:
+        """Its users' prompts are gone. The mailboxes are the service's, and all begin anew."""
+        log.warning("An attention process ended; the service is started again with all of them.")
+        if self._service is not None:
+            self._service.give_up()
+
+    def _close_attention(self) -> None:
+        self._places = None
+        if self._attention is not None:
+            self._attention.close()
+            self._attention = None
 
     async def _reach_remote_vaults(self, weights: int, shape: LinkShape) -> RemoteVaults | None:
         maker = self.evidence_maker
@@ -247,6 +283,7 @@ class Controller:
             # Their links were in its memory, and a fault of the device's is over when all have left.
             self.relay.sessions.end_all()
             self.relay.vaults.close()
+        self._close_attention()
         self._broken.set()
 
     def _mps_ended(self) -> None:
@@ -265,6 +302,7 @@ class Controller:
         self.relay.service_gone()
         self.relay.vaults.close()
         self.relay.sessions.end_all()
+        self._close_attention()
         self._broken.set()
 
     async def _keep(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 
 SECONDS_BEFORE_REPLACING_A_DEAD_SPARE = 1.0
 
-MOST_MADE_AT_ONCE = 4
+MOST_MADE_AT_ONCE = max(4, (os.cpu_count() or 1) // 2)
 """Beyond these a vault waits to be made, unless its tenant has none: making one takes the cores, outside all turns."""
 
 
@@ -160,6 +161,8 @@ class Vaults:
     def open(self, forkserver: ForkServer | RemoteVaults, shape: LinkShape, places: Places | None = None) -> None:
         """Begin to take vaults from this fork server or vault host; their links are at these places, if there are."""
         self._forkserver, self._shape, self._places = forkserver, shape, places
+        if places is not None:
+            places.on_free = self._one_more
         self._refill()
 
     def take(self) -> Vault:
@@ -228,7 +231,10 @@ class Vaults:
             self._spares.popleft().close(wait_s)
 
     def _refill(self) -> None:
+        """Spare ones, few at a time: those that are asked for are made beside them."""
         while self._forkserver is not None and len(self._spares) < self._wanted and self._has_place:
+            if len(self._spares) - self._sealed_spares >= MOST_MADE_AT_ONCE:
+                return  # the next one that is sealed calls again
             self._spares.append(self._fork())
 
     def _fork(self) -> Vault:
@@ -241,11 +247,16 @@ class Vaults:
             self._ready_s,
             self._on_message,
             self._vault_ended,
-            self._on_sealed,
+            self._one_more,
             self._places,
         )
         self._made.append(self._last_ordered)
         return self._last_ordered
+
+    def _one_more(self) -> None:
+        """A vault is sealed, or there is room for one."""
+        self._refill()
+        self._on_sealed()
 
     def _vault_ended(self, vault: Vault) -> None:
         if vault.trouble is not None and str(vault.trouble) != str(self._trouble):

@@ -167,14 +167,9 @@ class GraphRunner(ModelRunner):
         self._recorded: dict[tuple[int, int, bool], tuple[Bucket, Callable[[], torch.Tensor]]] = {}
         self._settled = False
 
-    @property
-    def shared(self) -> bool:
-        """Whether other processes compute on the device at the same time."""
-        return self._decoder.device.shared
-
     def settle(self, rows: int) -> None:
-        """Record what decoding so many rows will need, and no more later: for a device that gives a sealed process no
-        more memory. Steps that were not recorded are computed as they come."""
+        """Record what decoding so many rows will need, and no more later: a sealed process records nothing and may
+        get no more memory of its device. Steps that were not recorded are computed as they come."""
         for width in SETTLED_WIDTHS:
             for count in (count for count in ROWS if count <= rows):
                 for remote in (None, NOBODY)[: 1 + (self.asker is not None)]:

@@ -61,7 +61,7 @@ def rehearse_device(runner: Runner, settings: EngineSettings) -> None:
             if any(isinstance(message, Failed) for message in engine.step(most)):
                 raise RuntimeError("the device's rehearsal failed")
             most = settings.chunk_tokens
-    if isinstance(runner, GraphRunner) and runner.shared:
+    if isinstance(runner, GraphRunner):
         longest = min(settings.chunk_tokens, engine.max_context, runner.num_blocks * BLOCK_TOKENS)
         blocks = range(-(-longest // BLOCK_TOKENS))
         runner.forward([Chunk([0] * longest, 0, blocks, wanted=Wanted.LAST)])

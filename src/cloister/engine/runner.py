@@ -54,12 +54,17 @@ class Runner(ABC):
 
 def reserve_cache(decoder: Decoder, mib: int) -> KVCache:
     """As many blocks of the decoder's keys and values as fit this much memory of its device."""
+    return decoder.device.cache(decoder.cache_shape, blocks_within(decoder, mib))
+
+
+def blocks_within(decoder: Decoder, mib: int) -> int:
+    """How many blocks of the decoder's keys and values fit this much memory."""
     blocks = mib * 2**20 // decoder.cache_shape.block_bytes(decoder.kernels.dtype)
     if blocks < 1:
         raise SetupError(
             f"{mib} MiB of KV cache hold not one block of this model.", hint="Give more with --kv-cache-mib."
         )
-    return decoder.device.cache(decoder.cache_shape, blocks)
+    return blocks
 
 
 class ModelRunner(Runner):

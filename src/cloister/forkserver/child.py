@@ -17,6 +17,7 @@ from typing import NoReturn
 
 import torch
 
+from cloister.attention import process as attention
 from cloister.compute.base import Device
 from cloister.compute.choose import choose_device
 from cloister.config import EngineSettings
@@ -41,9 +42,9 @@ from cloister.prompts.tokenizer import Tokenizer
 from cloister.service import process as service
 from cloister.vault import process as vault
 
-DESCRIPTORS = {"service": 2, "vault": 4}
-"""How many come with the order for a child: its control socket, a /dev/null of its own, and a vault's link.
-A service may get one more (Spawn.disk)."""
+DESCRIPTORS = {"service": 2, "vault": 4, "attention": 3}
+"""How many come with the order for a child: its control socket, a /dev/null of its own, and a vault's link or the
+mailbox of an attention process. A service may get one more (Spawn.disk)."""
 
 MIB = 1 << 20
 VAULT_BEYOND_KV = 64 * MIB
@@ -60,7 +61,11 @@ Made = tuple[Role, Role, set[int], int]
 
 def without_layers(device: Device) -> frozenset[Layer]:
     """The layers that a process on this device cannot have."""
-    missing = {Layer.NO_DEVICES: bool(device.files), Layer.GPU_IN_TURNS: device.shared}
+    missing = {
+        Layer.NO_DEVICES: bool(device.files),
+        Layer.GPU_IN_TURNS: device.shared,
+        Layer.OWN_ATTENTION: bool(device.attention_processes),
+    }
     return frozenset(layer for layer, is_missing in missing.items() if is_missing)
 
 
@@ -132,9 +137,13 @@ def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_deg
         devices = model.device.files
         before = open_descriptors() if devices else set()
         empty_root = enter_own(devices=devices, meets=model.device.shared)
-        model = model.opened()
-        model.decoder.kernels.start_team(model.settings.threads)
-        role, announce, kept, memory = (_vault if spawn.role == "vault" else _service)(model, descriptors)
+        if spawn.role == "attention":  # it needs no weights, only to know the model's shape
+            model.device.open(waits=True)
+            role, announce, kept, memory = _attention(model, descriptors, spawn.places)
+        else:
+            model = model.opened()
+            model.decoder.kernels.start_team(model.settings.threads)
+            role, announce, kept, memory = (_vault if spawn.role == "vault" else _service)(model, descriptors)
         announce(control)
         if devices:
             kept |= open_descriptors() - before
@@ -151,11 +160,19 @@ def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_deg
         )
         seal(profile)
     except Exception as error:
-        if spawn.role == "service":
+        if spawn.role != "vault":
             with suppress(OSError):
-                control.sendall(encode_frame((start_failed(error, "The service cannot start"),)))
+                control.sendall(encode_frame((start_failed(error, f"The {_NAMES[spawn.role]} cannot start"),)))
         raise
     role(control)
+
+
+_NAMES = {"service": "service", "attention": "attention process"}
+
+
+def _attention(model: PreloadedModel, descriptors: list[int], places: int) -> Made:
+    made = attention.prepare(model.decoder, model.settings, places, descriptors[2])
+    return made.run, made.announce, made.descriptors, VAULT_BEYOND_KV
 
 
 def _vault(model: PreloadedModel, descriptors: list[int]) -> Made:

@@ -58,7 +58,7 @@ class ForkServer:
         devices = self._model.device.files
         meeting = preload.meeting if devices else ""
         if meeting:
-            self._model.device.share(MEETING_PLACE)
+            self._model.device.share(MEETING_PLACE, self._model.settings.attention_processes)
         os.close(weights)
         rehearse(self._model)
         for receives in (False, True):  # assembled once here, not once in every child, which is pid 1 of its namespace
@@ -80,7 +80,13 @@ class ForkServer:
         able = not decoder.device.partition_refusal(decoder)
         without = without_layers(self._model.device)
         missing = (*layers.missing, *(layer.value for layer in Layer if layer in without))
-        facts = Preloaded(decoder.heads, shape.dim, shape.layers, able, missing, bool(meeting), self._model.openings)
+        vaults = self._model.device.most_vaults if meeting else 0
+        facts = Preloaded(
+            *(decoder.heads, shape.dim, shape.layers, able, missing),
+            meets=bool(meeting),
+            vaults=vaults,
+            openings=self._model.openings,
+        )
         endpoint.send(facts)
 
     def run(self) -> None:

@@ -80,19 +80,24 @@ class Preload(Start, frozen=True, tag="preload"):
     meeting: Annotated[str, Meta(max_length=4096)] = ""
 
 
+Role = Literal["service", "vault", "attention"]
+
+
 class Spawn(Struct, frozen=True, tag="spawn", forbid_unknown_fields=True):
     """Controller → fork server: fork a child. Descriptors: its control socket; for a vault question and answer too; for
-    a service with `disk` the file it may keep blocks in."""
+    a service with `disk` the file it may keep blocks in; for an attention process with so many `places` the memory of
+    its links."""
 
     child: ChildId
-    role: Literal["service", "vault"]
+    role: Role
     disk: bool = False
+    places: Annotated[int, Meta(ge=0, le=64)] = 0
 
 
 class Preloaded(Struct, frozen=True, tag="preloaded", forbid_unknown_fields=True):
     """Fork server → controller: ready. `missing` names the layers of the sandbox this kernel lacks. `meets`: children
-    compute on one device at the same time; what ends one at the wrong moment may end all. `openings`: how the model's
-    chat template begins a prompt by itself (prefix.detection.openings)."""
+    compute on one device at the same time, so many `vaults` at most; what ends one at the wrong moment may end all.
+    `openings`: how the model's chat template begins a prompt by itself (prefix.detection.openings)."""
 
     heads: int
     dim: int
@@ -100,6 +105,7 @@ class Preloaded(Struct, frozen=True, tag="preloaded", forbid_unknown_fields=True
     partitionable: bool
     missing: tuple[str, ...] = ()
     meets: bool = False
+    vaults: Annotated[int, Meta(ge=0, le=64)] = 0
     openings: Openings = ()
 
 

@@ -20,7 +20,7 @@ from cloister.config import EngineSettings
 from cloister.engine.continuations import Continuations
 from cloister.engine.graph_runner import runner_for
 from cloister.engine.rehearsal import rehearse_device
-from cloister.engine.runner import Runner, reserve_cache
+from cloister.engine.runner import Runner, blocks_within
 from cloister.errors import ProtocolError
 from cloister.levels import ISOLATED, LEVELS, OBFUSCATED, PARTITIONED, Decodes, VaultLevel
 from cloister.messages.frames import FrameReader, encode_frame, encode_frames
@@ -64,8 +64,13 @@ BYTES_LIKE_A_TOKEN = 1024
 def prepare(
     decoder: Decoder, reading: PromptReading, settings: EngineSettings, question_fd: int, answer_fd: int
 ) -> Vault:
-    """The descriptors stay the caller's to close. The link answers from the cache that prompts are computed into."""
-    cache = reserve_cache(decoder, settings.vault_kv_mib)
+    """The descriptors stay the caller's to close. The link answers from the cache that prompts are computed into; where
+    attention processes answer, that is in memory of one of them, which is all that the descriptors are for."""
+    blocks = blocks_within(decoder, settings.vault_kv_mib)
+    if decoder.device.attention_processes:
+        cache = decoder.device.lent_cache(decoder.cache_shape, blocks, question_fd)
+    else:
+        cache = decoder.device.cache(decoder.cache_shape, blocks)
     runner = runner_for(decoder, cache)
     if not decoder.device.survives_fork:
         rehearse_device(runner, settings.model_copy(update={"max_running": min(settings.max_running, MAX_RUNNING)}))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from cloister.compute.base import AttentionShape, CacheShape
-from cloister.compute.gpu.mailbox import MailboxShape, aimed, partition_refusal
+from cloister.compute.gpu.mailbox import CLIENTS, SLOTS, MailboxShape, Seat, Seats, aimed, partition_refusal
 from cloister.compute.layout import Chunk, Layout, Remote, RemoteRows, Wanted, lay_out
 
 SHAPE = MailboxShape(users=4, layers=2, heads=4, dim=64)
 MAILBOXES = {7: 1 << 30, 9: 1 << 31}
+SEATS: dict[int, Seat] = {link: (address, range(4)) for link, address in MAILBOXES.items()}
 
 
 def asking(*whom: tuple[int, int] | None) -> tuple[RemoteRows, ...]:
@@ -19,7 +21,7 @@ def asking(*whom: tuple[int, int] | None) -> tuple[RemoteRows, ...]:
 
 def test_each_row_has_its_box_and_a_vaults_gate_is_opened_once() -> None:
     """A vault closes its gate when it begins to answer: opened again, it would answer the next step unasked."""
-    asks, failed = aimed(SHAPE, MAILBOXES, asking((7, 0), None, (9, 3), (7, 2)), 4)
+    asks, failed = aimed(SHAPE, SEATS, asking((7, 0), None, (9, 3), (7, 2)), 4)
     seven, nine = SHAPE.boxes(MAILBOXES[7]), SHAPE.boxes(MAILBOXES[9])
     assert asks[0].tolist() == [seven[0], 0, nine[3], seven[2]]
     assert asks[1].tolist() == [MAILBOXES[7], 0, MAILBOXES[9], 0]
@@ -27,13 +29,36 @@ def test_each_row_has_its_box_and_a_vaults_gate_is_opened_once() -> None:
 
 
 def test_a_vault_that_is_not_there_or_names_a_slot_that_is_not_there_fails_alone() -> None:
-    asks, failed = aimed(SHAPE, MAILBOXES, asking((8, 0), (7, 4), (9, 1)), 3)
+    asks, failed = aimed(SHAPE, SEATS, asking((8, 0), (7, 4), (9, 1)), 3)
     assert failed == {8: "vault_lost", 7: "link_malformed"}
     assert asks[0].tolist() == [0, 0, SHAPE.boxes(MAILBOXES[9])[1]] and asks[1].tolist() == [0, 0, MAILBOXES[9]]
 
 
+def test_links_in_one_attention_process_have_their_own_boxes_and_open_one_gate() -> None:
+    address = 1 << 30
+    seats = {7: (address, range(2, 3)), 9: (address, range(0, 1))}
+    asks, failed = aimed(SHAPE, seats, asking((7, 0), (9, 0)), 2)
+    boxes = SHAPE.boxes(address)
+    assert asks.tolist() == [[boxes[2], boxes[0]], [address, 0]] and not failed
+    assert aimed(SHAPE, seats, asking((7, 1)), 1)[1] == {7: "link_malformed"}, "the next slot is another's"
+
+
+def test_neighbouring_places_are_in_different_attention_processes_and_no_slot_is_two_vaults() -> None:
+    seats = Seats.beside(8)
+    assert seats.places + 8 + 1 == CLIENTS and seats.mailboxes == 8
+    taken = [seats.at(place) for place in range(seats.places)]
+    assert [mailbox for mailbox, _ in taken[:9]] == [*range(8), 0]
+    assert len({(mailbox, *slots) for mailbox, slots in taken}) == seats.places
+    assert max(slots[-1] for _, slots in taken) < seats.slots
+    alone = Seats.beside(0)
+    assert alone.mailboxes == alone.places and alone.at(3) == (3, range(SLOTS))
+    for place in (-1, seats.places):
+        with pytest.raises(ValueError, match="no such place"):
+            seats.at(place)
+
+
 def test_two_rows_for_one_box_are_refused() -> None:
-    _, failed = aimed(SHAPE, MAILBOXES, asking((7, 1), (7, 1)), 2)
+    _, failed = aimed(SHAPE, SEATS, asking((7, 1), (7, 1)), 2)
     assert failed == {7: "link_malformed"}
 
 

@@ -20,10 +20,11 @@ class GpuCache(KVCache):
 
     dtype = DTYPE
 
-    def __init__(self, shape: CacheShape, blocks: int) -> None:
+    def __init__(self, shape: CacheShape, blocks: int, memory: torch.Tensor | None = None) -> None:
+        """In bytes that are somebody's, if there are."""
         self.shape, self.blocks = shape, blocks
         size = (blocks, shape.layers, 2, shape.kv_heads, BLOCK_TOKENS * shape.dim)
-        self._held = torch.zeros(size, dtype=DTYPE, device="cuda")
+        self._held = torch.zeros(size, dtype=DTYPE, device="cuda") if memory is None else memory.view(DTYPE).view(size)
 
     def wipe(self, blocks: Sequence[int]) -> None:
         self._held[torch.tensor(blocks, dtype=torch.int64, device="cuda")] = 0

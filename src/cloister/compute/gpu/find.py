@@ -26,7 +26,8 @@ HINT = "Install torch with CUDA and `cloister[gpu]`, or compute on the CPU."
 CONTROL, DEVICES = "/dev/nvidiactl", ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia[0-9]*")
 DIMS = (64, 128)
 """Widths of heads that there are kernels for."""
-_LOADED = ("cuda.core", "cuda.bindings.driver", "cloister.compute.gpu.kernels", "cloister.compute.gpu.link")
+_GPU = "cloister.compute.gpu"
+_LOADED = ("cuda.core", "cuda.bindings.driver", f"{_GPU}.kernels", f"{_GPU}.link", f"{_GPU}.lending")
 
 
 class Found(msgspec.Struct, frozen=True):

@@ -14,25 +14,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from cloister.compute.base import AttentionShape, CacheShape, Device, Kernels, KVCache, LinkAsker, Step
+from cloister.compute.base import AttentionShape, CacheShape, Device, Kernels, KVCache, LinkAnswerer, LinkAsker, Step
 from cloister.compute.gpu import program
 from cloister.compute.gpu.cache import DTYPE, GpuCache, on_gpu
+from cloister.compute.gpu.exposure import GROUP_TOKENS
 from cloister.compute.gpu.find import DIMS, devices
-from cloister.compute.gpu.mailbox import partition_refusal
+from cloister.compute.gpu.mailbox import Seats, partition_refusal
 from cloister.compute.gpu.workspace import FEW, Widths, Workspace, capacity, padded_rows
 from cloister.compute.layer import Angles, Gate, Layer, Packed
 from cloister.compute.layout import BLOCK_TOKENS, SEGMENTS, Batch
 from cloister.errors import ModelUnsupported, SetupError
 
 if TYPE_CHECKING:
-    from cloister.compute.gpu.link import Asking, GpuAnswerer, GpuAsker
+    from cloister.compute.gpu.lending import GpuHolder, LentCache
+    from cloister.compute.gpu.link import Asking, GpuAsker
 
 TILE = 64
 STEP = 64
 GATES: dict[Gate | None, int] = {None: 0, "silu": 1, "gelu_tanh": 2}
 QUERIES = 16
 BEFORE_AND_AFTER = 2
-GROUP_TOKENS = 512
 MOST_HIDDEN = 4 * 512 * 8
 PART = 4
 """Floats of a part beside its attention."""
@@ -45,6 +46,8 @@ MOST_SPLITS = 8
 LEAST_STEPS = 4
 RESERVED_LARGE, RESERVED_SMALL, SMALL = 384 * 2**20, 32, 2**20
 """Of memory for a sealed process beside its cache: one large piece, and so many small ones."""
+QUEUES = "4"
+"""That streams share. With the two that a client of MPS has by itself, all waits behind a stream that waits (seen)."""
 
 
 def i32(value: int) -> np.int32:
@@ -472,8 +475,9 @@ class GpuDevice(Device):
     def files(self) -> tuple[str, ...]:
         return devices()
 
-    def share(self, folder: str) -> None:
-        self._mps, self.shared = folder, True
+    def share(self, folder: str, attention: int = 0) -> None:
+        self._mps, self.shared, self.attention_processes = folder, True, attention
+        self.most_vaults = Seats.beside(attention).places
 
     @property
     def lost(self) -> bool:
@@ -484,9 +488,11 @@ class GpuDevice(Device):
             return True
         return False
 
-    def open(self) -> None:
+    def open(self, *, waits: bool = False) -> None:
         if self._mps:
             os.environ["CUDA_MPS_PIPE_DIRECTORY"] = self._mps
+        if waits:
+            os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = QUEUES
         try:
             torch.zeros(1, device="cuda")
         except RuntimeError as failure:
@@ -552,12 +558,28 @@ class GpuDevice(Device):
     def asker(self, model: AttentionShape, patience_ms: int) -> GpuAsker:
         from cloister.compute.gpu.link import GpuAsker
 
-        return GpuAsker(model, patience_ms)
+        return GpuAsker(model, patience_ms, Seats.beside(self.attention_processes))
 
     def answerer(
         self, model: AttentionShape, cache: KVCache, question: int, answer: int, patience_ms: int = 200
-    ) -> GpuAnswerer:
-        """`question` is the mailbox, for both directions."""
+    ) -> LinkAnswerer:
+        """`question` is the mailbox, for both directions, where the vault answers itself."""
+        from cloister.compute.gpu.lending import LentAnswerer, LentCache
         from cloister.compute.gpu.link import GpuAnswerer
 
+        if isinstance(cache, LentCache):
+            return LentAnswerer(model, cache)
         return GpuAnswerer(self, model, on_gpu(cache), question, patience_ms)
+
+    def lent_cache(self, shape: CacheShape, blocks: int, memory: int) -> LentCache:
+        from cloister.compute.gpu.lending import LentCache
+
+        self.kernels.suit(shape.dim)
+        return LentCache(shape, blocks, memory)
+
+    def holder(
+        self, model: AttentionShape, blocks: int, places: int, mailbox: int, patience_ms: int = 200
+    ) -> GpuHolder:
+        from cloister.compute.gpu.lending import GpuHolder
+
+        return GpuHolder(self, model, blocks, places, mailbox, patience_ms)

@@ -89,21 +89,38 @@ INLINE int count_in(unsigned *ticket, unsigned number) {
     return after & 255;
 }
 
-/* What a vault's blocks of one layer share beside the attention's arguments. */
+/* What is exposed in a slot, as its vault wrote it: another process, whose numbers are taken for bounded ones only. */
+struct exposed {
+    int length, unused[3];
+    float cosine[DIM], sine[DIM];
+    int table[1]; /* [blocks] of the slot's own cache */
+};
+
+/* What the blocks of one layer and slot share beside the attention's arguments. */
 struct answering {
     unsigned *tickets;
-    int user, kv, layers, layer;
+    const exposed *slot;
+    int user, kv, layers, layer, length, blocks;
     unsigned step;
     long long patience_ns;
     INLINE unsigned expected() const { return step * layers + layer + 1; }
 };
 
-/* One group of a prompt. The last group of a user's KV head to be done merges all of them and answers. */
-INLINE void answer_group(const attention &a, const answering &w, uint2 *box, tile_shared &s, int &last, int number, int groups) {
+#define GROUP_BLOCKS (GROUP_TOKENS / 16)
+
+/* One group of a prompt. The last group of a user's KV head to be done merges all of them and answers. Nothing but the
+ * slot's own cache is read, whatever its table says. */
+INLINE void answer_group(const attention &a, const answering &w, uint2 *box, tile_shared &s, int *bounded, int &last,
+                         int number, int groups) {
     constexpr int HELD = 1;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, user = w.user, kv = w.kv;
-    const int length = a.position[user], queries = a.heads / a.kv_heads;
-    const int *table = a.tables + (size_t)user * a.table_stride;
+    const int length = w.length, queries = a.heads / a.kv_heads;
+    if (threadIdx.x < GROUP_BLOCKS) {
+        const int at = min(number * GROUP_BLOCKS + (int)threadIdx.x, w.blocks - 1);
+        bounded[threadIdx.x] = min(max(__ldcg(w.slot->table + at), 0), w.blocks - 1);
+    }
+    __syncthreads();
+    const int *table = bounded - number * GROUP_BLOCKS;
     const int from = number * GROUP_TOKENS + warp * PIECE, end = min(length, (number + 1) * GROUP_TOKENS);
     for (int at = from + 16 * (lane >> 3); at < end; at += TASKS * PIECE) {
         const bf16 *block = a.cache + table[at >> 4] * a.block_stride + (size_t)kv * 16 * DIM;
@@ -125,10 +142,10 @@ INLINE void answer_group(const attention &a, const answering &w, uint2 *box, til
                 if (take(asked + DIM / 2, y, expected) && first) break;
                 here = now_ns() - since < w.patience_ns;
             }
-            const float *c = a.rotation_cosine + (size_t)user * DIM + d, *z = a.rotation_sine + (size_t)user * DIM + d;
+            const float *c = w.slot->cosine + d, *z = w.slot->sine + d;
             const float u = x, v = y;
-            x = __fsub_rn(__fmul_rn(u, c[0]), __fmul_rn(v, z[0]));
-            y = __fadd_rn(__fmul_rn(v, c[DIM / 2]), __fmul_rn(u, z[DIM / 2]));
+            x = __fsub_rn(__fmul_rn(u, __ldcg(c)), __fmul_rn(v, __ldcg(z)));
+            y = __fadd_rn(__fmul_rn(v, __ldcg(c + DIM / 2)), __fmul_rn(u, __ldcg(z + DIM / 2)));
         }
         s.q[0][query][d] = rounded(x);
         s.q[0][query][d + DIM / 2] = rounded(y);
@@ -154,6 +171,7 @@ INLINE void answer_group(const attention &a, const answering &w, uint2 *box, til
         }
     __syncthreads();
     for (int i = threadIdx.x; i < (int)(sizeof(s) / 4); i += 32 * WARPS) ((volatile unsigned *)&s)[i] = 0;
+    if (threadIdx.x < GROUP_BLOCKS) ((volatile int *)bounded)[threadIdx.x] = 0;
     /* [user][kv head][group][query][dim + 4] */
     float *parts = a.parts + ((size_t)user * a.kv_heads + kv) * a.most_groups * queries * (DIM + 4);
     if (groups > 1) {
@@ -184,20 +202,22 @@ INLINE void answer_group(const attention &a, const answering &w, uint2 *box, til
     }
 }
 
-/* One layer of a vault: blocks take slots, KV heads and groups of prompts in turns, whatever the grid. `position` holds
- * the prompts' lengths, `rows` the number of slots. Shared memory is wiped: the next process on this processor could
- * read it.
+/* One layer of who answers: blocks take slots, KV heads and groups of prompts in turns, whatever the grid. `rows` is the
+ * number of slots; a slot's `exposed` and its cache lie so many bytes after the one's before. One that is asked with
+ * nothing exposed answers that there is nothing. Shared memory is wiped: the next process on this processor could read
+ * it.
  *
- * `own` is the vault's: the step it answers, and whether it is closing. A block of the last layer may start when the
+ * `own` is the process's: the step it answers, and whether it is closing. A block of the last layer may start when the
  * service has its answers already and announces the next step: so all layers but the first go by their own word. The
  * others cannot: the service has no step without all layers' answers. A closing vault answers nothing and leaves its
  * gates open, so that what was launched ahead comes to an end. */
-KERNEL __launch_bounds__(32 * WARPS, 3) answer(ATTENTION_ARGUMENTS, const unsigned long long *boxes, unsigned *gates,
-                                               unsigned *tickets, unsigned *own, int layer, int layers,
+KERNEL __launch_bounds__(32 * WARPS, 3) answer(ATTENTION_ARGUMENTS, const char *slots, size_t slot_stride,
+                                               size_t cache_stride, int blocks, const unsigned long long *boxes,
+                                               unsigned *gates, unsigned *tickets, unsigned *own, int layer, int layers,
                                                long long patience_ns) {
     __shared__ tile_shared s;
-    __shared__ int last;
-    const attention a = ATTENTION;
+    __shared__ int last, bounded[GROUP_BLOCKS];
+    attention a = ATTENTION;
     if (__syncthreads_or(((volatile unsigned *)own)[1])) return;
     const unsigned step = layer ? ((volatile unsigned *)own)[0] : ((volatile unsigned *)gates)[layers * 16];
     if (threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0) {
@@ -205,12 +225,17 @@ KERNEL __launch_bounds__(32 * WARPS, 3) answer(ATTENTION_ARGUMENTS, const unsign
         if (layer == 0) ((volatile unsigned *)own)[0] = step;
     }
     for (int slot = blockIdx.x; slot < a.rows; slot += gridDim.x) {
-        const int length = a.position[slot], groups = (length + GROUP_TOKENS - 1) / GROUP_TOKENS;
         uint2 *box = box_of(boxes, slot);
-        if (!groups || __syncthreads_or(*(volatile unsigned *)asked_word(box, a.heads) != step)) continue;
-        const answering w = {tickets, slot, (int)blockIdx.y, layers, layer, step, patience_ns};
+        if (!step || __syncthreads_or(*(volatile unsigned *)asked_word(box, a.heads) != step)) continue;
+        const exposed *here = (const exposed *)(slots + slot * slot_stride);
+        if (threadIdx.x == 0) last = min(max(__ldcg(&here->length), 0), min(blocks * 16, a.most_groups * GROUP_TOKENS));
+        __syncthreads();
+        const int length = last, groups = max(1, (length + GROUP_TOKENS - 1) / GROUP_TOKENS);
+        __syncthreads();
+        a.cache = (const bf16 *)((const char *)cache + slot * cache_stride);
+        const answering w = {tickets, here, slot, (int)blockIdx.y, layers, layer, length, blocks, step, patience_ns};
         for (int number = blockIdx.z; number < groups; number += gridDim.z) {
-            answer_group(a, w, box, s, last, number, groups);
+            answer_group(a, w, box, s, bounded, last, number, groups);
             __syncthreads();
         }
     }

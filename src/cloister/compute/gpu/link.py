@@ -1,50 +1,30 @@
-"""Both ends of a link on the GPU: whom a recorded step asks, and a vault's answers for its prompts.
+"""Both ends of a link on the GPU: whom a recorded step asks, and a vault that answers for its prompts itself.
 
-The words and the waiting are in link.cuh. The service makes all mailboxes before it is sealed; each is mapped by one
-vault at a time, which is not sealed yet.
+The words and the waiting are in link.cuh. The service makes all mailboxes before it is sealed; each is mapped by an
+attention process (lending.py), or by one vault at a time, before that is sealed.
 """
 
 from __future__ import annotations
 
-import math
-import os
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 
-import numpy as np
 import torch
-from cuda.bindings import driver
 
 from cloister.compute.base import AttentionShape, LinkAnswerer, LinkAsker
+from cloister.compute.gpu.answering import MOST_PATIENCE_MS, AnswerStream, Grid, Slots
 from cloister.compute.gpu.cache import GpuCache
-from cloister.compute.gpu.kernels import GROUP_TOKENS, PART, GpuDevice, GpuKernels, i32
-from cloister.compute.gpu.mailbox import GATE_BYTES, MailboxShape, aimed
+from cloister.compute.gpu.exposure import GROUP_TOKENS, ArenaShape
+from cloister.compute.gpu.kernels import GpuDevice, GpuKernels, i32
+from cloister.compute.gpu.mailbox import SLOTS, MailboxShape, Seat, Seats, aimed
 from cloister.compute.gpu.memory import SharedMemory
 from cloister.compute.gpu.program import Argument
-from cloister.compute.layout import BLOCK_TOKENS, RemoteRows
+from cloister.compute.layout import RemoteRows
 from cloister.errors import SetupError
 
-OPEN = 1
-SLOTS = 16
 AT_ONCE = 1
 """Slots that a vault exposes at once, of those there is room for: a check that withdrew one of several hung."""
-PLACES = 44
-"""Links at most: MPS has 48 clients."""
 MOST_ROWS = 64
-MOST_GROUPS = 255
-"""A ticket counts them in eight bits (link.cuh)."""
-MOST_PATIENCE_MS = 200
 LANES, GROUPS = (1, 4), (1, 4, 16)
-"""Grids for slots and groups of a prompt. Blocks take what is more in turns: a grid is a matter of speed."""
-MOST_WAITING = 200
-LOOK_S = 0.001
-"""Layers that a vault launches ahead, of some steps, and how often it looks whether some were asked for. A stream holds
-about a thousand launches; who launches more waits until it is asked."""
-LINGER_S = 0.05
-"""How long a vault that ends still answers: its service may be in a step that asks it, and would wait in vain."""
 
 
 class Asking:
@@ -77,41 +57,55 @@ class GpuAsker(LinkAsker):
 
     capacity = SLOTS
 
-    def __init__(self, model: AttentionShape, patience_ms: int) -> None:
-        self.shape = MailboxShape.of(model, SLOTS)
+    def __init__(self, model: AttentionShape, patience_ms: int, seats: Seats) -> None:
+        self._seats = seats
+        self.shape = MailboxShape.of(model, self._seats.slots)
         self.patience_ns = min(patience_ms, MOST_PATIENCE_MS) * 1_000_000
         self.steps = torch.zeros(1, dtype=torch.int32, device="cuda")
         self.started = torch.zeros(self.shape.layers, dtype=torch.int32, device="cuda")
         self.late = torch.zeros(MOST_ROWS, dtype=torch.int32, device="cuda")
         self._found_late = torch.zeros(MOST_ROWS, dtype=torch.int32).pin_memory()
-        self._places = [SharedMemory.create(self.shape.size) for _ in range(PLACES)]
-        self._mailboxes: dict[int, SharedMemory] = {}
+        self._mailboxes = [SharedMemory.create(self.shape.size) for _ in range(self._seats.mailboxes)]
+        self._taken: dict[int, int] = {}
+        """Places by link."""
         self._asked: dict[int, int] = {}
         self._failed: dict[int, str] = {}
 
     def export(self) -> list[int]:
-        return [mailbox.export() for mailbox in self._places]
+        return [mailbox.export() for mailbox in self._mailboxes]
 
     def attach(self, link: int, question: int, answer: int) -> None:
         raise SetupError("On a GPU the service makes the links' memory itself.")
 
     def seat(self, link: int, place: int) -> None:
-        """Nothing is left in the mailbox of who was there before."""
-        mailbox = self._places[place]
-        if link in self._mailboxes or mailbox in self._mailboxes.values():
-            raise SetupError("A place is taken by another link.")
-        mailbox.wipe()
-        self._mailboxes[link] = mailbox
+        """Nothing is left in the boxes of who was there before."""
+        if link in self._taken or place in self._taken.values() or not 0 <= place < self._seats.places:
+            raise SetupError("A place is taken by another link, or there is no such place.")
+        self._wipe(place)
+        self._taken[link] = place
 
     def detach(self, link: int) -> None:
         self._failed.pop(link, None)
         self._asked = {row: asked for row, asked in self._asked.items() if asked != link}
-        if (mailbox := self._mailboxes.pop(link, None)) is not None:
+        if (place := self._taken.pop(link, None)) is not None:
+            self._wipe(place)
+
+    def _wipe(self, place: int) -> None:
+        """Its boxes, and the gates of a mailbox that has no other: where several sit, they are for others too."""
+        number, slots = self._seats.at(place)
+        mailbox, shape = self._mailboxes[number], self.shape
+        if self._seats.attention:
+            mailbox.wipe(shape.gates + slots[0] * shape.box, len(slots) * shape.box)
+        else:
             mailbox.wipe()
+
+    def _seat_of(self, place: int) -> Seat:
+        number, slots = self._seats.at(place)
+        return self._mailboxes[number].address, slots
 
     def aim(self, remotes: Sequence[RemoteRows], rows: int) -> torch.Tensor:
         self._take_late()
-        known = {link: mailbox.address for link, mailbox in self._mailboxes.items()}
+        known = {link: self._seat_of(place) for link, place in self._taken.items()}
         asks, failed = aimed(self.shape, known, remotes, rows)
         self._failed |= failed
         self._asked = {row: remote.link for remote in remotes for row in remote.rows.tolist()}
@@ -138,59 +132,32 @@ class GpuAsker(LinkAsker):
 
 
 class GpuAnswerer(LinkAnswerer):
-    """A vault's end. One recorded step answers every layer for all slots. While a slot is exposed, some are launched
-    ahead by a thread; between layers their stream waits for a gate without holding a processor."""
+    """A vault's end where it answers itself, out of its own cache. Steps are launched ahead while a slot is exposed."""
 
     def __init__(
         self, device: GpuDevice, model: AttentionShape, cache: GpuCache, mailbox: int, patience_ms: int
     ) -> None:
-        self._device, self._model, self._cache = device, model, cache
-        self._shape = MailboxShape.of(model, SLOTS)
-        self._patience_ns = min(patience_ms, MOST_PATIENCE_MS) * 1_000_000
-        self._mailbox = SharedMemory.adopt(mailbox, self._shape.size)
-        kv_heads, dim = cache.shape.kv_heads, cache.shape.dim
-        self._most_groups = min(MOST_GROUPS, -(-cache.blocks * BLOCK_TOKENS // GROUP_TOKENS))
-        self._tables = torch.zeros(SLOTS, cache.blocks, dtype=torch.int32, device="cuda")
-        self._lengths = torch.zeros(SLOTS, dtype=torch.int32, device="cuda")
-        self._cosine, self._sine = (torch.zeros(SLOTS, dim, device="cuda") for _ in range(2))
-        size = SLOTS * model.heads * self._most_groups * (dim + PART)
-        self._parts = torch.zeros(size, device="cuda")
-        self._tickets = torch.zeros(SLOTS * kv_heads, dtype=torch.int32, device="cuda")
-        self._own = torch.zeros(2, dtype=torch.int32, device="cuda")
-        boxes = self._shape.boxes(self._mailbox.address)
-        self._boxes = torch.tensor(boxes, dtype=torch.int64, device="cuda")
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._recorded: dict[tuple[int, int], Callable[[], None]] = {}
+        self._model = model
+        shape = MailboxShape.of(model, SLOTS)
+        self._arena = ArenaShape(cache.blocks, model.cache_shape.dim, cache.block_bytes)
+        self._words = torch.zeros(SLOTS, self._arena.words, dtype=torch.int32, device="cuda")
+        slots = Slots(self._words.data_ptr(), 4 * self._arena.words, cache.layer(0).data_ptr(), 0)
+        adopted = SharedMemory.adopt(mailbox, shape.size)
+        self._stream = AnswerStream(device, model, adopted, shape, slots, self._arena, patience_ms, self._want)
         self._exposed: dict[int, int] = {}
-        self._flying: deque[torch.cuda.Event] = deque()
-        self._changed, self._running = threading.Condition(), threading.Event()
-        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._ahead = max(2, MOST_WAITING // self._shape.layers)
-        self._landed = deque(torch.cuda.Event() for _ in range(self._ahead))  # type: ignore[no-untyped-call]
-        self._verdict = ""
-        self._closed = False
 
     def start(self) -> None:
-        """Record all grids, and expose something once to nobody: a sealed process loads no kernel."""
-        for lanes in LANES:
-            for groups in GROUPS:
-                self._recorded[lanes, groups] = self._record(lanes, groups)
-        for step in self._recorded.values():
-            with torch.cuda.stream(self._stream):
-                for _ in range(self._ahead):
-                    step()
-            self._drain()
+        self._stream.record([(lanes, groups) for lanes in LANES for groups in GROUPS])
         self.expose(0, [0], start=0, end=1, rotation=0)
         self.withdraw(0)
-        threading.Thread(target=self._keep_launching, daemon=True).start()
-        self._running.wait()
+        self._stream.keep_launching()
 
     def fileno(self) -> int:
-        return self._event
+        return self._stream.fileno()
 
     @property
     def verdict(self) -> str:
-        return self._verdict
+        return self._stream.verdict
 
     def free_slot(self) -> int | None:
         return None if len(self._exposed) >= AT_ONCE else min(set(range(SLOTS)) - set(self._exposed))
@@ -198,112 +165,26 @@ class GpuAnswerer(LinkAnswerer):
     def expose(self, slot: int, blocks: Sequence[int], *, start: int, end: int, rotation: int) -> None:
         if not 0 <= slot < SLOTS or slot in self._exposed:
             raise ValueError("the slot is taken or does not exist")
-        length = end - start
-        fits = 1 <= length <= self._most_groups * GROUP_TOKENS
-        fits = fits and -(-length // BLOCK_TOKENS) <= len(blocks) <= self._cache.blocks
-        if not fits or not 0 <= min(blocks) <= max(blocks) < self._cache.blocks:
-            raise ValueError("the span does not lie in these blocks")
-        self._tables[slot, : len(blocks)] = torch.tensor(blocks, dtype=torch.int32, device="cuda")
-        self._cosine[slot], self._sine[slot] = self._model.rotation(rotation)
-        self._lengths[slot] = length
+        self._words[slot] = self._arena.written(blocks, start, end, self._model.rotation(rotation)).to("cuda")
         torch.cuda.current_stream().synchronize()
-        with self._changed:
-            self._exposed[slot] = length
-            self._launch_ahead()
-            self._changed.notify()
+        with self._stream.changed:
+            self._exposed[slot] = end - start
+            self._stream.launch_ahead()
+            self._stream.changed.notify()
 
     def withdraw(self, slot: int) -> None:
-        with self._changed:
+        with self._stream.changed:
             if self._exposed.pop(slot, None) is not None and not self._exposed:
-                self._drain()
-        self._lengths[slot] = 0
-        self._tables[slot] = 0
+                self._stream.drain()
+        self._words[slot] = 0
         torch.cuda.current_stream().synchronize()
 
     def leave(self) -> None:
-        """Leave nothing behind that runs or waits: who ends with a running kernel takes its neighbours along."""
-        if self._exposed:
-            time.sleep(LINGER_S)
-        with self._changed, suppress(RuntimeError):
-            self._closed = True
-            self._exposed.clear()
-            self._changed.notify()
-            self._drain()
+        self._stream.leave()
 
-    def _keep_launching(self) -> None:
-        try:
-            self._stream.synchronize()  # its first call
-            self._running.set()
-            while True:
-                with self._changed:
-                    self._changed.wait_for(lambda: self._exposed or self._closed)
-                    if self._closed:
-                        return
-                    self._launch_ahead()
-                time.sleep(LOOK_S)
-        except RuntimeError:  # the device is lost: CUDA's errors stay
-            self._verdict = "vault_lost"
-            os.eventfd_write(self._event, 1)
-
-    def _launch_ahead(self) -> None:
-        while self._flying and self._flying[0].query():  # type: ignore[no-untyped-call]
-            self._landed.append(self._flying.popleft())
-        lanes = LANES[min(len(self._exposed), 2) - 1] if self._exposed else LANES[0]
-        wanted = -(-max(self._exposed.values(), default=1) // GROUP_TOKENS)
-        step = self._recorded[lanes, next((groups for groups in GROUPS if groups >= wanted), GROUPS[-1])]
-        with torch.cuda.stream(self._stream):
-            while len(self._flying) < self._ahead:
-                step()
-                self._landed[0].record()
-                self._flying.append(self._landed.popleft())
-
-    def _drain(self) -> None:
-        """Nobody asks: what was launched ahead comes to an end, and the gates are closed again."""
-        self._own[1] = 1
-        torch.cuda.current_stream().synchronize()
-        self._set_gates(OPEN)
-        self._stream.synchronize()
-        self._landed += self._flying
-        self._flying.clear()
-        self._set_gates(0)
-        self._own[1] = 0
-        torch.cuda.current_stream().synchronize()
-
-    def _set_gates(self, value: int) -> None:
-        layers = self._shape.layers
-        (error,) = driver.cuMemsetD2D32(self._mailbox.address, GATE_BYTES, value, 1, layers)
-        if error:
-            raise RuntimeError(f"a link's gates cannot be set ({error.name})")
-
-    def _record(self, lanes: int, groups: int) -> Callable[[], None]:
-        """One step's answers in this grid."""
-
-        def answer(layers: int) -> None:
-            for layer in range(layers):
-                self._wait_for_gate(layer)
-                self._answer_layer(layer, lanes, groups)
-
-        if not self._recorded:
-            self._answer_layer(0, lanes, groups)  # loads the kernel, which finds nobody
-            torch.cuda.current_stream().synchronize()
-        return self._device.capture(lambda: answer(self._shape.layers))
-
-    def _wait_for_gate(self, layer: int) -> None:
-        equal = int(driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_EQ)
-        stream = driver.CUstream(torch.cuda.current_stream().cuda_stream)
-        (error,) = driver.cuStreamWaitValue32(stream, self._mailbox.address + layer * GATE_BYTES, OPEN, equal)
-        if error:
-            raise SetupError(f"The GPU's streams cannot wait for memory ({error.name}).")
-
-    def _answer_layer(self, layer: int, lanes: int, groups: int) -> None:
-        cache, model, shape = self._cache, self._model, self._cache.shape
-        scale = np.float32(model.scales[layer] * math.log2(math.e))
-        self._device.kernels.launch(
-            *("answer", (lanes, shape.kv_heads, groups), 128, None, cache.layer(layer)),
-            *(None, self._lengths, None, None, self._tables, None, None),
-            *(self._cosine, self._sine, self._parts, None, cache.block_stride),
-            *map(i32, (self._tables.shape[1], SLOTS, model.heads, shape.kv_heads, 0, self._most_groups)),
-            *(scale, self._boxes, self._mailbox.address, self._tickets, self._own),
-            *(i32(layer), i32(shape.layers), self._patience_ns),
-            overlap=False,
-        )
+    def _want(self) -> Grid | None:
+        if not self._exposed:
+            return None
+        wanted = -(-max(self._exposed.values()) // GROUP_TOKENS)
+        groups = next((groups for groups in GROUPS if groups >= wanted), GROUPS[-1])
+        return LANES[min(len(self._exposed), 2) - 1], groups

@@ -25,15 +25,16 @@ def _done(result: tuple[Any, ...]) -> Any:
 
 
 class SharedMemory:
-    """`address` is valid in this process alone."""
+    """`address` is valid in this process alone; `at`: among addresses that are reserved."""
 
-    def __init__(self, handle: Any, size: int) -> None:
-        self.size, self._handle = size, handle
-        self.address = int(_done(driver.cuMemAddressReserve(size, 0, 0, 0)))
+    def __init__(self, handle: Any, size: int, at: int | None = None) -> None:
+        self.size, self._handle, self._reserved = size, handle, at is None
+        self.address = reserved(size) if at is None else at
         try:
             _done(driver.cuMemMap(self.address, size, 0, handle, 0))
         except SetupError:  # it is smaller than agreed
-            driver.cuMemAddressFree(self.address, size)
+            if self._reserved:
+                driver.cuMemAddressFree(self.address, size)
             driver.cuMemRelease(handle)
             raise
         access = driver.CUmemAccessDesc()
@@ -42,21 +43,26 @@ class SharedMemory:
         _done(driver.cuMemSetAccess(self.address, size, [access], 1))
 
     @classmethod
-    def create(cls, size: int) -> SharedMemory:
+    def create(cls, size: int, at: int | None = None) -> SharedMemory:
         """Zeros."""
-        size = _whole(size)
+        size = whole(size)
         described = driver.CUmemAllocationProp()
         described.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
         described.requestedHandleTypes = _FD
         described.location = _here()
-        memory = cls(_done(driver.cuMemCreate(size, described, 0)), size)
+        error, handle = driver.cuMemCreate(size, described, 0)
+        if error == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+            raise SetupError(
+                "The GPU's memory is full.", hint="Keep fewer or smaller caches (--kv-cache-mib, --vault-kv-mib)."
+            )
+        memory = cls(_done((error, handle)), size, at)
         memory.wipe()
         return memory
 
     @classmethod
     def adopt(cls, fd: int, size: int) -> SharedMemory:
         """What another process created; the caller closes the descriptor."""
-        return cls(_done(driver.cuMemImportFromShareableHandle(fd, _FD)), _whole(size))
+        return cls(_done(driver.cuMemImportFromShareableHandle(fd, _FD)), whole(size))
 
     def export(self) -> int:
         """A descriptor for the other process; the caller closes it."""
@@ -64,16 +70,36 @@ class SharedMemory:
         os.set_inheritable(fd, False)
         return fd
 
-    def wipe(self) -> None:
-        _done(driver.cuMemsetD8(self.address, 0, self.size))
+    def wipe(self, start: int = 0, size: int | None = None) -> None:
+        """All of it, or so many bytes from `start` on."""
+        _done(driver.cuMemsetD8(self.address + start, 0, self.size - start if size is None else size))
+
+    @property
+    def bytes(self) -> torch.Tensor:
+        """The memory itself as a tensor, which is valid as long as this is."""
+        return torch.as_tensor(_Described(self.address, self.size), device="cuda")
 
     def close(self) -> None:
         _done(driver.cuMemUnmap(self.address, self.size))
         _done(driver.cuMemRelease(self._handle))
-        _done(driver.cuMemAddressFree(self.address, self.size))
+        if self._reserved:
+            _done(driver.cuMemAddressFree(self.address, self.size))
 
 
-def _whole(size: int) -> int:
+class _Described:
+    """Memory of the GPU as torch takes it from others, without a copy."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+def reserved(size: int) -> int:
+    """Addresses for so much memory in a row."""
+    return int(_done(driver.cuMemAddressReserve(size, 0, 0, 0)))
+
+
+def whole(size: int) -> int:
+    """What is taken for so many bytes."""
     return -(-size // GRANULARITY) * GRANULARITY
 
 

@@ -31,12 +31,15 @@ class Layer(StrEnum):
     SECCOMP = "seccomp"
     NO_DEVICES = "no_devices"
     GPU_IN_TURNS = "gpu_in_turns"
+    OWN_ATTENTION = "own_attention"
 
 
 NAMESPACES = frozenset(layer for layer in Layer if layer.endswith("_namespace"))
-BEST_EFFORT = frozenset({Layer.MEMORY_LOCK, Layer.NO_SWAP, Layer.NO_DEVICES, Layer.GPU_IN_TURNS})
+ON_A_GPU = frozenset({Layer.NO_DEVICES, Layer.GPU_IN_TURNS, Layer.OWN_ATTENTION})
+BEST_EFFORT = frozenset({Layer.MEMORY_LOCK, Layer.NO_SWAP}) | ON_A_GPU
 """An unprivileged user may not lock much memory, and who computes on a GPU speaks to its driver, perhaps at the same
-time as others (MPS) and not in turns: these are reported when missing, and never a reason to refuse."""
+time as others (MPS) and not in turns, perhaps with a process that holds the keys of several users' prompts: these are
+reported when missing, and never a reason to refuse."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,9 @@ class Report:
 class Profile:
     """`futexes` says where the process shares futexes with others (seccomp.filter_program). `without` leaves layers out
     on purpose: so that a test can watch a check go red; NO_DEVICES where a process computes on a GPU, GPU_IN_TURNS
-    where it does so beside others."""
+    where it does so beside others, OWN_ATTENTION where one holds the keys of several users' prompts."""
 
-    name: Literal["vault", "service", "sealed_api", "detector"]
+    name: Literal["vault", "service", "attention", "sealed_api", "detector"]
     keep_descriptors: Collection[int]
     data_bytes: int
     futexes: int | None = None

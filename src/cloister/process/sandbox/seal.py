@@ -80,6 +80,7 @@ _LEFT: dict[Layer, Callable[[Profile], bool]] = {
     Layer.SECCOMP: _filter,
     Layer.NO_DEVICES: lambda _: not seccomp.devices_answer(),
     Layer.GPU_IN_TURNS: lambda _: True,
+    Layer.OWN_ATTENTION: lambda _: True,
 }
 """In this order: the filter forbids all that comes before it."""
 

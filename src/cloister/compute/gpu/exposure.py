@@ -1,0 +1,61 @@
+"""What a vault exposes in a slot; and an arena, which is such a slot beside a KV cache.
+
+As link.cuh reads it (`exposed`). Sizes and numbers only: nothing is mapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from cloister.compute.layout import BLOCK_TOKENS
+
+PAGE = 4096
+BEFORE = 4
+"""Words before the rotation: the length and three that are unused."""
+MOST_GROUPS, GROUP_TOKENS = 255, 512
+"""A ticket counts them in eight bits (link.cuh)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaShape:
+    """A cache of so many blocks behind what is exposed of it."""
+
+    blocks: int
+    dim: int
+    block_bytes: int
+
+    @property
+    def words(self) -> int:
+        return BEFORE + 2 * self.dim + self.blocks
+
+    @property
+    def header(self) -> int:
+        return -(-4 * self.words // PAGE) * PAGE
+
+    @property
+    def size(self) -> int:
+        return self.header + self.blocks * self.block_bytes
+
+    @property
+    def groups(self) -> int:
+        """Of the longest prompt, at most."""
+        return min(MOST_GROUPS, -(-self.blocks * BLOCK_TOKENS // GROUP_TOKENS))
+
+    def written(
+        self, blocks: Sequence[int], start: int, end: int, rotation: tuple[torch.Tensor, torch.Tensor]
+    ) -> torch.Tensor:
+        """The words that expose positions start..end-1, which begin these blocks."""
+        length = end - start
+        fits = 1 <= length <= self.groups * GROUP_TOKENS and -(-length // BLOCK_TOKENS) <= len(blocks) <= self.blocks
+        if not fits or not 0 <= min(blocks) <= max(blocks) < self.blocks:
+            raise ValueError("the span does not lie in these blocks")
+        words = torch.zeros(self.words, dtype=torch.int32)
+        words[0] = length
+        if len(rotation[0]):
+            turned = torch.cat([each.flatten() for each in rotation]).float().cpu().contiguous()
+            words[BEFORE : BEFORE + 2 * self.dim] = turned.view(torch.int32)
+        words[BEFORE + 2 * self.dim :][: len(blocks)] = torch.tensor(blocks, dtype=torch.int32)
+        return words

@@ -1,0 +1,116 @@
+"""The attention process's protocol, over a real socket, with a holder that only notes what it is told."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from unittest.mock import MagicMock
+
+import msgspec
+import pytest
+
+from cloister.attention.process import Attention, prepare
+from cloister.compute.base import PromptHolder
+from cloister.config import EngineSettings
+from cloister.errors import ProtocolError
+from cloister.messages.attention import AttentionReady, ClearPlace, FromAttention, PlaceCleared
+from cloister.messages.frames import FrameReader, encode_frame
+from cloister.messages.generation import VERSION
+from cloister.messages.service import LinkPlace
+
+
+class NotingHolder(PromptHolder):
+    def __init__(self) -> None:
+        self.noted: list[str | int] = []
+        self.event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def export(self) -> list[int]:
+        return [os.memfd_create(str(place)) for place in range(2)]
+
+    def start(self) -> None:
+        self.noted.append("started")
+
+    def fileno(self) -> int:
+        return self.event
+
+    def clear(self, place: int) -> None:
+        self.noted.append(place)
+
+    def leave(self) -> None:
+        self.noted.append("left")
+
+
+class Running:
+    def __init__(self) -> None:
+        self.holder, self.raised = NotingHolder(), list[Exception]()
+        self.ours, theirs = socket.socketpair()
+        self.ours.settimeout(5)
+        self._frames: FrameReader[msgspec.Struct] = FrameReader(FromAttention)
+        attention = Attention(self.holder, self.holder.export())
+        assert attention.descriptors == {self.holder.event}
+        attention.announce(theirs)
+        self.thread = threading.Thread(target=self._run, args=(attention, theirs))
+        self.thread.start()
+
+    def _run(self, attention: Attention, control: socket.socket) -> None:
+        with control:
+            try:
+                attention.run(control)
+            except ProtocolError as error:
+                self.raised.append(error)
+
+    def hear(self, count: int) -> tuple[list[msgspec.Struct], list[int]]:
+        messages: list[msgspec.Struct] = []
+        descriptors: list[int] = []
+        while len(messages) < count:
+            data, fds, _, _ = socket.recv_fds(self.ours, 4096, 8)
+            messages += self._frames.feed(data)
+            descriptors += fds
+        return messages, descriptors
+
+    def send(self, message: msgspec.Struct) -> None:
+        self.ours.sendall(encode_frame((message,)))
+
+    def over(self) -> None:
+        self.thread.join(5)
+        assert not self.thread.is_alive() and self.holder.noted[-1] == "left"
+        self.ours.close()
+        os.close(self.holder.event)
+
+
+def test_memory_is_handed_out_before_anything_waits_to_be_asked() -> None:
+    """On a device an export waits for all that waits."""
+    decoder, holder = MagicMock(), MagicMock(spec=PromptHolder)
+    decoder.cache_shape.block_bytes.return_value = 2**20
+    decoder.device.holder.return_value = holder
+    settings = EngineSettings(vault_kv_mib=16)
+    prepare(decoder, settings, 2, 5)
+    assert [name for name, *_ in holder.method_calls] == ["export", "start"]
+    decoder.device.holder.assert_called_once_with(decoder, 16, 2, 5, settings.link_deadline_ms)
+
+
+def test_it_lends_a_place_each_clears_what_it_is_told_and_leaves_when_hung_up_on() -> None:
+    running = Running()
+    told, memories = running.hear(3)
+    assert told == [LinkPlace(0), LinkPlace(1), AttentionReady(VERSION)] and len(memories) == 2
+    running.send(ClearPlace(1))
+    assert running.hear(1)[0] == [PlaceCleared(1)] and running.holder.noted == [1]
+    running.ours.shutdown(socket.SHUT_RDWR)
+    running.over()
+    for memory in memories:
+        os.close(memory)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_it_ends_on_nonsense_or_with_its_device(lost: bool) -> None:
+    running = Running()
+    _, memories = running.hear(3)
+    if lost:
+        os.eventfd_write(running.holder.event, 1)
+    else:
+        running.send(ClearPlace(2))
+    running.over()
+    assert bool(running.raised) is not lost and running.holder.noted == ["left"]
+    for memory in memories:
+        os.close(memory)

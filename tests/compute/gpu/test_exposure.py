@@ -1,0 +1,49 @@
+"""What a vault writes for who answers for it: checked without a GPU, against what link.cuh reads."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import cloister.compute.gpu
+from cloister.compute.gpu.exposure import BEFORE, GROUP_TOKENS, MOST_GROUPS, PAGE, ArenaShape
+
+SHAPE = ArenaShape(blocks=5, dim=64, block_bytes=8192)
+ROTATION = torch.arange(64, dtype=torch.float32), -torch.arange(64, dtype=torch.float32)
+
+
+def test_length_rotation_and_table_lie_where_the_kernel_reads_them() -> None:
+    source = (Path(cloister.compute.gpu.__path__[0]) / "link.cuh").read_text()
+    found = re.search(r"struct exposed \{(.*?)\};", source, re.DOTALL)
+    assert found and [line.split(";")[0].strip() for line in found[1].strip().splitlines()] == [
+        f"int length, unused[{BEFORE - 1}]",
+        "float cosine[DIM], sine[DIM]",
+        "int table[1]",
+    ]
+    words = SHAPE.written([4, 0, 2], 16, 50, ROTATION)
+    assert words[0] == 34 and len(words) == SHAPE.words
+    assert torch.equal(words[BEFORE : BEFORE + 128].view(torch.float32), torch.cat(ROTATION))
+    assert words[BEFORE + 128 :].tolist() == [4, 0, 2, 0, 0]
+
+
+def test_a_model_that_rotates_nothing_has_no_rotation() -> None:
+    words = SHAPE.written([0], 0, 1, (torch.empty(0), torch.empty(0)))
+    assert not words[BEFORE : BEFORE + 128].any()
+
+
+@pytest.mark.parametrize(
+    ("blocks", "start", "end"),
+    [([0], 0, 17), ([0], 3, 3), ([5], 0, 1), ([-1], 0, 1), (list(range(5)) * 2, 0, 1)],
+)
+def test_a_span_that_does_not_lie_in_its_blocks_is_refused(blocks: list[int], start: int, end: int) -> None:
+    with pytest.raises(ValueError, match="does not lie"):
+        SHAPE.written(blocks, start, end, ROTATION)
+
+
+def test_caches_begin_on_a_page_behind_what_is_exposed_and_tickets_can_count_the_groups() -> None:
+    assert SHAPE.header == PAGE and SHAPE.size == PAGE + 5 * 8192 and SHAPE.groups == 1
+    assert ArenaShape(10**6, 64, 1).groups == MOST_GROUPS < 256
+    assert ArenaShape(2 * GROUP_TOKENS // 16 + 1, 64, 1).groups == 3
