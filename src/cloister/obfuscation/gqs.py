@@ -194,8 +194,8 @@ class _Search:
                 some = np.flatnonzero(allowed.any(axis=0))  # of a vocabulary few tokens have a secret's shape
                 fitting, likely = allowed[:, some], rows[:, some]
                 inside = fitting & (likely > low) & (likely <= high)
-                *found, columns = self._best_of(likely, at, inside, target, quota * SPARE)
-                taken.append((*found, some[columns]))
+                scores, totals, beam_numbers, columns = self._best_of(likely, at, inside, target, quota * SPARE)
+                taken.append((scores, totals, beam_numbers, some[columns]))
             at += len(rows)
         self._reference = target
         score, logprob, beam, chosen = (np.concatenate(part) for part in zip(*taken, strict=True))
