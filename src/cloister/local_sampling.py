@@ -20,6 +20,7 @@ from cloister.obfuscation.index import Prf, new_secret
 from cloister.obfuscation.requests import Obfuscation
 from cloister.obfuscation.sampler import Sampler, Wish
 from cloister.obfuscation.tags import Detector
+from cloister.prefix.detection.redaction import shipped_redaction
 from cloister.prompts.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -55,10 +56,14 @@ def local_obfuscation(
     distance: Distance = "absolute",
     candidates: int = 128,
     temperature: float = 1.0,
+    auto_redact: bool = False,
     detector: Detector | None = None,
     regular: bool = False,
 ) -> Obfuscation:
-    """What `Client(obfuscate=…)` takes: prompts among `fakes` (λ) made-up ones, sampled with a model here."""
+    """What `Client(obfuscate=…)` takes: prompts among `fakes` (λ) made-up ones, sampled with a model here.
+
+    With `auto_redact`, secrets are looked for here beside those that are marked; `detector` is another way to do it.
+    """
     wish = Wish(fakes, quantization=Quantization(epsilon, candidates, temperature, distance))
     sampler = LocalModel(model, lambda_max=candidates).sampler(wish)
-    return Obfuscation(sampler, detector=detector, regular=regular)
+    return Obfuscation(sampler, detector=detector or (shipped_redaction() if auto_redact else None), regular=regular)

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from cloister.bench.obfuscation.distinguisher import BETS, Guesses, score
+from cloister.bench.obfuscation.adversaries import Adversaries, Trial, read_all, reader_of
+from cloister.bench.obfuscation.distinguisher import BETS, Guesses, right, score
+from cloister.bench.obfuscation.letters import Letters
 from cloister.bench.obfuscation.plan import PARTS, Plan
 from cloister.bench.obfuscation.results import Results, tables
 from cloister.bench.obfuscation.run import Bench
-from cloister.bench.obfuscation.texts import clinical_texts
+from cloister.bench.obfuscation.texts import clinical_texts, other_notes
 from cloister.bench.suite.intervals import wilson
 from cloister.errors import SetupError
 from cloister.obfuscation.tags import Category, TaggedText, parse_redacted
@@ -25,8 +27,12 @@ PLAN = Plan(
     latency_epsilons=(1.0,),
     latency_tokens=1,
     fakes=3,
+    bet_epsilon=1.0,
     trials=16,
 )
+
+
+LETTERS = Letters([f"Hello, {name}, welcome" for name in (*NAMES, *TOWNS)])
 
 
 class FakeModel:
@@ -50,7 +56,7 @@ def texts(category: Category, words: list[str]) -> list[TaggedText]:
 def test_all_parts_are_measured_and_tabulated() -> None:
     results, saved = Results(PLAN, "fake"), []
     made = {Category.NAME: texts(Category.NAME, NAMES[:8]), Category.PLACE: texts(Category.PLACE, TOWNS[:8])}
-    Bench(results, FakeModel(), made, Silent(), lambda: saved.append(1)).run(PARTS)
+    Bench(results, FakeModel(), made, LETTERS, Silent(), lambda: saved.append(1), FakeModel()).run(PARTS)
     document = results.document()
     assert not document["failed"] and len(saved) == 3
     narrow, wide = ([row["mean"] for row in document["curves"] if row["epsilon"] == each] for each in PLAN.epsilons)
@@ -58,15 +64,15 @@ def test_all_parts_are_measured_and_tabulated() -> None:
     assert [row["found"] for row in document["latency"]] == [4, 8]
     assert {row["fakes"] for row in document["distinguisher"]} == {"sampled", "random"}
     assert {row["of"] for row in document["distinguisher"] if row["fakes"] == "sampled"} == {16}
-    random = next(row for row in document["distinguisher"] if (row["fakes"], row["bet"]) == ("random", "likeliest"))
-    assert random["low"] <= random["advantage"] <= random["high"]
+    assert len({row["adversary"] for row in document["distinguisher"]}) == 8
+    assert all(row["low"] <= row["advantage"] <= row["high"] for row in document["distinguisher"])
     assert [table.title for table in tables(document)][-1] == "Targets"
 
 
 def test_what_does_not_fit_the_time_is_left_out_and_said() -> None:
     results = Results(Plan(seconds=0.0, secrets=1, trials=1), "fake")
     made = {Category.NAME: texts(Category.NAME, NAMES[:1])}
-    Bench(results, FakeModel(), made, Silent(), lambda: None).run(PARTS)
+    Bench(results, FakeModel(), made, LETTERS, Silent(), lambda: None).run(PARTS)
     assert len(results.skipped) == 3 and not results.latency
 
 
@@ -77,12 +83,39 @@ def test_the_score_is_the_model_s_probability() -> None:
 
 
 def test_bets_and_their_intervals() -> None:
-    scores = [-3.0, -1.0, -9.0]
-    assert [bet(scores) for bet in BETS.values()] == [1, 2, 0]
+    assert [[right(bet, scores) for bet in BETS] for scores in ([-3, -1, -9], [-1, -3, -9], [-9, -3, -1])] == [
+        [0, 0, 1],
+        [1, 0, 0],
+        [0, 1, 0],
+    ]
+    assert right("highest", [2, 2, 1, 2]) == pytest.approx(1 / 3), "it draws among those that are alike"
     low, high = wilson(10, 100)
     assert 0.05 < low < 0.1 < high < 0.18 and wilson(0, 10)[0] == 0.0 and wilson(10, 10)[1] == 1.0
     guesses = Guesses(50, 100, 3)
     assert guesses.advantage == 0.25 and guesses.interval[0] > 0.1
+
+
+def test_whole_prompts_are_read_from_where_they_differ_and_answered_by_the_likeliest_words() -> None:
+    model = RuleModel(20)
+    prompts = [(1, 2, 5, 6), (1, 2, 7, 6), (1, 2, 5, 6, 7)]
+    found = read_all(model, prompts, 2)
+    for prompt, reading in zip(prompts, found, strict=True):
+        assert reading.prompt == pytest.approx(model.logprob(prompt[2:], prompt[:2]), abs=1e-4)
+        assert len(reading.answer) == 2
+        said = model.logprob(reading.answer, prompt)
+        assert reading.likelihood == pytest.approx(said / 2, abs=1e-4)
+        first = max(range(20), key=lambda token: model.logprob((token,), prompt))
+        assert reading.answer[0] == first
+    assert [len(one.answer) for one in read_all(model, prompts, 2, frozenset(range(20)))] == [0, 0, 0]
+
+
+def test_an_adversary_who_knows_the_words_finds_the_one_that_is_among_them() -> None:
+    tokenizer = WordTokenizer()
+    trial = Trial("Hello, ", ", welcome", ["Namea", "Quxzx", "Zzyzx"], [-1.0, -1.0, -1.0])
+    model = RuleModel(tokenizer.vocabulary + 200)
+    scores = Adversaries(model, tokenizer, LETTERS, reader_of(model, tokenizer)).scores(trial)
+    assert right("highest", scores["another model, letters"]) == 1.0
+    assert right("highest", scores["sizes, prompt"]) == right("lowest", scores["sampling model"]) == 1 / 3
 
 
 def test_notes_are_marked_by_rules_and_cut_between_words(tmp_path: Path) -> None:
@@ -95,6 +128,7 @@ def test_notes_are_marked_by_rules_and_cut_between_words(tmp_path: Path) -> None
         writer.writerow(["ID", "section_header", "section_text", "dialogue"])
         writer.writerows([[number, "X", note, ""] for number, note in enumerate(notes)])
     found = clinical_texts(tmp_path, 5)
+    assert other_notes(tmp_path, found) == ["Dr. Quimby again."], "of those there is a text"
     secrets = {str(name): [text.secret(text.spans[0]) for text in those] for name, those in found.items()}
     assert secrets == {"name": ["Dr. Quimby"], "age": ["44"], "date": ["May 3, 2011"], "medication": ["Aspirin"]}
     cut = found[Category.NAME][0].text

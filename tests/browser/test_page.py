@@ -229,6 +229,40 @@ def test_at_isolated_the_panel_shows_nothing_but_time(page: Page, stub: Stub) ->
     assert "4711" not in text and "Hush" not in text
 
 
+def test_at_obfuscated_the_panel_shows_all_streams_and_not_which_is_real(browser: Browser, stub: Stub) -> None:
+    stub.enabled = (*stub.enabled, "obfuscated")
+    with opened_page(browser, stub.url) as page:
+        choose(page, "obfuscated")
+        panel = panel_of(page)
+        expect(panel.locator(".verdict")).to_have_text("Several answers, one of them real.")
+        expect(panel.locator(".reason")).to_contain_text("gateway picks your answer out, and knows which it is")
+        page.get_by_text("Hiding secrets").click()
+        page.get_by_label("Have my vault look for secrets, too").check()
+        gate, said = Gate(), ("Hi Ann", "Hi Bob", "Hi Eve")
+        stub.account("", "", 30)
+        stub.view |= {"streams": [{"tokens": [1], "text": text[:2]} for text in said]}
+        stub.will_answer("Hi", gate, " Ann")
+        ask(page, "I am <redacted>Ann</redacted>.")
+        streams = panel.locator(".streams .received")
+        expect(streams).to_have_text(["Hi", "Hi", "Hi"])
+        expect(panel.locator("[data-role=answers] .state")).to_have_text("3 answers; one of them is real")
+        stub.view |= {"streams": [{"tokens": [1, 2], "text": text} for text in said]}
+        gate.open()
+        finished(page)
+        expect(streams).to_have_text(list(said))
+        expect(answers(page)).to_have_text("Hi Ann")
+        classes = panel.locator(".streams").evaluate("of => [...of.children].map((each) => each.outerHTML.length)")
+        assert len(set(classes)) == 1, "drawn alike"
+        assert "redacted" not in (panel.locator("[data-role=prompts]").text_content() or "")
+        assert (stub.bodies[0]["protection"], stub.bodies[0]["obfuscation"]) == ("obfuscated", {"auto_redact": True})
+        assert stub.bodies[0]["session"], "substitutes live as long as it does"
+        choose(page, "partitioned")
+        stub.will_answer("Yes")
+        ask(page, "And now?")
+        finished(page, 2)
+        assert "obfuscation" not in stub.bodies[1]
+
+
 def test_at_shared_the_panel_says_what_others_may_find_and_why_not_the_rest(browser: Browser, stub: Stub) -> None:
     stub.enabled = (*stub.enabled, "shared")
     with opened_page(browser, stub.url) as page:

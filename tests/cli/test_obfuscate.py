@@ -38,6 +38,7 @@ def test_as_json(run: Run, letter: Path) -> None:
     ("text", "more", "said"),
     [
         ("No secrets here.", (), "marks no secrets"),
+        ("How do I sort a list?", ("--auto-redact",), "none are found"),
         ("I am <redacted>Ann", (), "without </redacted>"),
         (LETTER, ("--substitutes", "absent.json"), "cannot be read"),
         (LETTER, ("--epsilon", "2"), "at most 1"),
@@ -52,6 +53,16 @@ def test_wrong_use_exits_with_2_and_says_why(
     assert result.exit_code == 2 and said in result.stderr and "Traceback" not in result.output
 
 
+def test_secrets_are_looked_for_beside_those_that_are_marked(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("Dr. Sarah Connor lives in <redacted>the old mill</redacted>.")
+    (tmp_path / "given.json").write_text('[["Dr. Maria Lopez", "a new barn"]]')
+    asked = ("obfuscate", str(tmp_path / "text.txt"), "--substitutes", str(tmp_path / "given.json"), "--json")
+    assert run(*asked).exit_code == 2, "unasked there is one secret, and two substitutes do not fit it"
+    found = json.loads(run(*asked, "--auto-redact").stdout)
+    assert found["prompts"][1] == "Dr. Maria Lopez lives in a new barn."
+    assert [secret["category"] for secret in found["secrets"]] == ["name", "free"]
+
+
 def test_substitutes_that_are_no_lists_are_refused(run: Run, letter: Path) -> None:
     (letter / "given.json").write_text('{"a": 1}')
     result = run("obfuscate", str(letter / "letter.txt"), "--substitutes", str(letter / "given.json"))
@@ -59,5 +70,7 @@ def test_substitutes_that_are_no_lists_are_refused(run: Run, letter: Path) -> No
 
 
 def test_the_proxy_speaks_in_the_clear_only_when_it_obfuscates(run: Run) -> None:
+    result = run("proxy", "http://127.0.0.1:9", "--auto-redact", "--allow-software-tee")
+    assert result.exit_code == 2 and "--obfuscate" in result.stderr
     result = run("proxy", "http://127.0.0.1:9", "--insecure-plaintext")
     assert result.exit_code == 2 and "--obfuscate" in result.stderr

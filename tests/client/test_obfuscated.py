@@ -20,6 +20,7 @@ from cloister.client.obfuscating_proxy import ObfuscatingProxy
 from cloister.errors import ObfuscationRefused, SetupError
 from cloister.obfuscation.requests import Obfuscation
 from cloister.obfuscation.variants import GivenSubstitutes
+from cloister.prefix.detection.redaction import shipped_redaction
 from tests.client.http_server import Received, Reply, Server, http_server, reply
 from tests.client.local_proxy import serving
 
@@ -267,3 +268,19 @@ def test_who_sees_500_requests_learns_nothing_from_their_order() -> None:
     assert all(125 - 39 < places[place] < 125 + 39 for place in range(4))
     together = Counter(text.split("I am ")[1] for n in range(20) for text in bodies(made, n))
     assert set(together.values()) == {20}, "the one that comes again would be the real one"
+
+
+def test_secrets_are_looked_for_where_the_user_speaks_and_kept_from_then_on() -> None:
+    made = Obfuscation(GivenSubstitutes([["Maria Lopez"]]), secret=SECRET, detector=shipped_redaction())
+
+    def contents(*messages: dict[str, str]) -> set[str]:
+        sent = made.obfuscate("/v1/chat/completions", json.dumps({"messages": messages}).encode())
+        bodies = [] if sent is None else [json.loads(body)["messages"] for body in sent.bodies]
+        return {" ".join(message["content"] for message in body) for body in bodies}
+
+    assert contents(user("How do I sort a list?")) == set()
+    assert contents(assistant("I am Peter Parker."), user("Please greet Sarah Connor.")) == {
+        "I am Peter Parker. Please greet Sarah Connor.",
+        "I am Peter Parker. Please greet Maria Lopez.",
+    }, "what was answered is not searched"
+    assert contents(user("so sarah connor it is")) == {"so sarah connor it is", "so maria lopez it is"}

@@ -42,6 +42,8 @@ for level in (PARTITIONED, ISOLATED):
     for field, written in rehearsal.SEALED:
         locked = rehearsal._locked(field, written, bytearray(32))
         rehearsal._play(vault, Confide(next(numbers), level, locked, rehearsal.WAYS[0]))
+for _ in vault._obfuscating._detected("Dr. Zoë Lee of Ghent, 4111 1111 1111 1111"):
+    pass
 os.write(1, repr(used).encode())
 open("/dev/null").close()
 assert used, "nobody listens"

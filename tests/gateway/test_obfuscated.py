@@ -92,6 +92,8 @@ async def test_the_answer_is_the_real_one_and_looks_like_any_other(http: httpx.A
         assert answer["usage"]["completion_tokens"] == len(ANSWERS[0]) + 1
         assert response.headers["x-cloister-sequences"] == "4"
     assert backend.job.obfuscation == ObfuscationParams(fakes=3)
+    await http.post(CHAT, json=body(obfuscation={"auto_redact": True}))
+    assert backend.job.obfuscation == ObfuscationParams(auto_redact=True)
 
 
 async def test_a_streamed_answer_ends_when_all_have(http: httpx.AsyncClient, backend: Streams) -> None:
@@ -110,6 +112,8 @@ async def test_a_streamed_answer_ends_when_all_have(http: httpx.AsyncClient, bac
         ({"n": 2}, "n"),
         ({"obfuscation": {"fakes": 0}}, "obfuscation"),
         ({"obfuscation": {"fakse": 3}}, "obfuscation"),
+        ({"obfuscation": {"auto_redacted": True}}, "obfuscation"),
+        ({"auto_redact": True}, "auto_redact"),
         ({"obfuscation": {"fakes": 3, "minimum": 4}}, "obfuscation"),
         ({"obfuscation": {"epsilon": 2.0}}, "obfuscation"),
         ({"obfuscation": {"fakes": 3, "substitutes": [["Bo"]]}}, "obfuscation"),

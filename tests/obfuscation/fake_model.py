@@ -32,7 +32,7 @@ class WordTokenizer:
         return [self._id(word) for word in _PIECE.findall(text)]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        return "".join(self._words[token] for token in tokens)
+        return b"".join(map(self.token_bytes, tokens)).decode()
 
     def token_bytes(self, token: int) -> bytes:
         return self._words[token].encode() if token < len(self._words) else b""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cloister.errors import CloisterError, TagsInvalid
 from cloister.obfuscation.regularise import regularise
 from cloister.obfuscation.tags import (
+    MAX_SECRETS,
     Category,
     Span,
     TaggedText,
@@ -63,11 +64,12 @@ def test_a_text_to_redact_cannot_bring_tags_of_its_own() -> None:
 
 def test_a_detector_adds_and_never_takes_away() -> None:
     marked = parse_redacted("Dr. <redacted>Ann Lee</redacted> of Ghent")
-    found = auto_redact(marked, lambda text: [(0, 7, "name"), (text.index("Ghent"), len(text), "town")])
+    end = len(marked.text)
+    found = auto_redact(marked, [(0, 7, "name"), (end - 5, end, "town"), (5, 6, "date")])
     assert [found.secret(span) for span in found.spans] == ["Dr. Ann Lee", "Ghent"]
     assert [span.category for span in found.spans] == [Category.NAME, Category.FREE]
     with pytest.raises(TagsInvalid):
-        auto_redact(marked, lambda text: [(3, len(text) + 1, "name")])
+        auto_redact(marked, [(3, end + 1, "name")])
 
 
 @given(
@@ -96,6 +98,22 @@ def test_every_other_mention_of_a_secret_is_one() -> None:
     found = add_mentions([first, TaggedText("Dear Ann, thank you.")])
     assert [[text.secret(span) for span in text.spans] for text in found] == [["Ann", "ANN"], ["Ann"]]
     assert {span.category for text in found for span in text.spans} == {Category.NAME}
+
+
+def test_a_secret_of_earlier_is_one_wherever_it_is_said_again() -> None:
+    first = parse_redacted('Is <redacted category="name">Ann</redacted> Lee in GHENT or in Ghentbrugge?')
+    [found] = add_mentions([first], known=["ghent", "ann lee", "oslo"])
+    assert [found.secret(span) for span in found.spans] == ["Ann Lee", "GHENT"], "what overlaps is one secret"
+    assert found.spans[0].category is Category.NAME
+    assert add_mentions([TaggedText("Nobody is here.")], known=["ghent"]) == [TaggedText("Nobody is here.")]
+
+
+def test_more_secrets_than_can_be_hidden_are_refused() -> None:
+    words = [f"word{number}" for number in range(MAX_SECRETS + 1)]
+    many = parse_redacted("All of " + " ".join(redacted(word) for word in words[1:]))
+    assert len(add_mentions([many])[0].spans) == MAX_SECRETS
+    with pytest.raises(TagsInvalid, match=f"{MAX_SECRETS + 1} secrets"):
+        add_mentions([many, TaggedText("and word0")], known=["word0"])
 
 
 @given(st.text(max_size=60))

@@ -98,6 +98,19 @@ def test_the_vault_finds_substitutes_itself(client: openai.OpenAI) -> None:
     assert found.message.content == alone.message.content
 
 
+def test_the_vault_finds_secrets_itself(client: openai.OpenAI) -> None:
+    """In its sandbox, where nothing can be opened any more; what nobody marked is substituted like what is."""
+    said = "Dr. Sarah Connor lives in {}. Where is that?"
+    alone = ask(client, said.format("Ghent"), "partitioned").choices[0]
+    half = said.format("<redacted>Ghent</redacted>")
+    given = [["Dr. Maria Lopez", "Paris"], ["Dr. Peter Novak", "Delft"]]
+    found = ask(client, half, "obfuscated", auto_redact=True, substitutes=given).choices[0]
+    assert found.message.content == alone.message.content
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(client, half, "obfuscated", substitutes=given)
+    assert refused.value.code == "tags_invalid", "unasked there is one secret, and two substitutes do not fit it"
+
+
 def test_alerts_say_what_to_change_and_no_word_of_the_secret(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         ask(client, MARKED, "obfuscated", fakes=31, epsilon=1e-9, candidates=31)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cloister.compute.layout import BLOCK_TOKENS
-from cloister.errors import ObfuscationRefused, error_from_code
+from cloister.errors import ObfuscationRefused, PromptTooLong, TagsInvalid, error_from_code
 from cloister.messages.generation import Failed, Submit
 from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
 from cloister.messages.prompts import ChatPrompt, PromptMessage, TextPrompt, TokenPrompt, write_prompt
@@ -19,6 +19,7 @@ from cloister.messages.vault import Answered, Confide, LeaseCores, Prefilled, Un
 from cloister.models.decoder import Decoder
 from cloister.obfuscation import index
 from cloister.obfuscation.index import REQUEST, Prf
+from cloister.vault import obfuscating
 from tests.vault.node import FakeAnswerer, Room, SamplingParams, engine_answer
 
 SECRET = bytes(range(32))
@@ -117,6 +118,71 @@ def test_who_leaves_while_substitutes_are_sampled_leaves_nothing(room: Room) -> 
     room.cancel(2)
     room.serve()
     assert room.pool.free == room.pool.total and not any(isinstance(one, Prefilled) for one in room.said)
+
+
+def prompts_of(room: Room, number: int, prompt: ChatPrompt | TextPrompt, **wish: Any) -> set[str]:
+    """The prompts that a prompt goes among, its own included."""
+    hiding = room.vault._obfuscating
+    params, data = ObfuscationParams(**{"fakes": 1, **wish}), write_prompt(prompt)
+    hiding.add(Confide(number, "obfuscated", data, SamplingParams(max_tokens=8), obfuscation=params))
+    try:
+        while (found := hiding.work(number)) is None:
+            assert hiding.next_tokens >= 1
+    finally:
+        hiding.drop(number)
+    return {bytes(one.prompt).decode() for one in found}
+
+
+def test_the_vault_looks_for_secrets_itself_if_it_is_asked_to(room: Room) -> None:
+    """What is marked stays so, and is one secret with what it overlaps; of what is answered or public none is found."""
+    said = "Dr. <redacted>Sarah</redacted> Connor has <redacted>a blue door</redacted>, card 4111 1111 1111 1111."
+    turns = (PromptMessage("system", "You are Maria Lopez.", public=True), PromptMessage("assistant", "Peter Pan?"))
+    given = ("Dr. Bob Parker", "no other name", "5500 0000 0000 0004")
+    for at, roles in enumerate((turns, (turns[1],), ())):
+        chat = ChatPrompt((*roles, PromptMessage("user", said)), ObfuscationSecrets(SECRET, (given,)))
+        before = "".join(turn.content for turn in roles)
+        assert prompts_of(room, at + 1, chat, auto_redact=True) == {
+            f"{before}Dr. Sarah Connor has a blue door, card 4111 1111 1111 1111.",
+            f"{before}Dr. Bob Parker has no other name, card 5500 0000 0000 0004.",
+        }
+    room.vault._obfuscating._known.clear()
+    with pytest.raises(TagsInvalid, match="each of the 2 secrets"):
+        prompts_of(room, 9, ChatPrompt((PromptMessage("user", said),), ObfuscationSecrets(SECRET, (given,))))
+
+
+def test_what_was_found_once_is_a_secret_of_the_session(room: Room) -> None:
+    first = hidden("I am <redacted>Ann</redacted>.", (("Bob",),))
+    assert prompts_of(room, 1, first) == {"I am Ann.", "I am Bob."}
+    again = hidden("Where is ANN?", (("Bob",),))
+    assert prompts_of(room, 2, again) == {"Where is ANN?", "Where is BOB?"}, "nobody marked it this time"
+    loud = hidden("I AM <redacted>EVE</redacted>.", (("KIM",),))
+    assert prompts_of(room, 3, loud) == {"I AM EVE.", "I AM KIM."}
+    assert prompts_of(room, 4, hidden("Hello Eve!", (("KIM",),))) == {"Hello Eve!", "Hello Kim!"}
+
+
+def test_a_prompt_without_a_secret_to_find_is_refused_and_a_long_one_before_it_is_searched(room: Room) -> None:
+    with pytest.raises(TagsInvalid, match="marked or found"):
+        prompts_of(room, 1, hidden("How do I sort a list?"), auto_redact=True)
+    with pytest.raises(PromptTooLong):
+        next(room.vault._obfuscating._hidden(confided_long()))
+
+
+def confided_long() -> Confide:
+    wish = ObfuscationParams(auto_redact=True)
+    return Confide(1, "obfuscated", write_prompt(hidden("x " * 5000)), SamplingParams(max_tokens=8), obfuscation=wish)
+
+
+def test_a_session_does_not_forget_a_secret_and_takes_no_more_than_it_can_remember(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(obfuscating, "MAX_KNOWN", 2)
+    for number, name in enumerate(("Ann", "Ben", "Ann"), 1):
+        prompts_of(room, number, hidden(f"I am <redacted>{name}</redacted>.", ((f"{name}a",),)))
+    with pytest.raises(ObfuscationRefused, match="new session"):
+        prompts_of(room, 4, hidden("I am <redacted>Cem</redacted>.", (("Bob",),)))
+    with pytest.raises(ObfuscationRefused, match="new session"):
+        prompts_of(room, 5, hidden("I am <redacted>Cem</redacted>."))
+    assert set(room.vault._obfuscating._known) == {"ann", "ben"}
 
 
 def test_too_few_candidates_stop_it_and_nothing_has_left_the_vault(room: Room) -> None:

@@ -23,6 +23,9 @@ def bench_obfuscation(
         Path | None,
         typer.Option(metavar="DIR", envvar="CLOISTER_SHARED", help="Folder with data/clinical.", show_default="shared"),
     ] = None,
+    other_model: Annotated[
+        str | None, typer.Option(help="Another model that reads all prompts and bets.", show_default="none")
+    ] = None,
     parts: Annotated[str, typer.Option(help="What to measure.")] = ",".join(PARTS),
     temperature: Annotated[float, typer.Option(min=0.05, max=10, help="Of the sampling model.")] = FULL.temperature,
     seconds: Annotated[
@@ -39,9 +42,10 @@ def bench_obfuscation(
 
       cloister bench obfuscation --quick --parts latency
     """
+    from cloister.bench.obfuscation.letters import Letters
     from cloister.bench.obfuscation.results import FIGURES, Results, tables
     from cloister.bench.obfuscation.run import Bench
-    from cloister.bench.obfuscation.texts import clinical_texts
+    from cloister.bench.obfuscation.texts import clinical_texts, other_notes
     from cloister.local_sampling import LocalModel
 
     basis = QUICK if quick else FULL
@@ -50,10 +54,12 @@ def bench_obfuscation(
     texts = clinical_texts(shared, max(plan.secrets, plan.trials // 4))
     most = max(plan.lambda_max, *plan.latency_lambdas)
     model = LocalModel(sampling_model, lambda_max=most)
+    other = None if other_model is None else LocalModel(other_model)
+    letters = Letters(other_notes(shared, texts) if "distinguisher" in wanted else ())
     results = Results(plan, model.name)
 
     def measure(bars: Bars, save: Callable[[], None]) -> None:
-        Bench(results, model, texts, bars, save).run(wanted)
+        Bench(results, model, texts, letters, bars, save, other).run(wanted)
 
     measure_suite(results, measure, json_file, plot_dir, tables, FIGURES)
     raise_if_failed(results)

@@ -27,10 +27,16 @@ SamplingModel = Annotated[
 ]
 
 
-def local_obfuscation_of(model: str | None, fakes: int, epsilon: float) -> Obfuscation:
+AutoRedact = Annotated[
+    bool,
+    typer.Option("--auto-redact", help="Look for secrets on this machine, too: names, dates, places, numbers."),
+]
+
+
+def local_obfuscation_of(model: str | None, fakes: int, epsilon: float, auto_redact: bool) -> Obfuscation:
     from cloister.local_sampling import local_obfuscation
 
-    return local_obfuscation(model, fakes=fakes, epsilon=epsilon)
+    return local_obfuscation(model, fakes=fakes, epsilon=epsilon, auto_redact=auto_redact)
 
 
 def obfuscate(
@@ -51,6 +57,7 @@ def obfuscate(
     regularise: Annotated[
         bool, typer.Option("--regularise", help="Spell secrets with usual capitals and spaces first.")
     ] = False,
+    auto_redact: AutoRedact = False,
     sampling_model: SamplingModel = None,
     substitutes: Annotated[
         Path | None,
@@ -69,17 +76,28 @@ def obfuscate(
       echo 'I live in <redacted category="place">Ghent</redacted>.' | cloister obfuscate - --fakes 5 --epsilon 0.2
 
       cloister obfuscate letter.txt --distance relative --epsilon 2 --json
+
+      cloister obfuscate letter.txt --auto-redact
     """
     from cloister.obfuscation.gqs import Quantization
     from cloister.obfuscation.regularise import regularise as regular
     from cloister.obfuscation.sampler import Wish, advantage_bound
+    from cloister.obfuscation.tags import auto_redact as add_found
     from cloister.obfuscation.tags import parse_redacted
     from cloister.obfuscation.variants import make_variants
 
     wish = Wish(fakes, at_least, Quantization(epsilon, candidates, temperature, distance))
     marked = parse_redacted(_text_of(file), param=file)
+    if auto_redact:
+        from cloister.prefix.detection.redaction import shipped_redaction
+
+        marked = add_found(marked, shipped_redaction()(marked.text))
     if not marked.spans:
-        raise InvalidRequest("The text marks no secrets.", hint="Write <redacted>…</redacted> around them.")
+        raise InvalidRequest(
+            f"The text marks no secrets{', and none are found' if auto_redact else ''}.",
+            hint="Write <redacted>…</redacted> around them."
+            + ("" if auto_redact else " --auto-redact looks for some."),
+        )
     marked = regular(marked) if regularise else marked
     made = make_variants([marked], _substituting(substitutes, sampling_model, wish))
     bound = None if substitutes else advantage_bound(wish, made.substitutes.count)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloister.addresses import HttpAddress
-from cloister.cli.obfuscate import Epsilon, Fakes, SamplingModel, local_obfuscation_of
+from cloister.cli.obfuscate import AutoRedact, Epsilon, Fakes, SamplingModel, local_obfuscation_of
 from cloister.cli.options import checks_table
 from cloister.errors import ServiceUnavailable, SetupError
 
@@ -120,6 +120,7 @@ def proxy(
         bool,
         typer.Option("--obfuscate", help="Send prompts with <redacted>secrets</redacted> among made-up ones."),
     ] = False,
+    auto_redact: AutoRedact = False,
     insecure_plaintext: Annotated[
         bool,
         typer.Option(
@@ -151,8 +152,10 @@ def proxy(
 
     if insecure_plaintext and (policy or allow_software_tee or not obfuscate):
         raise SetupError("--insecure-plaintext verifies nothing.", hint="It goes with --obfuscate, not with a policy.")
+    if auto_redact and not obfuscate:
+        raise SetupError("--auto-redact hides nothing by itself.", hint="It goes with --obfuscate.")
     node = None if insecure_plaintext else verified_node(url, policy, allow_software_tee)
-    obfuscation = local_obfuscation_of(sampling_model, fakes, epsilon) if obfuscate else None
+    obfuscation = local_obfuscation_of(sampling_model, fakes, epsilon, auto_redact) if obfuscate else None
 
     def make() -> LocalEndpoint:
         if obfuscation is not None:

@@ -32,6 +32,7 @@ from cloister.models.placed import PlacedParts
 from cloister.models.sealed import SealedParts
 from cloister.models.source import ModelFolder, open_folder
 from cloister.prefix.detection.openings import openings_of
+from cloister.prefix.detection.redaction import preload_redaction
 from cloister.process.hardening import name_process
 from cloister.process.sandbox.layers import Layer, Profile
 from cloister.process.sandbox.namespaces import enter_own
@@ -113,6 +114,7 @@ def load_model(preload: Preload, weights: int) -> PreloadedModel:
     decoder = load_decoder(folder, parts, device, settings.max_context)
     tokenizer = Tokenizer(folder)
     tokenizer.warm()
+    preload_redaction()
     reading = PromptReading(tokenizer, decoder.vocabulary, decoder.max_context)
     return PreloadedModel(settings, decoder, reading, folder, parts, openings_of(tokenizer))
 

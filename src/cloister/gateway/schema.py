@@ -120,6 +120,9 @@ class ObfuscationOptions(Given):
     candidates: int = Field(default=128, ge=1, le=512, description="λ_max: so many are looked at")
     temperature: float = Field(default=1.0, gt=0, le=10, description="of the sampling, not of the answer")
     regularise: bool = Field(default=False, description="spell secrets regularly first, which changes the prompt")
+    auto_redact: bool = Field(
+        default=False, description="the vault also looks for secrets by itself; what is marked stays so"
+    )
     substitutes: list[list[Annotated[str, StringConstraints(min_length=1, max_length=512)]]] | None = Field(
         default=None,
         min_length=1,
@@ -141,7 +144,14 @@ class ObfuscationOptions(Given):
     def params(self) -> ObfuscationParams:
         fakes = self.fakes or (len(self.substitutes) if self.substitutes else ObfuscationParams().fakes)
         return ObfuscationParams(
-            fakes, self.minimum or 0, self.epsilon, self.distance, self.candidates, self.temperature, self.regularise
+            fakes,
+            self.minimum or 0,
+            self.epsilon,
+            self.distance,
+            self.candidates,
+            self.temperature,
+            self.regularise,
+            self.auto_redact,
         )
 
 

@@ -25,6 +25,7 @@ class ObfuscationParams(Struct, frozen=True, forbid_unknown_fields=True):
     candidates: Annotated[int, Meta(ge=1, le=512)] = 128
     temperature: Annotated[float, Meta(gt=0, le=10)] = 1.0
     regularise: bool = False
+    auto_redact: bool = False
 
 
 class ObfuscationSecrets(Struct, frozen=True, forbid_unknown_fields=True):

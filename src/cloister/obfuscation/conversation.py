@@ -1,7 +1,7 @@
 """What each variant of a conversation was answered, so that it goes on with its own answers: with the real one's in all
 of them, who gave the answers would know which variant is real.
 
-Conversations are known by a hash of their real texts; of answers the last few hundred are kept.
+Conversations are known by a hash of their real texts; of answers the last few hundred are kept, and of long ones fewer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-MAX_REMEMBERED = 256
+MAX_REMEMBERED, MAX_CHARACTERS = 256, 1 << 22
 
 
 def turn_of(said: Iterable[tuple[str | None, str]]) -> str:
@@ -24,14 +24,20 @@ class Answers:
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        self._characters = 0
 
     def remember(self, turn: str, texts: Sequence[str]) -> None:
+        self._forget(_after(turn, texts[0]))
         self._known[_after(turn, texts[0])] = tuple(texts)
-        while len(self._known) > MAX_REMEMBERED:
-            self._known.popitem(last=False)
+        self._characters += sum(map(len, texts))
+        while len(self._known) > MAX_REMEMBERED or self._characters > MAX_CHARACTERS:
+            self._forget(next(iter(self._known)))
 
     def find(self, turn: str, answer: str) -> tuple[str, ...] | None:
         return self._known.get(_after(turn, answer))
+
+    def _forget(self, name: str) -> None:
+        self._characters -= sum(map(len, self._known.pop(name, ())))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from cloister.errors import TagsInvalid
 from cloister.obfuscation.tags import Category, Span, TaggedText
@@ -19,7 +19,8 @@ class Mention:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """One secret with all its mentions, the first one first. `secret` is spelt as that one is."""
+    """One secret with all its mentions, the first one first. `secret` is spelt as that one is, or as it was when its
+    substitutes were found (`spelt_before`)."""
 
     secret: str
     category: Category
@@ -49,6 +50,11 @@ def entities_of(texts: Sequence[TaggedText]) -> list[Entity]:
     return found
 
 
+def spelt_before(entities: Sequence[Entity], spellings: Mapping[str, str]) -> list[Entity]:
+    """The entities, each spelt as its substitutes are: mentions in other capitals get substitutes in those."""
+    return [replace(one, secret=spellings.get(one.secret.casefold(), one.secret)) for one in entities]
+
+
 def replaced(texts: Sequence[TaggedText], entities: Sequence[Entity], values: Sequence[str]) -> list[str]:
     """The texts with a value in place of each entity, everywhere; in capitals where a mention is."""
     by_place = {
@@ -68,7 +74,9 @@ def replaced(texts: Sequence[TaggedText], entities: Sequence[Entity], values: Se
 def _cased(value: str, mention: str, secret: str) -> str:
     if mention == secret:
         return value
-    return value.upper() if mention.isupper() else value.lower() if mention.islower() else value
+    if mention.isupper() or mention.islower():
+        return value.upper() if mention.isupper() else value.lower()
+    return value.title() if secret.isupper() or secret.islower() else value
 
 
 def without(texts: Sequence[TaggedText], entities: Collection[Entity]) -> list[TaggedText]:

@@ -191,8 +191,11 @@ class _Search:
             if len(rows):
                 values = beams.value[at : at + len(rows)]
                 allowed = np.stack([self._fitting.allowed(number, value, last) for value in values])
-                inside = allowed & (rows > low) & (rows <= high)
-                taken.append(self._best_of(rows, at, inside, target, quota * SPARE))
+                some = np.flatnonzero(allowed.any(axis=0))  # of a vocabulary few tokens have a secret's shape
+                fitting, likely = allowed[:, some], rows[:, some]
+                inside = fitting & (likely > low) & (likely <= high)
+                scores, totals, beam_numbers, columns = self._best_of(likely, at, inside, target, quota * SPARE)
+                taken.append((scores, totals, beam_numbers, some[columns]))
             at += len(rows)
         self._reference = target
         score, logprob, beam, chosen = (np.concatenate(part) for part in zip(*taken, strict=True))

@@ -18,7 +18,7 @@ from typing import Any
 
 from cloister.errors import InvalidRequest, ObfuscationRefused
 from cloister.obfuscation.conversation import Answers, turn_of
-from cloister.obfuscation.entities import Entity, entities_of, replaced, without
+from cloister.obfuscation.entities import Entity, entities_of, replaced, spelt_before, without
 from cloister.obfuscation.index import Order, Prf, new_secret
 from cloister.obfuscation.regularise import regularise
 from cloister.obfuscation.tags import Detector, TaggedText, add_mentions, auto_redact, parse_redacted
@@ -60,6 +60,7 @@ class Obfuscation:
         self._prf = Prf(secret or new_secret())
         self._count = 0
         self._known: dict[str, tuple[str, ...]] = {}
+        self._spelt: dict[str, str] = {}
         self._answers = Answers()
         self._lock, self._sampling = threading.Lock(), threading.Lock()
 
@@ -93,15 +94,17 @@ class Obfuscation:
 
     def _obfuscate(self, field: str, request: dict[str, Any]) -> Obfuscated | None:
         places = list(_texts(request.get(field), (field,)))
-        marked = add_mentions([self._marked(text, place) for place, text in places])
+        found = [self._marked(text, place, given=_given_before(request, place)) for place, text in places]
+        marked = add_mentions(found, list(self._known))
         entities = entities_of(marked)
         if not entities:
             return None
         _refuse_elsewhere(request, {place for place, _ in places}, entities)
         columns = self._columns(marked, entities)
         count = min(len(column) for column in columns)
+        spelt = spelt_before(entities, self._spelt)
         variants = [[text.text for text in marked]]
-        variants += [replaced(marked, entities, [column[at] for column in columns]) for at in range(count)]
+        variants += [replaced(marked, spelt, [column[at] for column in columns]) for at in range(count)]
         keys = [place for place, _ in places]
         if field == "messages":
             self._answer_as_before(request["messages"], keys, marked, variants)
@@ -114,10 +117,11 @@ class Obfuscation:
         report = {"lambda": count, "secrets": [str(entity.category) for entity in entities]}
         return Obfuscated(tuple(order.shuffled(bodies)), order, turn, report)
 
-    def _marked(self, text: str, place: tuple[Any, ...]) -> TaggedText:
+    def _marked(self, text: str, place: tuple[Any, ...], *, given: bool) -> TaggedText:
+        """What was `given` as an answer is not searched for secrets: the provider has said it."""
         found = parse_redacted(text, param=str(place[0]))
-        if self._detector is not None:
-            found = auto_redact(found, self._detector)
+        if self._detector is not None and not given:
+            found = auto_redact(found, self._detector(found.text))
         return regularise(found) if self._regular else found
 
     def _columns(self, marked: Sequence[TaggedText], entities: Sequence[Entity]) -> list[tuple[str, ...]]:
@@ -131,6 +135,7 @@ class Obfuscation:
                 check_shape(found.values, asked)
                 for number, entity in enumerate(asked):
                     self._known[entity.secret.casefold()] = tuple(variant[number] for variant in found.values)
+                    self._spelt[entity.secret.casefold()] = entity.secret
         return [self._known[entity.secret.casefold()] for entity in entities]
 
     def _answer_as_before(
@@ -180,6 +185,11 @@ def _texts(value: Any, place: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...]
                 yield from _texts(each.get(key), (*place, number, key))
             elif not isinstance(each, int):
                 yield from _texts(each, (*place, number))
+
+
+def _given_before(request: dict[str, Any], place: tuple[Any, ...]) -> bool:
+    message = request["messages"][place[1]] if place[0] == "messages" and len(place) > 1 else None
+    return isinstance(message, dict) and message.get("role") == "assistant"
 
 
 def _strings(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], str]]:

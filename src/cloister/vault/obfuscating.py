@@ -1,11 +1,12 @@
 """Prompts at the level `obfuscated`, before they are prefilled: secrets are found in them, and substitutes for these,
-with the weights that answer too (§5.1). Nobody else sees a secret or a substitute.
+with the weights that answer too (§5.1). Nobody else sees a secret or a substitute. Secrets are marked, and if the user
+asks for it looked for here as well (`auto_redact`).
 
 What comes out are λ+1 prompts of one request, in an order that only the user and this vault know (obfuscation.index).
 Where there are too few substitutes, nothing comes out but the alert. Substitutes are found piece by piece, whenever the
 vault has cores; one request at a time, so that no secret of a session gets two sets of them. They are remembered for as
-long as the session lives: the one value that came again among others that did not would be the real one. So is what
-every variant was answered: its conversation goes on with that.
+long as the session lives: the one value that came again among others that did not would be the real one. So a session
+has `MAX_KNOWN` secrets at most. What every variant was answered is remembered too: its conversation goes on with that.
 """
 
 from __future__ import annotations
@@ -22,19 +23,24 @@ from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
 from cloister.messages.prompts import ChatPrompt, Prompt, TextPrompt, TokenPrompt
 from cloister.messages.vault import Confide
 from cloister.obfuscation.conversation import MAX_REMEMBERED, Answers, turn_of
-from cloister.obfuscation.entities import Entity, entities_of, replaced, without
+from cloister.obfuscation.entities import Entity, entities_of, replaced, spelt_before, without
 from cloister.obfuscation.gqs import Quantization
 from cloister.obfuscation.index import REQUEST, Order, Prf
 from cloister.obfuscation.language_model import SamplingTokenizer
 from cloister.obfuscation.regularise import regularise
 from cloister.obfuscation.sampler import Sampler, Wish
 from cloister.obfuscation.shape import TokenShapes
-from cloister.obfuscation.tags import TaggedText, add_mentions, parse_redacted
+from cloister.obfuscation.tags import TaggedText, add_mentions, auto_redact, parse_redacted
 from cloister.obfuscation.variants import check_shape
+from cloister.prefix.detection.redaction import PIECE, Found, Redaction, shipped_redaction
 from cloister.vault.reading import Reader
 
 SHAPES_LIKE_TOKENS = 16
 """To look at the whole vocabulary, once, takes about as long as to compute so many tokens."""
+RULES_LIKE_TOKENS, PIECE_LIKE_TOKENS = 24, 8
+"""And so long the rules of detection take to compile, once, and a piece of a text to be searched."""
+MAX_KNOWN = 256
+"""Secrets of one session. None is forgotten: it would go among others the next time."""
 
 Hiding = Generator[int, None, list[Submit]]
 """Before each piece, how many tokens there are to compute; in the end the prompts."""
@@ -49,9 +55,12 @@ class Obfuscating:
         self._reader, self._model = reader, model
         self._tokenizer = cast(SamplingTokenizer, tokenizer)
         self._shapes: TokenShapes | None = None
+        self._detector: Redaction | None = None
         self._waiting: dict[int, Hiding] = {}
         self._left = 0
         self._known: dict[str, Column] = {}
+        self._spelt: dict[str, str] = {}
+        """By secrets in small letters: their substitutes, and how they were written when these were found."""
         self._asked: dict[int, tuple[str, Order, frozenset[int]]] = {}
         self._answers = Answers()
 
@@ -114,11 +123,11 @@ class Obfuscating:
                 "The request has no secret by which its answer could be told from the others.",
                 hint="Use cloister.Client or cloister proxy, or plain HTTP.",
             )
-        marked = _marked(prompt, params)
+        marked = yield from self._marked(confided, prompt, params)
         entities = entities_of(marked)
         if not entities:
             raise TagsInvalid(
-                "No secret is marked: there is nothing to hide.",
+                f"No secret is marked{' or found' if params.auto_redact else ''}: there is nothing to hide.",
                 hint="Write <redacted> before and </redacted> after each secret, or ask for the level 'partitioned'.",
             )
         _refuse_public(prompt, marked)
@@ -129,8 +138,9 @@ class Obfuscating:
                 f"Earlier in this session a secret went among {count} others, and may not go among more now.",
                 hint="Ask for as many fakes as before, or begin a new session.",
             )
+        spelt = spelt_before(entities, self._spelt)
         variants = [[text.text for text in marked]]
-        variants += [replaced(marked, entities, [column[at] for column in columns]) for at in range(count)]
+        variants += [replaced(marked, spelt, [column[at] for column in columns]) for at in range(count)]
         self._answer_as_before(prompt, marked, variants)
         order = Prf(secrets.index_secret).order(REQUEST, len(variants))
         if len(self._asked) >= MAX_REMEMBERED:
@@ -138,6 +148,32 @@ class Obfuscating:
         stops = frozenset(confided.params.stop_tokens)
         self._asked[confided.request_id] = turn_of(_said(prompt, variants[0])), order, stops
         return self._reader.several(confided, [_with(prompt, texts) for texts in order.shuffled(variants)])
+
+    def _marked(
+        self, confided: Confide, prompt: ChatPrompt | TextPrompt, params: ObfuscationParams
+    ) -> Generator[int, None, list[TaggedText]]:
+        """The texts without their tags. Every other mention of a secret, and of one of this session, counts as marked:
+        words only add secrets."""
+        param = "prompt" if isinstance(prompt, TextPrompt) else "messages"
+        found = [parse_redacted(text, param=param) for text, _ in _texts(prompt)]
+        if params.auto_redact:
+            self._reader.several(confided, [_with(prompt, [text.text for text in found])])  # refused if it is too long
+            for at, searched in enumerate(_searched(prompt)):
+                if searched:
+                    found[at] = auto_redact(found[at], (yield from self._detected(found[at].text)))
+        return add_mentions([regularise(text) for text in found] if params.regularise else found, self._known)
+
+    def _detected(self, text: str) -> Generator[int, None, list[Found]]:
+        """What is found in a text, piece by piece."""
+        if self._detector is None:
+            yield RULES_LIKE_TOKENS
+            self._detector = shipped_redaction()
+        found: list[Found] = []
+        pieces = self._detector.pieces(text)
+        for _ in range(0, len(text), PIECE):
+            yield PIECE_LIKE_TOKENS
+            found += next(pieces)
+        return found
 
     def _answer_as_before(
         self, prompt: ChatPrompt | TextPrompt, marked: Sequence[TaggedText], variants: list[list[str]]
@@ -177,10 +213,12 @@ class Obfuscating:
                     "A secret went among other substitutes earlier in this session.",
                     hint="Give the same again, or begin a new session.",
                 )
+            self._refuse_too_many(keys)
             self._known |= dict(zip(keys, given, strict=True))
         elif unknown := [entity for entity in entities if entity.secret.casefold() not in self._known]:
             texts = without(marked, [entity for entity in entities if entity not in unknown])
             asked = entities_of(texts)
+            self._refuse_too_many(keys)
             if self._model is None:
                 raise LevelUnavailable("This vault cannot sample substitutes.", hint="Send substitutes of your own.")
             if self._shapes is None:
@@ -191,7 +229,16 @@ class Obfuscating:
             check_shape(found.values, asked)
             for number, entity in enumerate(asked):
                 self._known[entity.secret.casefold()] = tuple(variant[number] for variant in found.values)
+        for key, entity in zip(keys, entities, strict=True):
+            self._spelt.setdefault(key, entity.secret)
         return [self._known[key] for key in keys]
+
+    def _refuse_too_many(self, keys: Sequence[str]) -> None:
+        if len(self._known.keys() | set(keys)) > MAX_KNOWN:
+            raise ObfuscationRefused(
+                f"This session would have more than {MAX_KNOWN} secrets, whose substitutes it may not forget.",
+                hint="Begin a new session.",
+            )
 
 
 def _sampler(
@@ -219,11 +266,12 @@ def _with(prompt: ChatPrompt | TextPrompt, texts: Sequence[str]) -> Prompt:
     return ChatPrompt(tuple(messages))
 
 
-def _marked(prompt: ChatPrompt | TextPrompt, params: ObfuscationParams) -> list[TaggedText]:
-    """The texts without their tags. Every other mention of a secret counts as marked: words only add secrets."""
-    param = "prompt" if isinstance(prompt, TextPrompt) else "messages"
-    found = [parse_redacted(text, param=param) for text, _ in _texts(prompt)]
-    return add_mentions([regularise(text) for text in found] if params.regularise else found)
+def _searched(prompt: ChatPrompt | TextPrompt) -> list[bool]:
+    """Whether each text is searched for secrets: not what its user calls public, nor what was answered here, which
+    the service has said itself."""
+    if isinstance(prompt, TextPrompt):
+        return [not prompt.public]
+    return [not message.public and message.role != "assistant" for message in prompt.messages]
 
 
 def _refuse_public(prompt: ChatPrompt | TextPrompt, marked: Sequence[TaggedText]) -> None:

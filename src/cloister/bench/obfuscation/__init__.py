@@ -1,3 +1,3 @@
 """`cloister bench obfuscation`: how many substitutes secrets have (Figures 5–7), how long sampling takes (Figure 13),
-and how often somebody with the sampling model guesses which prompt is real.
+and how often adversaries guess which prompt is real.
 """

@@ -1,31 +1,29 @@
-"""An adversary who reads all λ+1 prompts and has the sampling model: it bets on one by the values' probabilities.
-
-Three bets are fixed beforehand: the likeliest, the least likely, the one in the middle. Each is right once in λ+1 by
-chance; what it gains beyond that is its advantage, with a 95% confidence interval (Wilson).
-"""
+"""How often a bet is right. By chance once in λ+1; what is beyond that is its advantage, with a 95% confidence interval
+(Wilson)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cloister.bench.suite.intervals import wilson
 from cloister.obfuscation.language_model import LanguageModel
 
-Bet = Callable[[Sequence[float]], int]
+BETS = ("highest", "lowest", "middle")
 
-BETS: dict[str, Bet] = {
-    "likeliest": lambda scores: max(range(len(scores)), key=lambda at: scores[at]),
-    "least likely": lambda scores: min(range(len(scores)), key=lambda at: scores[at]),
-    "middle": lambda scores: sorted(range(len(scores)), key=lambda at: scores[at])[len(scores) // 2],
-}
+
+def right(bet: str, scores: Sequence[float]) -> float:
+    """Whether a bet finds the first, which is the real one; a part where it draws among several of one score."""
+    ordered = sorted(scores)
+    wanted = {"highest": ordered[-1], "lowest": ordered[0], "middle": ordered[len(ordered) // 2]}[bet]
+    return 1 / list(scores).count(wanted) if scores[0] == wanted else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Guesses:
     """How often a bet was right, of how many prompts with `fakes` fakes each."""
 
-    right: int
+    right: float
     of: int
     fakes: int
 
@@ -41,14 +39,17 @@ class Guesses:
 
 
 def score(model: LanguageModel, beginning: Sequence[int], values: Sequence[Sequence[int]]) -> list[float]:
-    """The log-probability of each value after the beginning."""
-    found = []
-    for value in values:
-        with model.branches(beginning, 1.0) as branches:
-            *_, rows = branches.first()
-            total = 0.0
-            for token in value[:-1]:
-                total += float(rows[0, token])
-                [rows] = branches.grow([0], [(token,)])
-            found.append(total + float(rows[0, value[-1]]))
-    return found
+    """The log-probability of each value after the beginning, which is computed once."""
+    total, longest = [0.0] * len(values), max(map(len, values))
+    with model.branches(beginning, 1.0) as branches:
+        *_, first = branches.first()
+        rows = [first[0]] * len(values)
+        parents = [0] * len(values)
+        for step in range(longest):
+            for at, value in enumerate(values):
+                total[at] += float(rows[at][value[step]]) if step < len(value) else 0.0
+            if step + 1 < longest:  # those that have ended go on with anything
+                tokens = [(value[min(step, len(value) - 1)],) for value in values]
+                rows = [row for some in branches.grow(parents, tokens) for row in some]
+            parents = list(range(len(values)))
+    return total

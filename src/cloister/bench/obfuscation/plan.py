@@ -11,7 +11,7 @@ PARTS: tuple[Part, ...] = ("curves", "latency", "distinguisher")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`secrets` of each category; ε and λ_max of the curves and of the latency; λ of the distinguisher."""
+    """`secrets` of each category; ε and λ_max of the curves and of the latency; λ and ε of the distinguisher."""
 
     secrets: int = 20
     epsilons: tuple[float, ...] = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
@@ -20,6 +20,7 @@ class Plan:
     latency_epsilons: tuple[float, ...] = (1 / 32, 1 / 4)
     latency_tokens: int = 8
     fakes: int = 7
+    bet_epsilon: float = 0.1
     trials: int = 100
     temperature: float = 1.0
     seconds: float = 3600.0
@@ -30,8 +31,9 @@ QUICK = Plan(
     secrets=3,
     epsilons=(1 / 32, 1 / 4),
     lambda_max=64,
-    latency_lambdas=(16, 64),
-    latency_epsilons=(1 / 32,),
-    trials=12,
+    latency_lambdas=(64, 128, 256, 512),
+    latency_epsilons=(1 / 8,),
+    fakes=3,
+    trials=60,
     seconds=600.0,
 )

@@ -17,18 +17,22 @@ def _slowest(document: Document) -> float | None:
     return None if row is None else float(row["seconds"])
 
 
-def _advantage(fakes: str) -> Any:
+def _advantage(fakes: str, *, sampling: bool) -> Any:
     def measured(document: Document) -> float | None:
-        rows = [row["advantage"] for row in document["distinguisher"] if row["fakes"] == fakes]
-        return max(rows, default=None)
+        mine = (row for row in document["distinguisher"] if row["fakes"] == fakes)
+        return max(
+            (row["advantage"] for row in mine if (row["adversary"] == "sampling model") is sampling), default=None
+        )
 
     return measured
 
 
 TARGETS = (
     Target("512 candidates for eight tokens, s", 20.0, _slowest, "at most"),
-    Target("best bet's advantage with the sampling model", 0.1, _advantage("sampled"), "at most"),
-    Target("best bet's advantage against random names", None, _advantage("random")),
+    Target("best bet's advantage with the sampling model", 0.1, _advantage("sampled", sampling=True), "at most"),
+    Target("best bet's advantage with anything else", None, _advantage("sampled", sampling=False)),
+    Target("… with the sampling model, against random names", None, _advantage("random", sampling=True)),
+    Target("… with anything else, against random names", None, _advantage("random", sampling=False)),
 )
 
 
@@ -39,6 +43,8 @@ class Results(documents.Results):
     curves: list[Row] = field(default_factory=list)
     latency: list[Row] = field(default_factory=list)
     distinguisher: list[Row] = field(default_factory=list)
+    too_few: int = 0
+    """Prompts of the distinguisher that would not have been sent: too few substitutes."""
     skipped: list[str] = field(default_factory=list)
     targets = TARGETS
 
@@ -46,7 +52,7 @@ class Results(documents.Results):
         return {"curves": self.curves, "latency": self.latency, "distinguisher": self.distinguisher}
 
     def remarks(self) -> Document:
-        return {"skipped": self.skipped, "seconds": round(self.seconds, 1)}
+        return {"skipped": self.skipped, "too_few": self.too_few, "seconds": round(self.seconds, 1)}
 
 
 def tables(document: Document) -> list[Table]:
@@ -55,14 +61,21 @@ def tables(document: Document) -> list[Table]:
         for row in document["curves"]
     ]
     latency = [
-        [str(row["lambda_max"]), number(row["epsilon"]), str(row["found"]), number(row["seconds"])]
+        [
+            str(row["lambda_max"]),
+            number(row["epsilon"]),
+            str(row["found"]),
+            number(row["seconds"]),
+            number(row["processor_s"]),
+        ]
         for row in document["latency"]
     ]
     bets = [
         [
             row["fakes"],
+            row["adversary"],
             row["bet"],
-            f"{row['right']}/{row['of']}",
+            f"{number(row['right'])}/{row['of']}",
             number(row["advantage"]),
             f"{number(row['low'])} … {number(row['high'])}",
         ]
@@ -70,8 +83,8 @@ def tables(document: Document) -> list[Table]:
     ]
     return [
         Table("Substitutes found (λ)", ("category", "ε", "mean λ", "secrets"), curves),
-        Table("Sampling", ("λ_max", "ε", "found", "seconds"), latency, labels=0),
-        Table("Who has the sampling model bets on", ("fakes", "bet", "right", "advantage", "95%"), bets, labels=2),
+        Table("Sampling", ("λ_max", "ε", "found", "seconds", "processor s"), latency, labels=0),
+        Table("Who bets on one prompt", ("fakes", "adversary", "bet", "right", "advantage", "95%"), bets, labels=3),
         targets_table(document["targets"]),
     ]
 
@@ -95,7 +108,32 @@ def _draw_latency(rows: list[Row], axes: tuple[Axes, ...]) -> str:
     return f"sampling for {rows[0]['tokens']} tokens"
 
 
+def _draw_bets(rows: list[Row], axes: tuple[Axes, ...]) -> str:
+    """Of each adversary the better bet."""
+    names = list(dict.fromkeys(row["adversary"] for row in rows))
+    for at, (kind, colour) in enumerate((("sampled", "tab:blue"), ("random", "tab:orange"))):
+        best = [
+            max(
+                (row for row in rows if (row["adversary"], row["fakes"]) == (name, kind)),
+                key=lambda row: row["advantage"],
+            )
+            for name in names
+            if any((row["adversary"], row["fakes"]) == (name, kind) for row in rows)
+        ]
+        reach = [
+            [max(0.0, row["advantage"] - row["low"]) for row in best],
+            [row["high"] - row["advantage"] for row in best],
+        ]
+        places = [names.index(row["adversary"]) + 0.2 * at for row in best]
+        axes[0].errorbar([row["advantage"] for row in best], places, xerr=reach, fmt="o", color=colour, label=kind)
+    axes[0].axvline(0, color="grey", linewidth=1)
+    axes[0].set(xlabel="advantage over 1/(λ+1), 95%", yticks=range(len(names)), yticklabels=names)
+    axes[0].legend()
+    return "the better bet of each adversary"
+
+
 FIGURES = {
+    "bets": Drawing(lambda document: document["distinguisher"], _draw_bets),
     "curves": Drawing(lambda document: document["curves"], _draw_curves),
     "latency": Drawing(lambda document: document["latency"], _draw_latency),
 }

@@ -5,20 +5,22 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Mapping
 from statistics import mean, stdev
-from time import monotonic
+from time import monotonic, process_time
 from typing import Any, Protocol
 
-from cloister.bench.obfuscation.distinguisher import BETS, Guesses, score
+from cloister.bench.obfuscation.adversaries import Adversaries, Trial, reader_of
+from cloister.bench.obfuscation.distinguisher import BETS, Guesses, right, score
+from cloister.bench.obfuscation.letters import Letters
 from cloister.bench.obfuscation.plan import Part, Plan
 from cloister.bench.obfuscation.results import Results
 from cloister.bench.suite.measurement import Measurement, Watcher
-from cloister.errors import TagsInvalid, TooFewCandidates
+from cloister.errors import TagsInvalid
 from cloister.obfuscation.entities import entities_of
 from cloister.obfuscation.gqs import Quantization, Sampled, sample
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.infilling import Infilling
 from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer
-from cloister.obfuscation.sampler import Sampler, Wish
+from cloister.obfuscation.sampler import choose
 from cloister.obfuscation.shape import TokenShapes
 from cloister.obfuscation.tags import Category, TaggedText
 
@@ -42,13 +44,24 @@ class Bench(Measurement[Results]):
     """Part by part; what does not fit the plan's time is left out and said."""
 
     def __init__(
-        self, results: Results, model: SamplingModel, texts: Texts, watcher: Watcher, save: Callable[[], None]
+        self,
+        results: Results,
+        model: SamplingModel,
+        texts: Texts,
+        letters: Letters,
+        watcher: Watcher,
+        save: Callable[[], None],
+        other: SamplingModel | None = None,
     ) -> None:
         super().__init__(results, watcher, save)
         self._plan: Plan = results.plan
         self._model, self._tokenizer = model.continuations, model.tokenizer
         self._shapes = TokenShapes(self._tokenizer, self._model.vocabulary)
         self._texts = texts
+        reads = None if other is None else reader_of(other.continuations, other.tokenizer)
+        self._adversaries = Adversaries(
+            self._model, self._tokenizer, letters, reads, frozenset(self._tokenizer.special)
+        )
 
     def run(self, wanted: Collection[Part]) -> None:
         parts: dict[Part, Callable[[], None]] = {
@@ -103,45 +116,60 @@ class Bench(Measurement[Results]):
         for epsilon in plan.latency_epsilons:
             for most in plan.latency_lambdas:
                 if self._fits("latency"):
-                    begun = monotonic()
+                    begun, spent = monotonic(), process_time()
                     count = len(self._sample(infilling, Quantization(epsilon, most, plan.temperature)).candidates)
                     row = {"tokens": tokens, "epsilon": epsilon, "lambda_max": most, "found": count}
-                    self._results.latency.append({**row, "seconds": round(monotonic() - begun, 3)})
+                    took = {"seconds": round(monotonic() - begun, 3), "processor_s": round(process_time() - spent, 3)}
+                    self._results.latency.append({**row, **took})
                 self._watcher.advance(f"λ_max {most}")
 
     def _distinguisher(self) -> None:
         plan, draw = self._plan, random.Random(0)
-        wish = Wish(plan.fakes, quantization=Quantization(1.0, max(64, 4 * plan.fakes), plan.temperature))
+        by = Quantization(plan.bet_epsilon, max(64, 4 * plan.fakes), plan.temperature)
         names = self._texts.get(Category.NAME, [])
-        rows: dict[tuple[str, str], list[bool]] = {}
+        rows: dict[tuple[str, str, str], list[float]] = {}
         self._watcher.begin("distinguisher", plan.trials)
         for number, text in enumerate(_all(self._texts)[: plan.trials]):
             infilling = self._infilling(text)
             if infilling is None or not self._fits("distinguisher"):
                 continue
-            sampler = Sampler(self._model, self._tokenizer, wish, Prf(number.to_bytes(32, "big")))
-            try:
-                fakes = [values[0] for values in sampler.substitutes([text], infilling.entities).values]
-            except TooFewCandidates:
-                fakes = []
-            self._bet(rows, "sampled", infilling, fakes)
+            found = self._sample(infilling, by)
+            prf = Prf(number.to_bytes(32, "big"))
+            chosen = choose(found.candidates, found.reference, plan.fakes, prf, b"bench")
+            if len(chosen) == plan.fakes:
+                words = [infilling.words(0, one.values[0]) for one in chosen]
+                self._bet(rows, "sampled", text, words, [found.reference, *(one.logprob for one in chosen)])
+            else:
+                self._results.too_few += 1
             if text in names and plan.fakes <= len(RANDOM_WORDS):
-                self._bet(rows, "random", infilling, draw.sample(RANDOM_WORDS, plan.fakes))
+                words = draw.sample(RANDOM_WORDS, plan.fakes)
+                self._bet(rows, "random", text, words, self._scored(infilling, words))
             self._watcher.advance(str(number + 1))
-        self._results.distinguisher = [
-            _row(kind, bet, Guesses(sum(right), len(right), plan.fakes)) for (kind, bet), right in rows.items()
-        ]
+            self._results.distinguisher = [
+                _row(kind, who, bet, Guesses(sum(hits), len(hits), plan.fakes))
+                for (kind, who, bet), hits in rows.items()
+            ]
 
-    def _bet(self, rows: dict[tuple[str, str], list[bool]], kind: str, infilling: Infilling, fakes: list[str]) -> None:
-        """The real value is the first; a bet that ties with it counts as wrong, as it would be drawn."""
-        if len(fakes) != self._plan.fakes:
-            return
-        lead = self._tokenizer.decode(infilling.slots[0].target).startswith(" ")
-        values = [list(infilling.slots[0].target)]
-        values += [self._tokenizer.encode((" " if lead else "") + fake) for fake in fakes]
-        scores = score(self._model, infilling.beginning, values)
-        for name, bet in BETS.items():
-            rows.setdefault((kind, name), []).append(bet(scores) == 0)
+    def _scored(self, infilling: Infilling, words: list[str]) -> list[float]:
+        """Log-probabilities of the real value and of these, as sampling has them."""
+        lead = " " if self._tokenizer.decode(infilling.slots[0].target).startswith(" ") else ""
+        values = [list(infilling.slots[0].target), *(self._tokenizer.encode(lead + word) for word in words)]
+        return score(self._model, infilling.beginning, values)
+
+    def _bet(
+        self,
+        rows: dict[tuple[str, str, str], list[float]],
+        kind: str,
+        text: TaggedText,
+        fakes: list[str],
+        sampled: list[float],
+    ) -> None:
+        [span] = text.spans
+        values = [text.secret(span), *fakes]
+        trial = Trial(text.text[: span.start], text.text[span.end :], values, sampled)
+        for who, scores in self._adversaries.scores(trial).items():
+            for bet in BETS if who == "sampling model" else BETS[:2]:
+                rows.setdefault((kind, who, bet), []).append(right(bet, scores))
 
     def _fits(self, part: str) -> bool:
         if self._elapsed < self._plan.seconds:
@@ -164,7 +192,7 @@ def _spread(counts: list[int]) -> dict[str, Any]:
     return {"mean": round(middle, 2), "low": round(max(0.0, middle - half), 2), "high": round(middle + half, 2)}
 
 
-def _row(kind: str, bet: str, guesses: Guesses) -> dict[str, Any]:
+def _row(kind: str, who: str, bet: str, guesses: Guesses) -> dict[str, Any]:
     low, high = guesses.interval
-    counted = {"fakes": kind, "bet": bet, "right": guesses.right, "of": guesses.of}
+    counted = {"fakes": kind, "adversary": who, "bet": bet, "right": round(guesses.right, 2), "of": guesses.of}
     return {**counted, "advantage": round(guesses.advantage, 4), "low": round(low, 4), "high": round(high, 4)}

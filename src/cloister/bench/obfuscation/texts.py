@@ -48,6 +48,13 @@ def clinical_texts(shared: Path | None, most: int) -> dict[Category, list[Tagged
     return found
 
 
+def other_notes(shared: Path | None, texts: dict[Category, list[TaggedText]]) -> list[str]:
+    """Notes that none of the texts is from: what somebody may know who knows the field."""
+    used = [text.text for those in texts.values() for text in those]
+    notes = _notes((shared or Path("shared")) / "data" / "clinical")
+    return [note for note in notes if not any(text in note for text in used)]
+
+
 def _notes(folder: Path) -> Iterator[str]:
     for name in FILES:
         if (folder / name).is_file():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import sqrt
 
 
-def wilson(hits: int, total: int, z: float = 1.96) -> tuple[float, float]:
+def wilson(hits: float, total: int, z: float = 1.96) -> tuple[float, float]:
     """The 95% confidence interval of a share (Wilson 1927)."""
     if not total:
         return 0.0, 1.0

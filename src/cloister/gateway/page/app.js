@@ -38,6 +38,7 @@ async function ask(question, node) {
   const messages = [...history, { role: "user", content: question, ...(byId("public").checked && { public: true }) }];
   const body = {
     model, messages, protection: level, ...(traits(level).confides && { session: (session ??= randomName()) }),
+    ...(level === "obfuscated" && byId("auto-redact").checked && { obfuscation: { auto_redact: true } }),
     stream: true, stream_options: { include_usage: true },
     temperature: Number(byId("temperature").value), max_tokens: longestAnswer(),
   };

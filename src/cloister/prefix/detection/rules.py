@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import hyperscan
 import msgspec
@@ -32,7 +32,9 @@ _Word = Annotated[str, Meta(min_length=2, max_length=200)]
 
 class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     """One pattern, or a list of whole words. `check`, `digits` and `capital` say what else a match must be: a number
-    that passes, of so many digits at least, ending in a word with a capital. `run`: digits, judged by `digits.py`."""
+    that passes, of so many digits at least, ending in a word with a capital. `run`: digits, judged by `digits.py`.
+
+    `secret`: which part of a match is one (`redaction`): all of it, the word it ends in, or the last number in it."""
 
     id: _Name
     category: _Name
@@ -42,6 +44,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
     digits: Annotated[int, Meta(ge=0, le=64)] = 0
     capital: bool = False
     run: bool = False
+    secret: Literal["", "match", "end", "number"] = ""
 
 
 class RuleFile(Struct, frozen=True, forbid_unknown_fields=True):
