@@ -20,7 +20,7 @@ python:
 	  echo "Cloister needs Python 3.11 or newer, and '$(PYTHON)' is not that ($$($(PYTHON) --version 2>&1 | head -n 1))." >&2; \
 	  echo "Install one, or name one you have: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12" >&2; exit 1; }
 
-mpc: python ## add what the level mpc needs (Python 3.11, Linux x86-64); then serve as before
+mpc: python ## add what the level mpc needs (Python 3.11, Linux on x86-64 or ARM); then serve as before
 	@$(PYTHON) scripts/setup.py --mpc
 
 serve: runtime ## serve the default model on http://127.0.0.1:8000 (ARGS="--port … --model …")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import typer
 
 from cloister.attest.policy import read_policy
 from cloister.cli import app
+from cloister.mpc.config import read_config
+from cloister.prefix.detection.rules import read_rules
 from cloister.transparency.note import Algorithm, SigningKey
 from tests.doc_blocks import blocks_of, commands_of, spoken_commands_of
 
@@ -61,6 +64,8 @@ def test_commands_and_their_options_exist(document: Path) -> None:
         program, *words = shlex.split(line, comments=True)
         if program == "make":
             assert re.search(rf"^{words[0]}:", makefile, re.MULTILINE), line
+            planned = subprocess.run(["make", "-n", *words], cwd=ROOT, capture_output=True, text=True)
+            assert planned.returncode == 0 and "scripts/setup.py" in planned.stdout, planned.stderr
         elif program == "cloister":
             unknown = _unknown_options(typer.main.get_command(app), words)
             assert not unknown, f"{line}: {unknown}"
@@ -108,3 +113,19 @@ def test_the_policy_that_the_clients_guide_shows_is_read(tmp_path: Path) -> None
     (tmp_path / "policy.toml").write_text("\n".join(lines))
     policy = read_policy(tmp_path / "policy.toml")
     assert policy.names_releases and policy.gpu_manifests and policy.snp.measurements and policy.tdx.launches
+
+
+def test_the_parties_that_the_guide_to_mpc_shows_are_read(tmp_path: Path) -> None:
+    [shown] = [block for block in blocks_of(ROOT / "docs" / "mpc.md") if block.startswith("# parties.toml")]
+    common, _, first = shown.partition("[[party]]")
+    first, likewise, _ = ("[[party]]" + first).partition("# … and likewise")
+    assert likewise
+    parties = (re.sub(r"party([-]?)0", rf"party\g<1>{rank}", first) for rank in range(3))
+    (tmp_path / "parties.toml").write_text(common + "".join(parties))
+    config = read_config(tmp_path / "parties.toml")
+    assert [place.control for place in config.party] == [f"party{rank}.example:7100" for rank in range(3)]
+
+
+def test_the_rules_that_the_guide_to_detection_shows_are_read() -> None:
+    [shown] = [block for block in blocks_of(ROOT / "docs" / "detection.md") if block.startswith("version = 1")]
+    assert [rule.id for rule in read_rules(shown)] == ["projects", "badge"]

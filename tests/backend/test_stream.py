@@ -115,3 +115,18 @@ def test_nothing_is_lost_or_moved(parts: list[tuple[bool, int]]) -> None:
     assert list(read_as_one.logprobs or ()) == scores
     newest = [part.progress for part in said if part.progress]
     assert read_as_one.progress == (newest[-1] if newest else None)
+
+
+async def test_a_beat_that_finds_nothing_to_read_wakes_nobody() -> None:
+    """What came after one beat may be read with what that beat brought, before the next: a reader on a busy machine."""
+    box = Mailbox(beat := 0.01)
+    box.put(tokens(1))
+    await box.take()
+    box.put(tokens(2))
+    await asyncio.sleep(3 * beat)  # past a beat that nobody reads at
+    box.put(tokens(3))
+    assert await box.take() == tokens(2, 3)
+    reader = asyncio.create_task(box.take())
+    await asyncio.sleep(3 * beat)  # past the beat of what was read already
+    box.put(last := tokens(4, finish="stop"))
+    assert await reader == last

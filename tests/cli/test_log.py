@@ -130,6 +130,8 @@ def test_a_witness_signs_and_the_auditor_sees_it(node: Node) -> None:
     node.append(2)  # nobody has signed this yet
     assert node.run("log", "audit", str(node.log), *trust).exit_code == 1
     assert node.run("log", "audit", str(node.log), *trust, "--quorum", "0").exit_code == 0
+    bad = node.run("log", "audit", str(node.log), "--log-key", "bad")
+    assert bad.exit_code == 1 and "Copy the whole line" in bad.stderr
 
 
 def test_a_line_from_a_witness_elsewhere_is_attached_if_it_is_one(node: Node) -> None:

@@ -80,6 +80,22 @@ async def test_the_first_request_starts_it_and_is_told_when_to_come_back(node: A
     assert not shares(tmp_path)  # all shares together are the weights
 
 
+async def test_shares_are_gone_before_the_parties_are_waited_for(node: Any, tmp_path: Path) -> None:
+    """A server that is told to stop has two seconds, and busy parties take longer."""
+    client = node()
+    client.keeper.start()
+    await client.up()
+    parties = client.keeper._local_parties.pid
+    os.kill(parties, signal.SIGSTOP)
+    closing = asyncio.create_task(client.keeper.close())
+    async with asyncio.timeout(20):
+        while shares(tmp_path):
+            await asyncio.sleep(0.01)
+    assert not closing.done()
+    os.kill(parties, signal.SIGCONT)
+    await closing
+
+
 @pytest.mark.parametrize("how", ["killed", "dies", "lies"])
 async def test_a_client_that_ends_fails_its_requests_at_once_and_comes_back(node: Any, how: str) -> None:
     client = node()

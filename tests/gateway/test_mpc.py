@@ -65,6 +65,7 @@ async def test_progress_is_a_comment_between_events(http: httpx.AsyncClient, pat
 
 def test_the_estimate_is_not_of_the_first_token() -> None:
     assert comment(Progress(1, 1, 2, 12.0)).endswith(b"about 12 s per token after the first\n\n")
+    assert comment(Progress(3, 1, 2, 104.0)).endswith(b"about 104 s per token\n\n")
 
 
 def test_a_comment_is_one_line_that_readers_of_events_skip() -> None:

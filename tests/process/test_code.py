@@ -143,3 +143,16 @@ async def test_without_its_template_nothing_goes_on(tmp_path: Path, monkeypatch:
         with pytest.raises(ServiceUnavailable):
             await asyncio.wait_for(orphan.handle.ready, 30)
         await asyncio.wait_for(orphan.handle.ends(), 30)
+
+
+async def test_who_waits_for_code_that_loads_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a node that is told to stop while it loads need not load to the end."""
+    (tmp_path / "slow_entry.py").write_text("import time\n\ntime.sleep(600)\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    code = Code(("slow_entry",))
+    unborn = ModuleHandle("test", "slow_entry", Cancel, _Never)  # type: ignore[type-var]
+    async with asyncio.timeout(30):
+        await code.close()
+        await unborn.close(600)
+        await code.close()
+    assert unborn.pid is None

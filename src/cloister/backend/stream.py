@@ -81,7 +81,7 @@ class Mailbox:
         if self._beat is not None:
             self._beat.cancel()
             self._beat = None
-        self._readable = True
+        self._readable = bool(self._events)  # all may have been read since the beat was set
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 

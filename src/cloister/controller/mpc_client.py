@@ -111,6 +111,8 @@ class MpcClientKeeper:
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
+        if self._place is not None:
+            self._place.clear()  # first: parties may take longer to end than the server has
         if self._client is not None:
             await self._client.close(SECONDS_FOR_CLIENT_TO_END)
         if self._local_parties is not None:
@@ -204,8 +206,12 @@ class SharesFolder:
         self._owner = os.open(self.path / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._owner, fcntl.LOCK_EX)
 
-    def remove(self) -> None:
+    def clear(self) -> None:
+        """Remove what is in it. Parties that still run have their shares in memory, and find no place for more."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+    def remove(self) -> None:
+        self.clear()
         os.close(self._owner)
 
 

@@ -49,6 +49,7 @@ async def _serve_model(
     sealed_api = SealedApi(controller, folder, settings, admission.keys)
     controller.relay.admit(admission.keys)
     admission.watch(gateway, sealed_api, controller.relay)
+    url: str | None = None
     try:
         with console.status(f"Loading {start.name}…"):
             starting = _start(settings, controller, sealed_api, gateway, unsealing, start.reserved)
@@ -60,6 +61,8 @@ async def _serve_model(
             say_where_vaults_live(console, settings, controller.relay.vaults.trouble)
             await unless_stopped(stopped, code.lost())
     finally:
+        if url is None:
+            await code.close()  # who still loads hears nothing else, and has nothing to end in order
         await gateway.close()
         await sealed_api.close()
         await controller.close()

@@ -232,7 +232,7 @@ def check(request: Submit, *, vocabulary: int, max_context: int, relative: bool)
     before = max(behind(layout_of(request, relative, number)) for number in numbers) + request.answered
     if before + (params.max_tokens > 0) > max_context:
         raise PromptTooLong(
-            f"The prompt has {before} tokens; prompt and output together may have {max_context}.",
+            f"The prompt has {before} tokens; prompt and answer together may have {max_context}.",
             param="prompt",
             hint="Shorten the prompt.",
         )

@@ -57,7 +57,7 @@ def comment(progress: Progress) -> bytes:
     pace = progress.seconds_per_token
     # Its pass reads the whole prompt: the estimate is not of this one.
     later = " after the first" if progress.token == 1 else ""
-    estimate = "" if pace is None else f", about {pace:.2g} s per token{later}"
+    estimate = "" if pace is None else f", about {pace:.{0 if pace >= 10 else 1}f} s per token{later}"
     return f": token {progress.token}, layer {progress.layer} of {progress.layers}{estimate}\n\n".encode()
 
 

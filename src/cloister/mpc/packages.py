@@ -14,5 +14,5 @@ def require_packages() -> None:
     if missing := [name for name in _PACKAGES if find_spec(name) is None]:
         raise SetupError(
             f"The level mpc needs {' and '.join(missing)}.",
-            hint="`make mpc` installs them. (SPU has packages for Python 3.11 and Linux x86-64.)",
+            hint="`make mpc` installs them. (SPU has packages for Python 3.11 on Linux, x86-64 and ARM.)",
         )

@@ -253,7 +253,10 @@ def _read(text: str) -> tuple[str, str, Algorithm, bytes]:
     written, _, encoded = rest.partition("+")
     key = exact_base64(encoded)
     if len(text) > MAX_KEY_CHARACTERS or not is_name(name) or not _HASH.fullmatch(written) or not key:
-        raise EvidenceInvalid("A key of a signed note is not `name+hash+base64`.")
+        raise EvidenceInvalid(
+            "A key of a signed note is not `name+hash+base64`.",
+            hint="Copy the whole line that the command which made it printed, like example.com/releases+957d5196+AUwk…",
+        )
     try:
         name.encode()
         algorithm = Algorithm(key[0])

@@ -70,7 +70,7 @@ class Reader:
         left = min(params.max_tokens, self._max_context - length)
         if left < 1:
             raise PromptTooLong(
-                f"The prompt has {length} tokens; prompt and output together may have {self._max_context}.",
+                f"The prompt has {length} tokens; prompt and answer together may have {self._max_context}.",
                 param="prompt",
                 hint="Shorten the prompt.",
             )
