@@ -31,7 +31,7 @@ def found(detector: Redaction, text: str) -> set[tuple[str, str]]:
         ("The password is: hunter2", {("hunter2", "id")}),
         ("José Müller called.", {("José Müller", "name")}),
         ("How do I sort a list in Python?", set()),
-        ("system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face\nuser\n", set()),
+        ("You are a helpful assistant.", set()),
         ("", set()),
     ],
 )
