@@ -72,8 +72,9 @@ def test_another_chain_of_amds_does_not_do(vectors: Path, report: bytes, certifi
     assert not verdict.passed and "certificate chain" in broken(verdict)
 
 
-def test_one_flipped_bit_in_each_byte_is_refused(report: bytes, certificates: list[bytes]) -> None:
-    for place in range(len(report)):
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.release)])
+def test_flipped_bits_are_refused(report: bytes, certificates: list[bytes], every: int) -> None:
+    for place in range(0, len(report), every):
         changed = bytearray(report)
         changed[place] ^= 1 << place % 8
         with suppress(EvidenceInvalid):
@@ -90,9 +91,10 @@ def test_every_flipped_bit_is_refused(report: bytes, certificates: list[bytes]) 
             assert not verify(bytes(changed), certificates).passed, bit
 
 
-def test_a_flipped_bit_in_the_leaf_certificate_is_refused(report: bytes, certificates: list[bytes]) -> None:
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.release)])
+def test_a_flipped_bit_in_the_leaf_certificate_is_refused(report: bytes, certificates: list[bytes], every: int) -> None:
     leaf, chain = certificates
-    for place in range(len(leaf)):
+    for place in range(0, len(leaf), every):
         changed = bytearray(leaf)
         changed[place] ^= 1 << place % 8
         with suppress(EvidenceInvalid):
