@@ -21,8 +21,9 @@ from cloister.engine.background import Background
 from cloister.engine.blocks import BlockPool
 from cloister.engine.runner import Runner
 from cloister.engine.sampler import Forced, Sampled, Sampler
-from cloister.engine.scheduler import Scheduler, Work
+from cloister.engine.scheduler import Scheduler
 from cloister.engine.sequence import Sequence, check
+from cloister.engine.work import Work
 from cloister.errors import (
     CloisterError,
     InvalidRequest,
@@ -238,7 +239,7 @@ class Engine:
             prompt_tokens=self._prompt_tokens,
             output_tokens=self._output_tokens,
             preemptions=self._scheduler.preemptions,
-            reuse=dict(self._scheduler.reuse),
+            reuse=dict(self._scheduler.reuse.counts),
             demotions=counts.demotions,
             evictions=counts.evictions,
             offloads=counts.offloads,

@@ -18,90 +18,24 @@ the pool.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from cloister.compute.layout import Chunk, Wanted
 from cloister.config import EngineSettings
 from cloister.engine.blocks import BlockPool
+from cloister.engine.reuse import PrefixReuse
 from cloister.engine.sequence import Sequence
 from cloister.engine.tenants import WaitingRoom
+from cloister.engine.work import LinkRows, Work, within_links
 from cloister.fairness import ServiceMeter
-from cloister.levels import PolicyName
-from cloister.messages.generation import Reuse
 from cloister.pace import Company, Pace
-from cloister.prefix.base import NOTHING, Found, PrefixCache, PrefixKey
-from cloister.prefix.paging import Paging
+from cloister.prefix.base import PrefixCache
 
 MAX_FORCED_ROWS = 64
 """Rows of logits that forced passes may have in one step: keeps the buffer of logits small."""
 
 _HEADROOM = 16
 """At most one part in this many of the pool stays free when a sequence enters, for the running ones to grow into."""
-
-ALONE_WAITS_S = 0.05
-"""For what a lower tier brings, while nobody else is here whose step could be held up. To compute it takes longer."""
-LOOKS_AGAIN = 4
-"""Between a prompt's chunks, for what a lower tier brings: a monitor takes each look at what is public for a hit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """One sequence's share of a step; `samples` says that its last row yields the next token."""
-
-    sequence: Sequence
-    chunk: Chunk
-    samples: bool
-
-    @property
-    def end(self) -> int:
-        """Positions that are computed once this is done."""
-        return self.chunk.start + len(self.chunk.tokens)
-
-    @property
-    def asked_rows(self) -> int:
-        """Rows whose queries go over the sequence's link, once per layer: those of generated tokens."""
-        layout = self.chunk.layout
-        return max(0, self.end - max(self.chunk.start, layout.prompt)) if layout.remote else 0
-
-    @property
-    def rows(self) -> int:
-        """Rows of logits this brings."""
-        if self.chunk.wanted is Wanted.ALL:
-            return len(self.chunk.tokens)
-        return 1 if self.chunk.wanted is Wanted.LAST else 0
-
-
-class LinkRows:
-    """One step's rows per link: a link's memory holds so many queries. Rows of a public span ask nobody."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._taken: Counter[int] = Counter()
-
-    def take(self, work: Iterable[Work]) -> None:
-        for part in work:
-            if part.sequence.link is not None:
-                self._taken[part.sequence.link] += part.asked_rows
-
-    def fitting(self, sequence: Sequence, chunk: int) -> int:
-        """How many of the sequence's next `chunk` tokens may be computed in this step."""
-        if sequence.link is None:
-            return chunk
-        left = self._most - self._taken[sequence.link]
-        return min(chunk, max(0, sequence.layout.prompt - sequence.computed) + left)
-
-
-def within_links(decoding: list[Sequence], most: int) -> list[Sequence]:
-    """Of sequences that decode, at most so many per link: those that waited longest, the oldest among equals."""
-    rows: Counter[int | None] = Counter()
-    chosen: set[tuple[int, int]] = set()
-    for sequence in sorted(decoding, key=lambda s: (s.last_step, s.arrival)):
-        rows[sequence.link] += 1
-        if sequence.link is None or rows[sequence.link] <= most:
-            chosen.add(sequence.id)
-    return [sequence for sequence in decoding if sequence.id in chosen]
 
 
 class Scheduler:
@@ -121,21 +55,19 @@ class Scheduler:
         self._company = Company()
         self._max_running = settings.max_running
         self._pool = pool
-        self._block_tokens = block_tokens
         self._prefix = prefix
+        self.reuse = PrefixReuse(prefix, pool, block_tokens)
         self._link_rows = link_rows
         self.meter = ServiceMeter()
         self._step = 0
         self.waiting = WaitingRoom(settings.max_waiting, settings.max_waiting_per_tenant)
         self.running: dict[tuple[int, int], Sequence] = {}
         self.preemptions = 0
-        self.reuse: dict[PolicyName, Reuse] = {}
 
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence, or raise QueueFull. What lower tiers have of its prompt is brought meanwhile."""
         self.waiting.enter(sequence)
-        if (key := self._lookup_key(sequence)) is not None:
-            self._prefix.prefetch(key, _most_pages(sequence, key))
+        self.reuse.expect(sequence)
         self.meter.arrive(sequence.tenant)
         self._company.arrive(sequence.tenant)
 
@@ -163,13 +95,9 @@ class Scheduler:
 
     def computed(self, work: Work) -> None:
         """The work's keys and values are in the cache."""
-        sequence = work.sequence
-        sequence.computed = work.end
-        if sequence.key is not None and work.chunk.start < sequence.layout.prompt:
-            pages = sequence.key.paging.pages(work.end)
-            if pages > sequence.kept:
-                self._prefix.insert(sequence.key, sequence.blocks[:pages])
-                sequence.kept = pages
+        work.sequence.computed = work.end
+        if work.chunk.start < work.sequence.layout.prompt:
+            self.reuse.keep(work.sequence)
 
     def _sizes(self, most: int | None) -> tuple[int, int]:
         """How many tokens the step may have, and how many of them may be of prompts."""
@@ -229,7 +157,7 @@ class Scheduler:
                 sequence = begun[tenant].pop()
                 if not begun[tenant]:
                     del begun[tenant]
-                self._catch_up(sequence)
+                self.reuse.catch_up(sequence)
             elif self._admit(self.waiting.head(tenant)):
                 sequence = next(reversed(self.running.values()))
             else:
@@ -280,11 +208,10 @@ class Scheduler:
         """Move a waiting sequence among the running with blocks for all its tokens, if there is room."""
         if len(self.running) >= self._max_running:
             return False
-        key, found = self._key(sequence), self._found(sequence)
+        found = self.reuse.find(sequence, alone=not self.running and len(self.waiting) == 1)
         need = _blocks_needed(sequence) - len(found.blocks)
         sequence.blocks = list(found.blocks)
         sequence.lent, sequence.lent_public = len(found.blocks), found.public
-        sequence.looks = LOOKS_AGAIN if found.coming else 0
         room = need + self._headroom() + self._private_doubles(sequence)
         own = self._pool.allocate(need) if self._secured(room) else None
         if own is None:
@@ -292,69 +219,9 @@ class Scheduler:
             return False
         self.waiting.leave(sequence)
         sequence.blocks += own
-        sequence.computed = 0 if key is None else key.paging.positions(len(found.blocks))
-        sequence.kept = 0
-        if sequence.cached is None:
-            sequence.cached = sequence.computed
-            sequence.shared = 0 if key is None else key.paging.positions(found.public)
-            if key is not None:
-                self._count(key.policy, sequence.cached)
+        self.reuse.begin(sequence, found)
         self.running[sequence.id] = sequence
         return True
-
-    def _found(self, sequence: Sequence) -> Found:
-        """What the prefix cache has of a prompt. One that is alone waits a little for what a lower tier brings."""
-        if (key := self._lookup_key(sequence)) is None:
-            return NOTHING
-        found = self._prefix.lookup(key, _most_pages(sequence, key))
-        if found.coming and not self.running and len(self.waiting) == 1:
-            self._pool.release(found.blocks)
-            self._prefix.settle(ALONE_WAITS_S)
-            found = self._prefix.lookup(key, _most_pages(sequence, key))
-        return found
-
-    def _catch_up(self, sequence: Sequence) -> None:
-        """Take what a lower tier has brought since the sequence began, and compute the rest."""
-        key = sequence.key
-        if not sequence.looks or key is None:
-            return
-        found = self._prefix.lookup(key, _most_pages(sequence, key))
-        pages, before = len(found.blocks), sequence.computed
-        sequence.looks = sequence.looks - 1 if found.coming else 0
-        if key.paging.positions(pages) <= before:
-            self._pool.release(found.blocks)
-            return
-        self._pool.release(sequence.blocks[:pages])
-        sequence.blocks[:pages] = found.blocks
-        sequence.lent, sequence.lent_public = pages, found.public
-        sequence.computed = key.paging.positions(pages)
-        if not sequence.prompt_reported:
-            self._count(key.policy, sequence.computed - before, already=sequence.cached)
-            sequence.cached = (sequence.cached or 0) + sequence.computed - before
-            sequence.shared += max(0, key.paging.positions(found.public) - before)
-
-    def _count(self, policy: PolicyName, found: int, already: int | None = None) -> None:
-        """A request found so many tokens, beside those that it had `already` been told of, if it had."""
-        told = self.reuse.get(policy, Reuse())
-        if already is not None:
-            told = Reuse(told.hits - (already > 0), told.misses - (not already), told.tokens)
-        hit = bool(found or already)
-        self.reuse[policy] = Reuse(told.hits + hit, told.misses + (not hit), told.tokens + found)
-
-    def _key(self, sequence: Sequence) -> PrefixKey | None:
-        """What the prefix cache is asked with; None where it is not asked."""
-        if sequence.key is None and sequence.policy != "none":
-            layout = sequence.layout
-            paging = Paging(layout.public, layout.prompt, self._block_tokens)
-            tokens = paging.pack(sequence.tokens)
-            sequence.key = PrefixKey(
-                sequence.request_id, sequence.tenant, sequence.salt, sequence.policy, paging, tokens
-            )
-        return sequence.key
-
-    def _lookup_key(self, sequence: Sequence) -> PrefixKey | None:
-        """As `_key`, but a forced pass looks nothing up: it needs, so it computes, every row."""
-        return None if sequence.owes_prompt_logprobs else self._key(sequence)
 
     @property
     def blocks_held(self) -> int:
@@ -436,11 +303,6 @@ class Scheduler:
 
 def _blocks_needed(sequence: Sequence) -> int:
     return sequence.layout.blocks(len(sequence.tokens))
-
-
-def _most_pages(sequence: Sequence, key: PrefixKey) -> int:
-    """A prompt's last token is always computed."""
-    return key.paging.pages(len(sequence.tokens) - 1)
 
 
 def _blocks_of(sequences: Iterable[Sequence]) -> int:

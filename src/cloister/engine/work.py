@@ -1,0 +1,68 @@
+"""What one step computes of each sequence, and how many of its rows a link carries."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cloister.compute.layout import Chunk, Wanted
+from cloister.engine.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One sequence's share of a step; `samples` says that its last row yields the next token."""
+
+    sequence: Sequence
+    chunk: Chunk
+    samples: bool
+
+    @property
+    def end(self) -> int:
+        """Positions that are computed once this is done."""
+        return self.chunk.start + len(self.chunk.tokens)
+
+    @property
+    def asked_rows(self) -> int:
+        """Rows whose queries go over the sequence's link, once per layer: those of generated tokens."""
+        layout = self.chunk.layout
+        return max(0, self.end - max(self.chunk.start, layout.prompt)) if layout.remote else 0
+
+    @property
+    def rows(self) -> int:
+        """Rows of logits this brings."""
+        if self.chunk.wanted is Wanted.ALL:
+            return len(self.chunk.tokens)
+        return 1 if self.chunk.wanted is Wanted.LAST else 0
+
+
+class LinkRows:
+    """One step's rows per link: a link's memory holds so many queries. Rows of a public span ask nobody."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken: Counter[int] = Counter()
+
+    def take(self, work: Iterable[Work]) -> None:
+        for part in work:
+            if part.sequence.link is not None:
+                self._taken[part.sequence.link] += part.asked_rows
+
+    def fitting(self, sequence: Sequence, chunk: int) -> int:
+        """How many of the sequence's next `chunk` tokens may be computed in this step."""
+        if sequence.link is None:
+            return chunk
+        left = self._most - self._taken[sequence.link]
+        return min(chunk, max(0, sequence.layout.prompt - sequence.computed) + left)
+
+
+def within_links(decoding: list[Sequence], most: int) -> list[Sequence]:
+    """Of sequences that decode, at most so many per link: those that waited longest, the oldest among equals."""
+    rows: Counter[int | None] = Counter()
+    chosen: set[tuple[int, int]] = set()
+    for sequence in sorted(decoding, key=lambda s: (s.last_step, s.arrival)):
+        rows[sequence.link] += 1
+        if sequence.link is None or rows[sequence.link] <= most:
+            chosen.add(sequence.id)
+    return [sequence for sequence in decoding if sequence.id in chosen]
