@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -17,8 +18,10 @@ TEMPLATE = (
 )
 
 
-def save_model(folder: Path, architecture: str = "llama") -> ModelFolder:
-    save_random_model(folder, CONFIGS[architecture])
+def save_model(folder: Path, architecture: str = "llama", layers: int | None = None) -> ModelFolder:
+    config = deepcopy(CONFIGS[architecture])
+    config.num_hidden_layers = layers or config.num_hidden_layers
+    save_random_model(folder, config)
     words = [*SPECIAL, *sorted(pre_tokenizers.ByteLevel.alphabet())]
     tokenizer = Tokenizer(models.BPE({word: place for place, word in enumerate(words)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -41,6 +41,7 @@ COMMON: dict[str, Any] = {
     "max_position_embeddings": 512,
 }
 GROUPED: dict[str, Any] = {**COMMON, "num_key_value_heads": 2, "head_dim": 16}
+GEMMA3_LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 128}
 
 CONFIGS: dict[str, PretrainedConfig] = {
@@ -52,7 +53,7 @@ CONFIGS: dict[str, PretrainedConfig] = {
     "qwen3": Qwen3Config(**GROUPED),
     "gpt-neox": GPTNeoXConfig(**COMMON),
     "gemma": GemmaConfig(**GROUPED),
-    "gemma3": Gemma3TextConfig(**{**GROUPED, "num_hidden_layers": 7}, sliding_window=24),
+    "gemma3": Gemma3TextConfig(**GROUPED, sliding_window=24, layer_types=GEMMA3_LAYERS),
     "phi": PhiConfig(**COMMON),
 }
 GPT2 = GPT2Config(n_embd=96, n_layer=2, n_head=6, vocab_size=VOCABULARY)
