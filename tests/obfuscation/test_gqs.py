@@ -32,7 +32,11 @@ class Anything:
         return mask
 
     def accept(self, number: int, value: tuple[int, ...], last: bool) -> bool:
-        return not last or value != self._slots[number].target
+        slot = self._slots[number]
+        return not (slot.stem and value[0] == slot.target[0]) and (not last or value != slot.target)
+
+    def stands(self, values: tuple[tuple[int, ...], ...]) -> bool:
+        return True
 
 
 def by_hand(model: RuleModel, target: tuple[int, ...], by: Quantization) -> set[tuple[int, ...]]:
@@ -55,7 +59,7 @@ def by_hand(model: RuleModel, target: tuple[int, ...], by: Quantization) -> set[
 @pytest.mark.parametrize(("target", "epsilon"), [((4,), 0.1), ((4, 7), 0.1), ((2, 9, 5), 0.2)])
 def test_with_room_for_all_it_finds_what_the_algorithm_says(target: tuple[int, ...], epsilon: float, keep: str) -> None:
     model = RuleModel(VOCABULARY, seed=len(target))
-    by = Quantization(epsilon, lambda_max=VOCABULARY**3, keep=keep)  # type: ignore[arg-type]
+    by = Quantization(epsilon, lambda_max=VOCABULARY**3, keep=keep, widen=False)  # type: ignore[arg-type]
     slots = [Slot(target)]
     found = sample(model, BEGINNING, slots, by, fitting=Anything(slots))
     assert {one.values[0] for one in found.candidates} == by_hand(model, target, by)
@@ -71,14 +75,22 @@ def test_with_room_for_all_it_finds_what_the_algorithm_says(target: tuple[int, .
     st.integers(1, 40),
     st.sampled_from([0.5, 1.0, 2.0]),
     st.integers(0, 5),
+    st.booleans(),
 )
 @examples(25)
 def test_theorem_5_1_holds_for_every_sample(
-    targets: list[list[int]], epsilon: float, distance: str, keep: str, most: int, temperature: float, seed: int
+    targets: list[list[int]],
+    epsilon: float,
+    distance: str,
+    keep: str,
+    most: int,
+    temperature: float,
+    seed: int,
+    widen: bool,
 ) -> None:
     """|P(fake) − P(real)| < ε for all secrets together, recomputed from the model; never a secret, never twice."""
     model = RuleModel(VOCABULARY, seed)
-    by = Quantization(epsilon, most, temperature, distance, keep)  # type: ignore[arg-type]
+    by = Quantization(epsilon, most, temperature, distance, keep, widen)  # type: ignore[arg-type]
     slots = [Slot(tuple(target), (5, 5) if number else ()) for number, target in enumerate(targets)]
     found = sample(model, BEGINNING, slots, by, fitting=Anything(slots), lineages=8)
 
@@ -115,6 +127,39 @@ def test_a_sample_outside_the_bound_is_dropped(monkeypatch: pytest.MonkeyPatch) 
     assert found.found[0] > len(found.candidates) and all(gap < 0.02 for gap in probabilities)
 
 
+def test_a_long_secret_finds_substitutes_beyond_its_bins_and_the_bound_holds() -> None:
+    model, slots = RuleModel(VOCABULARY, 2), [Slot((3, 8, 2, 9, 5, 7))]
+    strict = sample(model, BEGINNING, slots, Quantization(0.02, 16, widen=False), fitting=Anything(slots))
+    wider = sample(model, BEGINNING, slots, Quantization(0.02, 16), fitting=Anything(slots))
+    assert len(strict.candidates) < 3 and len(wider.candidates) == 16
+    assert all(abs(math.exp(one.logprob) - math.exp(wider.reference)) < 0.02 for one in wider.candidates)
+
+
+@pytest.mark.parametrize("keep", ["likeliest", "nearest"])
+def test_a_bin_that_holds_enough_is_not_left(keep: str) -> None:
+    model, slots = RuleModel(VOCABULARY, 1), [Slot((4,))]
+    inside = sample(model, BEGINNING, slots, Quantization(0.1, 100, widen=False), fitting=Anything(slots)).candidates
+    most = len(inside) - 1
+    assert most > 1
+    by = Quantization(0.1, most, keep=keep)  # type: ignore[arg-type]
+    some = sample(model, BEGINNING, slots, by, fitting=Anything(slots)).candidates
+    assert len(some) == most and set(some) < set(inside)
+    assert set(inside) <= set(
+        sample(model, BEGINNING, slots, Quantization(0.1, 100), fitting=Anything(slots)).candidates
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_two_candidates_begin_alike_where_stems_count(seed: int) -> None:
+    model = RuleModel(VOCABULARY, seed)
+    slots = [Slot((4, 7, 2), stem=True), Slot((5, 1), (6,), stem=True)]
+    found = sample(model, BEGINNING, slots, Quantization(1.0, 40), fitting=Anything(slots), lineages=8).candidates
+    assert len(found) > 3
+    for slot, column in zip(slots, zip(*(one.values for one in found), strict=True), strict=True):
+        stems = [slot.target[0], *(value[0] for value in column)]
+        assert len(set(stems)) == len(stems)
+
+
 def test_rows_may_come_one_by_one() -> None:
     model, slots = RuleModel(VOCABULARY, 1), [Slot((4, 7, 2))]
     together = sample(model, BEGINNING, slots, Quantization(0.5, 20), fitting=Anything(slots))
@@ -140,7 +185,7 @@ def test_a_higher_temperature_and_a_larger_epsilon_find_more() -> None:
     model, slots = RuleModel(VOCABULARY, 3), [Slot((4, 7))]
 
     def count(epsilon: float, temperature: float) -> int:
-        by = Quantization(epsilon, 1000, temperature)
+        by = Quantization(epsilon, 1000, temperature, widen=False)
         return len(sample(model, BEGINNING, slots, by, fitting=Anything(slots)).candidates)
 
     assert count(0.02, 1.0) <= count(0.1, 1.0) <= count(1.0, 1.0)

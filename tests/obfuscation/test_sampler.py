@@ -48,6 +48,17 @@ def test_every_variant_says_another_value_everywhere_and_leaves_the_rest() -> No
     assert made.report()["lambda"] == 3 and made.report()["secrets"][0] == {"category": "name", "mentions": 2}
 
 
+@pytest.mark.parametrize("number", range(4))
+def test_no_two_prompts_have_a_word_of_a_secret_in_common(number: int) -> None:
+    """What most of them said would be the real one's; what one alone did not say, too."""
+    text = f"Dear Dr. <redacted>Dr. {NAMES[number]} {FAMILIES[3]}</redacted>, hello"
+    made = variants_of(text, Wish(6, quantization=Quantization(1.0, 64)))
+    names = [text.removeprefix("Dear Dr. ").removesuffix(", hello").split() for (text,) in made.texts]
+    titles, first, family = zip(*names, strict=True)
+    assert set(titles) == {"Dr."}, "what names nobody stays"
+    assert len(set(first)) == len(set(family)) == len(made) == 7
+
+
 def test_without_a_secret_there_is_one_text_and_no_model_is_asked() -> None:
     made = make_variants([parse_redacted("Nothing to hide.")], GivenSubstitutes([]))
     assert made.texts == (("Nothing to hide.",),) and not made.entities
@@ -62,7 +73,7 @@ def test_the_alert_names_the_secret_what_was_found_and_what_to_change() -> None:
     assert "Secret 1 (age) has 2" in alert.value.message and "17" not in str(alert.value)
     assert alert.value.hint and "λ_min" in alert.value.hint and "temperature" in alert.value.hint
     with pytest.raises(TooFewCandidates) as second:
-        variants_of(f"Dear <redacted>{NAMES[0]}</redacted>, aged <redacted>17</redacted>, hello", wish)
+        variants_of(f"Dear <redacted>{NAMES[0]} {FAMILIES[0]}</redacted>, aged <redacted>17</redacted>, hello", wish)
     assert second.value.span == 2
     made = variants_of("I am <redacted>17</redacted> years old", Wish(5, 2, Quantization(1.0, 64)))
     assert sorted(text for (text,) in made.texts[1:]) == ["I am 18 years old", "I am 19 years old"]

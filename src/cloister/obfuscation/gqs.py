@@ -1,13 +1,16 @@
 """Greedy Quantized Sampling (§5.1, Algorithm 1): token by token, the tokens whose probability falls into the bin of the
 authentic token's, over all candidates so far; at most λ_max are kept.
 
-Bins have the width ε' = ε/n for n tokens. Distance is absolute, as in the paper (|P(fake) − P(real)| < ε, Theorem 5.1),
-or relative: bins of log-probabilities, |ln P(fake) − ln P(real)| < ε. The bound is checked for every sample; one that
-misses it is dropped.
+Where a bin holds fewer than there is room for, the tokens nearest to it are taken as well (`widen`): of a long secret
+each token would have to fall into a bin of its own, and hardly any does, while the product of their probabilities is as
+near as can be. Bins have the width ε' = ε/n for n tokens. Distance is absolute, as in the paper
+(|P(fake) − P(real)| < ε, Theorem 5.1), or relative: bins of log-probabilities, |ln P(fake) − ln P(real)| < ε. The bound
+is checked for every sample; one that misses it is dropped.
 
-Several secrets are sampled together as one long one: the text between them is given, not sampled, and stands in the
-model's sight with the substitutes before it. n counts the tokens of all secrets, so ε bounds the difference of the
-joint probabilities: by the chain rule, without the paper's assumption that secrets are independent.
+Several secrets, and the words of one, are sampled together as one long one: what stands between them is given, not
+sampled, and in the model's sight with the substitutes before it. No two candidates have one of them in common. n counts
+the tokens of all, so ε bounds the difference of the joint probabilities: by the chain rule, without the paper's
+assumption that secrets are independent.
 
 Knows tokens, no text: who asks says which tokens may stand where a secret stood (`Fitting`).
 """
@@ -15,7 +18,7 @@ Knows tokens, no text: who asks says which tokens may stand where a secret stood
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
@@ -29,9 +32,12 @@ Distance = Literal["absolute", "relative"]
 Keep = Literal["likeliest", "nearest"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Stands = Callable[[tuple[tuple[int, ...], ...]], bool]
 
 SPARE = 2
 """How many times more are looked at than kept: some are refused by `accept`."""
+BEYOND = np.float32(1e4)
+"""Added to the rank of what lies beyond the bin: more than log-probabilities differ by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,7 @@ class Quantization:
     """ε and how it is measured; λ_max; the temperature the model's distribution is flattened with.
 
     `keep`: which λ_max of too many stay: the likeliest, or those whose probability so far is nearest the real one's.
+    `widen`: where a bin holds too few, take from beyond it; without, this is Algorithm 1 to the letter.
     """
 
     epsilon: float = 0.1
@@ -46,6 +53,7 @@ class Quantization:
     temperature: float = 1.0
     distance: Distance = "absolute"
     keep: Keep = "nearest"
+    widen: bool = True
 
     def __post_init__(self) -> None:
         if not self.epsilon > 0 or (self.distance == "absolute" and self.epsilon > 1):
@@ -75,15 +83,18 @@ class Quantization:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Slot:
-    """A secret's tokens, and the given tokens between the secret before it and this one."""
+    """Tokens of a secret or of one of its words, and the given tokens between those before and these.
+
+    `stem`: no two candidates begin alike, nor as the secret does; otherwise they differ somewhere."""
 
     target: tuple[int, ...]
     bridge: tuple[int, ...] = ()
+    stem: bool = False
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Candidate:
-    """A substitute for each secret, and the log-probability of all their tokens."""
+    """A substitute for each slot, and the log-probability of all their tokens."""
 
     values: tuple[tuple[int, ...], ...]
     logprob: float
@@ -91,7 +102,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Sampled:
-    """The candidates, likeliest first; `found[k]`: how many there were when the k-th secret was done."""
+    """The candidates, likeliest first; `found[k]`: how many there were when the k-th slot was done."""
 
     reference: float
     candidates: tuple[Candidate, ...]
@@ -99,7 +110,7 @@ class Sampled:
 
 
 class Fitting(Protocol):
-    """What may stand in place of the so-manieth secret. `last`: with the next token it is whole."""
+    """What may stand in the so-manieth slot. `last`: with the next token it is whole."""
 
     def allowed(self, number: int, value: tuple[int, ...], last: bool) -> npt.NDArray[np.bool_]:
         """[vocabulary]: the tokens that may follow."""
@@ -107,10 +118,13 @@ class Fitting(Protocol):
     def accept(self, number: int, value: tuple[int, ...], last: bool) -> bool:
         """Whether these tokens may stand there, the last one included."""
 
+    def stands(self, values: tuple[tuple[int, ...], ...]) -> bool:
+        """Whether what the first slots were filled with may stand in its place in the text."""
+
 
 @dataclass(slots=True)
 class _Beams:
-    """What is kept so far. A lineage is the beams that agree on all secrets that are done.
+    """What is kept so far. A lineage is the beams that agree on all slots that are done, and on the stem of the next.
 
     `parent` and `token`: which beam of the step before each came from, and with which token.
     """
@@ -150,6 +164,8 @@ class _Search:
         self._rows: Iterator[LogProbs] = branches.first()
         self._apart = False
         """Whether the real text has a branch of its own yet."""
+        self._parted = False
+        """Whether there are lineages yet."""
 
     def run(self) -> Generator[int, None, Sampled]:
         """Before each piece that the model computes, how many tokens it has at most."""
@@ -159,8 +175,10 @@ class _Search:
                 last = place == len(slot.target)
                 yield from self._step(number, token, last)
                 bridge: tuple[int, ...] = ()
+                if slot.stem and place == 1 and not last:
+                    self._part(self._distinct(self._lineages))
                 if last:
-                    self._end_slot()
+                    self._end_slot(number)
                     found[number] = len(self._beams)
                     if number + 1 == len(self._slots):
                         break
@@ -193,8 +211,11 @@ class _Search:
                 allowed = np.stack([self._fitting.allowed(number, value, last) for value in values])
                 some = np.flatnonzero(allowed.any(axis=0))  # of a vocabulary few tokens have a secret's shape
                 fitting, likely = allowed[:, some], rows[:, some]
-                inside = fitting & (likely > low) & (likely <= high)
-                scores, totals, beam_numbers, columns = self._best_of(likely, at, inside, target, quota * SPARE)
+                inside = (likely > low) & (likely <= high)
+                taken_from = fitting if by.widen else fitting & inside
+                scores, totals, beam_numbers, columns = self._best_of(
+                    likely, at, taken_from, inside, target, quota * SPARE
+                )
                 taken.append((scores, totals, beam_numbers, some[columns]))
             at += len(rows)
         self._reference = target
@@ -203,12 +224,19 @@ class _Search:
         self._choose(number, last, quota, order, logprob, beam, chosen)
 
     def _best_of(
-        self, rows: LogProbs, first: int, inside: npt.NDArray[np.bool_], target: float, most: int
+        self,
+        rows: LogProbs,
+        first: int,
+        fitting: npt.NDArray[np.bool_],
+        inside: npt.NDArray[np.bool_],
+        target: float,
+        most: int,
     ) -> tuple[Floats, Floats, Ints, Ints]:
-        """Line 12 for some beams: of each at most `most` tokens in the bin, with what they are ranked by."""
+        """Line 12 for some beams: of each at most `most` tokens, those in the bin first, with their ranks."""
         total = rows + self._beams.logprob[first : first + len(rows), None].astype(np.float32)
-        score = total if self._by.keep == "likeliest" else -np.abs(total - np.float32(target))
-        score = np.where(inside, score, -np.inf)
+        near = -np.abs(total - np.float32(target))
+        score = np.where(inside, total if self._by.keep == "likeliest" else near, near - BEYOND)
+        score = np.where(fitting, score, -np.inf)
         if most < score.shape[1]:
             columns = np.argpartition(-score, most - 1, axis=1)[:, :most]
         else:
@@ -250,15 +278,21 @@ class _Search:
             chosen[kept],
         )
 
-    def _end_slot(self) -> None:
-        """A secret is done. Of several, keep beams that differ in every one of them: the real one does, too."""
-        beams = self._beams.only(self._distinct()) if len(self._slots) > 1 else self._beams
-        done = [(*done, value) for done, value in zip(beams.done, beams.value, strict=True)]
-        lineage = np.arange(len(done), dtype=np.int64)
-        self._beams = _Beams(done, [()] * len(done), beams.logprob, lineage, beams.parent, beams.token)
+    def _end_slot(self, number: int) -> None:
+        """A slot is done. Keep beams that differ in every one of them: the real one does, too."""
+        ended = number + 1 == len(self._slots)
+        beams = self._part(self._distinct(len(self._beams) if ended else self._lineages, self._fitting.stands))
+        beams.done = [(*done, value) for done, value in zip(beams.done, beams.value, strict=True)]
+        beams.value = [()] * len(beams.done)
 
-    def _distinct(self) -> list[int]:
-        """One beam of each lineage (of the first secret: of each value), no value twice."""
+    def _part(self, kept: list[int]) -> _Beams:
+        """Of the beams only these, each a lineage of its own."""
+        self._beams, self._parted = self._beams.only(kept), True
+        self._beams.lineage = np.arange(len(kept), dtype=np.int64)
+        return self._beams
+
+    def _distinct(self, most: int, stands: Stands | None = None) -> list[int]:
+        """One beam of each lineage, if there are any, and no value twice; the nearest first."""
         beams = self._beams
         order = np.argsort(np.abs(beams.logprob - self._reference), kind="stable").tolist()
         kept: list[int] = []
@@ -266,12 +300,14 @@ class _Search:
         values: set[tuple[int, ...]] = set()
         for at in order:
             lineage, value = int(beams.lineage[at]), beams.value[at]
-            if (beams.done[at] and lineage in lineages) or value in values:
+            if (self._parted and lineage in lineages) or value in values:
+                continue
+            if stands is not None and not stands((*beams.done[at], value)):
                 continue
             lineages.add(lineage)
             values.add(value)
             kept.append(at)
-            if len(kept) == self._lineages:
+            if len(kept) == most:
                 break
         return kept
 
@@ -298,7 +334,7 @@ def sample(
     fitting: Fitting,
     lineages: int = 64,
 ) -> Sampled:
-    """S_fake for these secrets after the formatted beginning. Of several secrets at most `lineages` are kept."""
+    """S_fake for these secrets after the formatted beginning. Of several words at most `lineages` are kept."""
     return finished(sampling(model, beginning, slots, quantization, fitting=fitting, lineages=lineages))
 
 

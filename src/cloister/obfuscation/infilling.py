@@ -2,11 +2,14 @@
 fill them in (§5.1, `Format` and the control sequences {F_i} of Algorithm 1).
 
 The model is shown the texts with a numbered blank for each secret, and begins to write them out: up to the first
-secret, then the words between it and the next.
+secret, then the words between it and the next. A secret is sampled word by word. No word, nor how one begins, is in two
+of the λ+1 prompts: what most of them had in common would be the real one's. Signs between words stay, and so do a few
+words that name nobody (`KEPT`).
 """
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,6 +26,13 @@ from cloister.obfuscation.tags import Category, Span, TaggedText
 NEAR = 160
 """Characters before a secret that the model writes out, at most; and as many beside it are looked at in place."""
 MAX_BRIDGE = 48
+KEPT = frozenset(
+    {"dr", "mr", "mrs", "ms", "prof", "st", "sir"}
+    | {"of", "the", "and", "for", "at", "in", "on", "by", "a", "an", "to", "am", "pm", "nd", "rd", "th"}
+    | {"de", "la", "le", "les", "du", "des", "van", "von", "der", "den", "di", "da", "del", "el", "y"}
+    | {"com", "org", "net", "edu"}
+)
+"""Words that stay where a secret has others."""
 _ASK = (
     "Here is a text with blanks. Write the text again, word for word, and put something that fits into each blank.\n\n"
 )
@@ -40,24 +50,59 @@ class Infilling:
     ) -> None:
         self._tokenizer, self._shapes, self._texts, self.entities = tokenizer, shapes, texts, tuple(entities)
         self._places = [_Place.of(tokenizer, texts, entity) for entity in entities]
-        self.beginning = self._beginning()
-        self.slots = [self._slot(number) for number in range(len(entities))]
+        self._words = [word for number, place in enumerate(self._places) for word in place.words(number)]
+        self.before = self._beginning()
+        """All that comes before the first secret."""
+        self.beginning = [*self.before, *self._words[0].glue]
+        self.slots = [self._slot(number) for number in range(len(self._words))]
 
     def allowed(self, number: int, value: tuple[int, ...], last: bool) -> npt.NDArray[np.bool_]:
         """The tokens that may follow."""
-        place = self._places[number]
-        return self._shapes.following(self._tokenizer.decode(value), place.shape, last)
+        return self._shapes.following(self._tokenizer.decode(value), self._words[number].shape, last)
 
     def accept(self, number: int, value: tuple[int, ...], last: bool) -> bool:
-        """Whether the value is its own tokenisation; if it is whole, in place, and not the secret."""
-        return self._places[number].fits(value, last)
+        """Whether the value is its own tokenisation, and not how the secret's word begins, or that word."""
+        word, text = self._words[number], self._tokenizer.decode(value)
+        if (word.stem and value[0] == word.target[0]) or tuple(self._tokenizer.encode(text)) != value:
+            return False
+        return not last or text.casefold() != self._tokenizer.decode(word.target).casefold()
 
-    def words(self, number: int, value: Sequence[int]) -> str:
-        return self._tokenizer.decode(value).removeprefix(self._places[number].lead)
+    def stands(self, values: tuple[tuple[int, ...], ...]) -> bool:
+        """If a secret ends with the last of these: whether it is another, and cut into tokens as if it stood alone."""
+        number = self._words[len(values) - 1].entity
+        if len(values) < len(self._words) and self._words[len(values)].entity == number:
+            return True
+        return self._places[number].fits(self._tokens(number, values))
+
+    def entity_of(self, slot: int) -> int:
+        return self._words[slot].entity
+
+    def target(self, number: int) -> list[int]:
+        """A secret's tokens, with what stays of it and the space before."""
+        return self._places[number].target
+
+    def values(self, candidate: Sequence[tuple[int, ...]]) -> tuple[str, ...]:
+        """What stands in place of each secret."""
+        return tuple(
+            self._tokenizer.decode(self._tokens(number, candidate)).removeprefix(place.lead)
+            for number, place in enumerate(self._places)
+        )
+
+    def _tokens(self, number: int, values: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """A whole secret with its words replaced."""
+        tokens: list[int] = []
+        for word, value in zip(self._words, values, strict=False):
+            if word.entity == number:
+                tokens += (*word.glue, *value)
+        return (*tokens, *self._places[number].tail)
 
     def _slot(self, number: int) -> Slot:
-        target = tuple(self._places[number].target)
-        return Slot(target, tuple(self._tokenizer.encode(self._bridge(number))) if number else ())
+        word = self._words[number]
+        bridge = word.glue if number else ()
+        if number and self._words[number - 1].entity != word.entity:
+            text = self._tokenizer.encode(self._bridge(word.entity))
+            bridge = (*self._places[word.entity - 1].tail, *text, *word.glue)
+        return Slot(word.target, bridge, word.stem)
 
     def _beginning(self) -> list[int]:
         blanks = [f"[{number}: {_asked(entity)}]" for number, entity in enumerate(self.entities, 1)]
@@ -90,15 +135,28 @@ class Infilling:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class _Word:
+    """A word of an entity in tokens, and those before it that stay."""
+
+    entity: int
+    glue: tuple[int, ...]
+    target: tuple[int, ...]
+    shape: str
+    stem: bool
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class _Place:
     """An entity's first mention, in tokens, and what stands beside it and its other mentions."""
 
     tokenizer: SamplingTokenizer
     secret: str
-    shape: str
     lead: str
     start: int
     target: list[int]
+    cut: list[tuple[tuple[int, ...], tuple[int, ...]]]
+    """Its words, each after the tokens that stay."""
+    tail: tuple[int, ...]
     first: tuple[str, str]
     others: tuple[tuple[str, str], ...]
 
@@ -110,7 +168,7 @@ class _Place:
         target = tokenizer.encode(lead + entity.secret)
         others = tuple(_beside(texts[each.text].text, each.span) for each in entity.mentions[1:4])
         secret, start = entity.secret, span.start - len(lead)
-        place = cls(tokenizer, secret, shape_of(lead + secret), lead, start, target, _beside(text, span), others)
+        place = cls(tokenizer, secret, lead, start, target, *words_of(tokenizer, target), _beside(text, span), others)
         if not place.in_place(target):
             raise TagsInvalid(
                 "A secret begins or ends within a word, or runs into what stands beside it.",
@@ -118,13 +176,17 @@ class _Place:
             )
         return place
 
-    def fits(self, value: tuple[int, ...], whole: bool) -> bool:
+    def words(self, entity: int) -> list[_Word]:
+        texts = [self.tokenizer.decode(word) for _, word in self.cut]
+        return [
+            _Word(entity, glue, word, shape_of(text), not text.strip()[:1].isdigit())
+            for (glue, word), text in zip(self.cut, texts, strict=True)
+        ]
+
+    def fits(self, value: tuple[int, ...]) -> bool:
         words = self.tokenizer.decode(value)
-        if tuple(self.tokenizer.encode(words)) != value:
-            return False
-        return not whole or (
-            words.removeprefix(self.lead).casefold() != self.secret.casefold() and self.in_place(value)
-        )
+        other = words.removeprefix(self.lead).casefold() != self.secret.casefold()
+        return other and tuple(self.tokenizer.encode(words)) == value and self.in_place(value)
 
     def in_place(self, value: Sequence[int]) -> bool:
         """Whether the tokenizer cuts the text around the value as if each part stood alone."""
@@ -141,6 +203,29 @@ class _Place:
             if encode(before + lead + bare + after) != [*encode(before), *encode(lead + bare), *encode(after)]:
                 return False
         return True
+
+
+def words_of(
+    tokenizer: SamplingTokenizer, target: Sequence[int]
+) -> tuple[list[tuple[tuple[int, ...], tuple[int, ...]]], tuple[int, ...]]:
+    """A secret's words, each after the tokens before it that stay, and what stays after the last. Where there would be
+    no word, all of it is one."""
+    runs: list[tuple[bool, list[int]]] = []
+    for token in target:
+        text = tokenizer.decode((token,))
+        sign = all(each.isspace() or unicodedata.category(each)[0] == "P" or each in "+$<=>^`|~" for each in text)
+        if not runs or sign or runs[-1][0] or text[:1].isspace():
+            runs.append((sign, []))
+        runs[-1][1].append(token)
+    words: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    glue: tuple[int, ...] = ()
+    for sign, tokens in runs:
+        if sign or tokenizer.decode(tokens).strip().casefold() in KEPT:
+            glue = (*glue, *tokens)
+        else:
+            words.append((glue, tuple(tokens)))
+            glue = ()
+    return (words, glue) if words else ([((), tuple(target))], ())
 
 
 def _beside(text: str, span: Span) -> tuple[str, str]:

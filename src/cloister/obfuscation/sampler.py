@@ -68,16 +68,14 @@ class Sampler:
             fitting=infilling,
             lineages=min(by.lambda_max, 4 * wish.fakes),
         )
-        for number, count in enumerate(found.found):
+        for slot, count in enumerate(found.found):
             if count < wish.least:
-                raise _too_few(entities, number, count, wish)
+                raise _too_few(entities, infilling.entity_of(slot), count, wish)
         if len(found.candidates) < wish.least:
             raise _too_few(entities, len(entities) - 1, len(found.candidates), wish)
         context = "\0".join((*(entity.secret for entity in entities), *(text.text for text in texts))).encode()
         chosen = choose(found.candidates, found.reference, wish.fakes, self._prf, context)
-        values = tuple(
-            tuple(infilling.words(number, value) for number, value in enumerate(one.values)) for one in chosen
-        )
+        values = tuple(infilling.values(one.values) for one in chosen)
         gaps = tuple(by.gap(one.logprob, found.reference) for one in chosen)
         return Substitutes(values, by.epsilon, by.distance, gaps)
 

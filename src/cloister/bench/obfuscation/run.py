@@ -82,7 +82,7 @@ class Bench(Measurement[Results]):
             return None
 
     def _sample(self, infilling: Infilling, by: Quantization) -> Sampled:
-        return sample(self._model, infilling.beginning, infilling.slots, by, fitting=infilling)
+        return sample(self._model, infilling.beginning, infilling.slots, by, fitting=infilling, lineages=by.lambda_max)
 
     def _curves(self) -> None:
         """Figures 5–7: how many substitutes there are within ε."""
@@ -108,7 +108,7 @@ class Bench(Measurement[Results]):
     def _latency(self) -> None:
         """Figure 13: seconds for a secret of so many tokens."""
         plan = self._plan
-        longest = [(len(one.slots[0].target), one) for text in _all(self._texts) if (one := self._infilling(text))]
+        longest = [(len(one.target(0)), one) for text in _all(self._texts) if (one := self._infilling(text))]
         if not longest:
             return
         tokens, infilling = min(longest, key=lambda pair: abs(pair[0] - plan.latency_tokens))
@@ -137,7 +137,7 @@ class Bench(Measurement[Results]):
             prf = Prf(number.to_bytes(32, "big"))
             chosen = choose(found.candidates, found.reference, plan.fakes, prf, b"bench")
             if len(chosen) == plan.fakes:
-                words = [infilling.words(0, one.values[0]) for one in chosen]
+                words = [infilling.values(one.values)[0] for one in chosen]
                 self._bet(rows, "sampled", text, words, [found.reference, *(one.logprob for one in chosen)])
             else:
                 self._results.too_few += 1
@@ -152,9 +152,9 @@ class Bench(Measurement[Results]):
 
     def _scored(self, infilling: Infilling, words: list[str]) -> list[float]:
         """Log-probabilities of the real value and of these, as sampling has them."""
-        lead = " " if self._tokenizer.decode(infilling.slots[0].target).startswith(" ") else ""
-        values = [list(infilling.slots[0].target), *(self._tokenizer.encode(lead + word) for word in words)]
-        return score(self._model, infilling.beginning, values)
+        lead = " " if self._tokenizer.decode(infilling.target(0)).startswith(" ") else ""
+        values = [infilling.target(0), *(self._tokenizer.encode(lead + word) for word in words)]
+        return score(self._model, infilling.before, values)
 
     def _bet(
         self,
