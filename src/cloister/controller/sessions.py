@@ -43,6 +43,11 @@ class Session:
     idle: asyncio.TimerHandle | None = None
 
 
+def most_of_one(most: int) -> int:
+    """Of so many sessions one tenant may have these."""
+    return most - most // 4
+
+
 class Sessions:
     """At most so many, and of these no tenant may have all: a quarter is left for whoever comes next.
 
@@ -64,7 +69,7 @@ class Sessions:
         self._shared = shared
         self._vaults = vaults
         self._most = most
-        self._most_of_one = most - most // 4
+        self._most_of_one = most_of_one(most)
         self._idle_s = idle_s
         self._on_open = on_open
         self._on_close = on_close
@@ -77,7 +82,7 @@ class Sessions:
     def keep_within(self, most: int) -> None:
         """No more than so many at once from now on."""
         self._most = min(self._most, most)
-        self._most_of_one = self._most - self._most // 4
+        self._most_of_one = most_of_one(self._most)
 
     def held_by(self, owner: str) -> int:
         return self._held[owner]

@@ -17,9 +17,10 @@ from cloister.bench.spd.figures import FIGURES
 from cloister.bench.spd.plan import LEVELS, PARTS, Plan
 from cloister.bench.spd.random_model import write_random_model
 from cloister.bench.spd.results import Results
-from cloister.bench.spd.run import Bench
+from cloister.bench.spd.run import Bench, enough_for_one
 from cloister.bench.suite.documents import draw_figures
 from cloister.bench.suite.measurement import Point
+from cloister.controller.sessions import most_of_one
 from cloister.errors import ServiceUnavailable
 from cloister.models.source import ModelFolder
 from tests.bench.spd.fakes import TINY, run
@@ -107,6 +108,12 @@ def _check_memory(memory: dict[str, object]) -> None:
     assert isinstance(weights, float) and isinstance(counted, float) and 0 < counted <= weights
     private, together = memory["vault_private_mb"], memory["idle_vaults_mb"]
     assert isinstance(private, float) and isinstance(together, float) and 1 < private < together
+
+
+@pytest.mark.parametrize("sessions", [1, 2, 4, 65])
+def test_a_server_has_vaults_enough_for_one_tenant_alone(sessions: int) -> None:
+    vaults = enough_for_one(sessions)
+    assert most_of_one(vaults) >= sessions > most_of_one(vaults - 1)
 
 
 class BrokenServer:

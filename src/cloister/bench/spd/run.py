@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -25,6 +26,7 @@ from cloister.bench.spd.plan import Part, Plan
 from cloister.bench.spd.random_model import SIZES, write_random_model
 from cloister.bench.spd.results import Results, breakdown_entry
 from cloister.bench.suite.measurement import Measured, Measurement, Point, Watcher, measure_in_turn
+from cloister.controller.sessions import most_of_one
 from cloister.errors import ServiceUnavailable
 from cloister.levels import OPEN, PARTITIONED, ServedLevel
 from cloister.models.source import ModelFolder
@@ -93,8 +95,8 @@ class Bench(Measurement[Results]):
             larger = self._larger
             folder = larger if isinstance(larger, ModelFolder) else write_random_model(scratch, larger, like=folder)
         elif part == "memory":
-            vaults = str(self._plan.idle_vaults + 1)
-            arguments = (*arguments, "--spare-vaults", "0", "--max-vaults", vaults)
+            vaults = enough_for_one(self._plan.idle_vaults + 1)
+            arguments = (*arguments, "--spare-vaults", "0", "--max-vaults", str(vaults))
         return deploy(folder, scratch, arguments)
 
     async def _in_turn(self, part: Part, points: list[Point], server: Deployment) -> None:
@@ -182,6 +184,11 @@ class Bench(Measurement[Results]):
         else:
             memory |= weighed
             memory |= await _weigh(server, plan, before, empty)
+
+
+def enough_for_one(sessions: int) -> int:
+    """How many vaults a server must have for one tenant to get so many: it leaves some to others."""
+    return next(most for most in count(sessions) if most_of_one(most) >= sessions)
 
 
 async def _weigh(server: Deployment, plan: Plan, before: set[int], empty: int) -> dict[str, Any]:
