@@ -12,6 +12,7 @@ the packages of `cloister` itself.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import re
@@ -29,6 +30,7 @@ from typing import Any
 
 SOURCE = Path(__file__).parents[1] / "src"
 PATIENCE_S = 150
+PR_SET_PDEATHSIG = 1
 SHAPES = {
     "8b": {
         "hidden_size": 4096,
@@ -42,7 +44,7 @@ SHAPES = {
     },
     "same": {},
 }
-AT_ONCE = (1, 8, 32)
+AT_ONCE = (1, 8, 24)
 TIMED = ("open", "partitioned", "isolated")
 MPS = "nvidia-cuda-mps-server"
 MOST_KEPT = 24
@@ -110,6 +112,11 @@ def make_real(folder: Path, like: Path, gguf: Path) -> None:
     writer.close()
 
 
+def end_with_parent() -> None:
+    """In a child before it becomes another program: a signal when this process has ended, however that came about."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 @contextmanager
 def served(model: Path, log: Path, *options: str) -> Iterator[tuple[str, float]]:
     """The running server's address, and how long it took to come up."""
@@ -130,7 +137,12 @@ def served(model: Path, log: Path, *options: str) -> Iterator[tuple[str, float]]
     began = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=output, env={**environment, "COLUMNS": "200"}, start_new_session=True
+            command,
+            stdout=output,
+            stderr=output,
+            env={**environment, "COLUMNS": "200"},
+            start_new_session=True,
+            preexec_fn=end_with_parent,
         )
     try:
         while (found := re.search(r"(http://127\.0\.0\.1:\d+)", log.read_text())) is None:
@@ -200,35 +212,56 @@ class Asked:
         return time.monotonic() - began
 
 
-def check_answers(asked: Asked, levels: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {"differing": []}
+Said = list[tuple[str, float, list[tuple[str, float]]]]
+"""An answer's tokens with their log-probabilities, and the best few of each step with theirs."""
+WAYS: dict[str, dict[str, Any]] = {"greedy": {}, "seeded": {"temperature": 1.0, "seed": 7, "top_p": 0.9}}
+
+
+def said(asked: Asked, text: str, level: str, way: dict[str, Any]) -> Said:
+    answer = asked.client.chat.completions.create(
+        model=asked.model,
+        messages=[{"role": "user", "content": text}],
+        extra_body={"protection": level},
+        logprobs=True,
+        top_logprobs=5,
+        **{"max_tokens": 24, "temperature": 0, **way},
+    )
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None and logprobs.content is not None
+    return [(t.token, t.logprob, [(top.token, top.logprob) for top in t.top_logprobs]) for t in logprobs.content]
+
+
+def divergence(found: Said, right: Said) -> dict[str, Any] | None:
+    """The first step at which two answers differ, whether the log-probabilities do there or the choice alone, and how
+    many of the steps after it differ."""
+    for step, (one, other) in enumerate(zip(found, right, strict=False)):
+        if one != other:
+            later = sum(a != b for a, b in zip(found[step + 1 :], right[step + 1 :], strict=False))
+            return {"step": step, "logits_differ": one[2] != other[2], "later": later, "found": one, "alone": other}
+    return None if len(found) == len(right) else {"step": min(len(found), len(right)), "lengths_differ": True}
+
+
+def check_answers(asked: Asked, levels: list[str], rounds: int) -> dict[str, Any]:
+    """Every level against `open` alone, tokens and log-probabilities, in several rounds; `isolated` in the first."""
+    found: dict[str, Any] = {"differing": [], "compared": {}}
     prompts = [f"Question {i}: what is {i} plus {i + 1}? Explain." for i in range(max(AT_ONCE))]
-    ways: tuple[dict[str, Any], ...] = ({}, {"temperature": 1.0, "seed": 7, "top_p": 0.9})
-    for way in ways:
-        alone = [asked.chat(text, "open", **way) for text in prompts]
-        for level in levels:
-            for users in AT_ONCE if level != "isolated" else AT_ONCE[:2]:
-                with ThreadPoolExecutor(users) as many:
-                    asking = many.map(
-                        lambda text, level=level, way=way: asked.chat(text, level, **way), prompts[:users]
-                    )
-                    together = list(asking)
-                different = [i for i in range(users) if together[i] != alone[i]]
-                found["differing"] += [f"{level} {users} at once {way} {i}" for i in different]
-                found["compared"] = found.get("compared", 0) + users
-        found[f"answer {way}"] = alone[0][:200]
+    for kind, way in WAYS.items():
+        alone = [said(asked, text, "open", way) for text in prompts]
+        for number in range(rounds):
+            for level in levels if number == 0 else [level for level in levels if level != "isolated"]:
+                for users in AT_ONCE if level != "isolated" else AT_ONCE[:2]:
+                    with ThreadPoolExecutor(users) as many:
+                        asking = many.map(
+                            lambda text, level=level, way=way: said(asked, text, level, way), prompts[:users]
+                        )
+                        together = list(asking)
+                    case = f"{level} {kind} {users} at once"
+                    found["compared"][case] = found["compared"].get(case, 0) + users
+                    for i, answer in enumerate(together):
+                        if differs := divergence(answer, alone[i]):
+                            found["differing"].append({"case": case, "round": number, "prompt": i, **differs})
+        found[f"answer {kind}"] = "".join(token for token, *_ in alone[0])[:200]
     for level in levels:
-        scored = asked.client.chat.completions.create(
-            model=asked.model,
-            messages=[{"role": "user", "content": "Hello"}],
-            max_tokens=4,
-            temperature=0,
-            logprobs=True,
-            top_logprobs=3,
-            extra_body={"protection": level},
-        )
-        assert scored.choices[0].logprobs is not None and scored.choices[0].logprobs.content is not None
-        found[f"logprobs {level}"] = [round(token.logprob, 6) for token in scored.choices[0].logprobs.content]
         stream = asked.client.chat.completions.create(
             model=asked.model,
             messages=[{"role": "user", "content": prompts[0]}],
@@ -317,6 +350,7 @@ def main() -> None:
     parser.add_argument("--like", type=Path, help="folder with a configuration and a tokenizer")
     parser.add_argument("--users", type=int, default=32, help="at once at the level open")
     parser.add_argument("--vault-users", type=int, default=32, help="at once at the others")
+    parser.add_argument("--rounds", type=int, default=1, help="of answers")
     parser.add_argument("--skip", default="", help="of answers, throughput, kills")
     parser.add_argument("--timed", default=",".join(TIMED), help="levels whose throughput is measured")
     parser.add_argument("--option", action="append", default=[], help="passed on to `cloister serve`")
@@ -330,7 +364,7 @@ def main() -> None:
         make_real(options.model, options.like, options.gguf)
     log = options.json.with_suffix(".log")
     parts: dict[str, Callable[[Asked, list[str]], Any]] = {
-        "answers": check_answers,
+        "answers": lambda asked, levels: check_answers(asked, levels, options.rounds),
         "throughput": lambda asked, levels: throughput(
             asked, [level for level in options.timed.split(",") if level in levels], options.users, options.vault_users
         ),

@@ -85,3 +85,28 @@ def test_boxes_hold_a_rows_words_and_lie_apart() -> None:
     assert [b - a for a, b in pairwise(boxes)] == [shape.box] * 2
     assert boxes[-1] + shape.box <= base + shape.size
     assert all(box % 16 == 0 for box in boxes)  # two words are written at once
+
+
+BEFORE_THE_WAIT = ("after_last();", "INLINE segment segment_of", "struct tasks {", "INLINE uint2 *box_of")
+CHANGING = r"(?:a\.)?\b(?:position|span|tile_rows?|tables|segments|counts|boxes)\[|\*steps|\*\(const int4 \*\)"
+
+
+def test_what_is_read_before_a_kernel_has_waited_is_read_past_the_first_level_cache() -> None:
+    """A kernel that starts early finds there what an earlier step's kernels left: tables and positions of then."""
+    looked_at = 0
+    for source in FOLDER.glob("*.cuh"):
+        for function in re.split(r"\n(?=KERNEL|INLINE|template|struct)", source.read_text()):
+            if any(mark in function for mark in BEFORE_THE_WAIT):
+                before = function.partition("{")[2].partition("after_last();")[0]
+                assert not (found := re.search(CHANGING, before)), f"{source.name}: {found}"
+                looked_at += 1
+    assert looked_at > 15
+
+
+def test_keys_and_values_are_read_past_the_first_level_cache() -> None:
+    """Another process writes prompts' keys and values, so what a processor kept of them may be an earlier prompt's."""
+    piece = (
+        (FOLDER / "attention.cuh").read_text().partition("INLINE void piece(")[2].partition("INLINE void hand_over(")[0]
+    )
+    for what in ("block[j] + (4", "values + i"):
+        assert f"__ldcg((const uint4 *)({what}" in piece

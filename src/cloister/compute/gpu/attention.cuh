@@ -47,7 +47,7 @@ struct segment {
 };
 
 INLINE segment segment_of(const attention &a, int span, int index) {
-    const int4 s = *(const int4 *)(a.segments + (span * 3 + index) * 4);
+    const int4 s = __ldcg((const int4 *)(a.segments + (span * 3 + index) * 4));
     return {s.x, s.y, s.z, s.w};
 }
 
@@ -110,7 +110,8 @@ struct lane_part {
     float o[DIM / 8][4], m[2], l[2];
 };
 
-/* One warp: adds what the tile's queries find in 64 positions from `from` on. */
+/* One warp: adds what the tile's queries find in 64 positions from `from` on. Keys and values, each read once, are read
+ * past the first-level cache: another process may have written them since a kernel of this one was here. */
 INLINE void piece(lane_part &part, const attention &a, const bf16 (*q)[Q_PITCH], const int *table, int kv, int from, int most,
                   seen upper, seen lower) {
     const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
@@ -130,7 +131,7 @@ INLINE void piece(lane_part &part, const attention &a, const bf16 (*q)[Q_PITCH],
 #pragma unroll
                 for (int e = 0; e < 2; e++)
                     multiply_32(score[j][e], high, low,
-                                *(const uint4 *)(block[j] + (4 * (g >> 1) + 2 * e + (g & 1)) * DIM + 32 * c + 8 * t));
+                                __ldcg((const uint4 *)(block[j] + (4 * (g >> 1) + 2 * e + (g & 1)) * DIM + 32 * c + 8 * t)));
             }
         }
     float top[2] = {NOTHING, NOTHING}, total[2] = {0.0f, 0.0f}, shrink[2];
@@ -184,7 +185,7 @@ INLINE void piece(lane_part &part, const attention &a, const bf16 (*q)[Q_PITCH],
             const unsigned p2 = rounded(score[j][1][0], score[j][1][1]), p3 = rounded(score[j][1][2], score[j][1][3]);
 #pragma unroll
             for (int i = 0; i < DIM / 16; i++) {
-                const uint4 v = *(const uint4 *)(values + i * 256);
+                const uint4 v = __ldcg((const uint4 *)(values + i * 256));
                 multiply(part.o[2 * i], p0, p1, p2, p3, v.x, v.y);
                 multiply(part.o[2 * i + 1], p0, p1, p2, p3, v.z, v.w);
             }
@@ -241,7 +242,7 @@ struct tasks {
     segment of[3];
     int most[3], count[3], segments, rotated; /* positions of a segment that the tile sees at most; its tasks */
 
-    INLINE tasks(const attention &a, int span, int first, int last) : segments(a.counts[span]), rotated(0) {
+    INLINE tasks(const attention &a, int span, int first, int last) : segments(__ldcg(a.counts + span)), rotated(0) {
 #pragma unroll
         for (int i = 0; i < 3; i++) {
             count[i] = 0;
@@ -271,9 +272,11 @@ INLINE void prefetch(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::
 template <int HELD> INLINE void attend_tile(const attention &a) {
     __shared__ tile_shared s;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, kv = blockIdx.y;
-    /* What follows was written before the kernel before this one, which waited for it: it may be read already. */
-    const int row = a.tile_row[blockIdx.x], height = a.tile_rows[blockIdx.x], group = a.heads / a.kv_heads;
-    const int span = a.span[row], first = a.position[row], last = first + height - 1, queries = height * group;
+    /* What follows was written before the kernel before this one, which waited for it: it may be read already, but past
+     * the first-level cache, which `after_last` has not emptied yet: it may hold the last step's. */
+    const int row = __ldcg(a.tile_row + blockIdx.x), height = __ldcg(a.tile_rows + blockIdx.x);
+    const int group = a.heads / a.kv_heads, span = __ldcg(a.span + row), first = __ldcg(a.position + row);
+    const int last = first + height - 1, queries = height * group;
     const tasks all(a, span, first, last);
     const int *tables = a.tables + (size_t)span * a.table_stride;
     int begin = 0, end = all.all();
@@ -294,7 +297,7 @@ template <int HELD> INLINE void attend_tile(const attention &a) {
         const int i = all.find(task), from = task / TASKS * GROUP_TOKENS + task % TASKS * PIECE;
         const int at = from + 16 * (lane >> 3); /* eight lanes for each block of 16 positions */
         if (at < all.most_at(i)) {
-            const bf16 *block = a.cache + tables[all.segment_at(i).first + (at >> 4)] * a.block_stride + (size_t)kv * 16 * DIM;
+            const bf16 *block = a.cache + __ldcg(tables + all.segment_at(i).first + (at >> 4)) * a.block_stride + (size_t)kv * 16 * DIM;
             for (int line = lane & 7; line < 16 * DIM * 2 / 128; line += 8) {
                 prefetch(block + line * 64);
                 prefetch(block + (size_t)a.kv_heads * 16 * DIM + line * 64);

@@ -9,7 +9,7 @@
  * waits without holding a processor. `answer` never waits for a block that is not on the GPU, and `merge_with_vaults`
  * holds few registers and lets no product start before the answers are there: so neither can keep the other out. */
 
-INLINE uint2 *box_of(const unsigned long long *boxes, int row) { return boxes ? (uint2 *)boxes[row] : nullptr; }
+INLINE uint2 *box_of(const unsigned long long *boxes, int row) { return boxes ? (uint2 *)__ldcg(boxes + row) : nullptr; }
 /* After questions and answers: the last step in which this row was asked. */
 INLINE uint2 *asked_word(uint2 *box, int heads) { return box + heads * (2 * DIM + 2); }
 INLINE void post_two(uint2 *at, float x, float y, unsigned number) {
@@ -45,7 +45,7 @@ KERNEL __launch_bounds__(32 * WARPS, 8) merge_with_vaults(ATTENTION_ARGUMENTS, c
     const attention a = ATTENTION;
     const int row = blockIdx.x, kv = blockIdx.y, queries = a.heads / a.kv_heads;
     const uint2 *box = box_of(boxes, row);
-    const unsigned number = *steps * layers + layer + 1;
+    const unsigned number = __ldcg(steps) * layers + layer + 1; /* before the wait: past the first-level cache */
     bool here = box && *(volatile int *)(late + row) == 0;
     after_last();
     EACH_FOUR(i, queries) {
@@ -75,6 +75,7 @@ KERNEL __launch_bounds__(32 * WARPS, 8) merge_with_vaults(ATTENTION_ARGUMENTS, c
         whole.merge(0, generated, generated_m, generated_l);
         write_four(a, whole.o[0], whole.l[0], row, query_of(i), d, kv);
     }
+    __syncthreads(); /* a block counts as soon as one of its threads says so, and some have nothing to wait for */
     let_next_start(); /* not before: the next product's blocks would take the places of those that answer */
 }
 
