@@ -88,12 +88,14 @@ async def test_shares_are_gone_before_the_parties_are_waited_for(node: Any, tmp_
     parties = client.keeper._local_parties.pid
     os.kill(parties, signal.SIGSTOP)
     closing = asyncio.create_task(client.keeper.close())
+    (place,) = shares(tmp_path)
     async with asyncio.timeout(20):
-        while shares(tmp_path):
+        while (place / "parties.toml").exists():
             await asyncio.sleep(0.01)
     assert not closing.done()
     os.kill(parties, signal.SIGCONT)
     await closing
+    assert not place.exists()
 
 
 @pytest.mark.parametrize("how", ["killed", "dies", "lies"])

@@ -43,3 +43,15 @@ def test_what_a_killed_server_left_is_removed_by_the_next(tmp_path: Path) -> Non
     owner.stdout.close()
     SharesFolder(tmp_path).remove()
     assert not left.exists() and kept.is_dir(), "what `mpc up` keeps is not swept"
+
+
+def test_what_a_late_party_writes_after_the_end_is_removed_by_the_next_server(tmp_path: Path) -> None:
+    ending = SharesFolder(tmp_path)
+    (ending.path / "party-0").mkdir()
+    (ending.path / "parties.toml").touch()
+    ending.clear()
+    assert [each.name for each in ending.path.iterdir()] == ["owner"]
+    (ending.path / "party-1").mkdir(parents=True)
+    os.close(ending._owner)  # as a server that takes too long to end
+    SharesFolder(tmp_path).remove()
+    assert not ending.path.exists()

@@ -12,6 +12,7 @@ import pytest
 
 from cloister.errors import ModelCorrupt, ModelNotFound, ModelUnsupported
 from cloister.models import source
+from cloister.models.convert import FILE_NAME
 from cloister.models.source import DEFAULT_NAME, ModelFolder, find_model, known_models
 
 
@@ -134,6 +135,21 @@ def test_every_name_in_the_list_is_a_name_to_serve(
     shutil.copytree(converted.path, converted.path.with_name(f"other-v{source.CONVERTER_VERSION}"))
     with pytest.raises(ModelNotFound, match=r"Several models.*other-v"):
         find_model(converted.name)
+
+
+def test_what_an_older_converter_made_is_listed_by_its_folder(cache: Path, small_gguf: Path) -> None:
+    newest = find_model(str(small_gguf))
+    older = newest.path.with_name(newest.path.name.rpartition("-v")[0] + "-v1")
+    of_the_default = cache / "models" / f"{DEFAULT_NAME}-{source.DEFAULT_SHA256[:12]}-v1"
+    shutil.copytree(newest.path, older)
+    shutil.copytree(newest.path, of_the_default)
+    manifest = json.loads((of_the_default / FILE_NAME).read_bytes())
+    (of_the_default / FILE_NAME).write_text(json.dumps(manifest | {"name": DEFAULT_NAME}))
+    names = [model.name for model in known_models(verify=False)]
+    assert names == [DEFAULT_NAME, of_the_default.name, newest.name, older.name]
+    assert find_model(newest.name).path == newest.path and find_model(older.name).path == older
+    shutil.rmtree(newest.path)
+    assert find_model(newest.name).path == older  # until it is converted again
 
 
 def test_verify_finds_a_changed_byte(cache: Path, small_gguf: Path) -> None:

@@ -23,7 +23,13 @@ MAX_FILE_BYTES = 4 << 20
 
 @cache.command("explain")
 def explain(
-    text: Annotated[str | None, typer.Argument(help='The text; "-" reads standard input.', show_default=False)] = None,
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            help='The text; "-" reads standard input: other users of this machine can see a process\'s arguments.',
+            show_default=False,
+        ),
+    ] = None,
     file: Annotated[Path | None, typer.Option(metavar="FILE", help="Read the text from here.")] = None,
     block: Annotated[int, typer.Option(min=8, max=4096, help="Characters in a block; 16 tokens are about 64.")] = 64,
     rules: Annotated[Path | None, typer.Option(metavar="FILE", help="Your own rules beside those shipped.")] = None,

@@ -7,13 +7,14 @@ own code: so little is imported here.
 from __future__ import annotations
 
 import asyncio
+from importlib import import_module
 from typing import Any
 
 from rich.console import Console
 
 from cloister.messages.lifecycle import StartController
 from cloister.process.code import COMPUTING, Code
-from cloister.process.entry import run_server
+from cloister.process.entry import run_server, unless_stopped
 
 EDGE = (
     "cloister.gateway",
@@ -29,9 +30,10 @@ EDGE = (
 async def _serve(start: StartController, console: Console, stopped: asyncio.Task[Any]) -> None:
     code = Code(EDGE, COMPUTING)
     try:
-        from cloister.controller.startup import serve
-
-        await serve(start, code, console, stopped)
+        # In a thread: who is told to stop meanwhile hears it.
+        startup = await unless_stopped(stopped, asyncio.to_thread(import_module, "cloister.controller.startup"))
+        if startup is not None:
+            await startup.serve(start, code, console, stopped)
     finally:
         await code.close()
 

@@ -207,11 +207,16 @@ class SharesFolder:
         fcntl.flock(self._owner, fcntl.LOCK_EX)
 
     def clear(self) -> None:
-        """Remove what is in it. Parties that still run have their shares in memory, and find no place for more."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Remove what is in it, but for the lock: what a party that still starts may write, the next server finds."""
+        for each in self.path.glob("*"):
+            if each.is_dir():
+                shutil.rmtree(each, ignore_errors=True)
+            elif each.name != _OWNER:
+                each.unlink(missing_ok=True)
 
     def remove(self) -> None:
-        self.clear()
+        """With all that is in it, once nobody writes there."""
+        shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._owner)
 
 

@@ -30,7 +30,7 @@ async def serve(start: StartController, code: Code, console: Console, stopped: a
     if settings.controller.sealed_weights is not None:
         _give_up(start.reserved)  # who waits for their key listens there now
     # The model; its provider may let us wait for it.
-    given = await unless_stopped(stopped, provide(start, settings, console))
+    given = await unless_stopped(stopped, provide(start, settings, console), code.close)
     if given is not None:
         await _serve_model(start, given, admission, code, console, stopped)
 
@@ -53,7 +53,7 @@ async def _serve_model(
     try:
         with console.status(f"Loading {start.name}…"):
             starting = _start(settings, controller, sealed_api, gateway, unsealing, start.reserved)
-            url = await unless_stopped(stopped, starting)
+            url = await unless_stopped(stopped, starting, code.close)  # who still loads hears nothing else
         if url is not None:
             seconds = monotonic() - start.begun
             name = settings.gateway.served_model_name or start.name
@@ -62,7 +62,7 @@ async def _serve_model(
             await unless_stopped(stopped, code.lost())
     finally:
         if url is None:
-            await code.close()  # who still loads hears nothing else, and has nothing to end in order
+            await code.close()  # those it forked have nothing to end in order
         await gateway.close()
         await sealed_api.close()
         await controller.close()

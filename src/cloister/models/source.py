@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Literal
@@ -126,12 +126,11 @@ def _named(name: str) -> ModelFolder | None:
     """The converted model of this name. Where several have it, that is said: each folder has a name of its own."""
     known = [model for model in known_models(verify=False) if model.path and model.state != "corrupt"]
     found = [model for model in known if model.path and name in (model.name, model.path.name)]
-    newest = [model for model in found if str(model.path).endswith(f"-v{CONVERTER_VERSION}")] or found
-    if len(newest) > 1:
+    if len(found) > 1:
         raise ModelNotFound(
-            f"Several models here are called {name}.", hint=f"Give one's path: {', '.join(str(m.path) for m in newest)}"
+            f"Several models here are called {name}.", hint=f"Give one's path: {', '.join(str(m.path) for m in found)}"
         )
-    return open_folder(path, newest[0].name) if newest and (path := newest[0].path) else None
+    return open_folder(path, found[0].name) if found and (path := found[0].path) else None
 
 
 def _local_folder(path: Path) -> ModelFolder:
@@ -176,13 +175,24 @@ class KnownModel:
 
 
 def known_models(*, verify: bool) -> list[KnownModel]:
-    """The default model first, then every other converted one by name."""
+    """The default model first, then every other converted one by name. What an older converter made of a model that is
+    listed anyway has its folder's name."""
     default = converted_folder(DEFAULT_NAME, DEFAULT_SHA256)
     folders = sorted(path for path in models_folder().glob("[!.]*") if path.is_dir())
     found = [_known(path, default=path == default, verify=verify) for path in folders]
     if default not in folders:
         found.append(KnownModel(DEFAULT_NAME, default=True, state="not converted yet"))
-    return sorted(found, key=lambda model: (not model.default, model.name))
+    newest = {model.name for model in found if _is_newest(model)}
+    shown = [model if _is_newest(model) or model.name not in newest else _by_folder(model) for model in found]
+    return sorted(shown, key=lambda model: (not model.default, model.name))
+
+
+def _is_newest(model: KnownModel) -> bool:
+    return model.default or str(model.path).endswith(f"-v{CONVERTER_VERSION}")
+
+
+def _by_folder(model: KnownModel) -> KnownModel:
+    return replace(model, name=model.path.name) if model.path else model
 
 
 def _known(path: Path, *, default: bool, verify: bool) -> KnownModel:

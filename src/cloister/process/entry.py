@@ -10,6 +10,7 @@ until it can hear them.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import resource
 import signal
@@ -101,6 +102,7 @@ async def _serve(serve: Serve, start: StartController, console: Console) -> None
         timer = threading.Timer(STOP_S, lambda: _stopped(console))
         timer.daemon = True
         timer.start()
+        logging.disable(logging.WARNING)  # that a process ended is no news from here on
         stop.set()
 
     for number in ENDING:
@@ -124,12 +126,18 @@ def _end(status: int) -> NoReturn:
     os._exit(status)  # does not wait for threads that wait for dead children
 
 
-async def unless_stopped(stopped: asyncio.Task[Any], work: Coroutine[Any, Any, T]) -> T | None:
-    """What the work results in; None if we are told to stop before, and the work is given up."""
+async def unless_stopped(
+    stopped: asyncio.Task[Any],
+    work: Coroutine[Any, Any, T],
+    give_up: Callable[[], Coroutine[Any, Any, None]] | None = None,
+) -> T | None:
+    """What the work results in; None if we are told to stop before, and the work is given up. `give_up` then ends what
+    the work may be waiting for, also while it cleans up."""
     task = asyncio.create_task(work)
     try:
         await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
         return task.result() if task.done() else None
     finally:
+        ending = [] if task.done() or give_up is None else [asyncio.create_task(give_up())]
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await asyncio.gather(task, *ending, return_exceptions=True)

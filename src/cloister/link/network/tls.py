@@ -30,6 +30,7 @@ MAX_SENT_BYTES = 1 << 38
 
 _HEAD = struct.Struct("<I")
 _READ_BYTES = 1 << 16
+_OTHER_KEY = "The other side of a link does not know the key: both machines need the same key file."
 _OP_CLEANSE_PLAINTEXT = 0x2  # OpenSSL 3: what was handed to us is overwritten in OpenSSL's buffer; `ssl` has no name
 
 
@@ -226,7 +227,7 @@ class SecureChannel:
         protocol. A server that has none pinned yet may ask for evidence, and for nothing else (server_bridge)."""
         ours = self._credentials
         if ours.role == "vault_host" and self._tls.getpeercert(binary_form=True) != ours.peer:
-            raise ProtocolError("The other side of a link does not know the key.")
+            raise ProtocolError(_OTHER_KEY)
         if ours.pinned and self.peer_hash != ours.pinned:
             raise ProtocolError("The vault host is not the one whose evidence was checked.")
         if self._tls.selected_alpn_protocol() != PROTOCOL:
@@ -288,7 +289,7 @@ def _as_file(content: bytes) -> Iterator[str]:
 
 def _in_our_words(reason: ssl.SSLError) -> str:
     if isinstance(reason, ssl.SSLCertVerificationError) or reason.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
-        return "The other side of a link does not know the key."
+        return _OTHER_KEY
     if "ALERT" in (reason.reason or ""):
         return "The other side of a link refused us: it has another key or another version."
     return "The other side of a link speaks another protocol or another version of it."
