@@ -127,7 +127,7 @@ def _fit(arrays: dict[str, NDArray[np.generic]]) -> bool:
     if not {"scale", "dilations", "out"} <= arrays.keys() or arrays["out"].ndim != 3:
         return False
     (nets, hidden, classes), columns = arrays["out"].shape, arrays["scale"].size
-    shapes = {"table": (BUCKETS, columns), "out_bias": (len(CATEGORIES),), "dilations": (arrays["dilations"].size,)}
+    shapes: dict[str, tuple[int, ...]] = {"table": (BUCKETS, columns), "out_bias": (len(CATEGORIES),)}
     for number in range(arrays["dilations"].size):
         units = hidden if number else columns // nets
         shapes |= {f"kernel{number}": (nets, _WIDTH * units, hidden), f"bias{number}": (nets, hidden)}
