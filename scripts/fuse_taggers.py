@@ -4,7 +4,8 @@
 
 FILE=WEIGHT takes all nets of a file, FILE:0,2=WEIGHT those alone, whose mean counts so much. Also reads the first form
 of such files: one net, a table of half as many rows (a hash without its last bit), two layers, and no feature for how
-a word is cased. Thresholds are not taken over: scripts/calibrate_tagger.py chooses them anew.
+a word is cased. Thresholds are not taken over: scripts/calibrate_tagger.py chooses them anew. With --levels 15 the
+tables are rounded to numbers of that size at most, which a file packs into less.
 """
 
 from __future__ import annotations
@@ -67,9 +68,18 @@ def fused(parts: list[tuple[Arrays, float]], dilations: np.ndarray) -> Arrays:
     }
 
 
+def rounded(arrays: Arrays, levels: int) -> Arrays:
+    """The table in fewer steps."""
+    table = arrays["table"].astype(np.float32)
+    steps = np.abs(table).max(0) / levels
+    scale = (arrays["scale"] * steps).astype(np.float32)
+    return arrays | {"table": np.round(table / steps).astype(np.int8), "scale": scale}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--levels", type=int, default=127)
     parser.add_argument("parts", nargs="+", metavar="FILE[:NETS]=WEIGHT")
     arguments = parser.parse_args()
     read: list[tuple[Arrays, list[int], float]] = []
@@ -84,7 +94,7 @@ def main() -> None:
         formed = in_form(arrays, dilations)
         parts.append((chosen(formed, nets or list(range(len(formed["out"])))), weight))
     parts.sort(key=lambda part: -part[0]["features"].min())  # those that read fewer features come last
-    np.savez_compressed(arguments.out, **fused(parts, dilations))
+    np.savez_compressed(arguments.out, **rounded(fused(parts, dilations), arguments.levels))
     print(f"{arguments.out}: {arguments.out.stat().st_size / 1e6:.1f} MB")
 
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import random
 import re
+from bisect import bisect_right
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 from tagger import corpora, names, nobody, sentences, values
 from tagger.corpora import Text
 
@@ -132,18 +134,45 @@ def titled(text: Text, draw: random.Random, share: float) -> Text:
     return "".join(letters), text[1]
 
 
+SMALL = re.compile(r"(?<![\w'’.@/#-])[a-z]{3,}(?![\w'’@/-])")
+
+
+def reworded(text: Text, draw: random.Random, words: list[str], share: float) -> Text:
+    """Some words in small letters that are nobody's become others, half of them put together from two: what is rare
+    or new is not somebody's for that, and no text is learnt by heart."""
+    taken = np.zeros(len(text[0]) + 1, dtype=bool)
+    for start, end, _ in text[1]:
+        taken[start:end] = True
+    whole, place, ends, shifts = "", 0, [0], [0]
+    for found in SMALL.finditer(text[0]):
+        if draw.random() >= share or taken[found.start()]:
+            continue
+        word = draw.choice(words)
+        if draw.random() < 0.5:
+            word = word[: draw.randint(2, max(2, len(word) - 2))] + draw.choice(words)[-draw.randint(2, 5) :]
+        whole += text[0][place : found.start()] + word
+        place = found.end()
+        ends.append(place)
+        shifts.append(len(whole) - place)
+    moved = [tuple(at + shifts[bisect_right(ends, at) - 1] for at in (start, end)) for start, end, _ in text[1]]
+    return whole + text[0][place:], [(s, e, kind) for (s, e), (_, _, kind) in zip(moved, text[1], strict=True)]
+
+
 WEIGHTS = {
     "english": 0.13, "local": 0.10, "template": 0.06, "clean": 0.06, "nobody": 0.11, "several": 0.06, "prompt": 0.38,
-    "passage": 0.06, "novel": 0.04, "presidio": 0.04, "nannigalaxy": 0.02, "tweet": 0.09, "pupa": 0.21,
+    "passage": 0.10, "novel": 0.04, "presidio": 0.04, "nannigalaxy": 0.02, "tweet": 0.15, "pupa": 0.30,
 }  # fmt: skip
 """How often each kind of text is drawn."""
+REWORDED = ("prompt", "passage", "pupa", "tweet", "novel")
+ASKS = 0.6
+"""Of the sentences about nobody, the share that are requests."""
 
 
 class Material:
     """Everything that may be trained on. `people`: the share of known people's and places' names in clean prompts that
     training passes over; the others count as nobody's, as their set says."""
 
-    def __init__(self, folder: Path, people: float = 0.5, weights: dict[str, float] | None = None) -> None:
+    def __init__(self, folder: Path, people: float = 0.7, weights: dict[str, float] | None = None) -> None:
         sets = corpora.labelled(folder)
         self.presidio, self.pupa, self.wnut = sets["presidio"], sets["pupa"], sets["wnut17"]
         self.nannigalaxy = sets["nannigalaxy"]
@@ -179,6 +208,8 @@ class Material:
     def draw(self, draw: random.Random) -> Text:
         kind = draw.choices(list(self._weights), list(self._weights.values()))[0]
         text: Text = self._makers[kind](draw)
+        if kind in REWORDED and draw.random() < 0.5:
+            text = reworded(text, draw, self.words, draw.choice((0.05, 0.15, 0.3)))
         chance = draw.random()
         if chance < 0.10 and len(text[0].lower()) == len(text[0]):
             return text[0].lower(), text[1]
@@ -206,7 +237,8 @@ class Material:
         return line, []
 
     def _nobody(self, draw: random.Random) -> Text:
-        lines = [nobody.sentence(draw, self.words) for _ in range(draw.choice((1, 1, 2, 4)))]
+        make = nobody.asked if draw.random() < ASKS else nobody.sentence
+        lines = [make(draw, self.words) for _ in range(draw.choice((1, 1, 2, 4)))]
         return draw.choice(("\n", " ", "\n\n")).join(lines), []
 
     def _several(self, draw: random.Random) -> Text:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import random
 import re
 
+from tagger import asks
+
 PRODUCTS = """Python;Java;JavaScript;TypeScript;Rust;Go;Kotlin;Swift;Ruby;Perl;Haskell;Scala;Julia;MATLAB;Fortran;COBOL;Lua;Elixir;Clojure;
 Erlang;PHP;Visual Basic;VBA;C++;C#;Objective-C;Assembly;Solidity;Verilog;Excel;Microsoft Word;PowerPoint;Outlook;Photoshop;Illustrator;
 Google Sheets;Google Docs;Google Maps;Google Drive;Gmail;YouTube;Facebook;Instagram;Twitter;LinkedIn;Reddit;TikTok;WhatsApp;Telegram;Discord;
@@ -331,6 +333,11 @@ def sentence(draw: random.Random, common: list[str]) -> str:
     return _SLOT.sub(lambda found: _filled(found, draw, common), draw.choice(LINES))
 
 
+def asked(draw: random.Random, common: list[str]) -> str:
+    """A request or a part of one, just as clean."""
+    return _SLOT.sub(lambda found: _filled(found, draw, common), asks.ask(draw).replace("\\n", "\n"))
+
+
 def _filled(found: re.Match[str], draw: random.Random, common: list[str]) -> str:
     slot = found.group(1)
     if slot is None:
@@ -347,6 +354,8 @@ def _filled(found: re.Match[str], draw: random.Random, common: list[str]) -> str
         return joint.join(words) if draw.random() < 0.6 else words[0] + "".join(word.capitalize() for word in words[1:])
     if slot == "Camel":
         return "".join(draw.choice(common).capitalize() for _ in range(draw.randint(1, 3)))
+    if slot == "verb":
+        return asks.verb(draw)
     if slot == "common":
         return draw.choice(common)
     if slot == "Common":

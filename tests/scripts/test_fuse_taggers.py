@@ -54,3 +54,15 @@ def test_logits_are_the_weighted_mean_of_files_of_both_forms(tmp_path: Path) -> 
     two["scale"] = new["scale"][: 2 * UNITS]
     whole = old | {"table": np.repeat(old["table"], 2, axis=0), "features": np.array([FEATURES - 1])}
     assert logits(fused) == pytest.approx(0.75 * logits(two) + 0.25 * logits(whole), abs=0.02)
+
+
+def test_a_table_in_fewer_steps_says_about_the_same(tmp_path: Path) -> None:
+    new = made(3, 2, 2, BUCKETS)
+    np.savez(tmp_path / "new.npz", **new)
+    command = [sys.executable, SCRIPT, "--levels", "15", "--out", tmp_path / "fused.npz", f"{tmp_path}/new.npz=1"]
+    subprocess.run(command, check=True, timeout=60)
+    with np.load(tmp_path / "fused.npz") as loaded:
+        fused = dict(loaded)
+    assert np.abs(fused["table"]).max() == 15
+    assert logits(fused) == pytest.approx(logits(new), abs=0.6)
+    assert np.corrcoef(logits(fused).ravel(), logits(new).ravel())[0, 1] > 0.99

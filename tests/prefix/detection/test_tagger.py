@@ -3,6 +3,8 @@ one knows a name from a noun, and says how sure it is."""
 
 from __future__ import annotations
 
+from importlib.resources import files
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -105,11 +107,18 @@ def test_a_long_text_is_tagged_in_pieces_as_in_one(monkeypatch: pytest.MonkeyPat
     assert pieces.scores == pytest.approx(whole.scores, abs=1e-4)
 
 
-def test_weights_of_another_version_are_refused() -> None:
+@pytest.mark.parametrize("name", ["table", "kernel0", "kernel1", "bias1", "out", "out_bias"])
+def test_weights_of_another_version_are_refused(name: str) -> None:
     arrays = made()
-    arrays["table"] = arrays["table"][:100]
-    with pytest.raises(SetupError):
-        Tagger(arrays)
+    for wrong in ({name: arrays[name][..., :-1]}, {name: arrays[name][None]}, {}):
+        changed = {each: array for each, array in arrays.items() if each != name} | wrong
+        with pytest.raises(SetupError):
+            Tagger(changed)
+
+
+def test_the_shipped_file_is_small() -> None:
+    with files(tagger_module.__package__).joinpath("tagger.npz").open("rb") as file:
+        assert file.seek(0, 2) <= 8_000_000
 
 
 def test_the_shipped_tagger_tells_people_from_things() -> None:

@@ -34,8 +34,8 @@ CATEGORIES = (
 """Its classes, in order."""
 
 _WIDTH = 5
-_PIECE, _OVERLAP = 8192, 256
-"""Long texts are tagged in pieces of so many characters, each with some of its neighbours."""
+_PIECE, _OVERLAP = 8192, 512
+"""Long texts are tagged in pieces of so many characters, each with some of its neighbours: about what the nets see."""
 
 Numbers = NDArray[np.float32]
 
@@ -60,6 +60,8 @@ class Tagger:
     """Weights as the script wrote them."""
 
     def __init__(self, arrays: dict[str, NDArray[np.generic]]) -> None:
+        if not _fit(arrays):
+            raise SetupError("The tagger's weights are of another version.", hint="Train it: scripts/train_tagger.py.")
         self._table = np.asarray(arrays["table"], dtype=np.int8)
         self._scale = np.asarray(arrays["scale"], dtype=np.float32)
         self._dilations = [int(each) for each in np.asarray(arrays["dilations"], dtype=np.int64)]
@@ -73,8 +75,6 @@ class Tagger:
         self._columns = [int((known > feature).sum()) * units for feature in range(FEATURES)]
         public, private = np.asarray(arrays.get("thresholds", np.array([0.5, 0.9])), dtype=np.float64).tolist()
         self.calibration = Calibration(public, private)
-        if self._table.shape[0] != BUCKETS or self._out.ndim != 3 or self._out.shape[2] != len(CATEGORIES):
-            raise SetupError("The tagger's weights are of another version.", hint="Train it: scripts/train_tagger.py.")
 
     def tag(self, text: str) -> Tags:
         """Every word of a folded text."""
@@ -120,6 +120,19 @@ class Tagger:
         padded[:, reach : reach + count] = hidden
         places = range(0, _WIDTH * dilation, dilation)
         return np.concatenate([padded[:, place : place + count] for place in places], axis=2)
+
+
+def _fit(arrays: dict[str, NDArray[np.generic]]) -> bool:
+    """Whether the arrays are there and have the shapes that the others give them."""
+    if not {"scale", "dilations", "out"} <= arrays.keys() or arrays["out"].ndim != 3:
+        return False
+    (nets, hidden, classes), columns = arrays["out"].shape, arrays["scale"].size
+    shapes: dict[str, tuple[int, ...]] = {"table": (BUCKETS, columns), "out_bias": (len(CATEGORIES),)}
+    for number in range(arrays["dilations"].size):
+        units = hidden if number else columns // nets
+        shapes |= {f"kernel{number}": (nets, _WIDTH * units, hidden), f"bias{number}": (nets, hidden)}
+    fits = all(name in arrays and arrays[name].shape == shape for name, shape in shapes.items())
+    return fits and classes == len(CATEGORIES) and columns % nets == 0
 
 
 @cache

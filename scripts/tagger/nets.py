@@ -1,0 +1,199 @@
+"""Several nets of the tagger, trained at once: each has a table and layers of its own, words of its own to learn from,
+and its own settings. Needs torch.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from tagger.values import UNIT
+from torch import nn
+
+from cloister.prefix.detection.words import BUCKETS
+
+CLASSES = 9
+WIDTH = 5
+STEP_WORDS = 8192
+LETTERS, SHAPES, WHOLE = [0, 1, 2, 3, 4, 5, 8], [6, 7], [0, 8]
+"""Which features tell a word's letters, its shape, and which the whole word."""
+
+LEVELS = 15
+"""A table's number is at most this, so that the file is small."""
+
+DECAY, AVERAGE = 0.01, 0.998
+"""Of weights: how much they shrink, and how slowly their running mean moves."""
+
+Span = tuple[int, int]
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of one net: what a private word weighs, and a clean one without a capital (others weigh 1); which shares of words
+    hide all their letters, or are known by parts of theirs alone; dropout of hidden units; label smoothing."""
+
+    private: float = 0.5
+    small: float = 2.5
+    blank: float = 0.2
+    hide: float = 0.3
+    dropout: float = 0.2
+    smooth: float = 0.02
+
+
+class Nets(nn.Module):
+    def __init__(self, settings: list[Settings], dimension: int, hidden: int, dilations: tuple[int, ...]) -> None:
+        super().__init__()
+        count, self.dilations = len(settings), dilations
+        self.settings = settings
+        self.table = nn.Parameter(torch.randn(count * (BUCKETS + 1), dimension) * 0.1)
+        self.table.data.view(count, BUCKETS + 1, dimension)[:, BUCKETS] = 0
+        sizes = (dimension, *[hidden] * len(dilations))
+        self.kernels, self.biases = nn.ParameterList(), nn.ParameterList()
+        for size in sizes[:-1]:
+            self.kernels.append(_drawn((count, WIDTH * size, hidden), WIDTH * size))
+            self.biases.append(_drawn((count, 1, hidden), WIDTH * size))
+        self.out = _drawn((count, hidden, CLASSES), hidden)
+        self.out_bias = _drawn((count, 1, CLASSES), hidden)
+
+    def of_each(self, name: str) -> torch.Tensor:
+        values = [getattr(each, name) for each in self.settings]
+        return torch.tensor(values, device=self.table.device, dtype=torch.float32)[:, None, None]
+
+    def forward(self, features: torch.Tensor, trigrams: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        """(nets, words, CLASSES) of features (nets, words, FEATURES); `trigrams` of all words of all nets, one after
+        the other. What lies beyond a text is zero in every layer.
+
+        In training some words hide their letters, wholly or in part, so that what was never seen is known by its
+        neighbours and its shape, and no text is learnt by heart."""
+        count, words, _ = features.shape
+        first = torch.arange(count, device=features.device)[:, None, None] * (BUCKETS + 1)
+        padded = features[:, :, 0] == BUCKETS
+        inside = (~padded).float().unsqueeze(2)
+        text = padded.int().cumsum(1)
+        lettered = torch.ones_like(inside)
+        if self.training:
+            chances = torch.rand(count, words, 1, device=features.device)
+            lettered = (chances > self.of_each("blank")).float()
+            features = features.clone()
+            hidden_words = chances < self.of_each("blank") + self.of_each("hide")
+            features[:, :, WHOLE] = torch.where(hidden_words, BUCKETS, features[:, :, WHOLE])
+            features[torch.rand(features.shape, device=features.device) < 0.1] = BUCKETS
+        features = features + first
+        letters = nn.functional.embedding_bag(features[:, :, LETTERS].reshape(-1, len(LETTERS)), self.table, mode="sum")
+        letters = letters + nn.functional.embedding_bag(trigrams, self.table, offsets, mode="mean")
+        shapes = nn.functional.embedding_bag(features[:, :, SHAPES].reshape(-1, len(SHAPES)), self.table, mode="sum")
+        hidden = (shapes.view(count, words, -1) + letters.view(count, words, -1) * lettered) * inside
+        for number, dilation in enumerate(self.dilations):
+            following = torch.relu(
+                torch.baddbmm(self.biases[number], _around(hidden, text, dilation), self.kernels[number])
+            )
+            if self.training:
+                kept = (torch.rand_like(following) >= self.of_each("dropout")).float() / (1 - self.of_each("dropout"))
+                following = following * kept
+            hidden = (following if number == 0 else hidden + following) * inside
+        return torch.baddbmm(self.out_bias, hidden, self.out)
+
+
+def _drawn(shape: tuple[int, ...], inputs: int) -> nn.Parameter:
+    return nn.Parameter((torch.rand(shape) * 2 - 1) / inputs**0.5)
+
+
+def _around(hidden: torch.Tensor, text: torch.Tensor, dilation: int) -> torch.Tensor:
+    """Each word's row with its neighbours' side by side, zeros for those of other texts."""
+    reach, words = dilation * (WIDTH // 2), hidden.shape[1]
+    padded = nn.functional.pad(hidden, (0, 0, reach, reach))
+    texts = nn.functional.pad(text, (reach, reach), value=-1)
+    near = []
+    for place in range(0, WIDTH * dilation, dilation):
+        same = (texts[:, place : place + words] == text).unsqueeze(2)
+        near.append(padded[:, place : place + words] * same)
+    return torch.cat(near, 2)
+
+
+def loss_of(scores: torch.Tensor, labels: torch.Tensor, small: torch.Tensor, nets: Nets) -> torch.Tensor:
+    """Of each net: cross entropy, smoothed. Of a unit is known only that it is somebody's; words of which nobody knows
+    do not count."""
+    logs = nn.functional.log_softmax(scores, 2)
+    told = -logs.gather(2, labels.clamp(0, CLASSES - 1).unsqueeze(2)).squeeze(2)
+    anyone = torch.logsumexp(logs[:, :, 1:], 2)
+    told = torch.where(labels == UNIT, -anyone, told)
+    smooth = nets.of_each("smooth").squeeze(2)
+    told = told * (1 - smooth) - smooth * logs.mean(2)
+    clean = torch.where(small, nets.of_each("small").squeeze(2), 1.0)
+    weight = torch.where(labels > 0, nets.of_each("private").squeeze(2), clean) * (labels >= 0)
+    return (told * weight).sum(1) / weight.sum(1)
+
+
+def on_device(made: dict[str, np.ndarray], device: torch.device) -> Tensors:
+    tensors = {name: torch.from_numpy(array).to(device) for name, array in made.items()}
+    counts = tensors.pop("counts").long()
+    tensors["first"] = torch.cat((torch.zeros(1, dtype=torch.int64, device=device), counts.cumsum(0)))
+    return tensors
+
+
+def gathered(pools: list[Tensors], spans: list[Span], bounds: list[Span]) -> tuple[torch.Tensor, ...]:
+    """Features, trigrams, offsets, labels and what is small, of a part of each net's words; `bounds`: of its
+    trigrams."""
+    features = torch.stack([pool["features"][s:e] for pool, (s, e) in zip(pools, spans, strict=True)]).long()
+    labels = torch.stack([pool["labels"][s:e] for pool, (s, e) in zip(pools, spans, strict=True)]).long()
+    small = torch.stack([pool["small"][s:e] for pool, (s, e) in zip(pools, spans, strict=True)])
+    trigrams, offsets, total = [], [], 0
+    for net, (pool, (start, end), (first, last)) in enumerate(zip(pools, spans, bounds, strict=True)):
+        trigrams.append(pool["trigrams"][first:last].long() + net * (BUCKETS + 1))
+        offsets.append(pool["first"][start:end] + (total - first))
+        total += last - first
+    return features, torch.cat(trigrams), torch.cat(offsets), labels, small
+
+
+def train(nets: Nets, pools: list[Tensors], steps: int, rate: float, seed: int) -> None:
+    """Each net on its own pool's words, in an order of its own; the running means of their weights."""
+    random.seed(seed)
+    optimizer = torch.optim.AdamW(nets.parameters(), lr=rate, weight_decay=DECAY, fused=nets.table.is_cuda)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.15)
+    averaged = [parameter.detach().clone() for parameter in nets.parameters()]
+    orders, firsts = [], []
+    for pool in pools:
+        parts = list(range(0, len(pool["labels"]) - STEP_WORDS + 1, STEP_WORDS))
+        rounds = -(-steps // len(parts))
+        orders.append([part for _ in range(rounds) for part in random.sample(parts, len(parts))])
+        firsts.append(pool["first"][::STEP_WORDS].tolist())
+    begun, losses = time.monotonic(), torch.zeros(len(pools), device=nets.table.device)
+    nets.train()
+    for step in range(steps):
+        spans = [(order[step], order[step] + STEP_WORDS) for order in orders]
+        bounds = [(first[s // STEP_WORDS], first[e // STEP_WORDS]) for first, (s, e) in zip(firsts, spans, strict=True)]
+        features, trigrams, offsets, labels, small = gathered(pools, spans, bounds)
+        loss = loss_of(nets(features, trigrams, offsets), labels, small, nets)
+        optimizer.zero_grad()
+        loss.sum().backward()
+        nets.table.grad.view(len(pools), BUCKETS + 1, -1)[:, BUCKETS] = 0
+        optimizer.step()
+        schedule.step()
+        torch._foreach_lerp_(averaged, list(nets.parameters()), 1 - AVERAGE)
+        losses += loss.detach()
+    with torch.no_grad():
+        for parameter, mean in zip(nets.parameters(), averaged, strict=True):
+            parameter.copy_(mean)
+    nets.eval()
+    lost = " ".join(f"{each:.3f}" for each in (losses / steps).tolist())
+    print(f"{steps} steps: {time.monotonic() - begun:.0f} s, loss {lost}", flush=True)
+
+
+def packed(nets: Nets, chosen: list[int]) -> dict[str, np.ndarray]:
+    """What the tagger loads: the tables beside one another in int8 with a scale for each column, the rest in half
+    precision."""
+    table = nets.table.detach().view(len(nets.settings), BUCKETS + 1, -1)[chosen, :BUCKETS].cpu().numpy()
+    table = table.transpose(1, 0, 2).reshape(BUCKETS, -1)
+    scale = np.abs(table).max(0) / LEVELS
+    arrays = {"table": np.round(table / scale).astype(np.int8), "scale": scale.astype(np.float32)}
+    half = lambda each: each.detach()[chosen].cpu().numpy().astype(np.float16)  # noqa: E731
+    for number, (kernel, bias) in enumerate(zip(nets.kernels, nets.biases, strict=True)):
+        arrays |= {f"kernel{number}": half(kernel), f"bias{number}": half(bias.squeeze(1))}
+    arrays["out"] = half(nets.out)
+    arrays["out_bias"] = half(nets.out_bias.squeeze(1)).mean(0).astype(np.float16)
+    arrays["dilations"] = np.array(nets.dilations, dtype=np.int64)
+    return arrays
