@@ -19,7 +19,7 @@ from cloister.prefix import disk
 from cloister.prefix.base import Found, PrefixKey
 from cloister.prefix.disk import TAG_BYTES, DiskTier
 from cloister.prefix.host import HostTier
-from cloister.prefix.node import Account, Owner
+from cloister.prefix.owners import Account, Owner
 from cloister.prefix.radix import RadixCache
 from cloister.prefix.tier import State
 from tests.prefix.keys import KEYS, PAGE_TOKENS, SIZE, key_of, pages
@@ -169,13 +169,13 @@ class TieredMachine(RuleBasedStateMachine):
     def places(self) -> dict[tuple[tuple[bytes, object], ...], int]:
         names = {owner: name for name, owner in self.cache._owners.items()} | {self.cache.tree.public: PUBLIC}
         found: dict[tuple[tuple[bytes, object], ...], int] = {}
-        waiting = [(child, ()) for child in (self.cache.tree.root.children or {}).values()]
+        waiting = [(child, ()) for child in self.cache.tree.root.children]
         while waiting:
             node, path = waiting.pop()
             for at, block in enumerate(node.blocks):
                 path = (*path, (node.tokens[at * SIZE : (at + 1) * SIZE], names[node.owner]))
                 found[path] = block
-            waiting += [(child, path) for child in (node.children or {}).values()]
+            waiting += [(child, path) for child in node.children]
         return found
 
     @invariant()
@@ -196,9 +196,9 @@ class TieredMachine(RuleBasedStateMachine):
             assert self.pool.references(block) == held.count(block) + places.count(block)
         for node in self.cache.tree.nodes():
             assert all((block >= 0) == (page < node.resident) for page, block in enumerate(node.blocks))
-            if node.parent is not self.cache.tree.root and node.resident:
+            if node.parent != self.cache.tree.root and node.resident:
                 assert node.parent.resident == len(node.parent.blocks), "a page in the pool after one that is not"
-            assert not (node.resident and node.is_edge) or node.queued is node.owner.account
+            assert not (node.resident and node.is_edge) or node.run in node.owner.account.heap
 
     def teardown(self) -> None:
         if hasattr(self, "file"):
@@ -336,7 +336,7 @@ def test_a_tenant_that_is_forgotten_has_no_key_and_no_slot(node: Node) -> None:
     node.evict()
     node.cache.forget("a")
     assert not len(node.tier._shelf) and node.tier._shelf.free == 16
-    assert "a" not in node.cache._accounts, "its account went, and the key with it"
+    assert node.cache._owners.account("a") is None, "its account went, and the key with it"
 
 
 @pytest.mark.parametrize("other", ["nothing", "tokens", "model", "tenant"])
@@ -452,7 +452,7 @@ def test_a_forgotten_tenants_blocks_on_their_way_are_forgotten(node: Node, monke
     records = list(node.tier._busy)
     node.cache.forget("a")
     assert all(record.data is None for record in records), "also of what the thread has in its hands"
-    assert not node.tier._busy and not node.tier._queue and "a" not in node.cache._accounts
+    assert not node.tier._busy and not node.tier._queue and node.cache._owners.account("a") is None
     held.go.set()
     assert node.finds(key_of(pages(1, 2, 3), "a")) == 0
 

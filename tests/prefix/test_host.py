@@ -10,7 +10,7 @@ from cloister.compute.gpu.cache import GpuCache
 from cloister.compute.host_cache import HostCache
 from cloister.config import EngineSettings
 from cloister.prefix.host import HostTier
-from cloister.prefix.node import Account, Owner
+from cloister.prefix.owners import Account, Owner
 from cloister.prefix.tier import State
 from cloister.service.process import tiers
 from tests.compute.fake_device import FakeDevice

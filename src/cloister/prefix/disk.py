@@ -20,7 +20,7 @@ from time import monotonic
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from cloister.prefix.node import Owner
+from cloister.prefix.owners import Owner
 from cloister.prefix.tier import Shelf, State, Tier
 
 KEY_BYTES = 32
