@@ -314,6 +314,31 @@ def test_a_block_that_was_harmed_is_a_miss(
     assert node.finds(key) == 3, "computed again, it is there again"
 
 
+@pytest.mark.parametrize("step", ["_sealed", "_write", "_read"])
+def test_whatever_a_block_fails_on_is_a_miss_and_told_once_without_content(
+    node: Node, step: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the thread goes on: what comes after it is written and read."""
+    key = key_of(pages(1, 2, 3), "a")
+    node.keep(key)
+    if step == "_read":
+        node.evict()
+
+    def fails(*given: object) -> bytes:
+        raise MemoryError(f"secret text {given}")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(node.tier, step, fails)
+        node.evict()
+        assert node.finds(key) == 0
+    assert not len(node.tier._shelf) and not node.tier._busy, "it takes no room"
+    [record] = caplog.records
+    assert "MemoryError at" in record.getMessage() and "secret" not in caplog.text and not record.exc_info
+    node.keep(key)
+    node.evict()
+    assert node.finds(key) == 3
+
+
 @pytest.mark.parametrize("fault", ["full", "short", "no slot"])
 def test_a_disk_without_room_loses_hits_and_nothing_else(
     file: BinaryIO, fault: str, monkeypatch: pytest.MonkeyPatch

@@ -20,7 +20,7 @@ class Children:
         self._runs = runs
         self._count = 0
         size = _LEAST
-        while 2 * size < 3 * expected:
+        while _is_full(expected, size):
             size *= 2
         self._slots = array("i", [NONE]) * size
 
@@ -37,7 +37,7 @@ class Children:
 
     def add(self, run: int) -> None:
         self._count += 1
-        if 3 * self._count > 2 * len(self._slots):
+        if _is_full(self._count, len(self._slots)):
             self._grow()
         self._put(run)
 
@@ -70,3 +70,8 @@ class Children:
         self._slots = array("i", [NONE]) * (2 * len(self._slots))
         for run in runs:
             self._put(run)
+
+
+def _is_full(count: int, slots: int) -> bool:
+    """Whether searches would probe too far; there is always a free slot to end at."""
+    return 4 * count > 3 * slots

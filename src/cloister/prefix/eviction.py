@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 
+from cloister.prefix.heap import NOWHERE
 from cloister.prefix.node import Node
 from cloister.prefix.owners import Account
+from cloister.prefix.runs import NONE
 from cloister.prefix.tree import Tree
 
 _SERIAL_BITS = 24
@@ -30,16 +32,18 @@ class EvictionOrder:
     """The edges of the tree (Node.is_edge), account by account, in heaps whose entries are checked when popped."""
 
     def __init__(self, tree: Tree, in_use: Callable[[Node], bool]) -> None:
-        self._tree = tree
+        self._runs = tree.runs
         self._public = tree.public.account
         self._in_use = in_use
         self._serial = count()
 
     def push(self, node: Node) -> None:
         """The node may be an edge now."""
-        if not node.is_queued and node.resident and not node.is_gone and node.is_edge:
-            rank = (2 * node.epoch + (not node.is_compressed)) << _SERIAL_BITS | next(self._serial) & _SERIALS
-            self._tree.queue(node, rank)
+        runs, run = self._runs, node.run
+        if runs.place[run] == NOWHERE and runs.resident[run] and runs.parent[run] != NONE and runs.is_edge(run):
+            last = (2 * runs.epoch[run] + (run not in runs.links)) << _SERIAL_BITS
+            heap = runs.owner_at(runs.owner[run]).account.heap
+            heap.push(last | next(self._serial) & _SERIALS, run, runs.place)
 
     def victims(self, accounts: Iterable[Account], share: int) -> Iterator[Node]:
         """Edges to take pages from, one after the other. Whoever takes some pushes what is an edge then."""
@@ -67,7 +71,8 @@ class EvictionOrder:
 
     def _oldest(self, account: Account, used: list[Node]) -> Node | None:
         while account.heap:
-            rank, node = self._tree.pop(account)
+            rank, run = account.heap.pop(self._runs.place)
+            node = Node(self._runs, run)
             if not node.resident or not node.is_edge:
                 continue
             if node.epoch > _epoch(rank):

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from struct import iter_unpack, pack
 from typing import TYPE_CHECKING, NamedTuple
 
-from cloister.prefix.heap import NOWHERE
 from cloister.prefix.owners import Owner
-from cloister.prefix.runs import MOST_HITS, NONE, Runs
+from cloister.prefix.runs import MOST, NONE, Runs
 
 if TYPE_CHECKING:
     from cloister.prefix.monitor import Watched
@@ -163,16 +162,11 @@ class Node:
         return self.run in self._runs.links
 
     @property
-    def is_queued(self) -> bool:
-        """Whether it waits to be evicted, in the heap of its owner's account."""
-        return self._runs.place[self.run] != NOWHERE
-
-    @property
     def is_edge(self) -> bool:
         return self._runs.is_edge(self.run)
 
     def touch(self, user: Owner, epoch: int) -> None:
         runs, run = self._runs, self.run
         runs.epoch[run] = epoch
-        runs.hits[run] = min(runs.hits[run] + 1, MOST_HITS)
+        runs.hits[run] = min(runs.hits[run] + 1, MOST)
         runs.users[run] |= user.bit

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cloister.prefix.policy import Policy
 
 TAG_BYTES = 6
-USER_BITS = 62
+USER_BITS = 32
 NO_SEAT = -1
 
 

@@ -16,6 +16,7 @@ from cloister.prefix.offload import Offload
 from cloister.prefix.owners import Owner, Owners
 from cloister.prefix.policy import POLICIES, Policy
 from cloister.prefix.recall import Recall
+from cloister.prefix.runs import MOST
 from cloister.prefix.tier import Tier
 from cloister.prefix.tree import Path, Tree
 
@@ -51,7 +52,7 @@ class RadixCache(PrefixCache):
         if not policy.reuses:
             return NOTHING
         self._lookups += 1
-        self._epoch = self._lookups // LOOKUPS_PER_EPOCH
+        self._epoch = min(self._lookups // LOOKUPS_PER_EPOCH, MOST)
         viewer, creator = self._owners.whose(key, policy)
         creator.account.seen = viewer.account.seen = self._epoch
         if policy.labelled_public and not key.salt:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 NONE = -1
 PLACE_BYTES = 8
-MOST_HITS = (1 << 32) - 1
+MOST = (1 << 32) - 1
+"""Hits and epochs are counted so far."""
 
 
 class Runs:
@@ -36,9 +37,7 @@ class Runs:
         """How many of its first pages are in the pool; all before a page that is are, too."""
         self.place = array("i")
         """In the heap of its account, where it waits to be evicted."""
-        self.hits = array("I")
-        self.epoch = array("Q")
-        self.users = array("Q")
+        self.hits, self.epoch, self.users = array("I"), array("I"), array("I")
         self.content: list[bytes] = []
         self.links: dict[int, bytes] = {}
         """Of compressed chains (node.Link)."""
@@ -51,23 +50,27 @@ class Runs:
 
     def new(self, parent: int, owner: Owner, creator: Owner, content: bytes) -> int:
         """A run that is nobody's child yet."""
-        resident = len(content) // (self.page + PLACE_BYTES)
-        if (run := self._free) != NONE:
-            self._free = self.after[run]
-            self.content[run] = content
-        else:
-            run = len(self.content)
-            for column in (self.parent, self.child, self.after, self.before, self.owner, self.creator):
-                column.append(NONE)
-            for column in (self.resident, self.hits, self.epoch, self.users):
-                column.append(0)
-            self.place.append(NOWHERE)
-            self.content.append(content)
+        if self._free == NONE:
+            self._grow()
+        run, self._free = self._free, self.after[self._free]
         self.parent[run], self.child[run], self.after[run], self.before[run] = parent, NONE, NONE, NONE
         self.owner[run], self.creator[run] = self._seat(owner), self._seat(creator)
-        self.resident[run] = resident
         self.hits[run] = self.epoch[run] = self.users[run] = 0
+        self.content[run] = content
+        self.resident[run] = self.pages(run)
         return run
+
+    def _grow(self) -> None:
+        """A sixteenth more numbers, the next of them to be given first."""
+        start, more = len(self.content), 16 + len(self.content) // 16
+        for column in (self.child, self.before, self.resident, self.hits, self.epoch, self.users):
+            column.frombytes(bytes(more * column.itemsize))
+        for column in (self.parent, self.owner, self.creator, self.place):
+            column.extend(array("i", [NONE]) * more)
+        self.after.extend(range(start + 1, start + more))
+        self.after.append(NONE)
+        self.content += [b""] * more
+        self._free = start
 
     def free(self, run: int) -> None:
         """Forget a run that is in nobody's list. Its columns say that it is none, until the number is given again."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from cloister.prefix.children import Children
 from cloister.prefix.node import Link, Node
-from cloister.prefix.owners import NO_SEAT, Account, Owner
+from cloister.prefix.owners import NO_SEAT, Owner
 from cloister.prefix.runs import NONE, Runs, content_of
 
 Path = list[tuple[Node, int]]
@@ -26,21 +26,21 @@ class Tree:
 
     def __init__(self, page_bytes: int, public: Owner, expected: int = 0) -> None:
         self.page = page_bytes
-        self._runs = Runs(page_bytes)
-        self._children = Children(self._runs, expected)
+        self.runs = Runs(page_bytes)
+        self._children = Children(self.runs, expected)
         self.public = public
-        self.root = Node(self._runs, self._runs.new(NONE, public, public, b""))
+        self.root = Node(self.runs, self.runs.new(NONE, public, public, b""))
 
     def search(self, owner: Owner, tokens: bytes, most: int, *, sees_public: bool) -> Path:
         """The longest beginning of `tokens` that this owner may see (§VI-A, Search)."""
         end = min(most, len(tokens) // self.page) * self.page
         public = self.public.seat if sees_public else owner.seat
         way = self._search(self.root.run, 0, owner.seat, tokens, end, public)
-        return [(Node(self._runs, run), pages) for run, pages in way]
+        return [(Node(self.runs, run), pages) for run, pages in way]
 
     def _search(self, run: int, at: int, own: int, tokens: bytes, end: int, public: int) -> _Way:
         way: _Way = []
-        page, runs, find = self.page, self._runs, self._children.find
+        page, runs, find = self.page, self.runs, self._children.find
         while at < end and runs.child[run] != NONE:
             first = tokens[at : at + page]
             child = NONE if public == NO_SEAT else find(run, public, first)
@@ -64,14 +64,14 @@ class Tree:
     def _search_from(self, child: int, at: int, own: int, tokens: bytes, end: int, public: int) -> _Way:
         pages = self._common(child, tokens, at, end)
         way: _Way = [(child, pages)]
-        if pages == self._runs.pages(child):
+        if pages == self.runs.pages(child):
             way += self._search(child, at + pages * self.page, own, tokens, end, public)
         return way
 
     def _common(self, run: int, tokens: bytes, at: int, end: int) -> int:
         """Whole pages that a run and the tokens from `at` have in common; the first is known to be."""
-        page, content = self.page, self._runs.content[run]
-        high = min(self._runs.pages(run), (end - at) // page)
+        page, content = self.page, self.runs.content[run]
+        high = min(self.runs.pages(run), (end - at) // page)
         if high == 1 or content.startswith(tokens[at : at + high * page]):
             return high
         low = 1
@@ -85,14 +85,14 @@ class Tree:
 
     def add(self, parent: Node, owner: Owner, creator: Owner, tokens: bytes, blocks: list[int]) -> Node:
         """A new run below a node that has none that begins like it and belongs to the same owner."""
-        run = self._runs.new(NONE, owner, creator, content_of(tokens, blocks))
+        run = self.runs.new(NONE, owner, creator, content_of(tokens, blocks))
         self._attach(run, parent.run)
-        return Node(self._runs, run)
+        return Node(self.runs, run)
 
     def split(self, node: Node, pages: int) -> Node:
         """Cut a run where tokens diverge, or where visibility changes. The first pages are a new node, which is
         returned; the node is what is left, and its child. So what is below it need not be told."""
-        runs, at = self._runs, pages * self.page
+        runs, at = self.runs, pages * self.page
         above, tokens, places, resident = runs.parent[node.run], node.tokens, list(node.blocks), node.resident
         self._detach(node.run)
         runs.leave_heap(node.run)
@@ -114,7 +114,7 @@ class Tree:
     def extend(self, node: Node, tokens: bytes, blocks: list[int], epoch: int) -> None:
         """Add pages to a private run that nothing follows, as if a node were added and compressed at once."""
         node.add_link(Link(len(blocks), epoch, 0, 0))
-        self._runs.content[node.run] = content_of(node.tokens + tokens, [*node.blocks, *blocks])
+        self.runs.content[node.run] = content_of(node.tokens + tokens, [*node.blocks, *blocks])
         node.resident += len(blocks)
 
     def compress(self, node: Node) -> Node:
@@ -122,7 +122,7 @@ class Tree:
         is what was the last of them, so that what is below it need not be told."""
         while (child := self._only_child(node)) is not None and self._alike(node, child):
             node = child
-        runs = self._runs
+        runs = self.runs
         while (above := node.parent) is not None and self._only_child(above) == node and self._alike(above, node):
             for link in node.links or [node.as_link]:
                 above.add_link(link)
@@ -147,7 +147,7 @@ class Tree:
     def truncate(self, node: Node, pages: int) -> None:
         """Cut off the run's last pages, which nothing follows."""
         links = node.links
-        self._runs.content[node.run] = content_of(node.tokens[: pages * self.page], list(node.places(0, pages)))
+        self.runs.content[node.run] = content_of(node.tokens[: pages * self.page], list(node.places(0, pages)))
         node.resident = min(node.resident, pages)
         if links is not None:
             node.links, _ = _cut(links, pages)
@@ -191,7 +191,7 @@ class Tree:
         """Forget a node that was removed, or that was below one; whoever frees all of them lists them first."""
         if not node.is_gone:
             self._detach(node.run)
-        self._runs.free(node.run)
+        self.runs.free(node.run)
 
     def nodes(self, below: Node | None = None) -> Iterator[Node]:
         """All nodes, or one and all below it, parents first."""
@@ -200,15 +200,6 @@ class Tree:
             node = waiting.pop()
             waiting += node.children
             yield node
-
-    def queue(self, node: Node, rank: int) -> None:
-        """Put a node into the heap of its account."""
-        node.owner.account.heap.push(rank, node.run, self._runs.place)
-
-    def pop(self, account: Account) -> tuple[int, Node]:
-        """Take the first out of an account's heap: its rank, and the node."""
-        rank, run = account.heap.pop(self._runs.place)
-        return rank, Node(self._runs, run)
 
     def tokens_before(self, node: Node) -> bytes:
         """The tokens of all pages above a node's."""
@@ -220,16 +211,16 @@ class Tree:
         return b"".join(reversed(runs))
 
     def _attach(self, run: int, parent: int) -> None:
-        self._runs.attach(run, parent)
+        self.runs.attach(run, parent)
         self._children.add(run)
 
     def _detach(self, run: int) -> None:
         self._children.remove(run)
-        self._runs.detach(run)
+        self.runs.detach(run)
 
     def _twin(self, node: Node, owner: Owner) -> int:
         """The run beside a node that begins like it and is another's."""
-        runs = self._runs
+        runs = self.runs
         if owner.seat == NO_SEAT:
             return NONE
         return self._children.find(runs.parent[node.run], owner.seat, runs.first(node.run))
@@ -237,12 +228,12 @@ class Tree:
     def _give(self, node: Node, owner: Owner) -> None:
         self._children.remove(node.run)
         node.owner.account.pages -= node.resident
-        self._runs.give(node.run, owner)
+        self.runs.give(node.run, owner)
         owner.account.pages += node.resident
         self._children.add(node.run)
 
     def _only_child(self, node: Node) -> Node | None:
-        runs = self._runs
+        runs = self.runs
         child = runs.child[node.run]
         return Node(runs, child) if child != NONE and runs.after[child] == NONE else None
 
