@@ -454,6 +454,24 @@ def test_blocks_on_their_way_are_bounded_and_the_rest_is_lost(file: BinaryIO, mo
     node.tier.close()
 
 
+def test_while_too_much_is_on_its_way_there_is_no_room_and_nothing_old_goes_for_it(
+    file: BinaryIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = DiskTier(file.fileno(), 5 * (BLOCK + TAG_BYTES), BLOCK, b"model", 3 * (BLOCK + TAG_BYTES))
+    owner, bound = Owner(1, Account("a")), sha256(b"tokens").digest()
+    old = [tier.store(owner, bound, bytes(BLOCK)) for _ in range(2)]
+    assert tier.settle(60)
+    held = Held(monkeypatch, "write")
+    assert tier.room(9) == 3
+    assert None not in [tier.store(owner, bound, bytes(BLOCK)) for _ in range(3)]
+    assert tier.room(9) == 0 and set(old) < set(tier._shelf)
+    tier.discard(old[0] or 0)
+    assert tier.store(owner, bound, bytes(BLOCK)) is None and len(tier._busy) == 3
+    held.go.set()
+    assert tier.settle(60) and tier.room(9) == 3
+    tier.close()
+
+
 def test_what_was_brought_for_nobody_makes_way(file: BinaryIO, monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node(file, in_flight=3 * (BLOCK + TAG_BYTES))
     first, second = key_of(pages(1, 2, 3), "a"), key_of(pages(4, 5, 6), "b")
