@@ -81,9 +81,13 @@ def test_what_follows_a_page_that_was_lost_is_lost_too(world: World, lost: int) 
     assert not set(world.numbers[lost + 1 :]) & set(shelf), "nobody can find it: it takes no room"
 
 
-def test_what_is_asked_for_is_not_what_makes_room(world: World) -> None:
-    """Its first pages are in the pool and idle; they stay while the rest is brought."""
+def test_what_is_found_is_not_what_makes_room_for_the_rest(world: World) -> None:
+    """Its first pages are in the pool, and all that is idle there; they stay."""
     world.pool.release(world.cache.lookup(MINE, 2).blocks)
-    world.pool.release(world.cache.lookup(OTHERS, 8).blocks)  # the other was here last
+    used = world.cache.lookup(OTHERS, 6)
+    assert len(used.blocks) == 6 and world.evicted == 2 == world.cache.counts.recalls
     found = world.cache.lookup(MINE, 4)
-    assert len(found.blocks) == 4 and world.cells.hold(MINE, found.blocks)
+    assert len(found.blocks) == 2 and found.coming
+    assert world.evicted == 2 == world.cache.counts.recalls, "nothing went, and nothing had to come back"
+    world.pool.release(used.blocks)
+    assert len(world.cache.lookup(MINE, 4).blocks) == 4
