@@ -2,7 +2,8 @@
 
     python scripts/measure_tree.py [NODES]
 
-Runs of one, two, four and 32 pages, each a tenant's own; then a prompt of 512 tokens that finds half of itself.
+Runs of one, two, four and 32 pages, each a tenant's own; conversations of 32 turns, a page each; then a prompt of 512
+tokens whose first page is known, to its own tenant or to another.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import random
 import struct
 import sys
 import tracemalloc
+from collections.abc import Callable
 from statistics import median
 from time import process_time
 
@@ -50,12 +52,23 @@ def keep(cache: RadixCache, pool: BlockPool, key: PrefixKey) -> None:
     pool.release(blocks)
 
 
-def bytes_per_block(nodes: int, pages: int) -> float:
-    filled(10, pages, random.Random(0))
+def conversed(conversations: int, turns: int, draw: random.Random) -> RadixCache:
+    """A tree of conversations, each of which grows by a page with every turn."""
+    pool, cache = BlockPool(conversations * turns + 4096), RadixCache()
+    cache.attach(pool, PAGE_TOKENS)
+    said: list[list[int]] = [[] for _ in range(conversations)]
+    for _ in range(turns):
+        for number, tokens in enumerate(said):
+            tokens += [draw.randrange(50_000) for _ in range(PAGE_TOKENS)]
+            keep(cache, pool, key_of(number, tokens))
+    return cache
+
+
+def bytes_per_block(fill: Callable[[], RadixCache]) -> float:
+    filled(10, 1, random.Random(0))
     gc.collect()
     tracemalloc.start()
-    cache, _, kept = filled(nodes, pages, random.Random(1))
-    kept.clear()
+    cache = fill()
     gc.collect()
     traced = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(False, "*/engine/blocks.py")])
     tracemalloc.stop()
@@ -83,7 +96,10 @@ def microseconds(nodes: int) -> tuple[float, float]:
 def main() -> None:
     nodes = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
     for pages in (1, 2, 4, 32):
-        print(f"{pages} pages a run: {bytes_per_block(max(200, nodes // pages), pages):.0f} bytes for each block")
+        size = bytes_per_block(lambda: filled(max(200, nodes // pages), pages, random.Random(1))[0])  # noqa: B023
+        print(f"{pages} pages a run: {size:.0f} bytes for each block")
+    size = bytes_per_block(lambda: conversed(max(20, nodes // 32), 32, random.Random(1)))
+    print(f"conversations of 32 turns, a page each: {size:.0f} bytes for each block")
     tree, packing = microseconds(nodes)
     print(f"{nodes} runs, 512 tokens: lookup and insert {tree:.1f} µs, packing the tokens {packing:.1f} µs")
 

@@ -19,7 +19,7 @@ from cloister.prefix import disk
 from cloister.prefix.base import Found, PrefixKey
 from cloister.prefix.disk import TAG_BYTES, DiskTier
 from cloister.prefix.host import HostTier
-from cloister.prefix.node import Account, Owner
+from cloister.prefix.owners import Account, Owner
 from cloister.prefix.radix import RadixCache
 from cloister.prefix.tier import State
 from tests.prefix.keys import KEYS, PAGE_TOKENS, SIZE, key_of, pages
@@ -169,13 +169,13 @@ class TieredMachine(RuleBasedStateMachine):
     def places(self) -> dict[tuple[tuple[bytes, object], ...], int]:
         names = {owner: name for name, owner in self.cache._owners.items()} | {self.cache.tree.public: PUBLIC}
         found: dict[tuple[tuple[bytes, object], ...], int] = {}
-        waiting = [(child, ()) for child in (self.cache.tree.root.children or {}).values()]
+        waiting = [(child, ()) for child in self.cache.tree.root.children]
         while waiting:
             node, path = waiting.pop()
             for at, block in enumerate(node.blocks):
                 path = (*path, (node.tokens[at * SIZE : (at + 1) * SIZE], names[node.owner]))
                 found[path] = block
-            waiting += [(child, path) for child in (node.children or {}).values()]
+            waiting += [(child, path) for child in node.children]
         return found
 
     @invariant()
@@ -196,9 +196,9 @@ class TieredMachine(RuleBasedStateMachine):
             assert self.pool.references(block) == held.count(block) + places.count(block)
         for node in self.cache.tree.nodes():
             assert all((block >= 0) == (page < node.resident) for page, block in enumerate(node.blocks))
-            if node.parent is not self.cache.tree.root and node.resident:
+            if node.parent != self.cache.tree.root and node.resident:
                 assert node.parent.resident == len(node.parent.blocks), "a page in the pool after one that is not"
-            assert not (node.resident and node.is_edge) or node.queued is node.owner.account
+            assert not (node.resident and node.is_edge) or node.run in node.owner.account.heap
 
     def teardown(self) -> None:
         if hasattr(self, "file"):
@@ -282,7 +282,9 @@ def test_the_disk_holds_noise_and_every_tenant_has_its_own_key(node: Node, file:
     one, other = written[: BLOCK + TAG_BYTES], written[BLOCK + TAG_BYTES : 2 * (BLOCK + TAG_BYTES)]
     assert one != other and sha256(pages(1)).digest() not in written
     stored = [node.tier._shelf.get(number)[1] for number in node.tier._shelf]  # type: ignore[index]
-    assert stored[0].cipher is not stored[1].cipher and stored[0].nonce != stored[1].nonce
+    assert stored[0].nonce != stored[1].nonce
+    sealed = [one.cipher.encrypt(bytes(12), b"the same", None) for one in stored]
+    assert sealed[0] != sealed[1], "one key for both"
 
 
 @pytest.mark.parametrize("harm", ["changed", "missing", "another's", "unreadable"])
@@ -314,6 +316,31 @@ def test_a_block_that_was_harmed_is_a_miss(
     assert node.finds(key) == 3, "computed again, it is there again"
 
 
+@pytest.mark.parametrize("step", ["_sealed", "_write", "_read"])
+def test_whatever_a_block_fails_on_is_a_miss_and_told_once_without_content(
+    node: Node, step: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the thread goes on: what comes after it is written and read."""
+    key = key_of(pages(1, 2, 3), "a")
+    node.keep(key)
+    if step == "_read":
+        node.evict()
+
+    def fails(*given: object) -> bytes:
+        raise MemoryError(f"secret text {given}")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(node.tier, step, fails)
+        node.evict()
+        assert node.finds(key) == 0
+    assert not len(node.tier._shelf) and not node.tier._busy, "it takes no room"
+    [record] = caplog.records
+    assert "MemoryError at" in record.getMessage() and "secret" not in caplog.text and not record.exc_info
+    node.keep(key)
+    node.evict()
+    assert node.finds(key) == 3
+
+
 @pytest.mark.parametrize("fault", ["full", "short", "no slot"])
 def test_a_disk_without_room_loses_hits_and_nothing_else(
     file: BinaryIO, fault: str, monkeypatch: pytest.MonkeyPatch
@@ -326,6 +353,7 @@ def test_a_disk_without_room_loses_hits_and_nothing_else(
         monkeypatch.setattr(os, "write", lambda _, data: len(data) // 2)
     node.evict()
     monkeypatch.undo()
+    assert len(node.tier._shelf) == (fault == "no slot"), "before anybody asks for it"
     assert node.pool.free == 8 and node.finds(key) == (fault == "no slot")
     assert node.tier._shelf.free == node.tier._shelf.places, "what could not be written takes no room"
     node.tier.close()
@@ -336,7 +364,7 @@ def test_a_tenant_that_is_forgotten_has_no_key_and_no_slot(node: Node) -> None:
     node.evict()
     node.cache.forget("a")
     assert not len(node.tier._shelf) and node.tier._shelf.free == 16
-    assert "a" not in node.cache._accounts, "its account went, and the key with it"
+    assert node.cache._owners.account("a") is None, "its account went, and the key with it"
 
 
 @pytest.mark.parametrize("other", ["nothing", "tokens", "model", "tenant"])
@@ -429,6 +457,24 @@ def test_blocks_on_their_way_are_bounded_and_the_rest_is_lost(file: BinaryIO, mo
     node.tier.close()
 
 
+def test_while_too_much_is_on_its_way_there_is_no_room_and_nothing_old_goes_for_it(
+    file: BinaryIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tier = DiskTier(file.fileno(), 5 * (BLOCK + TAG_BYTES), BLOCK, b"model", 3 * (BLOCK + TAG_BYTES))
+    owner, bound = Owner(1, Account("a")), sha256(b"tokens").digest()
+    old = [tier.store(owner, bound, bytes(BLOCK)) for _ in range(2)]
+    assert tier.settle(60)
+    held = Held(monkeypatch, "write")
+    assert tier.room(9) == 3
+    assert None not in [tier.store(owner, bound, bytes(BLOCK)) for _ in range(3)]
+    assert tier.room(9) == 0 and set(old) < set(tier._shelf)
+    tier.discard(old[0] or 0)
+    assert tier.store(owner, bound, bytes(BLOCK)) is None and len(tier._busy) == 3
+    held.go.set()
+    assert tier.settle(60) and tier.room(9) == 3
+    tier.close()
+
+
 def test_what_was_brought_for_nobody_makes_way(file: BinaryIO, monkeypatch: pytest.MonkeyPatch) -> None:
     node = Node(file, in_flight=3 * (BLOCK + TAG_BYTES))
     first, second = key_of(pages(1, 2, 3), "a"), key_of(pages(4, 5, 6), "b")
@@ -452,7 +498,7 @@ def test_a_forgotten_tenants_blocks_on_their_way_are_forgotten(node: Node, monke
     records = list(node.tier._busy)
     node.cache.forget("a")
     assert all(record.data is None for record in records), "also of what the thread has in its hands"
-    assert not node.tier._busy and not node.tier._queue and "a" not in node.cache._accounts
+    assert not node.tier._busy and not node.tier._queue and node.cache._owners.account("a") is None
     held.go.set()
     assert node.finds(key_of(pages(1, 2, 3), "a")) == 0
 

@@ -10,7 +10,7 @@ from cloister.compute.gpu.cache import GpuCache
 from cloister.compute.host_cache import HostCache
 from cloister.config import EngineSettings
 from cloister.prefix.host import HostTier
-from cloister.prefix.node import Account, Owner
+from cloister.prefix.owners import Account, Owner
 from cloister.prefix.tier import State
 from cloister.service.process import tiers
 from tests.compute.fake_device import FakeDevice
@@ -56,6 +56,49 @@ def test_its_bytes_are_bounded_and_what_has_no_room_goes_down() -> None:
         b"3       ",
         b"4       ",
     ]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_makes_way_is_overwritten_too(kept: bool) -> None:
+    below = HostTier(SIZE, SIZE) if kept else None
+    tier = HostTier(SIZE, SIZE, below)
+    number = store(tier, b"secret")
+    assert tier.room(1) == 1
+    assert tier._memory[:] == bytes(SIZE), "before anything else is there"
+    assert taken(tier, number, b"secret") == (b"secret  " if kept else None)
+    assert below is None or below._memory[:] == bytes(SIZE)
+
+
+@pytest.mark.parametrize("end", ["take", "discard", "lost", "other tokens", "close"])
+def test_what_went_down_is_known_as_long_as_it_is_there(end: str) -> None:
+    below = HostTier(SIZE, SIZE)
+    tier = HostTier(SIZE, SIZE, below)
+    number, other = store(tier, b"secret"), store(tier, b"other")
+    [lower] = below._shelf
+    if end == "take":
+        assert taken(tier, number, b"secret") == b"secret  "
+    elif end == "discard":
+        tier.discard(number)
+    elif end == "lost":
+        below.discard(lower)
+    elif end == "close":
+        tier.close()
+    bound = sha256(b"wrong" if end == "other tokens" else b"secret").digest()
+    assert tier.fetch(number, bound) is State.LOST
+    assert not tier._moved or end == "close"
+    assert below._memory[:] == bytes(SIZE)
+    assert tier.take(number) is None
+    tier.discard(number)
+    assert taken(tier, other, b"other") == (None if end == "close" else b"other   ")
+
+
+def test_a_full_one_makes_room_as_it_stores_if_something_is_below() -> None:
+    bound = sha256(b"1").digest()
+    alone, tier = HostTier(SIZE, SIZE), HostTier(SIZE, SIZE, HostTier(SIZE, SIZE))
+    assert [alone.store(OWNER, bound, bytes(SIZE)) for _ in range(2)] == [1, None]
+    assert [tier.store(OWNER, bound, bytes(SIZE)) for _ in range(2)] == [1, 2]
+    assert tier.fetch(1, bound) is tier.fetch(2, bound) is State.HERE
+    assert alone.room(9) == 1 and tier.room(9) == 2, "below it too"
 
 
 def test_who_holds_most_gives_first() -> None:

@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from cloister.engine.blocks import BlockPool
 from cloister.levels import PolicyName
 from cloister.prefix.base import PrefixKey
-from cloister.prefix.node import Node, Owner
+from cloister.prefix.node import Node
+from cloister.prefix.owners import Owner
 from cloister.prefix.radix import RadixCache
 from tests.prefix.keys import KEYS, PAGE_TOKENS, SIZE, key_of, pages
 from tests.prefix.naive import PUBLIC, NaiveCache, Page
@@ -111,7 +112,7 @@ class Machine(RuleBasedStateMachine):
             else:
                 self.cache.tree.compress(node)
             for each in self.cache.tree.nodes():
-                self.cache._order.push(each)
+                self.cache._holding.order.push(each)
 
     @invariant()
     def both_hold_the_same(self) -> None:
@@ -125,8 +126,8 @@ class Machine(RuleBasedStateMachine):
         for _, _, owner, _, _ in kept:
             if owner != PUBLIC:
                 private[owner[0]] = private.get(owner[0], 0) + 1
-        for name, account in self.cache._accounts.items():
-            assert account.pages == private.get(name, 0)
+        for account in self.cache._owners.accounts:
+            assert account.pages == private.get(account.name, 0)
         held = [block for blocks in self.held for block in blocks]
         for block in range(self.pool.total):
             in_tree = any(block == row[4] for row in kept)
@@ -134,7 +135,7 @@ class Machine(RuleBasedStateMachine):
         for node in self.cache.tree.nodes():
             assert node.resident == len(node.blocks) == len(node.tokens) // SIZE > 0
             assert node.links is None or sum(link.pages for link in node.links) == len(node.blocks)
-            assert not node.is_edge or node.queued is node.owner.account
+            assert not node.is_edge or node.run in node.owner.account.heap
 
 
 Row = tuple[bytes, bytes, tuple[str, str], tuple[str, str], int]
@@ -142,14 +143,14 @@ Row = tuple[bytes, bytes, tuple[str, str], tuple[str, str], int]
 
 def _unfolded(root: Node, names: dict[Owner, tuple[str, str]]) -> Iterable[Row]:
     """Every page of the tree: what is before it, its tokens, owner, creator and block."""
-    waiting = [(child, b"") for child in (root.children or {}).values()]
+    waiting = [(child, b"") for child in root.children]
     while waiting:
         node, before = waiting.pop()
         for at, block in enumerate(node.blocks):
             tokens = node.tokens[at * SIZE : (at + 1) * SIZE]
             yield before, tokens, names[node.owner], names[node.creator], block
             before += tokens
-        waiting += [(child, before) for child in (node.children or {}).values()]
+        waiting += [(child, before) for child in node.children]
 
 
 def _listed(root: Page, before: bytes = b"") -> Iterable[Row]:

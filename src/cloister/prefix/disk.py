@@ -2,7 +2,8 @@
 
 The file has no name (adr/0009): it is handed in open. Every tenant's blocks have a key of their own, public ones have
 one too; a tenant's end is one key forgotten, and a stopped node leaves noise. A block is bound to the model, to whose
-it is and to all tokens up to its end. One that cannot be written or read, or was changed, is a miss.
+it is and to all tokens up to its end. One that cannot be written or read, or was changed, is a miss; so is one that the
+thread fails on for any other reason: it must not end, or nothing would come or go any more.
 
 One thread encrypts, writes, reads and decrypts, in the order in which it was asked, so a place may be used again at
 once. Blocks on their way are bounded; they are plain until they are encrypted, and again until they are taken.
@@ -10,6 +11,7 @@ once. Blocks on their way are bounded; they are plain until they are encrypted, 
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import threading
@@ -20,8 +22,11 @@ from time import monotonic
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from cloister.prefix.node import Owner
+from cloister.errors import where_raised
+from cloister.prefix.owners import Owner
 from cloister.prefix.tier import Shelf, State, Tier
+
+log = logging.getLogger(__name__)
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
@@ -66,7 +71,7 @@ class DiskTier(Tier):
         self._busy: dict[_Stored, None] = {}
         """Those with content here, or on their way; the oldest first."""
         self._queue: deque[_Stored] = deque()
-        self._working = self._closed = False
+        self._working = self._closed = self._told = False
         self._changed = threading.Condition()
         AESGCM(bytes(KEY_BYTES)).encrypt(bytes(NONCE_BYTES), b"", b"")
         self._thread = threading.Thread(target=self._serve, name="cl-disk", daemon=True)
@@ -169,11 +174,18 @@ class DiskTier(Tier):
                 self._working = True
             try:
                 (self._bring if stored.written else self._put)(stored)
-            except Exception:  # no memory left, say: then it is lost, and the next may not be
+            except Exception as error:  # whatever it is (no memory, a cipher's error), the next may go well
+                self._tell(error)
                 with self._changed:
                     if not stored.gone:
                         self._forget(stored.number)
             del stored
+
+    def _tell(self, error: Exception) -> None:
+        """Once: if one block fails so, many may."""
+        if not self._told:
+            self._told = True
+            log.error("A block was lost on its way to the disk or back, and more may be: %s.", where_raised(error))
 
     def _put(self, stored: _Stored) -> None:
         """Write one out. While the disk is slow, nothing plain is held."""

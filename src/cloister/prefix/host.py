@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 
-from cloister.prefix.node import Owner
+from cloister.prefix.owners import Owner
 from cloister.prefix.tier import Shelf, State, Tier
 
 

@@ -1,47 +1,22 @@
-"""The nodes of the tree, and whose they are.
+"""A run of the tree, as one looks at it: the tokens of whole blocks, and where their keys and values are.
 
-A node is a run of pages: the tokens of whole blocks, and where their keys and values are. Who may see it is its owner;
-who brought it stays its creator, so that a mark can be taken back (SafeKV §VI-A: `private_tag`, `creator_id`).
+Who may see it is its owner; who brought it stays its creator, so that a mark can be taken back (SafeKV §VI-A:
+`private_tag`, `creator_id`). What is known of it is in columns (runs.Runs); a node is made where one is looked at.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from struct import iter_unpack, pack
 from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cloister.prefix.owners import Owner
+from cloister.prefix.runs import MOST, NONE, Runs
 
+if TYPE_CHECKING:
     from cloister.prefix.monitor import Watched
 
-TAG_BYTES = 6
-USER_BITS = 62
-
-
-class Account:
-    """What one tenant holds in the tree; all that is public is one account too."""
-
-    __slots__ = ("__weakref__", "cipher", "heap", "name", "pages", "seen")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.pages = 0
-        """Resident pages that only this account's owners may see."""
-        self.seen = 0
-        """The epoch of its last request, whether or not that found anything."""
-        self.cipher: AESGCM | None = None
-        """With the key of its blocks in lower tiers; forgotten with the account."""
-        self.heap: list[Node] = []
-
-
-class Owner:
-    """Whoever sees a private node: a tenant under one salt. `tag` begins the keys of its nodes among their siblings."""
-
-    __slots__ = ("__weakref__", "account", "bit", "tag")
-
-    def __init__(self, number: int, account: Account) -> None:
-        self.account = account
-        self.tag = number.to_bytes(TAG_BYTES, "little")
-        self.bit = 1 << number % USER_BITS
+_LINK = "<QQQQ"
 
 
 class Link(NamedTuple):
@@ -54,63 +29,144 @@ class Link(NamedTuple):
 
 
 class Node:
-    """A run of pages under one owner. `run` is the owner's tag and the tokens, so that a run of one page is its own key
-    among its siblings. `blocks` has a block for each page; one below 0 is `~number` of a lower tier.
+    """Two nodes are equal if they are the same run. Of one that is gone, `parent` is None."""
 
-    `links` is None, or says of which nodes a compressed private chain is made; the node is their `pri_root`.
-    """
+    __slots__ = ("_runs", "run")
 
-    __slots__ = (
-        *("blocks", "children", "creator", "epoch", "hits"),
-        *("links", "owner", "parent", "queued", "rank", "resident", "run", "users", "watched"),
-    )
-
-    def __init__(self, parent: Node | None, owner: Owner, creator: Owner, tokens: bytes, blocks: list[int]) -> None:
-        self.parent = parent
-        self.owner = owner
-        self.creator = creator
-        self.run = owner.tag + tokens
-        self.blocks = blocks
-        self.resident = len(blocks)
-        """How many of its first pages are in the pool; all before a page that is are, too."""
-        self.children: dict[bytes, Node] | None = None
-        self.links: list[Link] | None = None
-        self.queued: Account | None = None
-        """Whose heap it waits in to be evicted, in the order of `rank`."""
-        self.rank = 0
-        self.epoch = 0
-        self.hits = 0
-        self.users = 0
-        self.watched: Watched | float | None = None
-        """What a monitor knows of a public run; of a private one, until when it may not become public again."""
+    def __init__(self, runs: Runs, run: int) -> None:
+        self._runs = runs
+        self.run = run
 
     def __repr__(self) -> str:
         """Without the tokens: a log may show a node."""
-        return f"<Node of {len(self.blocks)} pages>"
+        return f"<Node of {self.pages} pages>"
 
-    def __lt__(self, other: Node) -> bool:
-        """Whether it is evicted before another. Heaps of nodes take less than heaps of pairs."""
-        return self.rank < other.rank
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Node) and self.run == other.run
+
+    def __hash__(self) -> int:
+        return self.run
+
+    @property
+    def parent(self) -> Node | None:
+        above = self._runs.parent[self.run]
+        return None if above == NONE else Node(self._runs, above)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is no run of the tree any more; the root never is one."""
+        return self._runs.parent[self.run] == NONE
+
+    @property
+    def children(self) -> list[Node]:
+        return [Node(self._runs, child) for child in self._runs.below(self.run)]
+
+    @property
+    def has_children(self) -> bool:
+        return self._runs.child[self.run] != NONE
+
+    @property
+    def owner(self) -> Owner:
+        return self._runs.owner_at(self._runs.owner[self.run])
+
+    @property
+    def creator(self) -> Owner:
+        return self._runs.owner_at(self._runs.creator[self.run])
 
     @property
     def tokens(self) -> bytes:
-        return self.run[TAG_BYTES:]
+        return self._runs.tokens(self.run)
 
     @property
-    def is_compressed(self) -> bool:
-        return self.links is not None
+    def pages(self) -> int:
+        return self._runs.pages(self.run)
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Of each page; one below 0 is `~number` of a lower tier."""
+        return self._runs.places(self.run, 0, self.pages)
+
+    def places(self, start: int, end: int) -> tuple[int, ...]:
+        """Some of its blocks."""
+        return self._runs.places(self.run, start, end)
+
+    def set_places(self, start: int, places: Sequence[int]) -> None:
+        self._runs.set_places(self.run, start, places)
+
+    @property
+    def resident(self) -> int:
+        return self._runs.resident[self.run]
+
+    @resident.setter
+    def resident(self, pages: int) -> None:
+        self._runs.resident[self.run] = pages
+
+    @property
+    def epoch(self) -> int:
+        return self._runs.epoch[self.run]
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self._runs.epoch[self.run] = epoch
+
+    @property
+    def hits(self) -> int:
+        return self._runs.hits[self.run]
 
     @property
     def user_count(self) -> int:
         """Tenants that found it, exact up to as many as a node has bits for."""
-        return self.users.bit_count()
+        return self._runs.users[self.run].bit_count()
+
+    @property
+    def watched(self) -> Watched | float | None:
+        return self._runs.watched.get(self.run)
+
+    @watched.setter
+    def watched(self, watched: Watched | float | None) -> None:
+        if watched is None:
+            self._runs.watched.pop(self.run, None)
+        else:
+            self._runs.watched[self.run] = watched
+
+    @property
+    def links(self) -> list[Link] | None:
+        """None, or of which nodes a compressed private chain is made; the node is their `pri_root`."""
+        packed = self._runs.links.get(self.run)
+        return None if packed is None else [Link(*link) for link in iter_unpack(_LINK, packed)]
+
+    @links.setter
+    def links(self, links: list[Link] | None) -> None:
+        if links is None or len(links) < 2:
+            self._runs.links.pop(self.run, None)
+        else:
+            self._runs.links[self.run] = b"".join(pack(_LINK, *link) for link in links)
+
+    def add_link(self, link: Link) -> None:
+        """As if `links` had one more; one that had none is the first of them."""
+        packed = self._runs.links.get(self.run) or pack(_LINK, *self.as_link)
+        self._runs.links[self.run] = packed + pack(_LINK, *link)
+
+    @property
+    def as_link(self) -> Link:
+        runs, run = self._runs, self.run
+        return Link(self.pages, runs.epoch[run], runs.hits[run], runs.users[run])
+
+    def use_as(self, link: Link) -> None:
+        """Be as used as this says."""
+        runs, run = self._runs, self.run
+        runs.epoch[run], runs.hits[run], runs.users[run] = link[1:]
+
+    @property
+    def is_compressed(self) -> bool:
+        return self.run in self._runs.links
 
     @property
     def is_edge(self) -> bool:
-        """Whether nothing below it is in the pool: what is evicted next from here is this node's last page."""
-        return not self.children or not any(child.resident for child in self.children.values())
+        return self._runs.is_edge(self.run)
 
     def touch(self, user: Owner, epoch: int) -> None:
-        self.epoch = epoch
-        self.hits += 1
-        self.users = self.users | user.bit if self.users else user.bit
+        runs, run = self._runs, self.run
+        runs.epoch[run] = epoch
+        runs.hits[run] = min(runs.hits[run] + 1, MOST)
+        runs.users[run] |= user.bit

@@ -11,7 +11,7 @@ from enum import Enum
 from itertools import count
 from typing import Generic, TypeVar
 
-from cloister.prefix.node import Account, Owner
+from cloister.prefix.owners import Account, Owner
 
 Entry = TypeVar("Entry")
 

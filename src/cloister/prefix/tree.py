@@ -2,72 +2,82 @@
 
 Every path is public nodes first, then private ones of a single owner: what follows a private page is private, too, and
 who may not see a page cannot reach what is below it. Tokens are compared by content. The tree knows no references,
-tiers or epochs; it moves no keys and values, whatever is marked.
+tiers or epochs; it moves no keys and values, whatever is marked. What it changes leaves its account's heap: whoever
+changed it puts it back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cloister.prefix.node import TAG_BYTES, Account, Link, Node, Owner
+from cloister.prefix.children import Children
+from cloister.prefix.node import Link, Node
+from cloister.prefix.owners import NO_SEAT, Owner
+from cloister.prefix.runs import NONE, Runs, content_of
 
 Path = list[tuple[Node, int]]
 """Nodes from the root on, each with how many of its pages match; only the last may match in part."""
+_Way = list[tuple[int, int]]
+"""The same of runs, by number."""
 
 
 class Tree:
-    """`public` owns what everybody sees."""
+    """`public` owns what everybody sees. So many runs are expected at most; for more, the table of children grows."""
 
-    def __init__(self, page_bytes: int) -> None:
-        self._page = page_bytes
-        self.public = Owner(0, Account(""))
-        self.root = Node(None, self.public, self.public, b"", [])
+    def __init__(self, page_bytes: int, public: Owner, expected: int = 0) -> None:
+        self.page = page_bytes
+        self.runs = Runs(page_bytes)
+        self._children = Children(self.runs, expected)
+        self.public = public
+        self.root = Node(self.runs, self.runs.new(NONE, public, public, b""))
 
     def search(self, owner: Owner, tokens: bytes, most: int, *, sees_public: bool) -> Path:
         """The longest beginning of `tokens` that this owner may see (§VI-A, Search)."""
-        return self._search(self.root, 0, owner, tokens, most * self._page, self.public if sees_public else owner)
+        end = min(most, len(tokens) // self.page) * self.page
+        public = self.public.seat if sees_public else owner.seat
+        way = self._search(self.root.run, 0, owner.seat, tokens, end, public)
+        return [(Node(self.runs, run), pages) for run, pages in way]
 
-    def _search(self, node: Node, at: int, owner: Owner, tokens: bytes, end: int, public: Owner) -> Path:
-        path: Path = []
-        page = self._page
-        while at < end and node.children:
+    def _search(self, run: int, at: int, own: int, tokens: bytes, end: int, public: int) -> _Way:
+        way: _Way = []
+        page, runs, find = self.page, self.runs, self._children.find
+        while at < end and runs.child[run] != NONE:
             first = tokens[at : at + page]
-            child = node.children.get(public.tag + first)
-            if owner is not public:
-                own = node.children.get(owner.tag + first)
-                if own is not None and child is not None:
-                    shared = self._search_from(child, at, owner, tokens, end, public)
-                    private = self._search_from(own, at, owner, tokens, end, owner)
-                    return path + max(shared, private, key=lambda way: sum(pages for _, pages in way))
-                child = own if child is None else child
-            if child is None:
+            child = NONE if public == NO_SEAT else find(run, public, first)
+            if own != public and own != NO_SEAT:
+                private = find(run, own, first)
+                if private != NONE and child != NONE:
+                    shared = self._search_from(child, at, own, tokens, end, public)
+                    mine = self._search_from(private, at, own, tokens, end, own)
+                    return way + max(shared, mine, key=lambda way: sum(pages for _, pages in way))
+                child = private if child == NONE else child
+            if child == NONE:
                 break
             pages = self._common(child, tokens, at, end)
-            path.append((child, pages))
+            way.append((child, pages))
             at += pages * page
-            if pages < len(child.blocks):
+            if pages < runs.pages(child):
                 break
-            node = child
-        return path
+            run = child
+        return way
 
-    def _search_from(self, child: Node, at: int, owner: Owner, tokens: bytes, end: int, public: Owner) -> Path:
+    def _search_from(self, child: int, at: int, own: int, tokens: bytes, end: int, public: int) -> _Way:
         pages = self._common(child, tokens, at, end)
-        path: Path = [(child, pages)]
-        if pages == len(child.blocks):
-            path += self._search(child, at + pages * self._page, owner, tokens, end, public)
-        return path
+        way: _Way = [(child, pages)]
+        if pages == self.runs.pages(child):
+            way += self._search(child, at + pages * self.page, own, tokens, end, public)
+        return way
 
-    def _common(self, node: Node, tokens: bytes, at: int, end: int) -> int:
-        """Whole pages that a node's run and the tokens from `at` have in common; the first is known to be."""
-        page, run = self._page, node.run
-        high = min(len(node.blocks), (end - at) // page)
-        if high == 1 or run[TAG_BYTES : TAG_BYTES + high * page] == tokens[at : at + high * page]:
+    def _common(self, run: int, tokens: bytes, at: int, end: int) -> int:
+        """Whole pages that a run and the tokens from `at` have in common; the first is known to be."""
+        page, content = self.page, self.runs.content[run]
+        high = min(self.runs.pages(run), (end - at) // page)
+        if high == 1 or content.startswith(tokens[at : at + high * page]):
             return high
         low = 1
         while high - low > 1:
             middle = (low + high) // 2
-            ours = run[TAG_BYTES + low * page : TAG_BYTES + middle * page]
-            if ours == tokens[at + low * page : at + middle * page]:
+            if content.startswith(tokens[at + low * page : at + middle * page], low * page):
                 low = middle
             else:
                 high = middle
@@ -75,75 +85,78 @@ class Tree:
 
     def add(self, parent: Node, owner: Owner, creator: Owner, tokens: bytes, blocks: list[int]) -> Node:
         """A new run below a node that has none that begins like it and belongs to the same owner."""
-        node = Node(parent, owner, creator, tokens, blocks)
-        if parent.children is None:
-            parent.children = {}
-        parent.children[self._key(node)] = node
-        return node
+        run = self.runs.new(NONE, owner, creator, content_of(tokens, blocks))
+        self._attach(run, parent.run)
+        return Node(self.runs, run)
 
     def split(self, node: Node, pages: int) -> Node:
-        """Cut a run where tokens diverge, or where visibility changes: the rest becomes the node's child."""
-        at = TAG_BYTES + pages * self._page
-        tail = Node(node, node.owner, node.creator, node.run[at:], node.blocks[pages:])
-        tail.resident = max(0, node.resident - pages)
-        tail.epoch, tail.hits, tail.users = node.epoch, node.hits, node.users
-        if node.links is not None:
-            head, rest = _cut(node.links, pages)
-            tail.epoch, tail.hits, tail.users = rest[0][1:]
-            node.links = head if len(head) > 1 else None
-            tail.links = rest if len(rest) > 1 else None
-        tail.watched = node.watched if node.watched is None or isinstance(node.watched, float) else node.watched.copy()
-        tail.children = node.children
-        for child in (tail.children or {}).values():
-            child.parent = tail
-        node.run, node.blocks = node.run[:at], node.blocks[:pages]
-        node.resident = min(node.resident, pages)
-        node.children = {self._key(tail): tail}
-        return tail
+        """Cut a run where tokens diverge, or where visibility changes. The first pages are a new node, which is
+        returned; the node is what is left, and its child. So what is below it need not be told."""
+        runs, at = self.runs, pages * self.page
+        above, tokens, places, resident = runs.parent[node.run], node.tokens, list(node.blocks), node.resident
+        self._detach(node.run)
+        runs.leave_heap(node.run)
+        head = Node(runs, runs.new(NONE, node.owner, node.creator, content_of(tokens[:at], places[:pages])))
+        head.use_as(node.as_link)
+        if (links := node.links) is not None:
+            head.links, rest = _cut(links, pages)
+            node.use_as(rest[0])
+            node.links = rest
+        runs.content[node.run] = content_of(tokens[at:], places[pages:])
+        head.resident, node.resident = min(resident, pages), max(0, resident - pages)
+        head.watched = watched = node.watched
+        if watched is not None and not isinstance(watched, float):
+            node.watched = watched.copy()
+        self._attach(head.run, above)
+        self._attach(node.run, head.run)
+        return head
 
     def extend(self, node: Node, tokens: bytes, blocks: list[int], epoch: int) -> None:
         """Add pages to a private run that nothing follows, as if a node were added and compressed at once."""
-        self._link(node, Link(len(blocks), epoch, 0, 0))
-        node.run += tokens
-        node.blocks += blocks
+        node.add_link(Link(len(blocks), epoch, 0, 0))
+        self.runs.content[node.run] = content_of(node.tokens + tokens, [*node.blocks, *blocks])
         node.resident += len(blocks)
 
     def compress(self, node: Node) -> Node:
-        """Make a private chain of one owner without branches one node, its `pri_root` (§VI-B1), which is returned."""
-        while node.parent is not None and self._only_child(node.parent) is node and self._alike(node.parent, node):
-            node = node.parent
+        """Make a private chain of one owner without branches one node, its `pri_root` (§VI-B1), which is returned; it
+        is what was the last of them, so that what is below it need not be told."""
         while (child := self._only_child(node)) is not None and self._alike(node, child):
-            for link in child.links or [Link(len(child.blocks), child.epoch, child.hits, child.users)]:
-                self._link(node, link)
-            if node.resident == len(node.blocks):
-                node.resident += child.resident
-            node.run += child.run[TAG_BYTES:]
-            node.blocks += child.blocks
-            node.children = child.children
-            for below in (node.children or {}).values():
-                below.parent = node
-            child.parent = None
+            node = child
+        runs = self.runs
+        while (above := node.parent) is not None and self._only_child(above) == node and self._alike(above, node):
+            for link in node.links or [node.as_link]:
+                above.add_link(link)
+            content = content_of(above.tokens + node.tokens, [*above.blocks, *node.blocks])
+            self._detach(node.run)
+            runs.leave_heap(node.run)
+            higher = runs.parent[above.run]
+            self._detach(above.run)
+            node.resident = above.resident + (node.resident if above.resident == above.pages else 0)
+            node.links, node.watched = above.links, above.watched
+            node.use_as(above.as_link)
+            runs.content[node.run] = content
+            runs.free(above.run)
+            self._attach(node.run, higher)
         return node
 
     def decompress(self, node: Node) -> None:
         """Take compression back: the nodes that made the chain are nodes again, with what was known of each."""
         for link in (node.links or [])[:0:-1]:
-            self.split(node, len(node.blocks) - link.pages)
+            node = self.split(node, node.pages - link.pages)
 
     def truncate(self, node: Node, pages: int) -> None:
         """Cut off the run's last pages, which nothing follows."""
-        node.run, node.blocks = node.run[: TAG_BYTES + pages * self._page], node.blocks[:pages]
+        links = node.links
+        self.runs.content[node.run] = content_of(node.tokens[: pages * self.page], list(node.places(0, pages)))
         node.resident = min(node.resident, pages)
-        if node.links is not None:
-            head, _ = _cut(node.links, pages)
-            node.links = head if len(head) > 1 else None
+        if links is not None:
+            node.links, _ = _cut(links, pages)
 
     def may_publish(self, node: Node) -> bool:
         """Whether a private run may become public: it must follow public pages, and no public run may begin like it
         beside it."""
-        assert node.parent is not None
-        twin = self._key(node, self.public)
-        return node.parent.owner is self.public and twin not in (node.parent.children or {})
+        above = node.parent
+        return above is not None and above.owner is self.public and self._twin(node, self.public) == NONE
 
     def publish(self, node: Node) -> None:
         """Make a run visible to everybody."""
@@ -156,15 +169,13 @@ class Tree:
         What nobody can reach then is cut off and returned: runs of others below it, or the run itself if its creator
         has one like it.
         """
-        assert node.parent is not None
-        twin = self._key(node, node.creator)
-        if twin in (node.parent.children or {}):
+        if self._twin(node, node.creator) != NONE:
             self.remove(node)
             return [node]
         self._give(node, node.creator)
         node.watched = barred_until
         lost: list[Node] = []
-        for child in list((node.children or {}).values()):
+        for child in node.children:
             if child.owner is self.public and child.creator is node.owner:
                 lost += self.demote(child, barred_until)
             elif child.owner is not node.owner:
@@ -173,50 +184,58 @@ class Tree:
         return lost
 
     def remove(self, node: Node) -> None:
-        """Take a node and all below it out of the tree."""
-        assert node.parent is not None
-        siblings = node.parent.children
-        assert siblings is not None
-        del siblings[self._key(node)]
-        node.parent.children = siblings or None
-        node.parent = None
+        """Take a node and all below it out of the tree. Who has given back what they hold frees each of them."""
+        self._detach(node.run)
+
+    def free(self, node: Node) -> None:
+        """Forget a node that was removed, or that was below one; whoever frees all of them lists them first."""
+        if not node.is_gone:
+            self._detach(node.run)
+        self.runs.free(node.run)
 
     def nodes(self, below: Node | None = None) -> Iterator[Node]:
         """All nodes, or one and all below it, parents first."""
-        waiting = [below] if below is not None else list((self.root.children or {}).values())
+        waiting = [below] if below is not None else self.root.children
         while waiting:
             node = waiting.pop()
-            waiting += (node.children or {}).values()
+            waiting += node.children
             yield node
 
     def tokens_before(self, node: Node) -> bytes:
         """The tokens of all pages above a node's."""
         runs: list[bytes] = []
-        while node.parent is not None:
-            node = node.parent
-            runs.append(node.tokens)
+        above = node.parent
+        while above is not None:
+            runs.append(above.tokens)
+            above = above.parent
         return b"".join(reversed(runs))
 
-    def _key(self, node: Node, owner: Owner | None = None) -> bytes:
-        """Of a node among its siblings, as it is or as another's would be. Of one page: the run itself, not a copy."""
-        key = node.run[: TAG_BYTES + self._page]
-        return key if owner is None else owner.tag + key[TAG_BYTES:]
+    def _attach(self, run: int, parent: int) -> None:
+        self.runs.attach(run, parent)
+        self._children.add(run)
+
+    def _detach(self, run: int) -> None:
+        self._children.remove(run)
+        self.runs.detach(run)
+
+    def _twin(self, node: Node, owner: Owner) -> int:
+        """The run beside a node that begins like it and is another's."""
+        runs = self.runs
+        if owner.seat == NO_SEAT:
+            return NONE
+        return self._children.find(runs.parent[node.run], owner.seat, runs.first(node.run))
 
     def _give(self, node: Node, owner: Owner) -> None:
-        assert node.parent is not None and node.parent.children is not None
-        del node.parent.children[self._key(node)]
+        self._children.remove(node.run)
         node.owner.account.pages -= node.resident
-        node.owner, node.run = owner, owner.tag + node.run[TAG_BYTES:]
+        self.runs.give(node.run, owner)
         owner.account.pages += node.resident
-        node.parent.children[self._key(node)] = node
-
-    def _link(self, node: Node, link: Link) -> None:
-        if node.links is None:
-            node.links = [Link(len(node.blocks), node.epoch, node.hits, node.users)]
-        node.links.append(link)
+        self._children.add(node.run)
 
     def _only_child(self, node: Node) -> Node | None:
-        return next(iter(node.children.values())) if node.children and len(node.children) == 1 else None
+        runs = self.runs
+        child = runs.child[node.run]
+        return Node(runs, child) if child != NONE and runs.after[child] == NONE else None
 
     def _alike(self, node: Node, child: Node) -> bool:
         """Whether a private run goes on in its child; public runs branch too often to be worth it (§VI-B)."""

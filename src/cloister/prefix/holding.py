@@ -1,0 +1,149 @@
+"""The tree over the block pool: which blocks it holds, what is given up for room, what is dropped.
+
+A block in the tree has one reference of the tree's. It is given up, and wiped by the pool, when none other holds it and
+it is evicted, forgotten or unreachable; never while a sequence reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from cloister.prefix.base import Counts, Pool
+from cloister.prefix.eviction import EvictionOrder
+from cloister.prefix.node import Node
+from cloister.prefix.offload import LOST, Offload
+from cloister.prefix.owners import Account, Owner
+from cloister.prefix.tree import Path, Tree
+
+
+class Holding:
+    """Every change of the tree that takes or gives up blocks, or makes an edge, goes through here."""
+
+    def __init__(self, pool: Pool, tree: Tree, offload: Offload, counts: Counts) -> None:
+        self._pool, self._tree, self._offload, self._counts = pool, tree, offload, counts
+        self.order = EvictionOrder(tree, self._last_page_used)
+        self._kept = bytearray(pool.total)
+
+    @property
+    def pages(self) -> int:
+        """Blocks that the tree holds."""
+        return sum(self._kept)
+
+    def first_kept(self, blocks: Sequence[int], start: int) -> int:
+        """Where the first block is that the tree holds elsewhere: it cannot be in two places."""
+        kept = bytes(map(self._kept.__getitem__, blocks[start:])).find(1)
+        return len(blocks) if kept < 0 else start + kept
+
+    def add(self, parent: Node, owner: Owner, creator: Owner, tokens: bytes, blocks: list[int], epoch: int) -> Node:
+        """Keep these blocks: pages of their own below a node, or the rest of a private chain."""
+        self._pool.retain(blocks)
+        for block in blocks:
+            self._kept[block] = 1
+        owner.account.pages += len(blocks)
+        alike = owner is parent.owner is not self._tree.public and creator is parent.creator
+        if alike and not parent.has_children and parent.resident == parent.pages:
+            self._tree.extend(parent, tokens, blocks, epoch)
+            node = parent
+        else:
+            node = self._tree.add(parent, owner, creator, tokens, blocks)
+        node.epoch = epoch
+        self.order.push(node)
+        return node
+
+    def refill(self, path: Path, blocks: Sequence[int]) -> bool:
+        """Pages that only a lower tier had, and that were computed again, are in the pool again; whether all are."""
+        at = 0
+        for node, pages in path:
+            if (start := node.resident) < pages:
+                fresh = blocks[at + start : self.first_kept(blocks[: at + pages], at + start)]
+                self._offload.discard(node.places(start, start + len(fresh)))
+                self._pool.retain(fresh)
+                self.settle(node, fresh)
+                if node.resident < pages:
+                    return False
+            at += pages
+        return True
+
+    def settle(self, node: Node, blocks: Sequence[int]) -> None:
+        """A run's next pages are in these blocks, which the tree holds a reference to."""
+        node.set_places(node.resident, blocks)
+        node.resident += len(blocks)
+        node.owner.account.pages += len(blocks)
+        for block in blocks:
+            self._kept[block] = 1
+        self.order.push(node)
+
+    def split(self, node: Node, pages: int) -> Node:
+        """The node's first pages, as one of their own."""
+        if pages == node.pages:
+            return node
+        head = self._tree.split(node, pages)
+        self.order.push(node)
+        self.order.push(head)
+        return head
+
+    def evict(self, count: int, accounts: list[Account]) -> None:
+        goal = self._pool.free + count
+        share = self._pool.total // (len(accounts) + 1)
+        for node in self.order.victims(accounts, share):
+            if self._pool.free < goal:
+                self._shorten(node, goal - self._pool.free)
+            if self._pool.free >= goal:
+                self.order.push(node)
+                return
+
+    def cut(self, node: Node, pages: int) -> None:
+        """Drop a run's pages from here on, none of them in the pool, and all that is below it."""
+        for child in node.children:
+            self._tree.remove(child)
+            self.drop(child)
+        if not pages:
+            self.remove(node)
+            return
+        self._offload.discard(node.places(pages, node.pages))
+        self._tree.truncate(node, pages)
+
+    def remove(self, node: Node) -> None:
+        """Take a node and all below it out; what is left above may be an edge now, or a chain."""
+        parent = node.parent
+        assert parent is not None
+        self._tree.remove(node)
+        self.drop(node)
+        if parent != self._tree.root:
+            self.order.push(self._tree.compress(parent))
+
+    def drop(self, removed: Node) -> None:
+        """Give up all that a node holds which is out of the tree, and what those below it hold."""
+        for node in reversed(list(self._tree.nodes(removed))):
+            node.owner.account.pages -= node.resident
+            self._give_back(node.places(0, node.resident))
+            self._offload.discard(node.places(node.resident, node.pages))
+            self._tree.free(node)
+
+    def _last_page_used(self, node: Node) -> bool:
+        [last] = node.places(node.resident - 1, node.resident)
+        return self._pool.references(last) > 1
+
+    def _shorten(self, node: Node, count: int) -> None:
+        """Give up at most so many pages at the run's end, from the last on."""
+        keep = resident = node.resident
+        blocks = node.places(0, resident)
+        while keep and resident - keep < count and self._pool.references(blocks[keep - 1]) == 1:
+            keep -= 1
+        gone = blocks[keep:]
+        stored = self._offload.store(node, keep)
+        node.set_places(keep, [*stored, *[LOST] * (len(gone) - len(stored))])
+        self._counts.evictions += len(gone)
+        self._counts.offloads += len(stored)
+        node.owner.account.pages -= len(gone)
+        node.resident = keep
+        if len(stored) < len(gone):
+            self.cut(node, keep + len(stored))
+        self._give_back(gone)
+        if (above := node.parent) is not None:
+            self.order.push(node if keep else above)
+
+    def _give_back(self, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            self._kept[block] = 0
+        self._pool.release(blocks)
