@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from cloister.engine.engine import Engine
+from cloister.engine.reuse import LOOKS_AGAIN
 from cloister.messages.generation import Reuse
+from cloister.prefix.base import Found, PrefixKey
 from cloister.prefix.host import HostTier
 from cloister.prefix.radix import RadixCache
 from cloister.prefix.tier import State
@@ -94,6 +96,24 @@ def test_what_never_comes_is_computed() -> None:
     answer = answers_to(tiered.engine, [again])[1]
     assert answer == alone(again) and answer.cached == 0
     assert not len(tiered.tier._shelf), "computed again, the tier's copy is discarded"
+    tiered.cache.evict(64)
+    assert tiered.engine._pool.free == 64, "what was looked at in vain is held by nobody"
+
+
+def test_what_does_not_come_is_looked_for_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A monitor counts every look."""
+    tiered, looks = Tiered(chunk_tokens=2), 0
+    tiered.offload(PROMPT)
+    lookup = tiered.cache.lookup
+
+    def counted(key: PrefixKey, most: int) -> Found:
+        nonlocal looks
+        looks += 1
+        return lookup(key, most)
+
+    monkeypatch.setattr(tiered.cache, "lookup", counted)
+    answers_to(tiered.engine, [request(1, PROMPT)])
+    assert looks == 2 + LOOKS_AGAIN, "it is alone, so it looks twice when it begins"
 
 
 def test_one_who_is_alone_waits_and_nobody_else_does() -> None:
