@@ -31,7 +31,8 @@ from cloister.errors import ServiceUnavailable
 from cloister.levels import OPEN, PARTITIONED, ServedLevel
 from cloister.models.source import ModelFolder
 
-# On one server each, in this order. The last has no spare vaults, so that those it has are those it was asked for.
+# On one server each, in this order. The last has no spare vaults and no detector, which
+# comes up late: what it has then is what it was asked for.
 SERVERS: tuple[tuple[Part, ...], ...] = (("users", "lengths", "breakdown", "ttft", "vaults"), ("model",), ("memory",))
 MB = 1e6
 WEIGHTS = "memfd:cloister-weights"
@@ -96,7 +97,7 @@ class Bench(Measurement[Results]):
             folder = larger if isinstance(larger, ModelFolder) else write_random_model(scratch, larger, like=folder)
         elif part == "memory":
             vaults = enough_for_one(self._plan.idle_vaults + 1)
-            arguments = (*arguments, "--spare-vaults", "0", "--max-vaults", str(vaults))
+            arguments = (*arguments, "--spare-vaults", "0", "--max-vaults", str(vaults), "--no-detector")
         return deploy(folder, scratch, arguments)
 
     async def _in_turn(self, part: Part, points: list[Point], server: Deployment) -> None:
