@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cloister.engine.blocks import BlockPool
+from cloister.prefix.base import PrefixKey
 from cloister.prefix.host import HostTier
 from cloister.prefix.radix import RadixCache
 from cloister.prefix.tier import State
@@ -43,8 +44,9 @@ class World:
         self._keep(OTHERS, 8)
         assert self.pool.free == 0
 
-    def _keep(self, key, count):  # type: ignore[no-untyped-def]
+    def _keep(self, key: PrefixKey, count: int) -> None:
         blocks = self.pool.allocate(count)
+        assert blocks is not None
         self.cells.compute(key, blocks)
         self.cache.insert(key, blocks)
         self.pool.release(blocks)
@@ -69,6 +71,15 @@ def test_room_is_made_for_what_is_ready_in_a_row_and_for_no_more(world: World, r
     world.pool.release(found.blocks)
     world.tier.script = {}
     assert len(world.cache.lookup(MINE, 4).blocks) == 4 == world.evicted
+
+
+def test_what_is_gone_when_it_is_taken_leaves_no_block_behind(world: World) -> None:
+    """It was here when it was asked for; another page took its place meanwhile."""
+    world.tier.script = {world.numbers[1]: State.HERE}
+    found = world.cache.lookup(MINE, 4)
+    assert len(found.blocks) == 1 == world.cache.counts.recalls
+    world.pool.release(found.blocks)
+    assert world.pool.free == 8 - world.cache.pages
 
 
 @pytest.mark.parametrize("lost", [0, 2])

@@ -49,6 +49,13 @@ def test_a_rule_that_only_says_that_a_secret_is_near_marks_nothing() -> None:
     assert detector("My name is Ann, badge X-77q!") == [(22, 27, "id")]
 
 
+def test_what_begins_or_ends_within_a_word_is_the_whole_word() -> None:
+    """Half of a word cannot be replaced; and what is left would tell the rest."""
+    rule = 'version = 1\n[[rule]]\nid = "inner"\ncategory = "identity"\npattern = \'abcde\'\nsecret = "match"\n'
+    inner = Redaction(RuleSet(read_rules(rule)), None)
+    assert found(inner, "See xabcde1y now.") == {("xabcde1y", "id")}
+
+
 def test_a_long_text_is_searched_in_pieces_that_find_the_same(
     detector: Redaction, monkeypatch: pytest.MonkeyPatch
 ) -> None:

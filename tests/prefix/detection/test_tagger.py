@@ -110,7 +110,7 @@ def test_a_long_text_is_tagged_in_pieces_as_in_one(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", ["table", "kernel0", "kernel1", "bias1", "out", "out_bias"])
 def test_weights_of_another_version_are_refused(name: str) -> None:
     arrays = made()
-    for wrong in ({name: arrays[name][..., :-1]}, {name: arrays[name][None]}, {}):
+    for wrong in ({name: arrays[name][..., :-1]}, {name: arrays[name][None]}, {name: arrays[name][:0]}, {}):
         changed = {each: array for each, array in arrays.items() if each != name} | wrong
         with pytest.raises(SetupError):
             Tagger(changed)

@@ -124,7 +124,7 @@ class Tagger:
 
 def _fit(arrays: dict[str, NDArray[np.generic]]) -> bool:
     """Whether the arrays are there and have the shapes that the others give them."""
-    if not {"scale", "dilations", "out"} <= arrays.keys() or arrays["out"].ndim != 3:
+    if not {"scale", "dilations", "out"} <= arrays.keys() or arrays["out"].ndim != 3 or not arrays["out"].size:
         return False
     (nets, hidden, classes), columns = arrays["out"].shape, arrays["scale"].size
     shapes: dict[str, tuple[int, ...]] = {"table": (BUCKETS, columns), "out_bias": (len(CATEGORIES),)}

@@ -1,0 +1,27 @@
+"""Who waits for a label: each request its own, so many, and no longer than anything can come of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloister.prefix import labels as module
+from cloister.prefix.labels import Labels
+from tests.prefix.keys import PAGE_TOKENS, key_of, pages
+
+
+def test_a_label_is_for_the_key_that_waits_for_it_alone() -> None:
+    """A number that comes again is another request."""
+    labels, first, second = Labels(), key_of(pages(1, 2)), key_of(pages(3, 4), "b")
+    labels.expect(first)
+    labels.expect(second)
+    assert labels.say(0, 2 * PAGE_TOKENS, final=True) == (first, 2)
+    assert labels.public_pages(second, complete=True) == 0
+    assert labels.public_pages(first, complete=True) == 2
+
+
+def test_the_oldest_of_too_many_stay_private(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_UNLABELLED", 2)
+    labels = Labels()
+    for number in range(3):
+        labels.expect(key_of(pages(1), number=number))
+    assert [labels.say(number, PAGE_TOKENS, final=True) is None for number in range(3)] == [True, False, False]
