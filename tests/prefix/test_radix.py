@@ -13,7 +13,7 @@ from cloister.levels import PolicyName
 from cloister.prefix.base import PrefixKey
 from cloister.prefix.node import Node
 from cloister.prefix.owners import Owner
-from cloister.prefix.radix import RadixCache
+from cloister.prefix.radix import LOOKUPS_PER_EPOCH, RadixCache
 from tests.prefix.keys import KEYS, PAGE_TOKENS, SIZE, key_of, pages
 from tests.prefix.naive import PUBLIC, NaiveCache, Page
 
@@ -294,6 +294,22 @@ def test_eviction_begins_at_the_end_of_what_was_not_used_for_longest(cache: Radi
     assert finds(cache, pool, key_of(pages(1, 2, 4))) == 3
     cache.evict(2)
     assert finds(cache, pool, key_of(pages(1, 2, 4))) == 1
+
+
+def test_what_was_found_again_stays_longer_than_what_came_after_it(cache: RadixCache, pool: BlockPool) -> None:
+    first, second = (keep(cache, pool, key_of(pages(number))) for number in (1, 2))
+    cache._lookups += 100
+    assert finds(cache, pool, key_of(pages(1))) == 1
+    cache.evict(1)
+    assert pool.references(*second) == 0 and pool.references(*first) == 1
+
+
+def test_epochs_end_where_their_column_does(cache: RadixCache, pool: BlockPool) -> None:
+    cache._lookups = LOOKUPS_PER_EPOCH << 33
+    keep(cache, pool, key_of(pages(1)))
+    assert finds(cache, pool, key_of(pages(1))) == 1
+    cache.evict(1)
+    assert not finds(cache, pool, key_of(pages(1)))
 
 
 def test_among_equally_old_pages_public_ones_go_first(cache: RadixCache, pool: BlockPool) -> None:

@@ -233,6 +233,13 @@ def test_nothing_marked_nothing_public(reading: PromptReading) -> None:
     assert reading.read(TokenPrompt((5, 6, 7))) == ReadPrompt((5, 6, 7), 0)
 
 
+def test_who_marks_something_as_public_has_marked_it_though_nothing_of_it_is(reading: PromptReading) -> None:
+    """Else all of it would be looked at, to be shared."""
+    read = reading.read(TextPrompt(f"{OPENING}Ada{CLOSING} has gout.", public=True))
+    assert read.public == 0 and read.marked
+    assert not reading.read(TextPrompt("Ada has gout.")).marked
+
+
 def test_nothing_private_leaves_the_last_token_alone(reading: PromptReading) -> None:
     for read in (
         read_one(reading, f"Hello{OPENING}{CLOSING}"),
