@@ -29,6 +29,10 @@ PLAN = Plan(
     fakes=3,
     bet_epsilon=1.0,
     trials=16,
+    users=(1, 2),
+    decoded=(0, 4, 8),
+    tokens=5,
+    rounds=1,
 )
 
 
@@ -39,6 +43,35 @@ class FakeModel:
     def __init__(self) -> None:
         self.tokenizer = WordTokenizer()
         self.continuations = RuleModel(self.tokenizer.vocabulary + 200)  # room for words that come later
+
+
+class FakeServer:
+    """A token takes a millisecond for each prompt; a vault holds a block of 100 bytes for each sixteen tokens."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.ended: list[str] = []
+        self.holds = 0
+
+    def __enter__(self) -> FakeServer:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def answer(self, session: str, before: str, after: str, fakes: int, tokens: int) -> tuple[list[float], int]:
+        self.asked.append(session)
+        count = len(before) + len(after)
+        self.holds = 1000 + count // 16 * 100 + fakes * self.kv_bytes(count - len(before) // 16 * 16)
+        return [0.001 * (fakes + 1) * token for token in range(tokens)], count
+
+    def end(self, session: str) -> None:
+        self.ended.append(session)
+
+    def largest_vault(self) -> int | None:
+        return self.holds
+
+    def kv_bytes(self, tokens: int) -> int:
+        return -(-tokens // 16) * 100
 
 
 class Silent:
@@ -56,9 +89,9 @@ def texts(category: Category, words: list[str]) -> list[TaggedText]:
 def test_all_parts_are_measured_and_tabulated() -> None:
     results, saved = Results(PLAN, "fake"), []
     made = {Category.NAME: texts(Category.NAME, NAMES[:8]), Category.PLACE: texts(Category.PLACE, TOWNS[:8])}
-    Bench(results, FakeModel(), made, LETTERS, Silent(), lambda: saved.append(1), FakeModel()).run(PARTS)
+    Bench(results, FakeModel(), made, LETTERS, Silent(), lambda: saved.append(1), FakeModel(), FakeServer).run(PARTS)
     document = results.document()
-    assert not document["failed"] and len(saved) == 3
+    assert not document["failed"] and len(saved) == 4
     narrow, wide = ([row["mean"] for row in document["curves"] if row["epsilon"] == each] for each in PLAN.epsilons)
     assert len(document["curves"]) == 4 and all(a < b for a, b in zip(narrow, wide, strict=True))
     assert [row["found"] for row in document["latency"]] == [4, 8]
@@ -69,11 +102,35 @@ def test_all_parts_are_measured_and_tabulated() -> None:
     assert [table.title for table in tables(document)][-1] == "Targets"
 
 
+def test_decoding_is_compared_with_partitioned_and_memory_with_the_formula() -> None:
+    results, server = Results(PLAN, "fake"), FakeServer()
+    Bench(results, FakeModel(), {}, LETTERS, Silent(), lambda: None, server=lambda: server).run(["decoding"])
+    rows = results.document()["decoding"]
+    assert [(row["users"], row["fakes"], row["ratio"]) for row in rows] == [
+        *((1, 0, 1.0), (1, 4, 5.0), (1, 8, 9.0), (2, 0, 1.0), (2, 4, 5.0), (2, 8, 9.0))
+    ]
+    assert set(server.asked) == set(server.ended)
+    assert [(row["fakes"], row["bytes"] == row["formula"] > 0) for row in results.memory] == [(4, True), (8, True)]
+    met = {
+        row["name"]: row["met"]
+        for row in results.document()["targets"]
+        if "partitioned" in row["name"] or "memory" in row["name"]
+    }
+    assert list(met.values()) == [False, True]
+
+
+def test_where_only_root_may_look_memory_is_left_out() -> None:
+    results, server = Results(PLAN, "fake"), FakeServer()
+    server.largest_vault = lambda: None  # type: ignore[method-assign]
+    Bench(results, FakeModel(), {}, LETTERS, Silent(), lambda: None, server=lambda: server).run(["decoding"])
+    assert results.memory == [] and results.decoding
+
+
 def test_what_does_not_fit_the_time_is_left_out_and_said() -> None:
     results = Results(Plan(seconds=0.0, secrets=1, trials=1), "fake")
     made = {Category.NAME: texts(Category.NAME, NAMES[:1])}
-    Bench(results, FakeModel(), made, LETTERS, Silent(), lambda: None).run(PARTS)
-    assert len(results.skipped) == 3 and not results.latency
+    Bench(results, FakeModel(), made, LETTERS, Silent(), lambda: None, server=FakeServer).run(PARTS)
+    assert len(results.skipped) == 4 and not results.latency and not results.decoding
 
 
 def test_the_score_is_the_model_s_probability() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -32,7 +34,8 @@ def bench_obfuscation(
         float | None, typer.Option(min=1.0, help="What has not begun by then is left out.", show_default="3600")
     ] = None,
 ) -> None:
-    """Measure prompt obfuscation on clinical notes: substitutes found, time to sample, and who guesses the real prompt.
+    """Measure prompt obfuscation: substitutes found in clinical notes, time to sample, who guesses the real prompt, and
+    what decoding λ+1 prompts costs a server of its own.
 
     Secrets are marked by rules. Seconds are this machine's, with whatever else it does.
 
@@ -42,6 +45,7 @@ def bench_obfuscation(
 
       cloister bench obfuscation --quick --parts latency
     """
+    from cloister.bench.obfuscation.decoding import Server
     from cloister.bench.obfuscation.letters import Letters
     from cloister.bench.obfuscation.results import FIGURES, Results, tables
     from cloister.bench.obfuscation.run import Bench
@@ -59,7 +63,9 @@ def bench_obfuscation(
     results = Results(plan, model.name)
 
     def measure(bars: Bars, save: Callable[[], None]) -> None:
-        Bench(results, model, texts, letters, bars, save, other).run(wanted)
+        with TemporaryDirectory(prefix="cloister-obfuscation-") as logs:
+            server = partial(Server, sampling_model, Path(logs))
+            Bench(results, model, texts, letters, bars, save, other, server).run(wanted)
 
     measure_suite(results, measure, json_file, plot_dir, tables, FIGURES)
     raise_if_failed(results)

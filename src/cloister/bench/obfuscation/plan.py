@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Part = Literal["curves", "latency", "distinguisher"]
-PARTS: tuple[Part, ...] = ("curves", "latency", "distinguisher")
+Part = Literal["curves", "latency", "distinguisher", "decoding"]
+PARTS: tuple[Part, ...] = ("curves", "latency", "distinguisher", "decoding")
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`secrets` of each category; ε and λ_max of the curves and of the latency; λ and ε of the distinguisher."""
+    """`secrets` of each category; ε and λ_max of the curves and of the latency; λ and ε of the distinguisher; users
+    and λ of the decoding, from 0, which is `partitioned`."""
 
     secrets: int = 20
     epsilons: tuple[float, ...] = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
@@ -22,6 +23,10 @@ class Plan:
     fakes: int = 7
     bet_epsilon: float = 0.1
     trials: int = 100
+    users: tuple[int, ...] = (1, 8)
+    decoded: tuple[int, ...] = (0, 2, 4, 8, 16)
+    tokens: int = 32
+    rounds: int = 2
     temperature: float = 1.0
     seconds: float = 3600.0
 
@@ -35,5 +40,8 @@ QUICK = Plan(
     latency_epsilons=(1 / 8,),
     fakes=3,
     trials=60,
+    users=(1,),
+    decoded=(0, 8),
+    rounds=1,
     seconds=600.0,
 )

@@ -27,7 +27,24 @@ def _advantage(fakes: str, *, sampling: bool) -> Any:
     return measured
 
 
+def _overhead(users: int) -> Any:
+    def measured(document: Document) -> float | None:
+        row = find(document["decoding"], users=users, fakes=8)
+        return None if row is None else float(row["ratio"])
+
+    return measured
+
+
+def _beside_formula(document: Document) -> float | None:
+    """How far the vault's memory is from the formula, at most."""
+    rows = [row for row in document["memory"] if row["formula"]]
+    return max((abs(row["bytes"] / row["formula"] - 1) for row in rows), default=None)
+
+
 TARGETS = (
+    Target("time between tokens at λ = 8, one user, of `partitioned`", 1.15, _overhead(1), "at most"),
+    Target("… eight users", 1.4, _overhead(8), "at most"),
+    Target("vault memory's distance from the formula", 0.05, _beside_formula, "at most"),
     Target("512 candidates for eight tokens, s", 20.0, _slowest, "at most"),
     Target("best bet's advantage with the sampling model", 0.1, _advantage("sampled", sampling=True), "at most"),
     Target("best bet's advantage with anything else", None, _advantage("sampled", sampling=False)),
@@ -38,18 +55,22 @@ TARGETS = (
 
 @dataclass
 class Results(documents.Results):
-    """`curves`: λ found, for each secret and ε; `latency`: seconds; `distinguisher`: bets."""
+    """`curves`: λ found, for each secret and ε; `latency`: seconds; `distinguisher`: bets; `decoding`: time between
+    tokens; `memory`: what a vault holds beside one prompt."""
 
     curves: list[Row] = field(default_factory=list)
     latency: list[Row] = field(default_factory=list)
     distinguisher: list[Row] = field(default_factory=list)
+    decoding: list[Row] = field(default_factory=list)
+    memory: list[Row] = field(default_factory=list)
     too_few: int = 0
     """Prompts of the distinguisher that would not have been sent: too few substitutes."""
     skipped: list[str] = field(default_factory=list)
     targets = TARGETS
 
     def numbers(self) -> Document:
-        return {"curves": self.curves, "latency": self.latency, "distinguisher": self.distinguisher}
+        parts = ("curves", "latency", "distinguisher", "decoding", "memory")
+        return {part: getattr(self, part) for part in parts}
 
     def remarks(self) -> Document:
         return {"skipped": self.skipped, "too_few": self.too_few, "seconds": round(self.seconds, 1)}
@@ -81,10 +102,19 @@ def tables(document: Document) -> list[Table]:
         ]
         for row in document["distinguisher"]
     ]
+    decoding = [
+        [str(row["users"]), str(row["fakes"]), number(row["ms"]), number(row["ratio"])] for row in document["decoding"]
+    ]
+    memory = [
+        [str(row["fakes"]), number(row["bytes"] / 2**20), number(row["formula"] and row["formula"] / 2**20)]
+        for row in document["memory"]
+    ]
     return [
         Table("Substitutes found (λ)", ("category", "ε", "mean λ", "secrets"), curves),
         Table("Sampling", ("λ_max", "ε", "found", "seconds", "processor s"), latency, labels=0),
         Table("Who bets on one prompt", ("fakes", "adversary", "bet", "right", "advantage", "95%"), bets, labels=3),
+        Table("Decoding", ("users", "λ", "ms between tokens", "of `partitioned`"), decoding, labels=0),
+        Table("A vault's memory beside one prompt's", ("λ", "MiB", "formula, MiB"), memory, labels=0),
         targets_table(document["targets"]),
     ]
 
@@ -132,8 +162,17 @@ def _draw_bets(rows: list[Row], axes: tuple[Axes, ...]) -> str:
     return "the better bet of each adversary"
 
 
+def _draw_decoding(rows: list[Row], axes: tuple[Axes, ...]) -> str:
+    named = [{**row, "name": f"{row['users']} user{'s' if row['users'] > 1 else ''}"} for row in rows]
+    lines(axes[0], named, "fakes", "ratio", "name", {})
+    axes[0].set(xlabel="λ", ylabel="time between tokens, of `partitioned`", ylim=(0, None))
+    axes[0].legend()
+    return "decoding with λ made-up prompts"
+
+
 FIGURES = {
     "bets": Drawing(lambda document: document["distinguisher"], _draw_bets),
+    "decoding": Drawing(lambda document: document["decoding"], _draw_decoding),
     "curves": Drawing(lambda document: document["curves"], _draw_curves),
     "latency": Drawing(lambda document: document["latency"], _draw_latency),
 }

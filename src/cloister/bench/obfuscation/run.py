@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from statistics import mean, stdev
 from time import monotonic, process_time
 from typing import Any, Protocol
 
 from cloister.bench.obfuscation.adversaries import Adversaries, Trial, reader_of
+from cloister.bench.obfuscation.decoding import Asked, time_between_tokens, vault_memory
 from cloister.bench.obfuscation.distinguisher import BETS, Guesses, right, score
 from cloister.bench.obfuscation.letters import Letters
 from cloister.bench.obfuscation.plan import Part, Plan
@@ -52,12 +54,14 @@ class Bench(Measurement[Results]):
         watcher: Watcher,
         save: Callable[[], None],
         other: SamplingModel | None = None,
+        server: Callable[[], AbstractContextManager[Asked]] | None = None,
     ) -> None:
         super().__init__(results, watcher, save)
         self._plan: Plan = results.plan
         self._model, self._tokenizer = model.continuations, model.tokenizer
         self._shapes = TokenShapes(self._tokenizer, self._model.vocabulary)
         self._texts = texts
+        self._server = server
         reads = None if other is None else reader_of(other.continuations, other.tokenizer)
         self._adversaries = Adversaries(
             self._model, self._tokenizer, letters, reads, frozenset(self._tokenizer.special)
@@ -68,6 +72,7 @@ class Bench(Measurement[Results]):
             "curves": self._curves,
             "latency": self._latency,
             "distinguisher": self._distinguisher,
+            "decoding": self._decoding,
         }
         for part, measure in parts.items():
             if part in wanted:
@@ -148,6 +153,24 @@ class Bench(Measurement[Results]):
                 _row(kind, who, bet, Guesses(sum(hits), len(hits), plan.fakes))
                 for (kind, who, bet), hits in rows.items()
             ]
+
+    def _decoding(self) -> None:
+        """Figures 10 and 14."""
+        plan = self._plan
+        if self._server is None or not self._fits("decoding"):
+            return
+        self._watcher.begin("decoding", len(plan.users) * len(plan.decoded) + 1)
+        with self._server() as asked:
+            for users in plan.users:
+                alone: float | None = None
+                for fakes in plan.decoded:
+                    took = time_between_tokens(asked, users, fakes, plan.tokens, plan.rounds)
+                    alone = alone or took
+                    row = {"users": users, "fakes": fakes, "ms": round(took, 2), "ratio": round(took / alone, 3)}
+                    self._results.decoding.append(row)
+                    self._watcher.advance(f"{users} users, λ = {fakes}")
+            self._results.memory = vault_memory(asked, plan.decoded)
+            self._watcher.advance("memory")
 
     def _scored(self, infilling: Infilling, words: list[str]) -> list[float]:
         """Log-probabilities of the real value and of these, as sampling has them."""
