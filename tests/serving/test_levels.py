@@ -22,7 +22,7 @@ from cloister.models.source import ModelFolder
 from tests.served import running_server
 from tests.serving.prompts import PADDING, make_prompts
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2700)]  # two hundred prompts of a whole model, on two slow cores
 
 GREEDY = {"temperature": 0}
 SEEDED = {"temperature": 0.9, "top_p": 0.95, "seed": 7, "presence_penalty": 0.4}
