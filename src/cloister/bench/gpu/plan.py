@@ -1,0 +1,116 @@
+"""What is measured, and in which order: what the targets need comes first, since a GPU is often lent for minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
+
+from cloister.bench.gpu.shapes import LLAMA_3_8B, SHAPES
+
+Part = Literal["floor", "steps", "requests", "gloo", "transformers", "breakdown", "obfuscated"]
+PARTS: tuple[Part, ...] = get_args(Part)
+
+PER_USER = 0
+"""Attention processes: one for each user."""
+DEFAULT_PROCESSES = 8
+MOST_CLIENTS = 46
+"""Of MPS, which has 48 (compute/gpu/mailbox.py)."""
+
+Load = tuple[int, int]
+"""Tokens of prompt and answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is measured in one go. `processes`: the isolation settings at which prompts are partitioned."""
+
+    shape: str
+    part: Part
+    users: int = 1
+    prompt: int = 64
+    answer: int = 64
+    processes: tuple[int, ...] = ()
+    lambdas: tuple[int, ...] = ()
+    compiled: bool = False
+
+    def settings(self) -> list[int]:
+        """Attention processes at each setting, none twice: no more than users, and than there can be clients."""
+        counts = (self.users if each == PER_USER else min(each, self.users) for each in self.processes)
+        return [count for count in dict.fromkeys(counts) if count < MOST_CLIENTS]
+
+    def labels(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("shape", "users", "prompt")}
+
+    def __str__(self) -> str:
+        users = f"{self.users} user{'s' if self.users > 1 else ''}"
+        return self.part if self.part == "floor" else f"{self.part}, {users}, {self.prompt} tokens"
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of_json(cls, said: dict[str, Any]) -> Case:
+        tuples = {name: tuple(said[name]) for name in ("processes", "lambdas")}
+        return cls(**{**said, **tuples})
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`minutes` bounds the run: no case begins later."""
+
+    shapes: tuple[str, ...] = tuple(SHAPES)
+    users: tuple[int, ...] = (1, 8, 32, 64)
+    prompts: tuple[int, ...] = (64, 2048)
+    processes: tuple[int, ...] = (DEFAULT_PROCESSES, 1, PER_USER)
+    requests: tuple[Load, ...] = ((64, 64), (512, 128), (2048, 64))
+    request_users: tuple[int, ...] = (8, 32)
+    gloo_users: tuple[int, ...] = (8, 32)
+    lambdas: tuple[int, ...] = (8, 64, 128)
+    other_users: tuple[int, ...] = (1, 8, 32)
+    parts: tuple[Part, ...] = PARTS
+    minutes: float = 25.0
+
+    def cases(self) -> list[Case]:
+        """Of a shape in a row: its weights are made once."""
+        return [case for shape in self.shapes for case in self._of(shape) if case.part in self.parts]
+
+    def _of(self, shape: str) -> Iterator[Case]:
+        main = shape == LLAMA_3_8B or shape == self.shapes[0]
+        yield Case(shape, "floor")
+        if not main:
+            yield from (Case(shape, "steps", users, processes=self.processes[:2]) for users in self.other_users)
+            yield from (Case(shape, "requests", users, processes=self.processes[:1]) for users in self.other_users[1:2])
+            return
+        yield from (Case(shape, "steps", users, processes=self.processes[:2]) for users in self.users)
+        yield from (Case(shape, "gloo", users) for users in self.gloo_users[:1])
+        yield from (Case(shape, "transformers", users) for users in self.request_users)
+        for prompt, answer in self.requests[:2]:
+            most = self.request_users[-1]
+            yield Case(shape, "requests", most, prompt, answer, self.processes[:2])
+        for prompt in self.prompts[1:]:
+            yield from (Case(shape, "steps", users, prompt, processes=self.processes[:2]) for users in self.users)
+        yield from (Case(shape, "breakdown", users, processes=self.processes[:1]) for users in self.gloo_users[-1:])
+        yield from (Case(shape, "gloo", users) for users in self.gloo_users[1:])
+        yield Case(shape, "obfuscated", 8, lambdas=self.lambdas)
+        yield Case(shape, "obfuscated", 1, lambdas=self.lambdas)
+        yield from (Case(shape, "steps", users, processes=self.processes[2:]) for users in self.users[1:])
+        for users in self.request_users[:-1]:
+            yield Case(shape, "requests", users, *self.requests[0], self.processes[:2])
+        for prompt, answer in self.requests[2:]:
+            yield Case(shape, "requests", self.request_users[0], prompt, answer, self.processes[:2])
+        yield Case(shape, "transformers", self.request_users[0], compiled=True)
+
+
+FULL = Plan()
+QUICK = replace(
+    FULL,
+    shapes=(LLAMA_3_8B,),
+    users=(1, 8),
+    prompts=(64,),
+    processes=(DEFAULT_PROCESSES, 1),
+    requests=((64, 64),),
+    request_users=(8,),
+    gloo_users=(8,),
+    minutes=4.0,
+)
