@@ -12,6 +12,7 @@ from cloister.bench.gpu.attention import AttentionProcesses
 from cloister.bench.gpu.clock import graphed, median_ms
 from cloister.bench.gpu.phases import phases
 from cloister.bench.gpu.steps import measure_steps
+from cloister.compute.gpu.cache import on_gpu
 from cloister.compute.gpu.kernels import GpuKernels
 from cloister.compute.layer import Layer
 from cloister.compute.layout import Chunk, Layout, Wanted, lay_out
@@ -23,14 +24,14 @@ PRODUCTS = ("qkv", "out", "gate_up", "down")
 ROOM = 8
 
 
-def on_gpu_kernels(decoder: FusedDecoder) -> GpuKernels:
+def _kernels(decoder: FusedDecoder) -> GpuKernels:
     assert isinstance(decoder.kernels, GpuKernels)
     return decoder.kernels
 
 
 def products_us(decoder: FusedDecoder, users: int) -> dict[str, float]:
     """Microseconds of each product in a layer."""
-    layers, kernels = decoder._layers, on_gpu_kernels(decoder)
+    layers, kernels = decoder._layers, _kernels(decoder)
     padded, times = max(8, users), {}
     for name in PRODUCTS:
         weights = [getattr(layer, name) for layer in layers]
@@ -48,9 +49,9 @@ def products_us(decoder: FusedDecoder, users: int) -> dict[str, float]:
 
 def small_us(decoder: FusedDecoder, users: int, prompt: int = 64, answered: int = 16) -> dict[str, float]:
     """Microseconds of what is no product, in a layer; of `head` and `greatest`, in a step."""
-    kernels, layers = on_gpu_kernels(decoder), decoder._layers
+    kernels, layers = _kernels(decoder), decoder._layers
     each = -(-prompt // 16) + ROOM
-    cache = decoder.device.cache(decoder.cache_shape, users * each)
+    cache = on_gpu(decoder.device.cache(decoder.cache_shape, users * each))
     layout = Layout(prompt=prompt, origin=prompt)
     chunks = [
         Chunk([7], prompt + answered, range(user * each, (user + 1) * each), layout, Wanted.LAST)

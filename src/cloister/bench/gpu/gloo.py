@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -52,18 +52,25 @@ def _join(rank: int, users: int, port: int) -> None:
     )
 
 
-def be_vault(rank: int, users: int, port: int, config: PlainConfig, prompt: int, steps: int) -> None:
+def _on_host(*size: int, dtype: torch.dtype, device: str) -> torch.Tensor:
+    """Memory of the host that the GPU copies to and from directly."""
+    made = torch.empty(*size, dtype=dtype)
+    return made.pin_memory() if device == "cuda" else made
+
+
+def be_vault(rank: int, users: int, port: int, config: PlainConfig, prompt: int, steps: int, device: str) -> None:
     """One user's process: for each layer of each step it answers for its prompt, on the GPU, through the host."""
+    torch.set_num_threads(1)
     _join(rank, users, port)
     heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     size = (config.num_hidden_layers, 1, kv_heads, prompt, dim)
-    keys, values = (torch.randn(size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    asked = torch.empty(1, heads, dim, dtype=torch.bfloat16).pin_memory()
+    keys, values = (torch.randn(size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    asked = _on_host(1, heads, dim, dtype=torch.bfloat16, device=device)
     dist.barrier()
     for _ in range(steps):
         for layer in range(config.num_hidden_layers):
             dist.recv(asked, 0)
-            out, lse = attended(asked.to("cuda"), keys[layer], values[layer])
+            out, lse = attended(asked.to(device), keys[layer], values[layer])
             answer = torch.cat((out.float(), lse[..., None]), dim=-1).cpu()
             dist.send(answer, 0)
 
@@ -71,23 +78,25 @@ def be_vault(rank: int, users: int, port: int, config: PlainConfig, prompt: int,
 class GlooService:
     """The service: weights once, the answers' keys and values, and the processes it asks."""
 
-    def __init__(self, config: PlainConfig, users: int) -> None:
-        self._config, self._users = config, users
+    def __init__(self, config: PlainConfig, users: int, device: str = "cuda") -> None:
+        self._config, self._users, self._device = config, users, device
         hidden, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
         queries, keys = config.num_attention_heads * dim, config.num_key_value_heads * dim
 
         def weight(rows: int, columns: int) -> torch.Tensor:
-            return torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16) * float(columns) ** -0.5
+            drawn: torch.Tensor = torch.randn(rows, columns, device=device, dtype=torch.bfloat16)
+            return drawn.mul_(float(columns) ** -0.5)
 
         shapes = ((queries, hidden), (2 * keys, hidden), (hidden, queries), (2 * inner, hidden), (hidden, inner))
         self._layers = [[weight(*shape) for shape in shapes] for _ in range(config.num_hidden_layers)]
         self._head = weight(config.vocab_size, hidden)
-        self._norm = torch.ones(hidden, device="cuda", dtype=torch.bfloat16)
+        self._norm = torch.ones(hidden, device=device, dtype=torch.bfloat16)
         size = (config.num_hidden_layers, 2, users, config.num_key_value_heads, ANSWERED, dim)
-        self._own = torch.randn(size, device="cuda", dtype=torch.bfloat16)
-        self._asked = torch.empty(users, 1, config.num_attention_heads, dim, dtype=torch.bfloat16).pin_memory()
-        self._answers = torch.empty(users, 1, config.num_attention_heads, dim + 1).pin_memory()
-        self._x = torch.randn(users, hidden, device="cuda", dtype=torch.bfloat16)
+        self._own = torch.randn(size, device=device, dtype=torch.bfloat16)
+        heads = config.num_attention_heads
+        self._asked = _on_host(users, 1, heads, dim, dtype=torch.bfloat16, device=device)
+        self._answers = _on_host(users, 1, heads, dim + 1, dtype=torch.float32, device=device)
+        self._x = torch.randn(users, hidden, device=device, dtype=torch.bfloat16)
 
     def step(self, mark: Callable[[str], None]) -> None:
         """`mark` is told the name of the part that ends there."""
@@ -109,7 +118,7 @@ class GlooService:
             mark("output_attention")
             for one in (*waiting, *sent):
                 one.wait()
-            answers = self._answers.to("cuda", non_blocking=True)[:, 0]
+            answers = self._answers.to(self._device, non_blocking=True)[:, 0]
             mark("waiting_for_input_attention")
             whole = merged((answers[..., :dim].bfloat16(), answers[..., dim]), own)
             mark("merge")
@@ -147,19 +156,33 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def measure_gloo(config: PlainConfig, users: int, prompt: int) -> Iterator[Row]:
-    """In a process that has not opened the GPU yet: a process for each user is forked from it."""
+@contextmanager
+def with_vaults(config: PlainConfig, users: int, prompt: int, steps: int, device: str = "cuda") -> Iterator[None]:
+    """A process for each user, forked now, that answers so many steps: this one must not have opened the GPU yet."""
     port, vaults = free_port(), []
     for user in range(users):
         if not (pid := os.fork()):
             try:
-                be_vault(user + 1, users, port, config, prompt, WARM + TIMED)
+                be_vault(user + 1, users, port, config, prompt, steps, device)
                 os._exit(0)
             finally:
                 os._exit(1)
         vaults.append(pid)
     try:
         _join(0, users, port)
+        yield
+    except RuntimeError as failure:
+        raise ServiceUnavailable(f"The GLOO design stopped: {str(failure).splitlines()[0]}") from failure
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        for pid in vaults:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+
+def measure_gloo(config: PlainConfig, users: int, prompt: int) -> Iterator[Row]:
+    with with_vaults(config, users, prompt, WARM + TIMED):
         service = GlooService(config, users)
         dist.barrier()
         for _ in range(WARM):
@@ -170,11 +193,5 @@ def measure_gloo(config: PlainConfig, users: int, prompt: int) -> Iterator[Row]:
             marks("other")
             service.step(marks)
             steps.append(marks.ms())
-        middle = sorted(steps, key=lambda parts: sum(parts.values()))[len(steps) // 2]
-        yield {"design": "gloo", "processes": users, "ms": sum(middle.values()), "phases_ms": middle}
-    except RuntimeError as failure:
-        raise ServiceUnavailable(f"The GLOO design stopped: {str(failure).splitlines()[0]}") from failure
-    finally:
-        for pid in vaults:
-            with suppress(ChildProcessError):
-                os.waitpid(pid, 0)
+    middle = sorted(steps, key=lambda parts: sum(parts.values()))[len(steps) // 2]
+    yield {"design": "gloo", "processes": users, "ms": sum(middle.values()), "phases_ms": middle}

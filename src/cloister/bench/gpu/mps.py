@@ -10,13 +10,13 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cloister.process.hardening import die_with_parent
 
 DAEMON = "nvidia-cuda-mps-control"
-START_S, LOOK_S = 10.0, 0.02
+START_S, END_S, LOOK_S = 10.0, 5.0, 0.02
 NAMES = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
 
 
@@ -41,10 +41,10 @@ def mps() -> Iterator[bool]:
         yield process.poll() is None and (folder / "control").exists()
     finally:
         if process.poll() is None:
-            with subprocess.Popen([daemon], stdin=subprocess.PIPE, stdout=quiet, stderr=quiet) as control:
-                control.communicate(b"quit -t 1\n")
+            with suppress(subprocess.TimeoutExpired):
+                subprocess.run([daemon], input=b"quit -t 1\n", stdout=quiet, stderr=quiet, timeout=END_S, check=False)
             try:
-                process.wait(5)
+                process.wait(END_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -33,7 +33,7 @@ class RandomWeights(Mapping[str, torch.Tensor]):
             return torch.rand(self._hidden, device="cuda") + 0.5
         stem = name.removesuffix(".weight")
         shape = self._vocabulary if stem in self._ends else self._layer[stem.split(".", 3)[3]]
-        drawn = torch.randn(shape, device="cuda") * float(shape[1]) ** -0.5
+        drawn: torch.Tensor = torch.randn(shape, device="cuda") * float(shape[1]) ** -0.5
         return drawn.bfloat16()
 
     def __contains__(self, name: object) -> bool:
