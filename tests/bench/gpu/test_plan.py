@@ -11,7 +11,8 @@ def test_what_the_targets_need_comes_first() -> None:
     cases = FULL.cases()
     assert [case.part for case in cases[:8]] == ["floor", *["steps"] * 4, "gloo", "transformers", "transformers"]
     assert cases[0].shape == LLAMA_3_8B and cases[2].settings() == [8, 1]
-    shapes = [case.shape for case in cases]
+    assert cases[-1].compiled, "which takes a minute, in a process of its own"
+    shapes = [case.shape for case in cases[:-1]]
     assert list(dict.fromkeys(shapes)) == list(SHAPES), "a shape's cases are in a row: its weights are made once"
     assert shapes == sorted(shapes, key=list(SHAPES).index)
 
