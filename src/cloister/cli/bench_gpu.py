@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cloister.bench.gpu.plan import FULL, PARTS, QUICK
+from cloister.bench.gpu.plan import FULL, PARTS, QUICK, Case, Plan
 from cloister.bench.gpu.shapes import SHAPES
 from cloister.cli.bench_suite import (
     Bars,
@@ -22,6 +24,9 @@ from cloister.cli.bench_suite import (
     show_tables,
 )
 from cloister.errors import SetupError
+
+if TYPE_CHECKING:
+    from cloister.bench.gpu.session import Session
 
 
 def bench_gpu(
@@ -70,7 +75,7 @@ def bench_gpu(
         if plot_dir:
             draw_figures(document, plot_dir, FIGURES)
         return
-    basis = QUICK if quick else FULL
+    begun, basis = monotonic(), QUICK if quick else FULL
     plan = replace(
         basis,
         shapes=known_names(shapes, "shape", tuple(SHAPES)) if shapes else basis.shapes,
@@ -78,21 +83,27 @@ def bench_gpu(
         minutes=minutes or basis.minutes,
     )
     _need_gpu()
-    from cloister.bench.gpu.measurer import measurer
     from cloister.bench.gpu.mps import mps
     from cloister.bench.gpu.run import Bench
-    from cloister.bench.gpu.session import Session
 
     results = Results(plan, "GPU")
 
     def measure(bars: Bars, save: Callable[[], None]) -> None:
         with mps() as partitions:
-            Bench(results, lambda case: Session(measurer(case, plan, partitions=partitions)), bars, save).run()
+            start = partial(_session, plan=plan, partitions=partitions)
+            Bench(results, start, bars, save, begun=begun).run()
 
     measure_suite(results, measure, json_file, plot_dir, tables, FIGURES)
     if results.left_out:
         typer.echo(f"Not measured for lack of time: {'; '.join(results.left_out)}. Give --minutes more.", err=True)
     raise_if_failed(results)
+
+
+def _session(case: Case, plan: Plan, *, partitions: bool) -> Session:
+    from cloister.bench.gpu.measurer import measurer
+    from cloister.bench.gpu.session import Session
+
+    return Session(measurer(case, plan, partitions=partitions))
 
 
 def _need_gpu() -> None:

@@ -9,7 +9,7 @@ from cloister.bench.gpu.shapes import LLAMA_3_8B, SHAPES, step_bytes, token_byte
 
 def test_what_the_targets_need_comes_first() -> None:
     cases = FULL.cases()
-    assert [case.part for case in cases[:8]] == ["floor", *["steps"] * 4, "gloo", "transformers", "transformers"]
+    assert [case.part for case in cases[:8]] == ["floor", *["steps"] * 4, "requests", "gloo", "transformers"]
     assert cases[0].shape == LLAMA_3_8B and cases[2].settings() == [8, 1]
     assert cases[-1].compiled, "which takes a minute, in a process of its own"
     shapes = [case.shape for case in cases[:-1]]

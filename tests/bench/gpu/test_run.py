@@ -75,8 +75,15 @@ def test_no_case_begins_after_its_time_and_those_left_out_are_said() -> None:
     results, _ = measured(plan, Machine())
     begun = 60 / CASE_S
     assert len(results.left_out) == len(plan.cases()) - begun
-    assert results.left_out[0] == "Llama-3-8B: transformers, 8 users, 64 tokens"
-    assert results.document()["left_out"] == results.left_out and {row["part"] for row in results.rows} >= {"gloo"}
+    assert results.left_out[0] == "Llama-3-8B: gloo, 8 users, 64 tokens"
+    assert results.document()["left_out"] == results.left_out and {row["part"] for row in results.rows} >= {"requests"}
+
+
+def test_the_minutes_count_from_the_commands_start() -> None:
+    machine, results = Machine(), Results(replace(FULL, minutes=1.0), "GPU")
+    machine.now = 45.0  # the kernels were compiled
+    Bench(results, machine.start, Silent(), lambda: None, lambda: machine.now, begun=0.0).run()
+    assert len(results.plan.cases()) - len(results.left_out) == 2
 
 
 def test_a_case_that_fails_costs_that_case_alone() -> None:

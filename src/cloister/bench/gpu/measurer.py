@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cloister.bench.gpu.plan import MOST_CLIENTS, PER_USER, Case, Plan
+from cloister.bench.gpu.plan import MOST_CLIENTS, MOST_ISOLATED, PER_USER, Case, Plan
 from cloister.bench.gpu.session import Measure
 from cloister.bench.gpu.shapes import SHAPES
 
@@ -100,7 +100,7 @@ class _Shape:
         elif case.part == "steps":
             from cloister.bench.gpu.steps import measure_steps
 
-            isolated = case.prompt == 64 and case.users <= 32 and PER_USER not in case.processes
+            isolated = case.prompt == 64 and case.users <= MOST_ISOLATED and PER_USER not in case.processes
             yield from measure_steps(*given, settings, isolated=isolated)
         elif case.part == "requests":
             from cloister.bench.gpu.attention import partitioned

@@ -14,6 +14,8 @@ PARTS: tuple[Part, ...] = get_args(Part)
 PER_USER = 0
 """Attention processes: one for each user."""
 DEFAULT_PROCESSES = 8
+MOST_ISOLATED = 8
+"""Users who decode alone, in turn: with more it takes as much longer."""
 MOST_CLIENTS = 46
 """Of MPS, which has 48 (compute/gpu/mailbox.py)."""
 
@@ -84,24 +86,24 @@ class Plan:
             yield from (Case(shape, "steps", users, processes=self.processes[:2]) for users in self.other_users)
             yield from (Case(shape, "requests", users, processes=self.processes[:1]) for users in self.other_users[1:2])
             return
-        yield from (Case(shape, "steps", users, processes=self.processes[:2]) for users in self.users)
+        two, most = self.processes[:2], self.request_users[-1]
+        yield from (Case(shape, "steps", users, processes=two) for users in self.users)
+        yield Case(shape, "requests", most, *self.requests[0], two)
         yield from (Case(shape, "gloo", users) for users in self.gloo_users[:1])
-        yield from (Case(shape, "transformers", users) for users in self.request_users)
-        for prompt, answer in self.requests[:2]:
-            most = self.request_users[-1]
-            yield Case(shape, "requests", most, prompt, answer, self.processes[:2])
+        yield Case(shape, "transformers", most)
         for prompt in self.prompts[1:]:
-            yield from (Case(shape, "steps", users, prompt, processes=self.processes[:2]) for users in self.users)
-        yield from (Case(shape, "breakdown", users, processes=self.processes[:1]) for users in self.gloo_users[-1:])
+            yield from (Case(shape, "steps", users, prompt, processes=two) for users in self.users)
         yield from (Case(shape, "gloo", users) for users in self.gloo_users[1:])
+        yield from (Case(shape, "requests", most, *load, two) for load in self.requests[1:2])
+        yield from (Case(shape, "breakdown", users, processes=two[:1]) for users in self.gloo_users[-1:])
+        yield from (Case(shape, "transformers", users) for users in self.request_users[:-1])
         yield Case(shape, "obfuscated", 8, lambdas=self.lambdas)
         yield Case(shape, "obfuscated", 1, lambdas=self.lambdas)
         many = [users for users in self.users if self.processes[2:] and users > DEFAULT_PROCESSES]
         yield from (Case(shape, "steps", users, processes=self.processes[2:]) for users in many)
         for users in self.request_users[:-1]:
-            yield Case(shape, "requests", users, *self.requests[0], self.processes[:2])
-        for prompt, answer in self.requests[2:]:
-            yield Case(shape, "requests", self.request_users[0], prompt, answer, self.processes[:2])
+            yield Case(shape, "requests", users, *self.requests[0], two)
+        yield from (Case(shape, "requests", self.request_users[0], *load, two) for load in self.requests[2:])
 
 
 FULL = Plan()

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from cloister.bench.gpu.plan import MOST_ISOLATED
 from cloister.compute.base import KVCache, LinkAnswerer, LinkAsker
 from cloister.compute.layout import Chunk, Layout, Remote, Wanted
 from cloister.engine.graph_runner import runner_for
@@ -28,7 +29,6 @@ PASS_TOKENS = 2048
 """Of prompts in one pass."""
 RUNS = 3
 """The first records and is not counted."""
-MOST_ISOLATED = 8
 
 
 @dataclass(frozen=True, slots=True)
