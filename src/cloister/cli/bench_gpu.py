@@ -21,7 +21,8 @@ from cloister.cli.bench_suite import (
     known_names,
     measure_suite,
     raise_if_failed,
-    show_tables,
+    save_document,
+    show_document,
 )
 from cloister.errors import SetupError
 
@@ -45,7 +46,7 @@ def bench_gpu(
     parts: Annotated[str, typer.Option(help="What to measure.")] = ",".join(PARTS),
     drawn: Annotated[
         Path | None,
-        typer.Option("--from", metavar="FILE", help="Measure nothing: show and draw what this JSON holds."),
+        typer.Option("--from", metavar="FILE", help="Measure nothing: judge, show and draw what this JSON holds."),
     ] = None,
 ) -> None:
     """Measure what isolation costs on this machine's GPU: decode steps and whole requests, beside floor and peers.
@@ -66,12 +67,13 @@ def bench_gpu(
       cloister bench gpu --from gpu.json --plot-dir plots
     """
     from cloister.bench.gpu.figures import FIGURES
-    from cloister.bench.gpu.results import Results, tables
+    from cloister.bench.gpu.results import Results, judged, tables
     from cloister.bench.suite.documents import draw_figures
 
     if drawn:
-        document = _read(drawn)
-        show_tables(tables(document))
+        document = judged(_read(drawn))
+        show_document(document, json_file, tables)
+        save_document(document, json_file)
         if plot_dir:
             draw_figures(document, plot_dir, FIGURES)
         return

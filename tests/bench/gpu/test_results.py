@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cloister.bench.gpu.plan import FULL
-from cloister.bench.gpu.results import Results, tables
+from cloister.bench.gpu.results import Results, judged, tables
 from tests.bench.gpu.fakes import results
 
 
@@ -73,3 +73,13 @@ def test_tables_show_settings_bits_and_what_is_not_offered() -> None:
             each["same_bits"] = False
     assert tables(made.document())[0].rows[0][-1] == "OTHERS"
     assert [table.rows for table in tables(Results(FULL, "GPU").document())][:-1] == [[], [], []]
+
+
+def test_a_document_is_judged_by_todays_targets() -> None:
+    """And a step that was broken down counts where it was not measured by itself."""
+    document = {**results().document(), "targets": []}
+    broken_down = [row for row in document["breakdown"] if row["design"] == "partitioned"]
+    document["steps"] = [row for row in document["steps"] if (row["users"], row["prompt"]) != (32, 64)]
+    rows = {row["name"]: row for row in judged(document)["targets"]}
+    assert rows["partitioned over open, a step, 32 × 64"]["measured"] == broken_down[0]["ratio"] == 1.04
+    assert rows["a step of the GLOO design over partitioned, 32 users"]["met"]

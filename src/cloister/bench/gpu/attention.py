@@ -6,6 +6,7 @@ are the product's (compute/gpu); seals and the controller's messages are missing
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
@@ -92,6 +93,7 @@ class AttentionProcesses:
 def _attend(link: socket.socket) -> NoReturn:
     """An attention process: for each case it lends memory and answers until told to stop."""
     try:
+        gc.disable()  # a recorded graph that is freed while another is recorded spoils that: each case collects
         device = GpuDevice()
         if link.recv(16):
             device.open(waits=True)
@@ -108,6 +110,7 @@ def _answer_one_case(device: GpuDevice, link: socket.socket) -> bool:
     message, fds, _, _ = socket.recv_fds(link, MOST_MESSAGE, 1)
     if not message:
         return False
+    gc.collect()
     case, model = json.loads(message), AttentionShape()
     model.cache_shape, model.queries_per_kv_head = CacheShape(*case["shape"]), case["queries"]
     model.scales = case["scales"]

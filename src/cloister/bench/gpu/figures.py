@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cloister.bench.gpu.phases import PHASES
 from cloister.bench.gpu.plan import DEFAULT_PROCESSES
-from cloister.bench.gpu.results import bar_name, broken_down
+from cloister.bench.gpu.results import bar_name, broken_down, timed_steps
 from cloister.bench.gpu.shapes import LLAMA_3_8B
 from cloister.bench.suite.documents import Document, Drawing, Row, legend_beside, lines, stacked_bars
 
@@ -75,14 +75,14 @@ def _main(document: Document, part: str) -> list[Row]:
 
 
 def _steps(document: Document) -> list[Row]:
-    return [row for row in _main(document, "steps") if row["design"] == "partitioned"]
+    return [row for row in timed_steps(document) if row["shape"] == LLAMA_3_8B and row["design"] == "partitioned"]
 
 
 def _shapes(document: Document) -> list[Row]:
     """At the default setting; nothing if there is one shape alone."""
     found = [
         row
-        for row in document["steps"]
+        for row in timed_steps(document)
         if row["design"] == "partitioned"
         and row["prompt"] == 64
         and row["processes"] == min(row["users"], DEFAULT_PROCESSES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -76,11 +77,13 @@ class _Shape:
     def __init__(self, shape: str, processes: int) -> None:
         from cloister.bench.gpu.attention import AttentionProcesses
 
+        gc.disable()  # a recorded graph that is freed while another is recorded spoils that: `measure` collects
         self._processes = AttentionProcesses(processes)  # before the GPU is open
         self._decoder = random_decoder(shape)
         self._refusal = self._decoder.device.partition_refusal(self._decoder) if processes else NO_MPS
 
     def measure(self, case: Case) -> Iterator[Row]:
+        gc.collect()
         for row in self._rows(case):
             yield {"part": case.part, **case.labels(), **row}
 

@@ -21,9 +21,18 @@ def _of_8b(document: Document, part: str, **having: Any) -> Row:
     return find(document[part], shape=LLAMA_3_8B, **having) or {}
 
 
-def _step(users: int, prompt: int) -> Callable[[Document], float | None]:
+def timed_steps(document: Document) -> list[Row]:
+    """Those that are broken down into parts among them: they were measured the same way."""
+    return [*document["steps"], *document["breakdown"]]
+
+
+def _partitioned(document: Document, users: int, prompt: int) -> Row:
     having = {"users": users, "prompt": prompt, "processes": min(users, DEFAULT_PROCESSES)}
-    return lambda document: _of_8b(document, "steps", design="partitioned", **having).get("ratio")
+    return find(timed_steps(document), shape=LLAMA_3_8B, design="partitioned", **having) or {}
+
+
+def _step(users: int, prompt: int) -> Callable[[Document], float | None]:
+    return lambda document: _partitioned(document, users, prompt).get("ratio")
 
 
 def _request(prompt: int, answer: int) -> Callable[[Document], float | None]:
@@ -50,8 +59,7 @@ def _generate(users: int) -> Callable[[Document], float | None]:
 def _gloo(users: int) -> Callable[[Document], float | None]:
     def measured(document: Document) -> float | None:
         theirs = _of_8b(document, "gloo", users=users).get("ms")
-        having = {"users": users, "prompt": 64, "processes": DEFAULT_PROCESSES}
-        ours = _of_8b(document, "steps", design="partitioned", **having).get("ms")
+        ours = _partitioned(document, users, 64).get("ms")
         return theirs / ours if ours and theirs else None
 
     return measured
@@ -130,6 +138,11 @@ def _rounded(value: Any) -> Any:
     return round(value, 4) if isinstance(value, float) and value < 1e9 else value
 
 
+def judged(document: Document) -> Document:
+    """A document of any run, with the verdicts of today's targets."""
+    return {**document, "targets": [target.verdict(document) for target in TARGETS]}
+
+
 def tables(document: Document) -> list[Table]:
     """Steps and requests of each shape, the peers', where a step goes, and the targets."""
     shapes = dict.fromkeys(row["shape"] for row in document["steps"])
@@ -138,7 +151,7 @@ def tables(document: Document) -> list[Table]:
 
 
 def _steps(document: Document, shape: str) -> Table:
-    mine = [row for row in document["steps"] if row["shape"] == shape]
+    mine = [row for row in timed_steps(document) if row["shape"] == shape]
     rows = []
     for users, prompt in dict.fromkeys((row["users"], row["prompt"]) for row in mine):
         here = [row for row in mine if (row["users"], row["prompt"]) == (users, prompt)]
@@ -165,11 +178,16 @@ def _captions(document: Document, shape: str) -> str | None:
 def _requests(document: Document) -> Table:
     rows = []
     for row in (*document["requests"], *document["transformers"]):
-        design = row["design"] + (f", {row['processes']} processes" if row["design"] == "partitioned" else "")
+        design = row["design"] + _processes(row)
         load = f"{row['users']} × {row['prompt']}/{row['answer']}"
         rows.append([row["shape"], load, design, *map(number, (row["tokens_per_s"], row.get("ratio"), row["ttft_ms"]))])
     heads = ("shape", "load", "design", "tokens/s", "of open's", "first token, ms")
     return Table("Whole requests, without HTTP", heads, rows, labels=3)
+
+
+def _processes(row: Row) -> str:
+    count = row["processes"] if row["design"] == "partitioned" else 0
+    return f", {count} process{'es' if count > 1 else ''}" if count else ""
 
 
 def _peers(document: Document) -> Table:
@@ -182,8 +200,7 @@ def broken_down(document: Document) -> list[Row]:
 
 
 def bar_name(row: Row) -> str:
-    name = row["design"] + (f", {row['processes']}" if row["design"] == "partitioned" else "")
-    return f"{name}, {row['users']} users"
+    return f"{row['design']}{_processes(row)}, {row['users']} users"
 
 
 def _breakdown(document: Document) -> Table:
