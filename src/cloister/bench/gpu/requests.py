@@ -27,7 +27,7 @@ from cloister.models.decoder import Decoder
 Row = dict[str, Any]
 PASS_TOKENS = 2048
 """Of prompts in one pass."""
-RUNS = 3
+RUNS = 4
 """The first records and is not counted."""
 
 
