@@ -10,6 +10,7 @@ import typer
 
 from cloister.bench.messages import Endpoint, Workload
 from cloister.cli.bench_detection import bench_detection
+from cloister.cli.bench_gpu import bench_gpu
 from cloister.cli.bench_obfuscation import bench_obfuscation
 from cloister.cli.bench_sharing import bench_sharing
 from cloister.cli.bench_suite import bench_mpc, bench_spd, progress_bars, save_document, show_document
@@ -27,6 +28,7 @@ bench.command("mpc")(bench_mpc)
 bench.command("detection")(bench_detection)
 bench.command("sharing")(bench_sharing)
 bench.command("obfuscation")(bench_obfuscation)
+bench.command("gpu")(bench_gpu)
 
 
 @bench.command("serve")

@@ -1,0 +1,170 @@
+"""Attention processes of the bench's own, and a service that asks them: `partitioned` without a node around it.
+
+They are forked before this process opens the GPU, and open it when they are first needed. The links, arenas and kernels
+are the product's (compute/gpu); seals and the controller's messages are missing, and one process plays all vaults.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NoReturn
+
+import torch
+
+from cloister.bench.gpu.requests import Partition
+from cloister.compute.base import AttentionShape, CacheShape, KVCache, LinkAnswerer
+from cloister.compute.gpu.exposure import ArenaShape
+from cloister.compute.gpu.kernels import GpuDevice
+from cloister.compute.gpu.lending import LentAnswerer, LentCache
+from cloister.compute.gpu.link import GpuAsker
+from cloister.compute.gpu.mailbox import Seats
+from cloister.compute.gpu.memory import whole
+from cloister.compute.layout import BLOCK_TOKENS
+from cloister.errors import ServiceUnavailable
+from cloister.models.decoder import Decoder
+
+READY_S = 90.0
+PATIENCE_MS = 200
+MOST_MESSAGE, MOST_PLACES = 8192, 64
+
+
+class AttentionProcesses:
+    """So many at most; each is told to open the GPU when it is first asked to lend."""
+
+    def __init__(self, most: int) -> None:
+        self._lines: list[socket.socket] = []
+        self._opened = 0
+        for _ in range(most):
+            ours, theirs = socket.socketpair()
+            if not os.fork():
+                for line in (*self._lines, ours):
+                    line.close()
+                _attend(theirs)
+            theirs.close()
+            ours.settimeout(READY_S)
+            self._lines.append(ours)
+
+    def open(self, count: int) -> bool:
+        """See that so many have opened the GPU; whether none had."""
+        first = not self._opened
+        if count <= self._opened:
+            return False
+        if count > len(self._lines):
+            raise ServiceUnavailable(f"There are {len(self._lines)} attention processes, not {count}.")
+        for line in self._lines[self._opened : count]:
+            line.send(b"{}")
+        for line in self._lines[self._opened : count]:
+            if not line.recv(16):
+                raise ServiceUnavailable("An attention process ended before it had opened the GPU.")
+        self._opened = count
+        return first
+
+    def lend(
+        self, model: AttentionShape, mailboxes: Sequence[int], places: Sequence[int], blocks: int
+    ) -> list[list[int]]:
+        """Arenas of so many blocks, by process: descriptors, which the caller closes. They answer from now on."""
+        shape = model.cache_shape
+        about = {"shape": [shape.layers, shape.kv_heads, shape.dim], "queries": model.queries_per_kv_head}
+        about |= {"scales": model.scales, "blocks": blocks}
+        lines = self._lines[: len(mailboxes)]
+        for line, mailbox, count in zip(lines, mailboxes, places, strict=True):
+            socket.send_fds(line, [json.dumps({**about, "places": count}).encode()], [mailbox])
+        lent = [socket.recv_fds(line, 16, MOST_PLACES)[1] for line in lines]
+        if [len(arenas) for arenas in lent] != list(places):
+            raise ServiceUnavailable("An attention process ended before it had lent its memory.")
+        return lent
+
+    def take_back(self, count: int) -> None:
+        for line in self._lines[:count]:
+            line.send(b"done")
+            line.recv(16)
+
+    def close(self) -> None:
+        """They end when nobody speaks to them any more."""
+        for line in self._lines:
+            line.close()
+
+
+def _attend(link: socket.socket) -> NoReturn:
+    """An attention process: for each case it lends memory and answers until told to stop."""
+    try:
+        gc.disable()  # a recorded graph that is freed while another is recorded spoils that: each case collects
+        device = GpuDevice()
+        if link.recv(16):
+            device.open(waits=True)
+            torch.cuda.synchronize()
+            link.send(b"open")
+            while _answer_one_case(device, link):
+                pass
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _answer_one_case(device: GpuDevice, link: socket.socket) -> bool:
+    message, fds, _, _ = socket.recv_fds(link, MOST_MESSAGE, 1)
+    if not message:
+        return False
+    gc.collect()
+    case, model = json.loads(message), AttentionShape()
+    model.cache_shape, model.queries_per_kv_head = CacheShape(*case["shape"]), case["queries"]
+    model.scales = case["scales"]
+    holder = device.holder(model, case["blocks"], case["places"], fds[0])
+    os.close(fds[0])
+    arenas = holder.export()
+    holder.start()
+    socket.send_fds(link, [b"ready"], arenas)
+    for arena in arenas:
+        os.close(arena)
+    told = link.recv(16)
+    if not told:
+        os._exit(1)
+    holder.leave()
+    for memory in (*holder._arenas, holder._mailbox):
+        memory.close()
+    link.send(b"over")
+    return True
+
+
+@contextmanager
+def partitioned(
+    processes: AttentionProcesses, decoder: Decoder, count: int, users: int, blocks: int
+) -> Iterator[Partition]:
+    """So many attention processes for so many users, each with room for so many blocks; nothing is exposed yet."""
+    asker = GpuAsker(decoder, PATIENCE_MS, Seats(count, users))
+    mailboxes = asker.export()
+    places = [len(range(number, users, count)) for number in range(count)]
+    free, _ = torch.cuda.mem_get_info()
+    first = processes.open(count)
+    lent = processes.lend(decoder, mailboxes, places, blocks)
+    taken, shape = free - torch.cuda.mem_get_info()[0], decoder.cache_shape
+    taken -= users * whole(ArenaShape(blocks, shape.dim, shape.block_bytes(LentCache.dtype)).size)
+    vaults: list[tuple[KVCache, LinkAnswerer]] = []
+    arenas: list[LentCache] = []
+    for user in range(users):
+        cache = LentCache(decoder.cache_shape, blocks, lent[user % count][user // count])
+        arenas.append(cache)
+        vaults.append((cache, LentAnswerer(decoder, cache)))
+        asker.seat(user, user)
+    for fd in (*mailboxes, *(arena for arenas in lent for arena in arenas)):
+        os.close(fd)
+    try:
+        yield Partition(asker, vaults, taken / count if first else None)
+    finally:
+        torch.cuda.current_stream().synchronize()
+        processes.take_back(count)
+        for _, answerer in vaults:
+            os.close(answerer.fileno())
+        for cache in arenas:
+            cache._memory.close()
+        for mailbox in asker._mailboxes:
+            mailbox.close()
+
+
+def prompt_blocks(prompt: int) -> int:
+    return -(-prompt // BLOCK_TOKENS)

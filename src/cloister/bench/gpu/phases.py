@@ -1,0 +1,35 @@
+"""The seven parts of the paper's Figure 7, made of kernels that were timed alone.
+
+Kernels overlap in a step, so they take longer alone than together. Q, K and V are one product, shared out by columns.
+The kernel that waits for the attention processes also merges: both are told as waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+PHASES = (
+    "q_projection",
+    "kv_projection",
+    "output_attention",
+    "waiting_for_input_attention",
+    "merge",
+    "output_projection_and_mlp",
+    "other",
+)
+"""By the names of `bench spd`; `other`: norms, head and choice of a token."""
+
+
+def phases(us: Mapping[str, float], layers: int, queries: float, step_ms: float, *, asks: bool) -> dict[str, float]:
+    """The seven parts, in ms of a step. `queries`: the share of Q in the product of Q, K and V. What a step has beside
+    the kernels' own times is waiting where it asks, and else goes to `other`."""
+    ms = layers / 1e3
+    parts = dict.fromkeys(PHASES, 0.0)
+    parts["q_projection"] = us["qkv"] * queries * ms
+    parts["kv_projection"] = (us["qkv"] * (1 - queries) + us["rotate"]) * ms
+    parts["output_attention"] = us["attend"] * ms
+    parts["output_projection_and_mlp"] = (us["out"] + us["gate_up"] + us["down"]) * ms
+    parts["other"] = 2 * us["norm"] * ms + (us["head"] + us["greatest"]) / 1e3
+    rest = step_ms - sum(parts.values())
+    parts["waiting_for_input_attention" if asks else "other"] += max(0.0, rest)
+    return parts
