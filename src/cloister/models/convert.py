@@ -33,6 +33,7 @@ from cloister.messages.lifecycle import (
 from cloister.process.blocking import BlockingEndpoint
 from cloister.process.child import run_module
 from cloister.process.hardening import ending_interrupts
+from cloister.terminal import error_console
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -161,10 +162,9 @@ def _by_what(status: int | None) -> str:
 
 def _progress_bar(what: str) -> Progress:
     # Not loaded when this module is only imported, to open a model.
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    console = error_console()
     if not console.is_terminal:
         console.print(f"{what}…")
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
