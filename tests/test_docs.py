@@ -16,11 +16,12 @@ from cloister.cli import app
 from cloister.mpc.config import read_config
 from cloister.prefix.detection.rules import read_rules
 from cloister.transparency.note import Algorithm, SigningKey
-from tests.doc_blocks import blocks_of, commands_of, spoken_commands_of
+from tests.doc_blocks import blocks_of, commands_of, programs_of, spoken_commands_of
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "cloister"
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RUN = (ROOT / "README.md", ROOT / "docs" / "client.md")
 MOST_FILES_OF_A_WALK = 30
 
 
@@ -96,6 +97,17 @@ def test_a_command_that_does_not_exist_is_noticed() -> None:
     assert _unknown_options(typer.main.get_command(app), ["serve", "--no-such", "--port", "1"]) == ["--no-such"]
     assert len(spoken_commands_of(ROOT / "README.md")) >= 8
     assert len(commands_of(ROOT / "docs" / "client.md")) >= 2 and len(commands_of(ROOT / "docs" / "mpc.md")) >= 5
+
+
+@pytest.mark.parametrize("document", RUN, ids=lambda path: path.name)
+def test_no_block_of_what_is_run_is_overlooked(document: Path) -> None:
+    """Each is a program or commands of ours, which serving/test_documents.py runs, or the policy, read below."""
+    lines = commands_of(document)
+    rest = [block for block in blocks_of(document) if block not in programs_of(document)]
+    rest = [block for block in rest if not set(block.strip().splitlines()) <= set(lines)]
+    assert [block.splitlines()[0] for block in rest] == (
+        ['tees = ["sev-snp", "tdx"]'] if document.name == "client.md" else []
+    )
 
 
 def test_the_policy_that_the_clients_guide_shows_is_read(tmp_path: Path) -> None:

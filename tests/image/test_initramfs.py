@@ -99,6 +99,11 @@ def test_it_says_which_release_it_runs(root: Path, tree: Path) -> None:
             release_in(io.BytesIO(wrong))
 
 
+def test_a_root_folder_that_is_not_there_is_not_taken_for_an_empty_one(tree: Path, tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="nowhere cannot be read"):
+        build(tmp_path / "nowhere", tree)
+
+
 def test_what_is_not_the_release_is_not_packed(root: Path, tree: Path) -> None:
     manifest = build_manifest(tree).encoded()
     (tree / "src/cloister/engine/engine.py").write_text("run = False\n")

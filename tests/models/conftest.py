@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from pathlib import Path
 
 import gguf
@@ -10,6 +12,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from cloister.models import convert, gguf_converter
 from tests.models.vocabularies import ALPHABET, CHATML, CONTROL, NORMAL, Vocabulary
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -32,6 +35,34 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache"
     monkeypatch.setenv("CLOISTER_CACHE", str(folder))
     return folder
+
+
+class ConverterThread:
+    """The converter in a thread of this process, which has loaded what takes a process of its own seconds to load."""
+
+    returncode = 0
+
+    def __init__(self, module: str, peer: socket.socket) -> None:
+        assert module == "cloister.models.gguf_converter"
+        self._peer = peer
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with self._peer:
+            gguf_converter.main(self._peer)
+
+    def kill(self) -> None:
+        pass
+
+    def wait(self, patience_s: float) -> None:
+        self._thread.join(patience_s)
+
+
+@pytest.fixture(autouse=True)
+def converter_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what is converted; those of processes start some that know nothing of this."""
+    monkeypatch.setattr(convert, "run_module", ConverterThread)
 
 
 @pytest.fixture(scope="session")

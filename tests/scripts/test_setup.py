@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections import namedtuple
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -125,6 +127,30 @@ def test_the_checkout_is_what_runs_whatever_is_installed_beside_it(
     assert [words[-2:] for words in ours] == [("-e", str(setup.ROOT))]
     asked = " ".join(word for words in installed for word in words)
     assert all(name in asked for name in beside) and ("pytest>=" in asked) == ("pytest>=" in beside)
+
+
+def test_who_stops_set_up_stops_the_conversion(setup: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Noted(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            started.append(self)
+
+    def pip(what: str, *_: str) -> None:
+        if started:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(setup, "check_machine", lambda: None)
+    monkeypatch.setattr(setup, "run", lambda *command: subprocess.CompletedProcess(command, 0))
+    monkeypatch.setattr(setup, "pip", pip)
+    monkeypatch.setattr(setup, "FIRST_USE", "import signal; signal.pause()")
+    monkeypatch.setattr(setup.subprocess, "Popen", Noted)
+    setup.PYTHON.parent.mkdir(parents=True)
+    setup.PYTHON.symlink_to(sys.executable)
+    with pytest.raises(KeyboardInterrupt):
+        setup.install("test")
+    assert [conversion.wait(60) for conversion in started] == [-signal.SIGTERM]
 
 
 def test_the_exact_pin_of_torch_is_one_and_the_same() -> None:

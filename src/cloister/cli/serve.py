@@ -284,10 +284,8 @@ def serve(
 
 
 def _become_controller(settings: Settings) -> NoReturn:
-    """Finds the model, which may take heavy imports to convert it; then replaces this program by the controller."""
+    """Finds the model, which may have to be converted; then replaces this program by the controller."""
     begun = monotonic()
-    from rich.console import Console
-
     from cloister.attest.attester import find_attester
     from cloister.controller.attested_settings import attested_settings
     from cloister.controller.evidence import find_release
@@ -297,8 +295,9 @@ def _become_controller(settings: Settings) -> NoReturn:
     from cloister.keys import load_keys
     from cloister.models.source import find_model
     from cloister.process.entry import become
+    from cloister.terminal import error_console
 
-    with Console(stderr=True, highlight=False).status("Starting…"):
+    with error_console().status("Starting…"):
         # What is wrong should not cost the time to load a model.
         load_keys(settings.gateway)
         reserved = reserve_port(settings.gateway)

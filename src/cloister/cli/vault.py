@@ -96,22 +96,21 @@ def serve(
 
 
 def _become_vault_host(settings: OutpostSettings, model: str | None) -> NoReturn:
-    """Like `serve`: finds the model, which may take heavy imports; then replaces this program by the vault host."""
+    """Like `serve`: finds the model, which may have to be converted; then replaces this program by the vault host."""
     begun = monotonic()
-    from rich.console import Console
-
     from cloister.attest.attester import find_attester
     from cloister.controller.evidence import find_release
     from cloister.link.network.address import Address
     from cloister.link.network.credentials import read_secret
     from cloister.models.source import find_model
     from cloister.process.entry import become
+    from cloister.terminal import error_console
 
     Address.parse(settings.listen)
     read_secret(settings.key_file)  # a wrong address or key should not cost the time to load a model
     find_attester(settings.attester)
     release = find_release(settings.release)
-    with Console(stderr=True, highlight=False).status("Starting…"):
+    with error_console().status("Starting…"):
         folder = find_model(model)
     settings = settings.model_copy(update={"key_file": settings.key_file.absolute()})
     shown = release.manifest if settings.release else None

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 from cloister.errors import EvidenceInvalid, SetupError
 from cloister.files import read_bounded
@@ -62,7 +62,7 @@ def write_image(root: Path, source: Path, manifest: bytes, out: BinaryIO) -> str
 
 
 def _entries_of(root: Path) -> Iterator[Entry]:
-    for folder, folders, names in os.walk(root):
+    for folder, folders, names in os.walk(root, onerror=_unreadable):
         folders[:] = [name for name in folders if name != "__pycache__"]
         for name in (*folders, *names):
             path = Path(folder, name)
@@ -75,6 +75,11 @@ def _entries_of(root: Path) -> Iterator[Entry]:
                 yield Entry(inside, FILE | (0o111 if mode & 0o100 else 0), path)
             else:
                 raise SetupError(f"{path} is neither a file nor a folder nor a link.", hint="Remove it.")
+
+
+def _unreadable(reason: OSError) -> NoReturn:
+    """A folder that cannot be listed must not be left out in silence."""
+    raise SetupError(f"The root folder {reason.filename} cannot be read: {reason.strerror}.", hint="Name one that can.")
 
 
 def _release_entries(source: Path, manifest: bytes) -> Iterator[Entry]:

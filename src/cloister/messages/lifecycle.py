@@ -55,6 +55,28 @@ class WeightsPacked(Struct, frozen=True, tag="weights_packed", forbid_unknown_fi
 
 FromPacker = StartFailed | WeightsPacked
 
+
+class Convert(Struct, frozen=True, tag="convert", forbid_unknown_fields=True):
+    """Command line → converter, first of all: the GGUF file, what its manifest says, the empty folder to fill."""
+
+    name: Name
+    gguf: Path
+    sha256: Annotated[str, Meta(min_length=64, max_length=64)]
+    folder: Path
+
+
+class ConversionProgress(Struct, frozen=True, tag="conversion_progress", forbid_unknown_fields=True):
+    """Converter → command line, now and then: the part of the weights that is written."""
+
+    part: Annotated[float, Meta(ge=0, le=1)]
+
+
+class Converted(Struct, frozen=True, tag="converted", forbid_unknown_fields=True):
+    """Converter → command line, last: every byte of the folder is on the disk. Or StartFailed says why not."""
+
+
+FromConverter = StartFailed | ConversionProgress | Converted
+
 ChildId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 

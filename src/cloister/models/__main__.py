@@ -12,3 +12,5 @@ if __name__ == "__main__":
         find_model(None)
     except CloisterError as failure:
         sys.exit(str(failure))
+    except KeyboardInterrupt:
+        sys.exit(130)  # who was told to stop says so: set-up

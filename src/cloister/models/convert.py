@@ -2,24 +2,46 @@
 
 The folder appears under its name only when every byte is on the disk. A conversion that was killed leaves a folder of
 another name, which the next one removes. Of two at once, one waits and finds the work done.
+
+A process of its own converts (gguf_converter.py): libraries that nobody can interrupt do most of it, and whoever is
+told to stop must end at once. That process ends with this one, however this one ends.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import socket
+import subprocess
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from cloister.errors import ModelCorrupt
+from cloister.errors import ModelCorrupt, SetupError
 from cloister.files import needed, only_one, sha256_of, sync
+from cloister.messages.lifecycle import (
+    ConversionProgress,
+    Convert,
+    Converted,
+    FromConverter,
+    StartFailed,
+    why_not_started,
+)
+from cloister.process.blocking import BlockingEndpoint
+from cloister.process.child import run_module
+from cloister.process.hardening import ending_interrupts
+from cloister.terminal import error_console
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 FILE_NAME = "cloister-manifest.json"
+CONVERTER = "cloister.models.gguf_converter"
+PATIENCE_S = 1.0
+"""How long we wait for the end of a converter that must end: a disk may hold it, and the kernel ends it then."""
 
 
 class FileRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,34 +84,29 @@ def _again(folder: Path) -> str:
 
 
 def convert_gguf(gguf: Path, target: Path, *, name: str, sha256: str) -> None:
-    """Make `target` from the GGUF file unless it is there already."""
-    room = "Make room there, or name another folder in CLOISTER_CACHE."
-    with needed(f"The converted model cannot be written to {target.parent}", room):
+    """Make `target` from the GGUF file unless it is there already. Told to stop, it raises KeyboardInterrupt."""
+    with writing_to(target.parent), ending_interrupts():
         target.parent.mkdir(parents=True, exist_ok=True)
         with only_one(target.parent / f".{target.name}.lock"):
             if not target.is_dir():
                 _convert(gguf, target, name=name, sha256=sha256)
 
 
-def _convert(gguf: Path, target: Path, *, name: str, sha256: str) -> None:
-    # Loading torch and transformers takes seconds: not when this module is only imported.
-    from cloister.models.gguf_file import GgufFile
+def writing_to(folder: Path) -> AbstractContextManager[None]:
+    """A conversion that cannot write is a SetupError."""
+    return needed(
+        f"The converted model cannot be written to {folder}",
+        "Make room there, or name another folder in CLOISTER_CACHE.",
+    )
 
+
+def _convert(gguf: Path, target: Path, *, name: str, sha256: str) -> None:
     for abandoned in target.parent.glob(f".partial-{target.name}-*"):
         shutil.rmtree(abandoned, ignore_errors=True)
     partial = target.parent / f".partial-{target.name}-{os.getpid()}"
     partial.mkdir()
     try:
-        with _progress_bar(f"Converting {name}") as bar:
-            source = GgufFile(gguf)
-            source.write_description(partial)
-            task = bar.add_task(f"Converting {name}", total=1.0)
-            source.write_weights(partial / "model.safetensors", lambda part: bar.update(task, completed=part))
-        files = {path.name: FileRecord(path.stat().st_size, sha256_of(path)) for path in sorted(partial.iterdir())}
-        manifest = Manifest(name, gguf.name, sha256, "bf16", files)
-        (partial / FILE_NAME).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
-        for path in (*partial.iterdir(), partial):
-            sync(path)
+        _have_converted(Convert(name, str(gguf), sha256, str(partial)))
         partial.rename(target)
         sync(target.parent)
     except BaseException:
@@ -97,13 +114,58 @@ def _convert(gguf: Path, target: Path, *, name: str, sha256: str) -> None:
         raise
 
 
+def _have_converted(order: Convert) -> None:
+    """Return when the converter has done it, or raise what it says instead. Either way it has ended then."""
+    ours, theirs = socket.socketpair()
+    what = f"Converting {order.name}"
+    with ours, _progress_bar(what) as bar:
+        task = bar.add_task(what, total=1.0)
+        converter = run_module(CONVERTER, theirs)
+        try:
+            said = _last_word(order, ours, lambda part: bar.update(task, completed=part))
+            if said is None:
+                _wait_for(converter)
+        finally:
+            converter.kill()
+            _wait_for(converter)
+    if isinstance(said, StartFailed):
+        raise why_not_started(said)
+    if said is None:
+        raise SetupError(
+            f"The process that converted {order.name} ended before it was done{_by_what(converter.returncode)}.",
+            hint="Make sure that memory is free, then try again.",
+        )
+
+
+def _last_word(
+    order: Convert, peer: socket.socket, progress: Callable[[float], None]
+) -> Converted | StartFailed | None:
+    """What it says in the end; None if it hangs up before."""
+    control: BlockingEndpoint[FromConverter] = BlockingEndpoint(peer, FromConverter)
+    try:
+        control.send(order)
+        while isinstance(said := control.next(), ConversionProgress):
+            progress(said.part)
+    except ConnectionError:
+        return None
+    return said
+
+
+def _wait_for(process: subprocess.Popen[bytes]) -> None:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(PATIENCE_S)
+
+
+def _by_what(status: int | None) -> str:
+    return f" (by signal {-status})" if status is not None and status < 0 else ""
+
+
 def _progress_bar(what: str) -> Progress:
     # Not loaded when this module is only imported, to open a model.
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    console = error_console()
     if not console.is_terminal:
         console.print(f"{what}…")
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)

@@ -1,7 +1,7 @@
 """From what a user calls a model to a folder on this machine: a folder, a GGUF file, a name of one that is here, a hub
 id, or the default.
 
-It also lists the models that are here. It reads no weights, and imports torch and transformers only to convert.
+It also lists the models that are here. It reads no weights, and imports neither torch nor transformers.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import resource
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -71,6 +72,24 @@ def signals_held() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def ending_interrupts() -> Iterator[None]:
+    """Whoever asks this process to end meanwhile, by whichever signal, raises KeyboardInterrupt here, as Ctrl-C does.
+
+    What somebody handles or ignores stays as it is; threads beside the main one hear no signals.
+    """
+    heard = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    if threading.current_thread() is not threading.main_thread():
+        heard = []
+    for number in heard:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in heard:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def forbid_core_dumps() -> None:
