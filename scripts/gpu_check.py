@@ -370,7 +370,7 @@ def partition(found: list[dict[str, Any]], gguf: Path | None, save: Callable[[],
                 asks, asked = asker.aim(lay_out(chunks, decoder.queries_per_kv_head).remotes, users), users
                 if users == SILENT:  # the last asks a box that nobody answers
                     asked, nobody = users - 1, SharedMemory.create(asker.shape.size)
-                    asks[0, -1] = asker.shape.boxes(nobody.address)[0]
+                    asks[0, -1], asks[2, -1] = asker.shape.boxes(nobody.address)[0], 0
                 logits, ms = decoded(decoder, cache, chunks, asker, asks)
                 row = {"users": users, "prompt": prompt, "attention": attention, "open_ms": open_ms}
                 row |= {"partitioned_ms": ms, "ratio": ms / open_ms}

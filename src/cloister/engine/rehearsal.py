@@ -7,14 +7,17 @@ through an engine on the device; and who cannot open it plays them on nothing at
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 
 from cloister.compute.layout import BLOCK_TOKENS, Chunk, Wanted
 from cloister.config import EngineSettings
+from cloister.engine.continuations import Continuations
 from cloister.engine.engine import Engine
 from cloister.engine.graph_runner import GraphRunner
 from cloister.engine.runner import Runner
+from cloister.errors import PromptTooLong
 from cloister.messages.generation import Failed, SamplingParams, Submit
 from cloister.models.decoder import Decoder
 
@@ -44,6 +47,18 @@ class IdleRunner(Runner):
 
     def wipe(self, blocks: Sequence[int]) -> None:
         return None
+
+
+def rehearse_sampling(model: Continuations) -> None:
+    """Let a beginning grow in several ways, twice, so that some are copied. All blocks are free and wiped afterwards.
+    Where they are too few for that, nothing is sampled later either."""
+    ways = min(model.rows, 3)
+    with suppress(PromptTooLong), model.branches([0] * BLOCK_TOKENS, temperature=0.5) as branches:
+        for _ in branches.first():
+            pass
+        for parents in ([0] * ways, [*range(ways), 0]):
+            for _ in branches.grow(parents, [[0]] * len(parents)):
+                pass
 
 
 def rehearse_device(runner: Runner, settings: EngineSettings) -> None:
