@@ -254,9 +254,8 @@ def node(url: str, users: int) -> dict[str, Any]:
                         level: str = level,
                         more: dict[str, Any] = more,
                         way: dict[str, Any] = way,
-                        count: int = count,
                     ) -> Any:
-                        session = {"session": f"{level}-{user}-{spans}-{way}-{count}"[:60]}
+                        session = {"session": f"user-{user}"}
                         return said(prompts(spans, user)[level == "partitioned"], level, way, **session, **more)
 
                     right = [said(prompts(spans, user)[1], "open", way)[0] for user in range(count)]

@@ -153,6 +153,9 @@ def test_prompts_in_slots_of_one_vault_that_share_blocks_have_the_logits_of_open
         asked.append(Chunk([v], 0, [v], Layout(prompt=0, remote=Remote(0, v)), Wanted.LAST))
     assert torch.equal(scene.service.forward(asked), scene.open.forward(opened))
     assert len(scene.asker.aimed) == 1, "in one step"
+    scene.asker.most_rows = 3
+    assert torch.equal(scene.service.forward(asked), scene.open.forward(opened))
+    assert [len(rows) for rows in scene.asker.aimed] == [3, 2, 1], "no more rows ask at once than may"
 
 
 def test_users_join_and_leave_between_steps_and_all_have_the_logits_of_open_prompts() -> None:

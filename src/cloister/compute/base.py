@@ -92,6 +92,8 @@ class LinkAsker(ABC):
 
     capacity: int
     """Rows one link carries at a time, at most."""
+    most_rows: int = 2**31
+    """Rows of a recorded step that asks, at most."""
 
     @abstractmethod
     def attach(self, link: int, question: int, answer: int) -> None:

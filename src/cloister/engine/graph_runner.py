@@ -185,7 +185,8 @@ class GraphRunner(ModelRunner):
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         if all(chunk.layout.remote is None for chunk in chunks):
             return self._forward(chunks)
-        quiet, asking = rounds(chunks, ROWS[-1])
+        most = self.asker.most_rows if self.asker is not None else ROWS[-1]
+        quiet, asking = rounds(chunks, max(rows for rows in ROWS if rows <= max(most, ROWS[0])))
         rows: list[list[torch.Tensor]] = [[] for _ in chunks]
         if quiet:
             logits, at = self._forward([chunk for _, chunk in quiet]), 0

@@ -18,6 +18,7 @@ from cloister.compute.gpu.mailbox import (
     Seat,
     Seats,
     aimed,
+    most_rows,
     partition_refusal,
 )
 from cloister.compute.layout import ASKS, Chunk, Layout, Remote, RemoteRows, Wanted, lay_out
@@ -101,6 +102,12 @@ def test_a_steps_rows_fit_the_list_and_copies_of_the_first_are_not_in_it() -> No
     assert bucket.batch.asks is not None and bucket.batch.asks.shape == (ASKS, 4)
     assert torch.equal(bucket.batch.asks[:, :3], asks)
     assert bucket.batch.asks[:, 3].tolist() == [int(asks[0, 0]), 0, 0, 0]
+
+
+def test_blocks_that_wait_for_answers_leave_room_for_those_that_give_them() -> None:
+    """A waiting block holds 40 registers for each of 128 threads, an answering one 168, and a processor has 65,536."""
+    assert [most_rows(kv_heads) for kv_heads in (3, 8, 16, 32)] == [128, 128, 64, 32]
+    assert -(-1024 // 132) * 128 * 40 + 128 * 168 <= 65536
 
 
 def test_two_rows_for_one_box_are_refused() -> None:

@@ -15,7 +15,7 @@ from cloister.compute.gpu.answering import MOST_PATIENCE_MS, AnswerStream, Grid,
 from cloister.compute.gpu.cache import GpuCache
 from cloister.compute.gpu.exposure import GROUP_TOKENS, ArenaShape
 from cloister.compute.gpu.kernels import GpuDevice, GpuKernels, i32
-from cloister.compute.gpu.mailbox import MOST_ASKED, SLOTS, MailboxShape, Seat, Seats, aimed
+from cloister.compute.gpu.mailbox import MOST_ASKED, SLOTS, MailboxShape, Seat, Seats, aimed, most_rows
 from cloister.compute.gpu.memory import SharedMemory
 from cloister.compute.gpu.program import Argument
 from cloister.compute.layout import RemoteRows
@@ -55,6 +55,7 @@ class GpuAsker(LinkAsker):
 
     def __init__(self, model: AttentionShape, patience_ms: int, seats: Seats) -> None:
         self._seats, self.capacity = seats, seats.each
+        self.most_rows = most_rows(model.cache_shape.kv_heads)
         self.shape = MailboxShape.of(model, self._seats.slots)
         self.patience_ns = min(patience_ms, MOST_PATIENCE_MS) * 1_000_000
         self.steps = torch.zeros(1, dtype=torch.int32, device="cuda")

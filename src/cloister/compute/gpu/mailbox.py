@@ -28,6 +28,8 @@ SLOTS = 16
 """In a mailbox whose vault answers itself."""
 EXPOSED = 32
 """Slots of each vault where an attention process answers: for all sequences of one request (levels.MOST_FAKES)."""
+MOST_WAITING = 1024
+"""Blocks of `merge_with_vaults` at once: eight on each of 132 processors leave registers for one that answers."""
 MOST_ASKED = 128
 """Rows of a step that asks, at most: each thread of a block that answers looks at one."""
 
@@ -62,6 +64,12 @@ class Seats:
             raise ValueError("there is no such place")
         number, mailbox = divmod(place, self.mailboxes)
         return mailbox, range(number * self.each, (number + 1) * self.each)
+
+
+def most_rows(kv_heads: int) -> int:
+    """Of a step that asks: blocks that wait for answers, one for each row and KV head, leave room for those that give
+    them."""
+    return min(MOST_ASKED, max(1, MOST_WAITING // kv_heads))
 
 
 def partition_refusal(model: AttentionShape) -> str:
