@@ -240,7 +240,7 @@ def node(url: str, users: int) -> dict[str, Any]:
         tokens = [(t.token, t.logprob, [(top.token, top.logprob) for top in t.top_logprobs]) for t in logprobs.content]
         return tokens, time.monotonic() - began
 
-    found["differing"], found["compared"], found["seconds"] = [], 0, {}
+    found |= {"differing": [], "failed": [], "compared": 0, "seconds": {}}
     for kind, way in gpu_serve.WAYS.items():
         for spans in (1, 2, 3):
             given = {"fakes": FAKES, "substitutes": [values[:spans] for values in VALUES[1:]]}
@@ -258,10 +258,14 @@ def node(url: str, users: int) -> dict[str, Any]:
                         session = {"session": f"user-{user}"}
                         return said(prompts(spans, user)[level == "partitioned"], level, way, **session, **more)
 
-                    right = [said(prompts(spans, user)[1], "open", way)[0] for user in range(count)]
-                    with ThreadPoolExecutor(count) as many:
-                        answers = list(many.map(ask, range(count)))
                     case = f"{level} {kind} {spans} spans {count} users"
+                    try:
+                        right = [said(prompts(spans, user)[1], "open", way)[0] for user in range(count)]
+                        with ThreadPoolExecutor(count) as many:
+                            answers = list(many.map(ask, range(count)))
+                    except Exception as failure:
+                        found["failed"].append(f"{case}: {type(failure).__name__}: {str(failure)[:300]}")
+                        continue
                     found["seconds"][case] = max(seconds for _, seconds in answers)
                     for user, (answer, _) in enumerate(answers):
                         found["compared"] += 1

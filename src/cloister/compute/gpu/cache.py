@@ -41,8 +41,9 @@ class GpuCache(KVCache):
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         """Some at a time: what is copied is held twice meanwhile, and a sealed process gets little memory."""
         places = torch.tensor([list(sources), list(targets)], dtype=torch.int64, device="cuda")
-        for some in places.split(COPIED, dim=1):
-            self._held[some[1]] = self._held[some[0]]
+        for first in range(0, places.shape[1], COPIED):
+            source, target = places[:, first : first + COPIED]
+            self._held[target] = self._held[source]
 
     @property
     def block_stride(self) -> int:
