@@ -87,19 +87,18 @@ class Bench(Measurement[Results]):
     def _curves(self) -> None:
         """Figures 5–7: how many substitutes there are within ε."""
         plan = self._plan
-        self._watcher.begin("curves", sum(len(texts) for texts in self._texts.values()))
+        turns = _in_turns(self._texts, plan.secrets)
+        self._watcher.begin("curves", len(turns))
         found: dict[tuple[Category, float], list[int]] = {}
-        for category, texts in self._texts.items():
-            for text in texts[: plan.secrets]:
-                infilling = self._infilling(text)
-                for epsilon in plan.epsilons if infilling else ():
-                    assert infilling is not None
-                    if not self._fits("curves"):
-                        break
+        for category, text in turns:
+            infilling = self._infilling(text)
+            for epsilon in plan.epsilons if infilling else ():
+                assert infilling is not None
+                if self._fits("curves"):
                     by = Quantization(epsilon, plan.lambda_max, plan.temperature)
                     count = len(self._sample(infilling, by).candidates)
                     found.setdefault((category, epsilon), []).append(count)
-                self._watcher.advance(str(category))
+            self._watcher.advance(str(category))
         self._results.curves = [
             {"category": str(category), "epsilon": epsilon, "secrets": len(counts), **_spread(counts)}
             for (category, epsilon), counts in found.items()
@@ -179,10 +178,15 @@ class Bench(Measurement[Results]):
         return False
 
 
-def _all(texts: Texts) -> list[TaggedText]:
-    """By turns one of each category."""
+def _in_turns(texts: Texts, most: int | None = None) -> list[tuple[Category, TaggedText]]:
+    """By turns one of each category, so that a want of time is all categories' alike; `most` of each."""
     longest = max((len(each) for each in texts.values()), default=0)
-    return [each[at] for at in range(longest) for each in texts.values() if at < len(each)]
+    turns = range(longest if most is None else min(most, longest))
+    return [(category, each[at]) for at in turns for category, each in texts.items() if at < len(each)]
+
+
+def _all(texts: Texts) -> list[TaggedText]:
+    return [text for _, text in _in_turns(texts)]
 
 
 def _spread(counts: list[int]) -> dict[str, Any]:

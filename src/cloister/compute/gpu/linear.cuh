@@ -59,6 +59,14 @@ INLINE ring make_ring(unsigned char *shared, int stages, int bytes, int readers)
     return r;
 }
 
+/* A warp has read a stage. The next copy into it is the async proxy's: without a fence that says so it may come before
+ * the reads, and does, now and then, on a processor that others use too (docs/gpu.md). */
+INLINE void give_back(const ring &r, int i, int lane) {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncwarp();
+    if (lane == 0) barrier_arrive(r.freed(i));
+}
+
 INLINE uint4 sixteen(unsigned at) {
     uint4 v;
     asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
@@ -119,8 +127,7 @@ INLINE void few_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gated
                 for (int n = 0; n < TILES; n++) multiply_32(c[n][m], upper[n], lower[n], b);
             }
         }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(r.freed(i));
+        give_back(r, i, lane);
     }
     after_last();
     const int pitch = tiles * TILE;
@@ -189,8 +196,7 @@ KERNEL __launch_bounds__(256, 1) linear_many(LINEAR_ARGUMENTS) {
                 for (int m = 0; m < 4; m++) multiply_32(c[n][m], upper, lower, b[m]);
             }
         }
-        __syncwarp();
-        if (lane == 0) barrier_arrive(r.freed(i));
+        give_back(r, i, lane);
         if (i + 1 == end) {
             const bool first = range == 0;
             range++;
