@@ -40,7 +40,8 @@ from cloister.models.fused import FusedDecoder
 
 PROMPT, COMMON, ANSWER_BLOCKS = 96, 64, 8
 """Tokens of a prompt, of which so many are before the first secret; blocks for an answer."""
-CASES = tuple((users, fakes, attention) for users in (1, 8) for attention in (1, 8) for fakes in (0, 8, 31, 64))
+CASES = ((1, 0, 1), (1, 8, 1), (8, 0, 1), (8, 8, 1), (1, 64, 1), (8, 0, 8), (8, 8, 8), (1, 31, 1))
+"""Users, λ, attention processes: first those with λ = 0, which is `partitioned`."""
 COMPARED, TIMED = 6, 40
 WATCHDOG_S = 200
 
@@ -138,7 +139,7 @@ def obfuscated(decoder: FusedDecoder, users: int, variants: int, lines: list[soc
     return {"logits": logits, "ms": ms, "late": late}
 
 
-def steps(found: list[dict[str, Any]], save: Callable[[], None]) -> None:
+def steps(found: list[dict[str, Any]], save: Callable[[], None], until: float) -> None:
     processes, lines = [], []
     for _ in range(max(attention for *_, attention in CASES)):
         ours, theirs = socket.socketpair()
@@ -154,11 +155,9 @@ def steps(found: list[dict[str, Any]], save: Callable[[], None]) -> None:
         plain: dict[tuple[int, int], float] = {}
         right: dict[tuple[int, int], tuple[torch.Tensor, float]] = {}
         for users, fakes, attention in CASES:
-            variants, attention = fakes + 1, min(attention, users)
-            if users * variants > ROWS[-1] or (users, fakes, attention) in {
-                (row["users"], row["fakes"], row["attention"]) for row in found
-            }:
-                continue
+            variants = fakes + 1
+            if time.monotonic() > until:
+                break
             if (users, fakes) not in right:
                 right[users, fakes] = opened(decoder, users, variants)
             logits, open_ms = right[users, fakes]
@@ -220,10 +219,10 @@ def prompts(spans: int, user: int) -> tuple[str, str]:
     return text.format(*marked), text.format(*VALUES[0])
 
 
-def node(url: str, users: int) -> dict[str, Any]:
+def node(found: dict[str, Any], url: str, users: int, save: Callable[[], None], until: float) -> None:
     asked = gpu_serve.Asked(url)
     model = asked.client.models.list().data[0].model_dump()
-    found: dict[str, Any] = {"levels": [level["id"] for level in model["protection"] if level["enabled"]]}
+    found["levels"] = [level["id"] for level in model["protection"] if level["enabled"]]
 
     def said(text: str, level: str, way: dict[str, Any], **more: Any) -> Any:
         began = time.monotonic()
@@ -247,6 +246,8 @@ def node(url: str, users: int) -> dict[str, Any]:
             ways: dict[str, dict[str, Any]] = {"partitioned": {}, "obfuscated": {"obfuscation": given}}
             for level, more in ways.items():
                 for count in (1, users):
+                    if time.monotonic() > until:
+                        return
 
                     def ask(
                         user: int,
@@ -271,14 +272,20 @@ def node(url: str, users: int) -> dict[str, Any]:
                         found["compared"] += 1
                         if differs := gpu_serve.divergence(answer, right[user]):
                             found["differing"].append({"case": case, "user": user, **differs})
+                    save()
+        if "sampled" not in found:
+            found["sampled"] = sampled(said)
+
+
+def sampled(said: Callable[..., Any]) -> Any:
+    """With substitutes that the vault finds."""
+    wish = {"fakes": FAKES, "minimum": 1, "epsilon": 1.0, "candidates": 32}
     try:
-        wish = {"fakes": FAKES, "minimum": 1, "epsilon": 1.0, "candidates": 32}
         answer, seconds = said(prompts(1, 0)[0], "obfuscated", {}, session="sampled", obfuscation=wish)
-        same = gpu_serve.divergence(answer, said(prompts(1, 0)[1], "open", {})[0]) is None
-        found["sampled"] = {"seconds": seconds, "same": same}
+        differs = gpu_serve.divergence(answer, said(prompts(1, 0)[1], "open", {})[0])
     except Exception as failure:
-        found["sampled"] = f"{type(failure).__name__}: {str(failure)[:400]}"
-    return found
+        return f"{type(failure).__name__}: {str(failure)[:400]}"
+    return {"seconds": seconds, "differs": differs}
 
 
 def main() -> None:
@@ -289,6 +296,7 @@ def main() -> None:
     parser.add_argument("--random")
     parser.add_argument("--like", type=Path)
     parser.add_argument("--users", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=150.0, help="begin no more cases then")
     parser.add_argument("--option", action="append", default=[], help="passed on to `cloister serve`")
     parser.add_argument("--attention", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -299,7 +307,7 @@ def main() -> None:
     began, found = time.monotonic(), dict[str, Any]()
 
     def save() -> None:
-        found["seconds"] = time.monotonic() - began
+        found["wall_s"] = time.monotonic() - began
         options.json.write_text(json.dumps(found, indent=1))
 
     if options.part == "node":
@@ -309,16 +317,16 @@ def main() -> None:
         try:
             with gpu_serve.served(options.model, log, *options.option) as (url, seconds):
                 found["up_s"] = seconds
-                found["node"] = node(url, options.users)
+                node(found, url, options.users, save, began + options.seconds)
         except Exception as failure:
-            found["node"] = f"failed: {type(failure).__name__}: {str(failure)[:1500]}"
+            found["stopped"] = f"{type(failure).__name__}: {str(failure)[:1500]}"
         save()
-        print(json.dumps(found["node"])[:6000], flush=True)
+        print(json.dumps(found)[:6000], flush=True)
     else:  # this process has asked CUDA nothing yet, and will be a client of MPS
         found["steps"] = []
         start_mps()
         try:
-            steps(found["steps"], save)
+            steps(found["steps"], save, began + options.seconds)
         finally:
             stop_mps()
 
