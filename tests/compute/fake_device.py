@@ -85,6 +85,8 @@ class FakeAsker(LinkAsker):
 class FakeAnswerer(LinkAnswerer):
     """Answers in a thread of Python."""
 
+    slots = SLOTS
+
     def __init__(self, model: AttentionShape, cache: KVCache, question: int, answer: int) -> None:
         self._model, self._cache = model, cache
         self._question, self._answer = os.dup(question), os.dup(answer)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cloister.compute.base import KVCache, LinkAsker, Step
-from cloister.compute.layout import Chunk, Layout, Remote, RemoteRows, Wanted
+from cloister.compute.layout import ASKS, Chunk, Layout, Remote, RemoteRows, Wanted
 from cloister.compute.reference import ReferenceDevice, ReferenceKernels, merged, part_in, parts_of, rotated_on
 from cloister.engine.graph_runner import NOBODY, GraphRunner, rounds
 from cloister.engine.rehearsal import rehearse_device
@@ -41,7 +41,7 @@ class Boxes(LinkAsker):
         raise AssertionError
 
     def aim(self, remotes: Sequence[RemoteRows], rows: int) -> torch.Tensor:
-        asks = torch.zeros(2, rows, dtype=torch.int64)
+        asks = torch.zeros(ASKS, rows, dtype=torch.int64)
         for remote in remotes:
             for row, (slot, _) in zip(remote.rows.tolist(), remote.asks.tolist(), strict=True):
                 number = self.number(remote.link, slot)
@@ -134,6 +134,28 @@ def prepared() -> Scene:
     for user in range(len(LENGTHS)):
         scene.expose(user)
     return scene
+
+
+def test_prompts_in_slots_of_one_vault_that_share_blocks_have_the_logits_of_open_ones() -> None:
+    """λ+1 prompts of a request: the common beginning is computed and held once, and each answers as if alone."""
+    scene, variants, common = Scene(), 3, 32
+    prompts = [[*range(common), *((v + 5 * t) % VOCABULARY for t in range(8 + v))] for v in range(variants)]
+    vault = ModelRunner(scene.decoder, cache := reserve_cache(scene.decoder, 2))
+    vault.forward([Chunk(prompts[0][:common], 0, [9, 4], wanted=Wanted.LAST)])
+    asked, opened = [], []
+    for v, prompt in enumerate(prompts):
+        table, rotated = [9, 4, 6 + v], Layout(prompt=len(prompt), rotation=len(prompt))
+        vault.forward([Chunk(prompt[common:], common, table, Layout(prompt=len(prompt)), Wanted.LAST)])
+        scene.asker.exposed[scene.asker.number(0, v)] = (cache, torch.tensor(table), len(prompt))
+        blocks = range(20 + 5 * v, 25 + 5 * v)
+        scene.open.forward([Chunk(prompt, 0, blocks, rotated, Wanted.LAST)])
+        opened.append(Chunk([v], len(prompt), blocks, rotated, Wanted.LAST))
+        asked.append(Chunk([v], 0, [v], Layout(prompt=0, remote=Remote(0, v)), Wanted.LAST))
+    assert torch.equal(scene.service.forward(asked), scene.open.forward(opened))
+    assert len(scene.asker.aimed) == 1, "in one step"
+    scene.asker.most_rows = 3
+    assert torch.equal(scene.service.forward(asked), scene.open.forward(opened))
+    assert [len(rows) for rows in scene.asker.aimed] == [3, 2, 1], "no more rows ask at once than may"
 
 
 def test_users_join_and_leave_between_steps_and_all_have_the_logits_of_open_prompts() -> None:

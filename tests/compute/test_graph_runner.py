@@ -11,8 +11,9 @@ import torch
 from cloister.compute.host_cache import HostCache
 from cloister.compute.layout import Chunk, Layout, Wanted, lay_out
 from cloister.compute.reference import ReferenceDevice, ReferenceKernels
+from cloister.engine.continuations import Continuations
 from cloister.engine.graph_runner import Bucket, GraphRunner, Staging, runner_for
-from cloister.engine.rehearsal import IdleRunner, rehearse_device
+from cloister.engine.rehearsal import IdleRunner, rehearse_device, rehearse_sampling
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.models.decoder import Parts
 from cloister.models.placed import PlacedParts
@@ -158,6 +159,25 @@ def test_a_rehearsal_leaves_the_runner_free_and_empty() -> None:
     rehearse_device(runner, SETTINGS)
     assert isinstance(runner, GraphRunner) and closed.recorded and closed.repeated > closed.recorded
     assert isinstance(cache, HostCache) and not cache.keys(0).any() and not cache.values(1).any()
+
+
+def test_sampling_is_rehearsed_with_copies_and_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sealed process on a GPU can call no kernel for the first time."""
+    decoder, copied = decoder_on(Closed()), list[int]()
+    cache = reserve_cache(decoder, 2)
+    copy = type(cache).copy
+    monkeypatch.setattr(type(cache), "copy", lambda self, a, b: (copied.append(len(a)), copy(self, a, b))[1])
+    rehearse_sampling(Continuations(decoder, cache, rows=4))
+    assert isinstance(cache, HostCache) and max(copied) == 3, "all that may be copied at once"
+    assert not cache.keys(0).any() and not cache.values(1).any()
+    rehearse_sampling(Continuations(decoder, decoder.device.cache(decoder.cache_shape, 1), rows=2))
+
+
+def test_all_buckets_up_to_the_one_that_holds_the_rows_are_recorded(device: Recorder) -> None:
+    decoder = decoder_on(device)
+    runner = GraphRunner(decoder, decoder.device.cache(decoder.cache_shape, 64))
+    runner.settle(3)
+    assert {rows for rows, _, _ in runner._recorded} == {1, 2, 4}
 
 
 def test_who_cannot_open_the_device_plays_every_request_on_nothing() -> None:

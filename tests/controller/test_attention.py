@@ -6,16 +6,20 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
+from cloister.config import EngineSettings, Settings
 from cloister.controller.attention import AttentionProcesses
 from cloister.controller.places import Places
+from cloister.controller.process import Controller
 from cloister.errors import ProtocolError
 from cloister.messages.attention import AttentionReady, ClearPlace, PlaceCleared, ToAttention
-from cloister.messages.generation import VERSION
+from cloister.messages.generation import VERSION, Ready
+from cloister.messages.lifecycle import Preloaded
 from cloister.messages.service import LinkPlace
 from cloister.process.child import Child
 from tests.controller.fakes import Peer
@@ -140,3 +144,21 @@ async def test_one_that_ends_or_speaks_out_of_turn_is_told_and_clears_nothing_mo
     node.ending.pop()()
     assert not freed
     node.close()
+
+
+@pytest.mark.parametrize(
+    ("meets", "processes", "wide"), [(False, 8, True), (True, 8, True), (True, 1, True), (True, 0, False)]
+)
+def test_prompts_are_hidden_among_others_unless_vaults_on_a_gpu_answer_themselves(
+    meets: bool, processes: int, wide: bool
+) -> None:
+    """Such a vault exposes one prompt at a time."""
+    settings = Settings(engine=EngineSettings(attention_processes=processes))
+    node = SimpleNamespace(
+        _preloaded=Preloaded(4, 64, 2, partitionable=True, meets=meets),
+        _ready=Ready(VERSION, 300, 512, 64, 16, "cuda"),
+        _mpc=False,
+        _settings=settings,
+    )
+    serving = Controller.serving.fget(node)  # type: ignore[attr-defined]
+    assert "partitioned" in serving.levels and ("obfuscated" in serving.levels) is wide

@@ -11,9 +11,10 @@ import pytest
 
 from cloister.config import EngineSettings
 from cloister.errors import ProtocolError
-from cloister.levels import VaultLevel
+from cloister.levels import MOST_FAKES, VaultLevel
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION, Also, Cancel, Failed, SamplingParams, Tokens
+from cloister.messages.obfuscation import ObfuscationParams, ObfuscationSecrets
 from cloister.messages.prompts import ChatPrompt, PromptMessage, TextPrompt, TokenPrompt, write_prompt
 from cloister.messages.vault import (
     Confide,
@@ -28,8 +29,9 @@ from cloister.messages.vault import (
     WantCores,
 )
 from cloister.models.decoder import Decoder
+from cloister.prompts.reading import PromptReading
 from cloister.vault import process
-from tests.vault.node import SETTINGS, Exposed, FakeAnswerer, Room, engine_answer, kinds
+from tests.vault.node import SETTINGS, ByteTokenizer, Exposed, FakeAnswerer, Room, engine_answer, kinds
 
 WORDS = "The quick brown fox jumps over the lazy dog, and then it does so again and again until night falls. "
 TAGGED = "You are a helpful assistant.<confidential> My name is on no list</confidential> and so on"
@@ -510,7 +512,25 @@ def test_where_attention_processes_answer_a_vault_computes_into_what_it_is_lent(
     decoder.cache_shape.block_bytes.return_value = 2**20
     decoder.device.partition_refusal.return_value = ""
     decoder.device.attention_processes = attention
+    decoder.device.answerer.return_value.slots = 64
     process.prepare(decoder, MagicMock(), EngineSettings(vault_kv_mib=16), 5, 6)
     made = getattr(decoder.device, maker)
     assert made.call_args[0] == (decoder.cache_shape, 16, *[5] * bool(attention))
     assert decoder.device.answerer.call_args[0][1] is made.return_value
+
+
+@pytest.mark.parametrize(("slots", "offered"), [(MOST_FAKES + 1, True), (1, False)])
+def test_a_vault_that_exposes_too_few_prompts_at_once_refuses_to_hide_one_among_others(
+    slots: int, offered: bool, llama: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the request would wait for slots for ever."""
+    fake = FakeAnswerer(slots)
+    monkeypatch.setattr(type(llama.device), "answerer", lambda *_: fake)
+    reading = PromptReading(ByteTokenizer(), llama.vocabulary, llama.max_context)
+    vault = process.prepare(llama, reading, SETTINGS, -1, -1)
+    prompt = TextPrompt("I am <redacted>Ann</redacted>.", hidden=ObfuscationSecrets(bytes(32), (("Bob",),)))
+    asked = Confide(1, "obfuscated", write_prompt(prompt), SamplingParams(), obfuscation=ObfuscationParams(fakes=1))
+    [said, *_] = vault.hear([asked])
+    assert isinstance(said, Understood if offered else Failed)
+    assert offered or said.code == "protection_unavailable"
+    fake.close()

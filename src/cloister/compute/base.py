@@ -92,6 +92,8 @@ class LinkAsker(ABC):
 
     capacity: int
     """Rows one link carries at a time, at most."""
+    most_rows: int = 2**31
+    """Rows of a recorded step that asks, at most."""
 
     @abstractmethod
     def attach(self, link: int, question: int, answer: int) -> None:
@@ -111,8 +113,8 @@ class LinkAsker(ABC):
         """The vault is gone. Not while a step is under way."""
 
     def aim(self, remotes: Sequence[RemoteRows], rows: int) -> torch.Tensor:
-        """For a recorded step: whom each of its rows asks, as [2, rows] of numbers that the device's kernels read. No
-        slot twice."""
+        """For a recorded step: whom each of its rows asks, as [layout.ASKS, rows] of numbers that the device's kernels
+        read; rows that are copies of the first ask with its first number, and zeros. No slot twice."""
         raise SetupError("This device's links are not asked by recorded steps.")
 
     @abstractmethod
@@ -125,6 +127,9 @@ class LinkAnswerer(ABC):
 
     From `start` on it answers beside the caller, in a thread or on the device. It knows blocks and lengths, no tokens.
     """
+
+    slots: int
+    """How many prompts can be exposed at once."""
 
     @abstractmethod
     def start(self) -> None:

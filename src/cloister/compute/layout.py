@@ -110,6 +110,8 @@ class Batch:
 
 
 SEGMENTS = 3
+ASKS = 4
+"""Numbers that a device may need for each row of a recorded step that asks."""
 ENDLESS = 2**30
 
 

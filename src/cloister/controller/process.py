@@ -95,9 +95,11 @@ class Controller:
         if self._preloaded is None or self._ready is None:
             raise ServiceUnavailable("The service is not up yet.")
         facts, ready = self._preloaded, self._ready
+        # A vault on a GPU that answers itself exposes one prompt at a time.
+        wide = not facts.meets or self._settings.engine.attention_processes > 0
         had = {
             Needs.LINKS: facts.partitionable,
-            Needs.WIDE_LINKS: facts.partitionable and not facts.meets,  # a vault on a GPU exposes one prompt at a time
+            Needs.WIDE_LINKS: facts.partitionable and wide,
             Needs.PARTIES: self._mpc,
         }
         levels = served(*(need for need, there in had.items() if there))

@@ -10,6 +10,7 @@ one after the other, after all that asks nobody.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,11 +19,11 @@ from typing import Any
 import torch
 
 from cloister.compute.base import KVCache, LinkAsker
-from cloister.compute.layout import BLOCK_TOKENS, SEGMENTS, Batch, Chunk, Layout, Remote, Wanted, lay_out
+from cloister.compute.layout import ASKS, BLOCK_TOKENS, SEGMENTS, Batch, Chunk, Layout, Remote, Wanted, lay_out
 from cloister.engine.runner import ModelRunner
 from cloister.models.decoder import Decoder
 
-ROWS = (1, 2, 4, 8, 16, 32, 64)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128)
 WIDTHS = (32, 64, 128, 256, 512)
 """Blocks in a sequence's table; wider ones up to the longest context double on."""
 SETTLED_WIDTHS = (32, 64)
@@ -74,14 +75,14 @@ class Bucket:
 
     def fill(self, batch: Batch) -> None:
         """Take over a batch of single rows, and its first row for all places that are left. These ask what the first
-        asks, and open no gate again."""
+        asks, and say so to nobody again."""
         used = batch.tables.shape[1]
         self._staging.wait()
         for name, to in self._on_host.items():
             given = getattr(batch, name)
             if name == "asks":
                 to[:, : batch.rows] = given
-                to[0, batch.rows :], to[1, batch.rows :] = given[0, 0], 0
+                to[0, batch.rows :], to[1:, batch.rows :] = given[0, 0], 0
                 continue
             into = to[:, :used] if name == "tables" else to
             into[: batch.rows] = given
@@ -96,7 +97,7 @@ class Bucket:
 
 def _sizes(rows: int, width: int, *, asks: bool = False) -> dict[str, tuple[int, ...]]:
     each = dict.fromkeys(("tokens", "slots", "rotations", "positions", "counts"), (rows,))
-    asking: dict[str, tuple[int, ...]] = {"asks": (2, rows)} if asks else {}
+    asking: dict[str, tuple[int, ...]] = {"asks": (ASKS, rows)} if asks else {}
     return {**each, "segments": (rows, SEGMENTS, 4), "tables": (rows, width), **asking}
 
 
@@ -171,7 +172,7 @@ class GraphRunner(ModelRunner):
         """Record what decoding so many rows will need, and no more later: a sealed process records nothing and may
         get no more memory of its device. Steps that were not recorded are computed as they come."""
         for width in SETTLED_WIDTHS:
-            for count in (count for count in ROWS if count <= rows):
+            for count in ROWS[: 1 + bisect_left(ROWS, rows)]:
                 for remote in (None, NOBODY)[: 1 + (self.asker is not None)]:
                     layout = Layout(prompt=0, remote=remote)
                     blocks = [0] * min(width, self._widths()[-1])
@@ -184,7 +185,8 @@ class GraphRunner(ModelRunner):
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         if all(chunk.layout.remote is None for chunk in chunks):
             return self._forward(chunks)
-        quiet, asking = rounds(chunks, ROWS[-1])
+        most = self.asker.most_rows if self.asker is not None else ROWS[-1]
+        quiet, asking = rounds(chunks, max(rows for rows in ROWS if rows <= max(most, ROWS[0])))
         rows: list[list[torch.Tensor]] = [[] for _ in chunks]
         if quiet:
             logits, at = self._forward([chunk for _, chunk in quiet]), 0

@@ -7,18 +7,23 @@ through an engine on the device; and who cannot open it plays them on nothing at
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 
 from cloister.compute.layout import BLOCK_TOKENS, Chunk, Wanted
 from cloister.config import EngineSettings
+from cloister.engine.continuations import Continuations
 from cloister.engine.engine import Engine
 from cloister.engine.graph_runner import GraphRunner
 from cloister.engine.runner import Runner
+from cloister.errors import PromptTooLong
 from cloister.messages.generation import Failed, SamplingParams, Submit
 from cloister.models.decoder import Decoder
 
 PROMPT_TOKENS = 24
+CHUNKS = (32, 64, 96, 128)
+"""Lengths for which a device may have kernels of their own."""
 WAYS = (
     SamplingParams(max_tokens=3, temperature=0.0, presence_penalty=0.5, logit_bias={0: 1.0}),
     SamplingParams(max_tokens=3, top_p=0.9, top_k=3, min_p=0.01, repetition_penalty=1.1),
@@ -46,6 +51,18 @@ class IdleRunner(Runner):
         return None
 
 
+def rehearse_sampling(model: Continuations) -> None:
+    """Let a beginning grow in several ways, twice, so that all but one are copied: as many at once as there will ever
+    be, for a device takes other ways, and more memory of the host, for many. All blocks are free and wiped afterwards.
+    Where they are too few for that, nothing is sampled later either."""
+    with suppress(PromptTooLong), model.branches([0] * BLOCK_TOKENS, temperature=0.5) as branches:
+        for _ in branches.first():
+            pass
+        for _ in range(2):
+            for _ in branches.grow([0] * model.rows, [[0]] * model.rows):
+                pass
+
+
 def rehearse_device(runner: Runner, settings: EngineSettings) -> None:
     """Play requests of every kind, one alone and all together. The runner's blocks are free and wiped afterwards."""
     engine = Engine(runner, settings)
@@ -64,6 +81,7 @@ def rehearse_device(runner: Runner, settings: EngineSettings) -> None:
     if isinstance(runner, GraphRunner):
         longest = min(settings.chunk_tokens, engine.max_context, runner.num_blocks * BLOCK_TOKENS)
         blocks = range(-(-longest // BLOCK_TOKENS))
-        runner.forward([Chunk([0] * longest, 0, blocks, wanted=Wanted.LAST)])
+        for length in (*(few for few in CHUNKS if few < longest), longest):
+            runner.forward([Chunk([0] * length, 0, blocks, wanted=Wanted.LAST)])
         runner.settle(settings.max_running)
         runner.wipe(blocks)

@@ -19,10 +19,10 @@ from cloister.compute.base import LinkAnswerer
 from cloister.config import EngineSettings
 from cloister.engine.continuations import Continuations
 from cloister.engine.graph_runner import runner_for
-from cloister.engine.rehearsal import rehearse_device
+from cloister.engine.rehearsal import rehearse_device, rehearse_sampling
 from cloister.engine.runner import Runner, blocks_within
 from cloister.errors import ProtocolError
-from cloister.levels import ISOLATED, LEVELS, OBFUSCATED, PARTITIONED, Decodes, VaultLevel
+from cloister.levels import ISOLATED, LEVELS, MOST_FAKES, OBFUSCATED, PARTITIONED, Decodes, VaultLevel
 from cloister.messages.frames import FrameReader, encode_frame, encode_frames
 from cloister.messages.generation import VERSION, Cancel, Failed, Submit
 from cloister.messages.lifecycle import failed
@@ -73,19 +73,26 @@ def prepare(
         cache = decoder.device.cache(decoder.cache_shape, blocks)
     runner = runner_for(decoder, cache)
     if not decoder.device.survives_fork:
+        rehearse_sampling(Continuations(decoder, cache, rows=_sampled_rows(decoder)))
         rehearse_device(runner, settings.model_copy(update={"max_running": min(settings.max_running, MAX_RUNNING)}))
     if decoder.device.partition_refusal(decoder):
         return Vault(decoder, reading, settings, runner, Unasked(), levels=(ISOLATED,))
     answerer = decoder.device.answerer(decoder, cache, question_fd, answer_fd)
     answerer.start()
-    return Vault(decoder, reading, settings, runner, answerer)
+    several = (OBFUSCATED,) if answerer.slots > MOST_FAKES else ()
+    return Vault(decoder, reading, settings, runner, answerer, levels=(PARTITIONED, *several, ISOLATED))
+
+
+def _sampled_rows(decoder: Decoder) -> int:
+    """Rows of logits at once while substitutes are sampled."""
+    return max(1, LOGITS_BYTES // (4 * decoder.vocabulary))
 
 
 class Unasked(LinkAnswerer):
     """The answering end of a vault that nobody can ask: it never ends, and has slots for a rehearsal alone."""
 
     def __init__(self, slots: int = 0) -> None:
-        self._free = set(range(slots))
+        self.slots, self._free = slots, set(range(slots))
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def start(self) -> None:
@@ -131,7 +138,7 @@ class Vault:
         self._partitioned = Partitioned(runner, settings, self.memory, answerer)
         model = None
         if runner.cache is not None:
-            rows = max(1, LOGITS_BYTES // (4 * decoder.vocabulary))
+            rows = _sampled_rows(decoder)
             model = Continuations(decoder, runner.cache, self.memory.pool, self.memory.make_room, rows)
         self._obfuscating = Obfuscating(self._reader, model, reading.tokenizer)
         self._wanted: WantCores | None = None

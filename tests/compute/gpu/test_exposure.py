@@ -45,5 +45,8 @@ def test_a_span_that_does_not_lie_in_its_blocks_is_refused(blocks: list[int], st
 
 def test_caches_begin_on_a_page_behind_what_is_exposed_and_tickets_can_count_the_groups() -> None:
     assert SHAPE.header == PAGE and SHAPE.size == PAGE + 5 * 8192 and SHAPE.groups == 1
+    several = ArenaShape(blocks=5, dim=64, block_bytes=8192, slots=32)
+    assert several.header >= 32 * 4 * several.words and several.header % PAGE == 0
+    assert several.size == several.header + 5 * 8192 and several.words == SHAPE.words
     assert ArenaShape(10**6, 64, 1).groups == MOST_GROUPS < 256
     assert ArenaShape(2 * GROUP_TOKENS // 16 + 1, 64, 1).groups == 3

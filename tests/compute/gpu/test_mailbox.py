@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from cloister.compute.base import AttentionShape, CacheShape
-from cloister.compute.gpu.mailbox import CLIENTS, SLOTS, MailboxShape, Seat, Seats, aimed, partition_refusal
-from cloister.compute.layout import Chunk, Layout, Remote, RemoteRows, Wanted, lay_out
+from cloister.compute.gpu.mailbox import (
+    CLIENTS,
+    EXPOSED,
+    MOST_ASKED,
+    SLOTS,
+    WORD,
+    MailboxShape,
+    Seat,
+    Seats,
+    aimed,
+    most_rows,
+    partition_refusal,
+)
+from cloister.compute.layout import ASKS, Chunk, Layout, Remote, RemoteRows, Wanted, lay_out
+from cloister.engine.graph_runner import ROWS, Bucket
+from cloister.levels import MOST_FAKES
 
 SHAPE = MailboxShape(users=4, layers=2, heads=4, dim=64)
 MAILBOXES = {7: 1 << 30, 9: 1 << 31}
@@ -32,6 +48,7 @@ def test_a_vault_that_is_not_there_or_names_a_slot_that_is_not_there_fails_alone
     asks, failed = aimed(SHAPE, SEATS, asking((8, 0), (7, 4), (9, 1)), 3)
     assert failed == {8: "vault_lost", 7: "link_malformed"}
     assert asks[0].tolist() == [0, 0, SHAPE.boxes(MAILBOXES[9])[1]] and asks[1].tolist() == [0, 0, MAILBOXES[9]]
+    assert not asks[:, :2].any(), "nor is anybody told that they are asked"
 
 
 def test_links_in_one_attention_process_have_their_own_boxes_and_open_one_gate() -> None:
@@ -39,7 +56,8 @@ def test_links_in_one_attention_process_have_their_own_boxes_and_open_one_gate()
     seats = {7: (address, range(2, 3)), 9: (address, range(0, 1))}
     asks, failed = aimed(SHAPE, seats, asking((7, 0), (9, 0)), 2)
     boxes = SHAPE.boxes(address)
-    assert asks.tolist() == [[boxes[2], boxes[0]], [address, 0]] and not failed
+    assert asks[:2].tolist() == [[boxes[2], boxes[0]], [address, 0]] and not failed
+    assert asks[2].tolist() == [address + SHAPE.asked, address + SHAPE.asked + WORD] and asks[3].tolist() == [2, 0]
     assert aimed(SHAPE, seats, asking((7, 1)), 1)[1] == {7: "link_malformed"}, "the next slot is another's"
 
 
@@ -48,13 +66,48 @@ def test_neighbouring_places_are_in_different_attention_processes_and_no_slot_is
     assert seats.places + 8 + 1 == CLIENTS and seats.mailboxes == 8
     taken = [seats.at(place) for place in range(seats.places)]
     assert [mailbox for mailbox, _ in taken[:9]] == [*range(8), 0]
-    assert len({(mailbox, *slots) for mailbox, slots in taken}) == seats.places
+    held = [(mailbox, slot) for mailbox, slots in taken for slot in slots]
+    assert len(set(held)) == len(held) == seats.places * EXPOSED
     assert max(slots[-1] for _, slots in taken) < seats.slots
     alone = Seats.beside(0)
     assert alone.mailboxes == alone.places and alone.at(3) == (3, range(SLOTS))
     for place in (-1, seats.places):
         with pytest.raises(ValueError, match="no such place"):
             seats.at(place)
+
+
+def test_a_vault_with_several_prompts_is_asked_for_all_of_them_in_one_step() -> None:
+    """At `obfuscated` a request has λ+1 sequences: each has a box and a word in the list, and one gate is opened."""
+    seats, shape = Seats(attention=2, places=4), MailboxShape(users=2 * EXPOSED, layers=2, heads=4, dim=64)
+    assert EXPOSED > MOST_FAKES and seats.slots == shape.users
+    mailbox, slots = seats.at(3)
+    assert (mailbox, slots) == (1, range(EXPOSED, 2 * EXPOSED))
+    address, rows = 1 << 30, MOST_FAKES + 1
+    asks, failed = aimed(shape, {5: (address, slots)}, asking(*((5, slot) for slot in range(rows))), rows)
+    assert not failed and asks[3].tolist() == list(slots[:rows])
+    assert asks[0].tolist() == shape.boxes(address)[EXPOSED : EXPOSED + rows]
+    assert asks[1].tolist() == [address] + [0] * (rows - 1)
+    listed = asks[2].tolist()
+    assert listed == [address + shape.asked + WORD * row for row in range(rows)] and listed[-1] < address + shape.gates
+
+
+def test_a_steps_rows_fit_the_list_and_copies_of_the_first_are_not_in_it() -> None:
+    assert ROWS[-1] <= MOST_ASKED
+    assert SHAPE.asked >= 64 * (SHAPE.layers + 1) and SHAPE.asked + MOST_ASKED * WORD <= SHAPE.gates
+    chunks = [Chunk([1], 0, [0], Layout(prompt=0, remote=Remote(7, slot)), Wanted.LAST) for slot in range(3)]
+    batch = lay_out(chunks, 1)
+    asks, _ = aimed(SHAPE, SEATS, batch.remotes, 3)
+    bucket = Bucket(4, 32, lambda tensor: tensor, asks=True)
+    bucket.fill(replace(batch, asks=asks))
+    assert bucket.batch.asks is not None and bucket.batch.asks.shape == (ASKS, 4)
+    assert torch.equal(bucket.batch.asks[:, :3], asks)
+    assert bucket.batch.asks[:, 3].tolist() == [int(asks[0, 0]), 0, 0, 0]
+
+
+def test_blocks_that_wait_for_answers_leave_room_for_those_that_give_them() -> None:
+    """A waiting block holds 40 registers for each of 128 threads, an answering one 168, and a processor has 65,536."""
+    assert [most_rows(kv_heads) for kv_heads in (3, 8, 16, 32)] == [128, 128, 64, 32]
+    assert -(-1024 // 132) * 128 * 40 + 128 * 168 <= 65536
 
 
 def test_two_rows_for_one_box_are_refused() -> None:
@@ -70,4 +123,4 @@ def test_models_that_the_kernels_cannot_partition_are_named() -> None:
     assert "limited way" in partition_refusal(model)
     model.windows, model.queries_per_kv_head = [0, 0], 5
     assert "queries" in partition_refusal(model)
-    assert torch.equal(aimed(SHAPE, {}, (), 2)[0], torch.zeros(2, 2, dtype=torch.int64))
+    assert torch.equal(aimed(SHAPE, {}, (), 2)[0], torch.zeros(ASKS, 2, dtype=torch.int64))

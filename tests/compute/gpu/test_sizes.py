@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import cloister
-from cloister.compute.gpu.mailbox import GATE_BYTES, WORD, MailboxShape
+from cloister.compute.gpu.mailbox import GATE_BYTES, MOST_ASKED, WORD, MailboxShape
 from cloister.compute.gpu.workspace import FEW, capacity, padded_rows
 from cloister.compute.layer import Packed
 
@@ -71,20 +71,30 @@ def test_k_is_cut_by_the_weights_shape_alone(kernels: ModuleType) -> None:
 
 
 def test_rows_are_padded_to_what_the_kernels_compute() -> None:
-    assert [padded_rows(rows) for rows in (1, 8, 9, 33, 64, 65, 128, 300)] == [8, 8, 16, 64, 64, 128, 128, 384]
-    assert [capacity(rows) for rows in (1, 64, 65, 300, 2048)] == [8, 64, 128, 512, 2048]
+    assert [padded_rows(rows) for rows in (1, 8, 9, 33, 64, 65, 97, 128, 300)] == [8, 8, 16, 64, 64, 96, 128, 128, 384]
+    assert [capacity(rows) for rows in (1, 64, 65, 300, 2048)] == [8, 64, 96, 512, 2048]
 
 
 def test_boxes_hold_a_rows_words_and_lie_apart() -> None:
     shape = MailboxShape(users=3, layers=64, heads=9, dim=64)
     base = 1 << 30
     boxes = shape.boxes(base)
-    questions_answers_and_the_step = (9 * 64 + 9 * (64 + 2) + 1) * WORD
-    assert shape.gates >= (64 + 1) * GATE_BYTES
-    assert boxes[0] - base >= shape.gates and shape.box >= questions_answers_and_the_step
+    questions_and_answers = (9 * 64 + 9 * (64 + 2)) * WORD
+    assert shape.gates >= (64 + 1) * GATE_BYTES + MOST_ASKED * WORD
+    assert boxes[0] - base >= shape.gates and shape.box >= questions_and_answers
     assert [b - a for a, b in pairwise(boxes)] == [shape.box] * 2
     assert boxes[-1] + shape.box <= base + shape.size
     assert all(box % 16 == 0 for box in boxes)  # two words are written at once
+
+
+def test_the_list_of_who_is_asked_lies_where_the_kernels_look_and_a_thread_has_a_word_each() -> None:
+    link, warps = (FOLDER / "link.cuh").read_text(), int(defined("attention.cuh")["WARPS"])
+    assert defined("link.cuh")["MOST_ASKED"] == "(32 * WARPS)" and 32 * warps == MOST_ASKED
+    assert f"(gates + (layers + 1) * {GATE_BYTES // 4})" in link and f"gates + layers * {GATE_BYTES // 4};" in link
+    shape = MailboxShape(users=1, layers=7, heads=4, dim=64)
+    assert shape.asked == (7 + 1) * GATE_BYTES
+    begun = link.partition("KERNEL begin_step(")[2]
+    assert begun.index("announced(") < begun.index("__threadfence();") < begun.index("post("), "announced, then written"
 
 
 BEFORE_THE_WAIT = ("after_last();", "INLINE segment segment_of", "struct tasks {", "INLINE uint2 *box_of")

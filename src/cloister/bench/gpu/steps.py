@@ -130,7 +130,7 @@ def _asking(
     asks, asked = asker.aim(lay_out(chunks, decoder.queries_per_kv_head).remotes, users), users
     if silent:  # the last asks a box that nobody answers
         asked, nobody = users - 1, SharedMemory.create(asker.shape.size)
-        asks[0, -1] = asker.shape.boxes(nobody.address)[0]
+        asks[0, -1], asks[2, -1] = asker.shape.boxes(nobody.address)[0], 0
     recorded = Recorded(decoder, cache, chunks, asker, asks)
     logits, ms = recorded.logits(), recorded.ms()
     row = {"design": "partitioned", "processes": count, "ms": ms, "open_ms": open_ms, "ratio": ms / open_ms}

@@ -86,6 +86,8 @@ class CpuAsker(LinkAsker):
 class CpuAnswerer(LinkAnswerer):
     """Answers for this vault's spans."""
 
+    slots = SLOTS
+
     def __init__(
         self, library: CDLL, model: AttentionShape, cache: HostCache, shape: LinkShape, question: int, answer: int
     ) -> None:

@@ -35,12 +35,12 @@ LINGER_S = 0.05
 """How long one that ends still answers: its service may be in a step that asks it, and would wait in vain."""
 
 Grid = tuple[int, int]
-"""Slots and groups of a prompt. Blocks take what is more in turns: a grid is a matter of speed."""
+"""So many blocks for a KV head: slots × groups of a prompt. They take what is asked in turns: a matter of speed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Where what is exposed lies, and the caches behind it: addresses, and bytes from one slot to the next."""
+    """Where what is exposed lies, and the caches behind it: addresses, and bytes from one vault's to the next's."""
 
     exposed: int
     stride: int
@@ -185,7 +185,8 @@ class AnswerStream:
             *("answer", (lanes, shape.kv_heads, groups), 128, None, slots.cache + layer * of_layer),
             *((None,) * 9 + (self._parts, None, arena.block_bytes // 2)),
             *map(i32, (0, self._shape.users, model.heads, shape.kv_heads, 0, arena.groups)),
-            *(scale, slots.exposed, slots.stride, slots.cache_stride, i32(arena.blocks)),
+            *(scale, slots.exposed, slots.stride, slots.cache_stride, i32(arena.slots), i32(4 * arena.words)),
+            *(i32(arena.blocks),),
             *(self._boxes, self._mailbox.address, self._tickets, self._own),
             *(i32(layer), i32(shape.layers), self._patience_ns),
             overlap=False,

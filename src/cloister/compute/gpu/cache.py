@@ -13,6 +13,8 @@ from cloister.compute.base import CacheShape, KVCache
 from cloister.compute.layout import BLOCK_TOKENS
 
 DTYPE = torch.bfloat16
+COPIED = 32
+"""Blocks at once."""
 
 
 class GpuCache(KVCache):
@@ -37,8 +39,11 @@ class GpuCache(KVCache):
         held.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8).view(held.shape))
 
     def copy(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Some at a time: what is copied is held twice meanwhile, and a sealed process gets little memory."""
         places = torch.tensor([list(sources), list(targets)], dtype=torch.int64, device="cuda")
-        self._held[places[1]] = self._held[places[0]]
+        for first in range(0, places.shape[1], COPIED):
+            source, target = places[:, first : first + COPIED]
+            self._held[target] = self._held[source]
 
     @property
     def block_stride(self) -> int:

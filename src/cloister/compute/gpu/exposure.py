@@ -21,19 +21,22 @@ MOST_GROUPS, GROUP_TOKENS = 255, 512
 
 @dataclass(frozen=True, slots=True)
 class ArenaShape:
-    """A cache of so many blocks behind what is exposed of it."""
+    """A cache of so many blocks behind what is exposed of it: prompts in so many slots, which may have blocks in
+    common."""
 
     blocks: int
     dim: int
     block_bytes: int
+    slots: int = 1
 
     @property
     def words(self) -> int:
+        """Of a slot."""
         return BEFORE + 2 * self.dim + self.blocks
 
     @property
     def header(self) -> int:
-        return -(-4 * self.words // PAGE) * PAGE
+        return -(-4 * self.words * self.slots // PAGE) * PAGE
 
     @property
     def size(self) -> int:

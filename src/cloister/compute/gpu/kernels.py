@@ -37,9 +37,9 @@ BEFORE_AND_AFTER = 2
 MOST_HIDDEN = 4 * 512 * 8
 PART = 4
 """Floats of a part beside its attention."""
-TILES_OF_FEW = {8: 1, 16: 1, 32: 2, 64: 2}
-BANDS_OF_FEW = {8: 1, 16: 1, 32: 2, 64: 2}
-STAGES_OF_FEW = {8: 5, 16: 5, 32: 4, 64: 4}
+TILES_OF_FEW = {8: 1, 16: 1, 32: 2, 64: 2, 96: 2, 128: 2}
+BANDS_OF_FEW = {8: 1, 16: 1, 32: 2, 64: 2, 96: 2, 128: 2}
+STAGES_OF_FEW = {8: 5, 16: 5, 32: 4, 64: 4, 96: 4, 128: 4}
 """As linear.cuh makes its kernels for few rows."""
 BLOCKS_WANTED = 528
 MOST_SPLITS = 8

@@ -17,7 +17,7 @@ from cloister.compute.gpu.answering import AnswerStream, Grid, Slots
 from cloister.compute.gpu.cache import GpuCache
 from cloister.compute.gpu.exposure import ArenaShape
 from cloister.compute.gpu.kernels import GpuDevice
-from cloister.compute.gpu.mailbox import MailboxShape
+from cloister.compute.gpu.mailbox import EXPOSED, MailboxShape
 from cloister.compute.gpu.memory import SharedMemory, reserved, whole
 
 GROUPS = 4
@@ -27,21 +27,22 @@ GROUPS = 4
 class LentCache(GpuCache):
     """A vault's cache in an arena, and what is exposed of it. Nothing is left of who had it before."""
 
-    def __init__(self, shape: CacheShape, blocks: int, arena: int) -> None:
+    def __init__(self, shape: CacheShape, blocks: int, arena: int, slots: int = EXPOSED) -> None:
         block_bytes = shape.block_bytes(self.dtype)
-        self.arena = ArenaShape(blocks, shape.dim, block_bytes)
+        self.arena = ArenaShape(blocks, shape.dim, block_bytes, slots)
         self._memory = SharedMemory.adopt(arena, self.arena.size)
         self._memory.wipe()
         data = self._memory.bytes
-        self.exposed = data[: 4 * self.arena.words].view(torch.int32)
+        self.exposed = data[: 4 * self.arena.words * slots].view(torch.int32).view(slots, self.arena.words)
         super().__init__(shape, blocks, data[self.arena.header : self.arena.size])
 
 
 class LentAnswerer(LinkAnswerer):
-    """A vault's end: it says in its arena what is exposed, and others answer."""
+    """A vault's end: it says in its arena what is exposed in each slot, and others answer."""
 
     def __init__(self, model: AttentionShape, cache: LentCache) -> None:
-        self._model, self._cache, self._is_exposed = model, cache, False
+        self._model, self._cache, self.slots = model, cache, cache.arena.slots
+        self._free = set(range(self.slots))
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def start(self) -> None:
@@ -56,40 +57,47 @@ class LentAnswerer(LinkAnswerer):
         return ""
 
     def free_slot(self) -> int | None:
-        return None if self._is_exposed else 0
+        return min(self._free, default=None)
 
     def expose(self, slot: int, blocks: Sequence[int], *, start: int, end: int, rotation: int) -> None:
-        if slot != self.free_slot():
+        if slot not in self._free:
             raise ValueError("the slot is taken or does not exist")
         words = self._cache.arena.written(blocks, start, end, self._model.rotation(rotation))
-        self._cache.exposed.copy_(words)
+        self._cache.exposed[slot].copy_(words)
         torch.cuda.current_stream().synchronize()
-        self._is_exposed = True
+        self._free.remove(slot)
 
     def withdraw(self, slot: int) -> None:
-        self._is_exposed = False
-        self._cache.exposed.zero_()
+        self._cache.exposed[slot].zero_()
         torch.cuda.current_stream().synchronize()
+        self._free.add(slot)
 
 
 class GpuHolder(PromptHolder):
-    """An attention process's end, for the first `places` slots of a mailbox."""
+    """An attention process's end, for vaults at so many places, each with the next `slots` of a mailbox."""
 
     def __init__(
-        self, device: GpuDevice, model: AttentionShape, blocks: int, places: int, mailbox: int, patience_ms: int
+        self,
+        device: GpuDevice,
+        model: AttentionShape,
+        blocks: int,
+        places: int,
+        mailbox: int,
+        patience_ms: int,
+        slots: int = EXPOSED,
     ) -> None:
-        shape = MailboxShape.of(model, places)
+        shape = MailboxShape.of(model, places * slots)
         self._mailbox = SharedMemory.adopt(mailbox, shape.size)
         self._mailbox.wipe()
-        self._arena = ArenaShape(blocks, model.cache_shape.dim, model.cache_shape.block_bytes(GpuCache.dtype))
+        self._arena = ArenaShape(blocks, model.cache_shape.dim, model.cache_shape.block_bytes(GpuCache.dtype), slots)
         stride = whole(self._arena.size)
         address = reserved(places * stride)
         self._arenas = [SharedMemory.create(self._arena.size, address + place * stride) for place in range(places)]
         self._grid: Grid = (places, GROUPS)
-        slots = Slots(address, stride, address + self._arena.header, stride)
+        held = Slots(address, stride, address + self._arena.header, stride)
         device.kernels.suit(model.cache_shape.dim)
         self._stream = AnswerStream(
-            device, model, self._mailbox, shape, slots, self._arena, patience_ms, lambda: self._grid
+            device, model, self._mailbox, shape, held, self._arena, patience_ms, lambda: self._grid
         )
 
     def export(self) -> list[int]:

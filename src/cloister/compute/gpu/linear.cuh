@@ -151,6 +151,8 @@ FEW_ROWS(8, 1, 1, 1, 5, 4)
 FEW_ROWS(16, 2, 1, 1, 5, 4)
 FEW_ROWS(32, 2, 2, 2, 4, 2)
 FEW_ROWS(64, 4, 2, 2, 4, 2)
+FEW_ROWS(96, 6, 2, 2, 4, 2)
+FEW_ROWS(128, 8, 2, 2, 4, 1)
 
 /* 128 rows × 128 columns, all of k: eight warps multiply, 64 columns × 32 rows each; a lane of the first fetches ahead. */
 KERNEL __launch_bounds__(256, 1) linear_many(LINEAR_ARGUMENTS) {

@@ -4,14 +4,17 @@
  * word of eight bytes: four of data and four of a number, written at once. A word is valid when its number is the one
  * waited for (1 + layer + step · layers), so nobody needs a fence or a second round trip for a flag.
  *
- * A step is announced before its first gate opens (`begin_step`), so users whom it does not ask cost nothing.
+ * A step is announced before its first gate opens (`begin_step`), with the list of the slots that it asks: those it does
+ * not ask cost nothing. A vault has several slots, for prompts that may have blocks in common.
  * `rotate_and_store` posts the queries; its last block to start opens the gate, for which the other process's stream
  * waits without holding a processor. `answer` never waits for a block that is not on the GPU, and `merge_with_vaults`
  * holds few registers and lets no product start before the answers are there: so neither can keep the other out. */
 
 INLINE uint2 *box_of(const unsigned long long *boxes, int row) { return boxes ? (uint2 *)__ldcg(boxes + row) : nullptr; }
-/* After questions and answers: the last step in which this row was asked. */
-INLINE uint2 *asked_word(uint2 *box, int heads) { return box + heads * (2 * DIM + 2); }
+/* Behind the gates: the number of the step, and which slots it asks, each with that number. */
+#define MOST_ASKED (32 * WARPS)
+INLINE unsigned *announced(unsigned *gates, int layers) { return gates + layers * 16; }
+INLINE const uint2 *asked_list(const unsigned *gates, int layers) { return (const uint2 *)(gates + (layers + 1) * 16); }
 INLINE void post_two(uint2 *at, float x, float y, unsigned number) {
     asm volatile("st.volatile.global.v4.u32 [%0], {%1,%2,%3,%2};" ::"l"(at), "r"(__float_as_uint(x)), "r"(number),
                  "r"(__float_as_uint(y))
@@ -203,57 +206,91 @@ INLINE void answer_group(const attention &a, const answering &w, uint2 *box, til
     }
 }
 
-/* One layer of who answers: blocks take slots, KV heads and groups of prompts in turns, whatever the grid. `rows` is the
- * number of slots; a slot's `exposed` and its cache lie so many bytes after the one's before. One that is asked with
- * nothing exposed answers that there is nothing. Shared memory is wiped: the next process on this processor could read
- * it.
+/* The sum over the threads before this one and itself; `warps` is shared. */
+INLINE int sum_until(int x, int *warps) {
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    for (int o = 1; o < 32; o <<= 1) {
+        const int before = __shfl_up_sync(~0u, x, o);
+        if (lane >= o) x += before;
+    }
+    if (lane == 31) warps[warp] = x;
+    __syncthreads();
+    for (int w = 0; w < warp; w++) x += warps[w];
+    return x;
+}
+
+/* One layer of who answers. The asked slots' groups, in the order of the list, are shared out among the blocks of a KV
+ * head, whatever the grid. `rows` is the number of slots, `each` that of a vault's: its `exposed` lie together, and they
+ * and its cache so many bytes after the vault's before. A slot that is asked with nothing exposed answers that there is
+ * nothing. Shared memory is wiped: the next process on this processor could read it.
  *
  * `own` is the process's: the step it answers, and whether it is closing. A block of the last layer may start when the
- * service has its answers already and announces the next step: so all layers but the first go by their own word. The
- * others cannot: the service has no step without all layers' answers. A closing vault answers nothing and leaves its
- * gates open, so that what was launched ahead comes to an end. */
+ * service has its answers already and announces the next step: so all layers but the first go by their own word, and
+ * nobody goes by a list of which a part may be the next step's. The first layer cannot be late: the service has no step
+ * without all layers' answers. A closing vault answers nothing and leaves its gates open, so that what was launched
+ * ahead comes to an end. */
 KERNEL __launch_bounds__(32 * WARPS, 3) answer(ATTENTION_ARGUMENTS, const char *slots, size_t slot_stride,
-                                               size_t cache_stride, int blocks, const unsigned long long *boxes,
-                                               unsigned *gates, unsigned *tickets, unsigned *own, int layer, int layers,
-                                               long long patience_ns) {
+                                               size_t cache_stride, int each, int exposed_bytes, int blocks,
+                                               const unsigned long long *boxes, unsigned *gates, unsigned *tickets,
+                                               unsigned *own, int layer, int layers, long long patience_ns) {
     __shared__ tile_shared s;
-    __shared__ int last, bounded[GROUP_BLOCKS];
+    __shared__ int last, bounded[GROUP_BLOCKS], warps[WARPS];
+    __shared__ int4 chosen; /* slot, length, group, groups */
     attention a = ATTENTION;
-    if (__syncthreads_or(((volatile unsigned *)own)[1])) return;
-    const unsigned step = layer ? ((volatile unsigned *)own)[0] : ((volatile unsigned *)gates)[layers * 16];
+    const unsigned closing = ((volatile unsigned *)own)[1];
+    const unsigned step = layer ? ((volatile unsigned *)own)[0] : *(volatile unsigned *)announced(gates, layers);
+    if (__syncthreads_or(closing)) return;
     if (threadIdx.x == 0 && blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0) {
         ((volatile unsigned *)gates)[layer * 16] = 0; /* closed again */
         if (layer == 0) ((volatile unsigned *)own)[0] = step;
     }
-    for (int slot = blockIdx.x; slot < a.rows; slot += gridDim.x) {
-        uint2 *box = box_of(boxes, slot);
-        if (!step || __syncthreads_or(*(volatile unsigned *)asked_word(box, a.heads) != step)) continue;
-        const exposed *here = (const exposed *)(slots + slot * slot_stride);
-        if (threadIdx.x == 0) last = min(max(__ldcg(&here->length), 0), min(blocks * 16, a.most_groups * GROUP_TOKENS));
+    /* Each thread looks at one that may be asked. */
+    unsigned slot, number;
+    asm volatile("ld.volatile.global.v2.u32 {%0,%1}, [%2];"
+                 : "=r"(slot), "=r"(number)
+                 : "l"(asked_list(gates, layers) + threadIdx.x)
+                 : "memory");
+    __threadfence(); /* announced before it is written: where the number is still this step's, so was the list */
+    const bool over = *(volatile unsigned *)announced(gates, layers) != step;
+    const bool asked = step && number == step && slot < (unsigned)a.rows;
+    const char *vaults = slots + (asked ? slot / each * slot_stride + slot % each * exposed_bytes : 0);
+    int length = asked ? __ldcg(&((const exposed *)vaults)->length) : 0;
+    length = min(max(length, 0), min(blocks * 16, a.most_groups * GROUP_TOKENS));
+    const int mine = asked ? max(1, (length + GROUP_TOKENS - 1) / GROUP_TOKENS) : 0;
+    if (__syncthreads_or(over)) return;
+    const int end = sum_until(mine, warps);
+    if (threadIdx.x == 32 * WARPS - 1) last = end;
+    __syncthreads();
+    const int all = last;
+    for (int item = blockIdx.z * gridDim.x + blockIdx.x; item < all; item += gridDim.x * gridDim.z) {
         __syncthreads();
-        const int length = last, groups = max(1, (length + GROUP_TOKENS - 1) / GROUP_TOKENS);
+        if (item < end && item >= end - mine) chosen = make_int4(slot, length, item - (end - mine), mine);
         __syncthreads();
-        a.cache = (const bf16 *)((const char *)cache + slot * cache_stride);
-        const answering w = {tickets, here, slot, (int)blockIdx.y, layers, layer, length, blocks, step, patience_ns};
-        for (int number = blockIdx.z; number < groups; number += gridDim.z) {
-            answer_group(a, w, box, s, bounded, last, number, groups);
-            __syncthreads();
-        }
+        const int4 now = chosen;
+        const exposed *here = (const exposed *)(slots + now.x / each * slot_stride + now.x % each * exposed_bytes);
+        a.cache = (const bf16 *)((const char *)cache + now.x / each * cache_stride);
+        const answering w = {tickets, here, now.x, (int)blockIdx.y, layers, layer, now.y, blocks, step, patience_ns};
+        answer_group(a, w, box_of(boxes, now.x), s, bounded, last, now.z, now.w);
     }
+    if (threadIdx.x == 0) *(volatile int *)&chosen.y = 0, *(volatile int *)&chosen.w = 0;
 }
 
-/* Begins a step: its number, from 1 on, into every asked box and beside the gates of every vault. */
-KERNEL begin_step(const unsigned long long *boxes, const unsigned long long *gates, int rows, unsigned *steps,
-                  unsigned *started, int *late, int layers, int heads) {
+/* Begins a step: its number, from 1 on, beside the gates of everyone who is asked, then the slots. `asks` is [box, gates,
+ * word of the list, slot][row] (mailbox.py). */
+KERNEL begin_step(const unsigned long long *asks, int rows, unsigned *steps, unsigned *started, int *late, int layers) {
     after_last();
     let_next_start();
+    const unsigned long long *gates = asks + rows, *listed = gates + rows, *slots = listed + rows;
     const unsigned step = *steps + 1;
     __syncthreads();
     for (int i = threadIdx.x; i < rows; i += blockDim.x) {
         late[i] = 0;
-        if (boxes[i]) *(volatile unsigned *)asked_word((uint2 *)boxes[i], heads) = step;
-        if (gates[i]) *(volatile unsigned *)(gates[i] + layers * 64) = step;
+        if (gates[i]) *(volatile unsigned *)announced((unsigned *)gates[i], layers) = step;
     }
+    __threadfence();
+    __syncthreads();
+    for (int i = threadIdx.x; i < rows; i += blockDim.x)
+        if (listed[i]) post((uint2 *)listed[i], __uint_as_float((unsigned)slots[i]), step);
     for (int i = threadIdx.x; i < layers; i += blockDim.x) started[i] = 0;
     if (threadIdx.x == 0) *steps = step;
 }

@@ -15,7 +15,7 @@ from cloister.compute.gpu.answering import MOST_PATIENCE_MS, AnswerStream, Grid,
 from cloister.compute.gpu.cache import GpuCache
 from cloister.compute.gpu.exposure import GROUP_TOKENS, ArenaShape
 from cloister.compute.gpu.kernels import GpuDevice, GpuKernels, i32
-from cloister.compute.gpu.mailbox import SLOTS, MailboxShape, Seat, Seats, aimed
+from cloister.compute.gpu.mailbox import MOST_ASKED, SLOTS, MailboxShape, Seat, Seats, aimed, most_rows
 from cloister.compute.gpu.memory import SharedMemory
 from cloister.compute.gpu.program import Argument
 from cloister.compute.layout import RemoteRows
@@ -23,15 +23,14 @@ from cloister.errors import SetupError
 
 AT_ONCE = 1
 """Slots that a vault exposes at once, of those there is room for: a check that withdrew one of several hung."""
-MOST_ROWS = 64
 LANES, GROUPS = (1, 4), (1, 4, 16)
 
 
 class Asking:
-    """Whom the rows of one recorded step ask, as its kernels need it: [boxes, gates to open][row], 0 for none."""
+    """Whom the rows of one recorded step ask, as its kernels need it (mailbox.aimed)."""
 
     def __init__(self, asker: GpuAsker, asks: torch.Tensor) -> None:
-        self._asker, self._boxes, self._gates, self._rows = asker, asks[0], asks[1], asks.shape[1]
+        self._asker, self._asks, self._boxes, self._gates = asker, asks, asks[0], asks[1]
 
     def posting(self, layer: int) -> tuple[Argument, ...]:
         """What `rotate_and_store` needs to post a layer's queries and to open the gates."""
@@ -45,26 +44,24 @@ class Asking:
 
     def begin_step(self, kernels: GpuKernels) -> None:
         """Before anything else of a step: say which rows it asks."""
-        asker = self._asker
-        sizes = (i32(asker.shape.layers), i32(asker.shape.heads))
+        asker, rows = self._asker, self._asks.shape[1]
         state = (asker.steps, asker.started, asker.late)
-        kernels.launch("begin_step", (1,), 64, self._boxes, self._gates, i32(self._rows), *state, *sizes)
+        kernels.launch("begin_step", (1,), MOST_ASKED, self._asks, i32(rows), *state, i32(asker.shape.layers))
 
 
 class GpuAsker(LinkAsker):
     """The service's end of all its links. A row whose answer is late by more than the patience is marked on the device
     and asks no more; its result is void, and its link is broken. The number of a step never comes again."""
 
-    capacity = SLOTS
-
     def __init__(self, model: AttentionShape, patience_ms: int, seats: Seats) -> None:
-        self._seats = seats
+        self._seats, self.capacity = seats, seats.each
+        self.most_rows = most_rows(model.cache_shape.kv_heads)
         self.shape = MailboxShape.of(model, self._seats.slots)
         self.patience_ns = min(patience_ms, MOST_PATIENCE_MS) * 1_000_000
         self.steps = torch.zeros(1, dtype=torch.int32, device="cuda")
         self.started = torch.zeros(self.shape.layers, dtype=torch.int32, device="cuda")
-        self.late = torch.zeros(MOST_ROWS, dtype=torch.int32, device="cuda")
-        self._found_late = torch.zeros(MOST_ROWS, dtype=torch.int32).pin_memory()
+        self.late = torch.zeros(MOST_ASKED, dtype=torch.int32, device="cuda")
+        self._found_late = torch.zeros(MOST_ASKED, dtype=torch.int32).pin_memory()
         self._mailboxes = [SharedMemory.create(self.shape.size) for _ in range(self._seats.mailboxes)]
         self._taken: dict[int, int] = {}
         """Places by link."""
@@ -134,14 +131,16 @@ class GpuAsker(LinkAsker):
 class GpuAnswerer(LinkAnswerer):
     """A vault's end where it answers itself, out of its own cache. Steps are launched ahead while a slot is exposed."""
 
+    slots = AT_ONCE
+
     def __init__(
         self, device: GpuDevice, model: AttentionShape, cache: GpuCache, mailbox: int, patience_ms: int
     ) -> None:
         self._model = model
         shape = MailboxShape.of(model, SLOTS)
-        self._arena = ArenaShape(cache.blocks, model.cache_shape.dim, cache.block_bytes)
+        self._arena = ArenaShape(cache.blocks, model.cache_shape.dim, cache.block_bytes, SLOTS)
         self._words = torch.zeros(SLOTS, self._arena.words, dtype=torch.int32, device="cuda")
-        slots = Slots(self._words.data_ptr(), 4 * self._arena.words, cache.layer(0).data_ptr(), 0)
+        slots = Slots(self._words.data_ptr(), 0, cache.layer(0).data_ptr(), 0)
         adopted = SharedMemory.adopt(mailbox, shape.size)
         self._stream = AnswerStream(device, model, adopted, shape, slots, self._arena, patience_ms, self._want)
         self._exposed: dict[int, int] = {}

@@ -1,18 +1,19 @@
-"""Where things are in a mailbox, one for each process that answers: gates, one for each layer, and a box for each slot;
-who sits where; and which box each row of a step asks.
+"""Where things are in a mailbox, one for each process that answers: gates, one for each layer, which slots a step asks,
+and a box for each slot; who sits where; and which box each row of a step asks.
 
 As link.cuh reads it. Addresses are numbers here: nothing is mapped.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from cloister.compute.base import AttentionShape
-from cloister.compute.layout import RemoteRows
+from cloister.compute.layout import ASKS, RemoteRows
 
 PAGE = 4096
 GATE_BYTES = 64
@@ -25,21 +26,29 @@ CLIENTS = 46
 """Of MPS, which has 48: the service, attention processes and vaults."""
 SLOTS = 16
 """In a mailbox whose vault answers itself."""
+EXPOSED = 32
+"""Slots of each vault where an attention process answers: for all sequences of one request (levels.MOST_FAKES)."""
+MOST_WAITING = 1024
+"""Blocks of `merge_with_vaults` at once: eight on each of 132 processors leave registers for one that answers."""
+MOST_ASKED = 128
+"""Rows of a step that asks, at most: each thread of a block that answers looks at one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seats:
     """Who has which slots of which mailbox: a vault that answers itself has one of its own; else `attention` processes
-    have one each, and vaults a slot in these, those of neighbouring numbers in different ones."""
+    have one each, and vaults slots in these, those of neighbouring numbers in different ones."""
 
     attention: int
     places: int
     """Vaults at once."""
+    each: int = EXPOSED
+    """Slots of a vault."""
 
     @classmethod
     def beside(cls, attention: int) -> Seats:
         """For as many vaults as can compute at once."""
-        return cls(attention, CLIENTS - 1 - attention)
+        return cls(attention, CLIENTS - 1 - attention, EXPOSED if attention else SLOTS)
 
     @property
     def mailboxes(self) -> int:
@@ -47,14 +56,20 @@ class Seats:
 
     @property
     def slots(self) -> int:
-        return -(-self.places // self.attention) if self.attention else SLOTS
+        return -(-self.places // self.mailboxes) * self.each
 
     def at(self, place: int) -> tuple[int, range]:
         """A place's mailbox, and its slots there."""
         if not 0 <= place < self.places:
             raise ValueError("there is no such place")
-        slot, mailbox = divmod(place, self.mailboxes)
-        return mailbox, range(slot, slot + 1) if self.attention else range(SLOTS)
+        number, mailbox = divmod(place, self.mailboxes)
+        return mailbox, range(number * self.each, (number + 1) * self.each)
+
+
+def most_rows(kv_heads: int) -> int:
+    """Of a step that asks: blocks that wait for answers, one for each row and KV head, leave room for those that give
+    them."""
+    return min(MOST_ASKED, max(1, MOST_WAITING // kv_heads))
 
 
 def partition_refusal(model: AttentionShape) -> str:
@@ -80,13 +95,18 @@ class MailboxShape:
         return cls(users, model.cache_shape.layers, model.heads, model.cache_shape.dim)
 
     @property
+    def asked(self) -> int:
+        """Where the list of who is asked begins: behind the gates, and one word more, the number of the step."""
+        return (self.layers + 1) * GATE_BYTES
+
+    @property
     def gates(self) -> int:
-        """The gates, and one word more: the number of the step."""
-        return -(-(self.layers + 1) * GATE_BYTES // PAGE) * PAGE
+        """The size of all that is before the boxes."""
+        return -(-(self.asked + MOST_ASKED * WORD) // PAGE) * PAGE
 
     @property
     def box(self) -> int:
-        return -(-(self.heads * (2 * self.dim + 2) + 1) * WORD // PAGE) * PAGE
+        return -(-self.heads * (2 * self.dim + 2) * WORD // PAGE) * PAGE
 
     @property
     def size(self) -> int:
@@ -104,13 +124,13 @@ Seat = tuple[int, range]
 def aimed(
     shape: MailboxShape, seats: Mapping[int, Seat], remotes: Sequence[RemoteRows], rows: int
 ) -> tuple[torch.Tensor, dict[int, str]]:
-    """Each row's box and which gates the step opens, as [2, rows] of addresses, 0 for none; and which links cannot be
-    asked.
+    """For each row its box, the gates it opens and where in the mailbox its slot is written, addresses, 0 for none; and
+    the slot: [ASKS, rows]. And which links cannot be asked.
 
     A gate is opened once, however many rows and links ask there: it is closed when the answers begin, and a second
     opening would count for the next step. A box holds one row.
     """
-    asks, failed, opened = torch.zeros(2, rows, dtype=torch.int64), {}, set()
+    asks, failed, listed = torch.zeros(ASKS, rows, dtype=torch.int64), {}, Counter[int]()
     for remote in remotes:
         slots = remote.asks[:, 0].tolist()
         if remote.link not in seats:
@@ -121,8 +141,10 @@ def aimed(
             failed[remote.link] = "link_malformed"
             continue
         boxes = shape.boxes(address)
-        asks[0, remote.rows.long()] = torch.tensor([boxes[own[slot]] for slot in slots])
-        if address not in opened:
-            opened.add(address)
+        if address not in listed:
             asks[1, int(remote.rows[0])] = address
+        for row, slot in zip(remote.rows.tolist(), (own[slot] for slot in slots), strict=True):
+            asks[0, row], asks[3, row] = boxes[slot], slot
+            asks[2, row] = address + shape.asked + listed[address] * WORD
+            listed[address] += 1
     return asks, failed

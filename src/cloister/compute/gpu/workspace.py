@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 
 import torch
 
-FEW = (8, 16, 32, 64)
+FEW = (8, 16, 32, 64, 96, 128)
 """Row counts the kernels for few rows are made for."""
 MANY = 128
 
