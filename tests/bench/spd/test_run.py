@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -76,7 +77,8 @@ async def test_a_part_is_measured_and_nothing_is_left_behind(tiny: ModelFolder) 
 @pytest.mark.release
 async def test_everything_is_measured_and_nothing_is_left_behind(tiny: ModelFolder, tmp_path: Path) -> None:
     others = set(psutil.Process().children(recursive=True))
-    results, told, saved = Results(SMALL, tiny.name), Told(), []
+    plan = replace(SMALL, output_tokens=48)  # a service's seconds are told in tenths
+    results, told, saved = Results(plan, tiny.name), Told(), []
     bench = Bench(
         results, tiny, told, lambda: saved.append(results.document()), larger=TINY, arguments=("--kv-cache-mib", "64")
     )
@@ -89,7 +91,7 @@ async def test_everything_is_measured_and_nothing_is_left_behind(tiny: ModelFold
     assert {run["model"] for run in document["runs"] if run["figure"] == 5} == {"random-llama-3m"}
     assert all(run["tokens_per_s"] > 0 and run["errors"] == 0 and run["ttft_ms"] > 0 for run in document["runs"])
     phases = document["breakdown"]["2"]
-    assert phases["steps"] >= 3 and phases["phases_ms"]["q_projection"] > 0 and phases["phases_ms"]["other"] > 0
+    assert phases["steps"] >= 47 and phases["step_ms"] > 0 and phases["phases_ms"]["other"] > 0
     assert document["ttft"]["ratio"] > 0 and document["vaults"]["without_spare_ms"] > 0
     assert document["vaults"]["with_spare_ms"] is not None
     _check_memory(document["memory"])
