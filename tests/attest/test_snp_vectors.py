@@ -72,7 +72,7 @@ def test_another_chain_of_amds_does_not_do(vectors: Path, report: bytes, certifi
     assert not verdict.passed and "certificate chain" in broken(verdict)
 
 
-@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.release)])
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.release)])
 def test_flipped_bits_are_refused(report: bytes, certificates: list[bytes], every: int) -> None:
     for place in range(0, len(report), every):
         changed = bytearray(report)
@@ -91,7 +91,7 @@ def test_every_flipped_bit_is_refused(report: bytes, certificates: list[bytes]) 
             assert not verify(bytes(changed), certificates).passed, bit
 
 
-@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.release)])
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.release)])
 def test_a_flipped_bit_in_the_leaf_certificate_is_refused(report: bytes, certificates: list[bytes], every: int) -> None:
     leaf, chain = certificates
     for place in range(0, len(leaf), every):

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(2700)]
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("mpc")
     if request.param == "small":
-        model = ("--model", str(save_model(folder / "model", layers=2).path), *SMALL)
+        model = ("--model", str(save_model(folder / "model", layers=1).path), *SMALL)
     elif psutil.virtual_memory().available < NEEDED_BYTES:
         pytest.skip("three parties and a server take about 10 GB of memory, and less is free")
     else:

@@ -176,7 +176,7 @@ class Results(documents.Results):
 def _interval(right: int, of: int, guessing: float) -> Document:
     low, high = wilson(right, of)
     share = right / max(1, of)
-    return {"share": share, "low": low, "high": high, "of": of, "advantage": share - guessing}
+    return {"share": share, "low": low, "high": high, "of": of, "advantage": round(share - guessing, 6)}
 
 
 def _median(rounds: Sequence[Served]) -> Document:
