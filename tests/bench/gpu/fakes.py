@@ -25,7 +25,7 @@ def rows_of(case: Case) -> Iterator[Row]:
         yield {**about, "design": "gloo", "processes": case.users, "ms": 20 * open_ms, "phases_ms": phases}
     elif case.part == "transformers":
         yield {**about, "design": "transformers", "answer": case.answer, "tokens_per_s": 100.0, "ttft_ms": 40.0}
-    elif case.part == "obfuscated":
+    elif case.part == "variants":
         yield {**about, "part": "not offered", "what": "obfuscated", "reason": "the GPU does not offer the level"}
     elif case.part == "requests":
         yield {**about, "design": "open", "answer": case.answer, "tokens_per_s": 180.0, "ttft_ms": 20.0}

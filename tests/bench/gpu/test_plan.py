@@ -24,7 +24,7 @@ def test_all_that_was_asked_for_is_planned() -> None:
     requests = {(case.users, case.prompt, case.answer) for case in cases if case.part == "requests"}
     assert {(32, 64, 64), (32, 512, 128), (8, 2048, 64)} <= requests
     assert {case.part for case in cases} == set(PARTS)
-    assert {case.lambdas for case in cases if case.part == "obfuscated"} == {(8, 64, 128)}
+    assert {case.lambdas for case in cases if case.part == "variants"} == {(8, 64, 128)}
 
 
 def test_isolation_settings_have_no_more_processes_than_users_or_clients() -> None:

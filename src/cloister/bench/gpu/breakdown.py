@@ -17,6 +17,7 @@ from cloister.compute.gpu.kernels import GpuKernels
 from cloister.compute.layer import Layer
 from cloister.compute.layout import Chunk, Layout, Wanted, lay_out
 from cloister.engine.graph_runner import Bucket
+from cloister.levels import OPEN, PARTITIONED
 from cloister.models.fused import FusedDecoder
 
 Row = dict[str, Any]
@@ -99,8 +100,8 @@ def measure_breakdown(
     at_open = products | small_us(decoder, users, prompt)
     at_service = products | small_us(decoder, users, 0)
     for row in measure_steps(decoder, processes, users, prompt, settings, isolated=False):
-        if row.get("design") in ("open", "partitioned"):
-            asks = row["design"] == "partitioned"
+        if row.get("design") in (OPEN, PARTITIONED):
+            asks = row["design"] == PARTITIONED
             us = at_service if asks else at_open
             parts = phases(us, layers, queries, row["ms"], asks=asks)
             yield {**row, "phases_ms": parts, "kernels_us": us}

@@ -10,6 +10,7 @@ from cloister.bench.gpu.plan import DEFAULT_PROCESSES
 from cloister.bench.gpu.results import bar_name, broken_down, timed_steps
 from cloister.bench.gpu.shapes import LLAMA_3_8B
 from cloister.bench.suite.documents import Document, Drawing, Row, legend_beside, lines, stacked_bars
+from cloister.levels import PARTITIONED
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -75,7 +76,7 @@ def _main(document: Document, part: str) -> list[Row]:
 
 
 def _steps(document: Document) -> list[Row]:
-    return [row for row in timed_steps(document) if row["shape"] == LLAMA_3_8B and row["design"] == "partitioned"]
+    return [row for row in timed_steps(document) if row["shape"] == LLAMA_3_8B and row["design"] == PARTITIONED]
 
 
 def _shapes(document: Document) -> list[Row]:
@@ -83,7 +84,7 @@ def _shapes(document: Document) -> list[Row]:
     found = [
         row
         for row in timed_steps(document)
-        if row["design"] == "partitioned"
+        if row["design"] == PARTITIONED
         and row["prompt"] == 64
         and row["processes"] == min(row["users"], DEFAULT_PROCESSES)
     ]

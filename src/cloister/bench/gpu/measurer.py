@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from cloister.bench.gpu.plan import MOST_CLIENTS, MOST_ISOLATED, PER_USER, Case, Plan
 from cloister.bench.gpu.session import Measure
 from cloister.bench.gpu.shapes import SHAPES
+from cloister.levels import PARTITIONED
 
 if TYPE_CHECKING:
     from cloister.models.fused import FusedDecoder
@@ -93,7 +94,7 @@ class _Shape:
         settings = case.settings() if not self._refusal else []
         given = (self._decoder, self._processes, case.users, case.prompt)
         if case.processes and self._refusal:
-            yield {"part": "not offered", "what": "partitioned", "reason": self._refusal}
+            yield {"part": "not offered", "what": PARTITIONED, "reason": self._refusal}
         elif PER_USER in case.processes and case.users >= MOST_CLIENTS:
             yield {"part": "not offered", "what": "a process for each user", "reason": TOO_MANY}
         if case.part == "floor":

@@ -22,6 +22,7 @@ from cloister.compute.layout import Chunk, Layout, Remote, Wanted
 from cloister.engine.graph_runner import runner_for
 from cloister.engine.runner import ModelRunner
 from cloister.errors import ServiceUnavailable
+from cloister.levels import ISOLATED, OPEN, PARTITIONED
 from cloister.models.decoder import Decoder
 
 Row = dict[str, Any]
@@ -164,13 +165,13 @@ def measure_requests(
     """A row for each design; `isolated` with few users, whose time grows with them."""
     load = Load(decoder, users, prompt, answer)
     beside, right = timed(load, open_requests(load))
-    yield {"design": "open", **beside}
+    yield {"design": OPEN, **beside}
     for count in settings:
         with partitions(count, users, load.held) as partition:
             row, tokens = timed(load, partitioned_requests(load, partition))
         row |= {"ratio": row["tokens_per_s"] / beside["tokens_per_s"], "same_tokens": tokens == right}
-        yield {"design": "partitioned", "processes": count, **row}
+        yield {"design": PARTITIONED, "processes": count, **row}
     few = Load(decoder, min(users, MOST_ISOLATED), prompt, answer)
     row, tokens = timed(few, isolated_requests(few), 2)
     same = tokens == [step[: few.users] for step in right]
-    yield {"design": "isolated", "users": few.users, **row, "same_tokens": same}
+    yield {"design": ISOLATED, "users": few.users, **row, "same_tokens": same}

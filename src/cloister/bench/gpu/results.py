@@ -11,8 +11,9 @@ from cloister.bench.gpu.plan import DEFAULT_PROCESSES, Plan
 from cloister.bench.gpu.shapes import LLAMA_3_8B, SHAPES, step_bytes
 from cloister.bench.suite import documents
 from cloister.bench.suite.documents import Document, Row, Table, Target, find, number, targets_table
+from cloister.levels import ISOLATED, OPEN, PARTITIONED
 
-ROWS = ("floor", "steps", "requests", "gloo", "transformers", "breakdown", "obfuscated", "memory", "not offered")
+ROWS = ("floor", "steps", "requests", "gloo", "transformers", "breakdown", "variants", "memory", "not offered")
 MEAN_ANSWERED = 40
 """Of an answer's tokens while steps are timed: what the floor counts beside the prompt."""
 
@@ -28,7 +29,7 @@ def timed_steps(document: Document) -> list[Row]:
 
 def _partitioned(document: Document, users: int, prompt: int) -> Row:
     having = {"users": users, "prompt": prompt, "processes": min(users, DEFAULT_PROCESSES)}
-    return find(timed_steps(document), shape=LLAMA_3_8B, design="partitioned", **having) or {}
+    return find(timed_steps(document), shape=LLAMA_3_8B, design=PARTITIONED, **having) or {}
 
 
 def _step(users: int, prompt: int) -> Callable[[Document], float | None]:
@@ -37,11 +38,11 @@ def _step(users: int, prompt: int) -> Callable[[Document], float | None]:
 
 def _request(prompt: int, answer: int) -> Callable[[Document], float | None]:
     having = {"users": 32, "prompt": prompt, "answer": answer, "processes": DEFAULT_PROCESSES}
-    return lambda document: _of_8b(document, "requests", design="partitioned", **having).get("ratio")
+    return lambda document: _of_8b(document, "requests", design=PARTITIONED, **having).get("ratio")
 
 
 def _floor(users: int) -> Callable[[Document], float | None]:
-    return lambda document: _of_8b(document, "steps", design="open", users=users, prompt=64).get("to_floor")
+    return lambda document: _of_8b(document, "steps", design=OPEN, users=users, prompt=64).get("to_floor")
 
 
 def _generate(users: int) -> Callable[[Document], float | None]:
@@ -50,7 +51,7 @@ def _generate(users: int) -> Callable[[Document], float | None]:
     def measured(document: Document) -> float | None:
         load = {"shape": LLAMA_3_8B, "users": users, "prompt": 64, "answer": 64}
         theirs = [row["tokens_per_s"] for row in document["transformers"] if load.items() <= row.items()]
-        ours = _of_8b(document, "requests", design="open", users=users, prompt=64, answer=64).get("tokens_per_s")
+        ours = _of_8b(document, "requests", design=OPEN, users=users, prompt=64, answer=64).get("tokens_per_s")
         return ours / max(theirs) if ours and theirs else None
 
     return measured
@@ -66,7 +67,7 @@ def _gloo(users: int) -> Callable[[Document], float | None]:
 
 
 def _obfuscated(users: int, lambda_: int) -> Callable[[Document], float | None]:
-    return lambda document: _of_8b(document, "obfuscated", users=users, **{"lambda": lambda_}).get("ratio")
+    return lambda document: _of_8b(document, "variants", users=users, **{"lambda": lambda_}).get("ratio")
 
 
 def _memory(document: Document) -> float | None:
@@ -126,7 +127,7 @@ class Results(documents.Results):
 
 def _beside_the_floor(row: Row, rate: float | None) -> Row:
     """A step also says how long its bytes alone take, at the bandwidth of a copy in the same run."""
-    if rate is None or "ms" not in row or row.get("design") == "isolated":
+    if rate is None or "ms" not in row or row.get("design") == ISOLATED:
         return row
     floor = step_bytes(SHAPES[row["shape"]], row["users"], row["prompt"] + MEAN_ANSWERED) / rate * 1e3
     return {**row, "floor_ms": floor, "to_floor": row["ms"] / floor}
@@ -155,16 +156,16 @@ def _steps(document: Document, shape: str) -> Table:
     rows = []
     for users, prompt in dict.fromkeys((row["users"], row["prompt"]) for row in mine):
         here = [row for row in mine if (row["users"], row["prompt"]) == (users, prompt)]
-        beside = find(here, design="open") or {}
-        asked = {row["processes"]: row["ratio"] for row in here if row["design"] == "partitioned"}
+        beside = find(here, design=OPEN) or {}
+        asked = {row["processes"]: row["ratio"] for row in here if row["design"] == PARTITIONED}
         default, one = (asked.get(min(users, count)) for count in (DEFAULT_PROCESSES, 1))
         each = asked.get(users)
-        alone = (find(here, design="isolated") or {}).get("ratio")
+        alone = (find(here, design=ISOLATED) or {}).get("ratio")
         same = [row["same_bits"] for row in here if "same_bits" in row]
         numbers = (beside.get("ms"), beside.get("to_floor"), default, one, each, alone)
         bits = "" if not same else "the same" if all(same) else "OTHERS"
         rows.append([f"{users} × {prompt}", *map(number, numbers), bits])
-    heads = ("users × prompt", "open, ms", "to the floor", "partitioned: 8", "1", "one each", "isolated", "bits")
+    heads = ("users × prompt", "open, ms", "to the floor", "partitioned: 8", "1", "one each", ISOLATED, "bits")
     return Table(f"{shape}: a decode step, over open's", heads, rows, caption=_captions(document, shape))
 
 
@@ -186,7 +187,7 @@ def _requests(document: Document) -> Table:
 
 
 def _processes(row: Row) -> str:
-    count = row["processes"] if row["design"] == "partitioned" else 0
+    count = row["processes"] if row["design"] == PARTITIONED else 0
     return f", {count} process{'es' if count > 1 else ''}" if count else ""
 
 

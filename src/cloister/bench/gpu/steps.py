@@ -18,6 +18,7 @@ from cloister.compute.gpu.cache import GpuCache, on_gpu
 from cloister.compute.gpu.memory import SharedMemory
 from cloister.compute.layout import Chunk, Layout, Remote, Wanted, lay_out
 from cloister.engine.graph_runner import Bucket
+from cloister.levels import ISOLATED, OPEN, PARTITIONED
 from cloister.models.decoder import Decoder
 
 Row = dict[str, Any]
@@ -106,7 +107,7 @@ def measure_steps(
     chunks = open_chunks(users, prompt, blocks)
     beside = Recorded(decoder, held, chunks)
     right, open_ms = beside.logits(), beside.ms()
-    yield {"design": "open", "ms": open_ms}
+    yield {"design": OPEN, "ms": open_ms}
     for count in settings:
         with partitioned(processes, decoder, count, users, prompt_blocks(prompt)) as partition:
             for (lent, answerer), own in zip(partition.vaults, blocks, strict=True):
@@ -119,7 +120,7 @@ def measure_steps(
     if isolated:
         again = open_chunks(users, prompt, blocks)
         ms = isolated_ms(decoder, held, again)
-        yield {"design": "isolated", "ms": ms, "open_ms": open_ms, "ratio": ms / open_ms}
+        yield {"design": ISOLATED, "ms": ms, "open_ms": open_ms, "ratio": ms / open_ms}
 
 
 def _asking(
@@ -133,6 +134,6 @@ def _asking(
         asks[0, -1], asks[2, -1] = asker.shape.boxes(nobody.address)[0], 0
     recorded = Recorded(decoder, cache, chunks, asker, asks)
     logits, ms = recorded.logits(), recorded.ms()
-    row = {"design": "partitioned", "processes": count, "ms": ms, "open_ms": open_ms, "ratio": ms / open_ms}
+    row = {"design": PARTITIONED, "processes": count, "ms": ms, "open_ms": open_ms, "ratio": ms / open_ms}
     row |= {"same_bits": torch.equal(logits[:, :asked], right[:, :asked])}
     yield {**row, "late": asker.late.nonzero().flatten().tolist()}
