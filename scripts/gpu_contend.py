@@ -1,6 +1,6 @@
 """Whether kernels give the same bits while many processes compute on the GPU: each repeats one prompt, under MPS.
 
-    python scripts/gpu_contend.py [--processes 24] [--seconds 20] [--shape Llama-3.2-1B]
+    python scripts/gpu_contend.py [--json FILE] [--processes 24] [--seconds 20] [--shape Llama-3.2-1B]
 
 A race that shows in one of two thousand passes, and only where a processor is shared, was found so (docs/gpu.md). Exits
 with 1 if any pass differs from the process's first ones.
@@ -60,6 +60,7 @@ def same(one: tuple[object, bytes], other: tuple[object, bytes]) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path)
     parser.add_argument("--processes", type=int, default=24)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--shape", choices=SHAPES, default="Llama-3.2-1B")
@@ -94,7 +95,10 @@ def main() -> int:
         ended = [one.wait(options.seconds + PATIENCE_S) for one in children]
         found = [json.loads((folder / f"{number}.json").read_text()) for number in numbers if not any(ended)]
     passes, others = (sum(one[what] for one in found) for what in ("passes", "others"))
-    print(json.dumps({"processes": options.processes, "passes": passes, "others": others}))
+    said = json.dumps({"processes": options.processes, "passes": passes, "others": others})
+    print(said)
+    if options.json:
+        options.json.write_text(said)
     return 0 if passes and not others else 1
 
 

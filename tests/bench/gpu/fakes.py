@@ -26,7 +26,12 @@ def rows_of(case: Case) -> Iterator[Row]:
     elif case.part == "transformers":
         yield {**about, "design": "transformers", "answer": case.answer, "tokens_per_s": 100.0, "ttft_ms": 40.0}
     elif case.part == "variants":
-        yield {**about, "part": "not offered", "what": "obfuscated", "reason": "the GPU does not offer the level"}
+        for fakes in (0, *case.lambdas):
+            if case.users * fakes > 1000:
+                yield {**about, "part": "not offered", "what": f"obfuscated, λ = {fakes}", "reason": "too many rows"}
+            else:
+                ratio = 1 + 0.009 * fakes
+                yield {**about, "lambda": fakes, "ms": ratio * open_ms, "ratio": ratio, "same_bits": True}
     elif case.part == "requests":
         yield {**about, "design": "open", "answer": case.answer, "tokens_per_s": 180.0, "ttft_ms": 20.0}
         for count in case.settings():

@@ -20,9 +20,8 @@ def test_every_target_has_an_honest_verdict() -> None:
     assert met["throughput of open over transformers' generate, 32 × 64/64"], "180 over 100"
     assert not met["throughput of partitioned over open, 32 × 64/64"], "0.78"
     assert not met["an attention process beside its users' KV, MB"]
-    document = results().document()
-    unmeasured = [row["name"] for row in document["targets"] if row.get("reason") == "not measured"]
-    assert [name.split(",")[0] for name in unmeasured] == ["obfuscated", "obfuscated"], "the level is not offered"
+    assert met["obfuscated, λ = 8, 8 users, over λ = 0"], "1.07"
+    assert not met["obfuscated, λ = 64, 1 user, over λ = 0"], "1.58"
     assert not any(verdicts(Results(FULL, "GPU")).values()), "what was not measured was not met"
 
 
@@ -65,14 +64,16 @@ def test_tables_show_settings_bits_and_what_is_not_offered() -> None:
     steps = found["Llama-3-8B: a decode step, over open's"]
     row = next(row for row in steps.rows if row[0] == "32 × 64")
     assert row[3:6] == ["1.04", "1.02", "1.2"] and row[-1] == "the same"
-    assert "obfuscated: not offered" in (steps.caption or "")
+    assert "obfuscated, λ = 128: not offered" in (steps.caption or "")
     assert [row[0] for row in found["Where a step goes, ms"].rows][-1] == "whole step"
+    [_, variants, *_] = found["A decode step of obfuscated"].rows
+    assert variants[:4] == ["Llama-3-8B", "8", "8", "72"] and variants[5:] == ["1.072", "the same"]
     assert "Code-Llama-13B: a decode step, over open's" in found
     for each in made.rows:
         if each.get("same_bits"):
             each["same_bits"] = False
     assert tables(made.document())[0].rows[0][-1] == "OTHERS"
-    assert [table.rows for table in tables(Results(FULL, "GPU").document())][:-1] == [[], [], []]
+    assert [table.rows for table in tables(Results(FULL, "GPU").document())][:-1] == [[], [], [], []]
 
 
 def test_a_document_is_judged_by_todays_targets() -> None:

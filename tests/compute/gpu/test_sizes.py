@@ -120,3 +120,15 @@ def test_keys_and_values_are_read_past_the_first_level_cache() -> None:
     )
     for what in ("block[j] + (4", "values + i"):
         assert f"__ldcg((const uint4 *)({what}" in piece
+
+
+def test_a_stage_is_given_back_behind_a_fence_for_the_copy_that_comes_next() -> None:
+    """Without it answers differ where many processes share a GPU; no check that computes alone would see that."""
+    linear = (FOLDER / "linear.cuh").read_text()
+    assert linear.count("barrier_arrive(r.freed(") == 1, "in one place alone"
+    given_back = linear[linear.index("void give_back(") :]
+    given_back = given_back[: given_back.index("\n}\n")]
+    order = [given_back.index(part) for part in ("fence.proxy.async.shared::cta", "__syncwarp()", "barrier_arrive(")]
+    assert order == sorted(order), "every lane's reads, then the warp, then who may copy"
+    loops = linear.count("barrier_wait(r.filled(")
+    assert loops == linear.count(" give_back(r, i, lane);") == 2, "every reader gives back"

@@ -18,11 +18,10 @@ import torch
 
 from cloister.bench.gpu.requests import Partition
 from cloister.compute.base import AttentionShape, CacheShape, KVCache, LinkAnswerer
-from cloister.compute.gpu.exposure import ArenaShape
 from cloister.compute.gpu.kernels import GpuDevice
-from cloister.compute.gpu.lending import LentAnswerer, LentCache
+from cloister.compute.gpu.lending import GpuHolder, LentAnswerer, LentCache
 from cloister.compute.gpu.link import GpuAsker
-from cloister.compute.gpu.mailbox import Seats
+from cloister.compute.gpu.mailbox import EXPOSED, Seats
 from cloister.compute.gpu.memory import whole
 from cloister.compute.layout import BLOCK_TOKENS
 from cloister.errors import ServiceUnavailable
@@ -65,12 +64,13 @@ class AttentionProcesses:
         return first
 
     def lend(
-        self, model: AttentionShape, mailboxes: Sequence[int], places: Sequence[int], blocks: int
+        self, model: AttentionShape, mailboxes: Sequence[int], places: Sequence[int], blocks: int, slots: int
     ) -> list[list[int]]:
-        """Arenas of so many blocks, by process: descriptors, which the caller closes. They answer from now on."""
+        """Arenas of so many blocks and slots, by process: descriptors, which the caller closes. They answer from now
+        on."""
         shape = model.cache_shape
         about = {"shape": [shape.layers, shape.kv_heads, shape.dim], "queries": model.queries_per_kv_head}
-        about |= {"scales": model.scales, "blocks": blocks}
+        about |= {"scales": model.scales, "blocks": blocks, "slots": slots}
         lines = self._lines[: len(mailboxes)]
         for line, mailbox, count in zip(lines, mailboxes, places, strict=True):
             socket.send_fds(line, [json.dumps({**about, "places": count}).encode()], [mailbox])
@@ -114,7 +114,7 @@ def _answer_one_case(device: GpuDevice, link: socket.socket) -> bool:
     case, model = json.loads(message), AttentionShape()
     model.cache_shape, model.queries_per_kv_head = CacheShape(*case["shape"]), case["queries"]
     model.scales = case["scales"]
-    holder = device.holder(model, case["blocks"], case["places"], fds[0])
+    holder = GpuHolder(device, model, case["blocks"], case["places"], fds[0], PATIENCE_MS, case["slots"])
     os.close(fds[0])
     arenas = holder.export()
     holder.start()
@@ -133,22 +133,22 @@ def _answer_one_case(device: GpuDevice, link: socket.socket) -> bool:
 
 @contextmanager
 def partitioned(
-    processes: AttentionProcesses, decoder: Decoder, count: int, users: int, blocks: int
+    processes: AttentionProcesses, decoder: Decoder, count: int, users: int, blocks: int, slots: int = EXPOSED
 ) -> Iterator[Partition]:
     """So many attention processes for so many users, each with room for so many blocks; nothing is exposed yet."""
-    asker = GpuAsker(decoder, PATIENCE_MS, Seats(count, users))
+    asker = GpuAsker(decoder, PATIENCE_MS, Seats(count, users, slots))
     mailboxes = asker.export()
     places = [len(range(number, users, count)) for number in range(count)]
     free, _ = torch.cuda.mem_get_info()
     first = processes.open(count)
-    lent = processes.lend(decoder, mailboxes, places, blocks)
-    taken, shape = free - torch.cuda.mem_get_info()[0], decoder.cache_shape
-    taken -= users * whole(ArenaShape(blocks, shape.dim, shape.block_bytes(LentCache.dtype)).size)
+    lent = processes.lend(decoder, mailboxes, places, blocks, slots)
+    taken = free - torch.cuda.mem_get_info()[0]
     vaults: list[tuple[KVCache, LinkAnswerer]] = []
     arenas: list[LentCache] = []
     for user in range(users):
-        cache = LentCache(decoder.cache_shape, blocks, lent[user % count][user // count])
+        cache = LentCache(decoder.cache_shape, blocks, lent[user % count][user // count], slots)
         arenas.append(cache)
+        taken -= whole(cache.arena.size)
         vaults.append((cache, LentAnswerer(decoder, cache)))
         asker.seat(user, user)
     for fd in (*mailboxes, *(arena for arenas in lent for arena in arenas)):

@@ -6,7 +6,7 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from cloister.bench.gpu.plan import MOST_CLIENTS, MOST_ISOLATED, PER_USER, Case, Plan
 from cloister.bench.gpu.session import Measure
@@ -22,16 +22,6 @@ PEERS = ("gloo", "transformers")
 """Parts that have a process of their own: another program, and processes forked before the GPU is open."""
 NO_MPS = "NVIDIA's MPS is not there"
 TOO_MANY = f"MPS has {MOST_CLIENTS} clients at most"
-
-
-class Obfuscated(Protocol):
-    """Milliseconds of a step with λ substitutes beside every real prompt."""
-
-    def __call__(self, decoder: Any, users: int, prompt: int, lambda_: int) -> float: ...
-
-
-OBFUSCATED: Obfuscated | None = None
-"""Where the device offers the level: none yet."""
 
 
 def measurer(case: Case, plan: Plan, *, partitions: bool) -> Callable[[], Measure]:
@@ -116,17 +106,8 @@ class _Shape:
             from cloister.bench.gpu.breakdown import measure_breakdown
 
             yield from measure_breakdown(*given, settings)
-        else:
-            yield from self._obfuscated(case)
-        torch.cuda.empty_cache()
+        elif settings:
+            from cloister.bench.gpu.variants import measure_variants
 
-    def _obfuscated(self, case: Case) -> Iterator[Row]:
-        if OBFUSCATED is None:
-            what = f"obfuscated, λ = {', '.join(map(str, case.lambdas))}"
-            yield {"part": "not offered", "what": what, "reason": "the GPU does not offer the level"}
-            return
-        plain = OBFUSCATED(self._decoder, case.users, case.prompt, 0)
-        yield {"lambda": 0, "ms": plain, "ratio": 1.0}
-        for each in case.lambdas:
-            ms = OBFUSCATED(self._decoder, case.users, case.prompt, each)
-            yield {"lambda": each, "ms": ms, "ratio": ms / plain}
+            yield from measure_variants(*given[:2], settings[0], case.users, case.prompt, case.lambdas)
+        torch.cuda.empty_cache()

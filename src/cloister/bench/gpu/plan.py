@@ -97,8 +97,8 @@ class Plan:
         yield from (Case(shape, "requests", most, *load, two) for load in self.requests[1:2])
         yield from (Case(shape, "breakdown", users, processes=two[:1]) for users in self.gloo_users[-1:])
         yield from (Case(shape, "transformers", users) for users in self.request_users[:-1])
-        yield Case(shape, "variants", 8, lambdas=self.lambdas)
-        yield Case(shape, "variants", 1, lambdas=self.lambdas)
+        yield Case(shape, "variants", 8, processes=two[:1], lambdas=self.lambdas)
+        yield Case(shape, "variants", 1, processes=two[:1], lambdas=self.lambdas)
         many = [users for users in self.users if self.processes[2:] and users > DEFAULT_PROCESSES]
         yield from (Case(shape, "steps", users, processes=self.processes[2:]) for users in many)
         for users in self.request_users[:-1]:

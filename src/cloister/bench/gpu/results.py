@@ -11,7 +11,7 @@ from cloister.bench.gpu.plan import DEFAULT_PROCESSES, Plan
 from cloister.bench.gpu.shapes import LLAMA_3_8B, SHAPES, step_bytes
 from cloister.bench.suite import documents
 from cloister.bench.suite.documents import Document, Row, Table, Target, find, number, targets_table
-from cloister.levels import ISOLATED, OPEN, PARTITIONED
+from cloister.levels import ISOLATED, OBFUSCATED, OPEN, PARTITIONED
 
 ROWS = ("floor", "steps", "requests", "gloo", "transformers", "breakdown", "variants", "memory", "not offered")
 MEAN_ANSWERED = 40
@@ -148,7 +148,8 @@ def tables(document: Document) -> list[Table]:
     """Steps and requests of each shape, the peers', where a step goes, and the targets."""
     shapes = dict.fromkeys(row["shape"] for row in document["steps"])
     found = [_steps(document, shape) for shape in shapes]
-    return [*found, _requests(document), _peers(document), _breakdown(document), targets_table(document["targets"])]
+    found += [_requests(document), _variants(document), _peers(document), _breakdown(document)]
+    return [*found, targets_table(document["targets"])]
 
 
 def _steps(document: Document, shape: str) -> Table:
@@ -184,6 +185,17 @@ def _requests(document: Document) -> Table:
         rows.append([row["shape"], load, design, *map(number, (row["tokens_per_s"], row.get("ratio"), row["ttft_ms"]))])
     heads = ("shape", "load", "design", "tokens/s", "of open's", "first token, ms")
     return Table("Whole requests, without HTTP", heads, rows, labels=3)
+
+
+def _variants(document: Document) -> Table:
+    rows = []
+    for row in document["variants"]:
+        bits = "the same" if row["same_bits"] else "OTHERS"
+        count = row["users"] * (row["lambda"] + 1)
+        numbers = map(number, (row["ms"], row["ratio"]))
+        rows.append([row["shape"], str(row["users"]), str(row["lambda"]), str(count), *numbers, bits])
+    heads = ("shape", "users", "λ", "rows", "ms", "over λ = 0", "bits")
+    return Table(f"A decode step of {OBFUSCATED}", heads, rows)
 
 
 def _processes(row: Row) -> str:

@@ -17,7 +17,7 @@ from cloister.compute.base import LinkAsker
 from cloister.compute.gpu.cache import GpuCache, on_gpu
 from cloister.compute.gpu.memory import SharedMemory
 from cloister.compute.layout import Chunk, Layout, Remote, Wanted, lay_out
-from cloister.engine.graph_runner import Bucket
+from cloister.engine.graph_runner import ROWS, Bucket
 from cloister.levels import ISOLATED, OPEN, PARTITIONED
 from cloister.models.decoder import Decoder
 
@@ -38,7 +38,7 @@ def prompts_in_cache(decoder: Decoder, users: int, prompt: int) -> tuple[GpuCach
 
 
 class Recorded:
-    """One recorded step that feeds every row the greatest of its last logits, on the device."""
+    """One recorded step, as a service pads it, that feeds every row the greatest of its last logits, on the device."""
 
     def __init__(
         self,
@@ -49,7 +49,8 @@ class Recorded:
         asks: torch.Tensor | None = None,
     ) -> None:
         width = next(width for width in WIDTHS if width >= len(chunks[0].blocks))
-        bucket = Bucket(len(chunks), width, decoder.device.place, asks=asker is not None)
+        self._rows, padded = len(chunks), next(rows for rows in ROWS if rows >= len(chunks))
+        bucket = Bucket(padded, width, decoder.device.place, asks=asker is not None)
         bucket.fill(replace(lay_out(chunks, decoder.queries_per_kv_head), asks=asks))
 
         def run() -> torch.Tensor:
@@ -61,28 +62,28 @@ class Recorded:
 
     def logits(self) -> torch.Tensor:
         """Of the first steps."""
-        return torch.stack([self.step().clone() for _ in range(COMPARED)])
+        return torch.stack([self.step()[: self._rows].clone() for _ in range(COMPARED)])
 
     def ms(self, count: int = TIMED) -> float:
         return median_ms(self.step, WARM, count)
 
 
-def open_chunks(users: int, prompt: int, blocks: Sequence[range]) -> list[Chunk]:
+def open_chunks(users: int, prompt: int, blocks: Sequence[Sequence[int]]) -> list[Chunk]:
     layout = Layout(prompt=prompt, rotation=prompt)
     return [Chunk([7 + user], prompt, blocks[user], layout, Wanted.LAST) for user in range(users)]
 
 
-def remote_chunks(users: int) -> list[Chunk]:
+def remote_chunks(users: int, variants: int = 1) -> list[Chunk]:
     """The same rows at a service that holds none of the prompts."""
     return [
         Chunk(
-            [7 + user],
+            [7 + row],
             0,
-            range(user * ANSWER_BLOCKS, (user + 1) * ANSWER_BLOCKS),
-            Layout(prompt=0, remote=Remote(user, 0)),
+            range(row * ANSWER_BLOCKS, (row + 1) * ANSWER_BLOCKS),
+            Layout(prompt=0, remote=Remote(*divmod(row, variants))),
             Wanted.LAST,
         )
-        for user in range(users)
+        for row in range(users * variants)
     ]
 
 

@@ -1,0 +1,58 @@
+"""Where the prompts of `obfuscated` lie and how many of them fit: checked without a GPU."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from cloister.compute.gpu.mailbox import most_rows
+
+CUDA = ("cuda", "cuda.core", "cuda.bindings")
+GPU = "cloister.compute.gpu."
+MADE = (*(GPU + name for name in ("program", "kernels", "memory", "answering", "lending", "cache", "link")),)
+BENCH = tuple(f"cloister.bench.gpu.{name}" for name in ("clock", "attention", "steps", "variants"))
+
+
+@pytest.fixture
+def variants(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The module, imported as if cuda-core were installed."""
+    for name in CUDA:
+        monkeypatch.setitem(sys.modules, name, MagicMock())
+    for name in (*MADE, *BENCH):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield importlib.import_module(BENCH[-1])
+    for name in (*MADE, *BENCH):
+        sys.modules.pop(name, None)
+
+
+def test_prompts_of_a_user_begin_in_common_blocks_and_end_in_their_own(variants: ModuleType) -> None:
+    blocks, tables = variants.tables(3, 5)
+    assert tables == [[0, 1, 2, 3, 4], [0, 1, 5, 6, 7], [0, 1, 8, 9, 10]]
+    assert blocks == 11
+    assert variants.tables(1, 1) == (1, [[0]]), "one block cannot be shared"
+
+
+def test_a_step_that_would_not_fit_is_said_not_to_be_offered(
+    variants: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def step(_decoder: Any, _processes: Any, _count: int, users: int, _prompt: int, each: int) -> dict[str, Any]:
+        asked.append(users * each)
+        return {"rows": users * each, "ms": 2.0 + each, "same_bits": True}
+
+    monkeypatch.setattr(variants, "_step", step)
+    decoder = SimpleNamespace(cache_shape=SimpleNamespace(kv_heads=8))
+    most = most_rows(8)
+    too_many = most // 8
+    rows = list(variants.measure_variants(decoder, None, 8, 8, 64, (1, too_many)))
+    assert asked == [8, 16]
+    assert [row.get("lambda") for row in rows] == [0, 1, None]
+    assert [row.get("ratio") for row in rows[:2]] == [1.0, pytest.approx(4 / 3)]
+    assert rows[2]["part"] == "not offered" and f"{most} rows at most" in rows[2]["reason"]
