@@ -25,6 +25,7 @@ from tests.redteam.test_canary import CHAT, COMPLETIONS, VAULT_LEVELS, Node, fou
 from tests.sealed import SealedClient, SealedReply
 from tests.served import Server
 
+PLAIN = re.compile(r"[a-zA-Z0-9 ,.]{24}")
 CONTENT = re.compile(rb'"content":"((?:[^"\\]|\\.)*)"')
 
 pytestmark = [
@@ -109,11 +110,12 @@ def test_at_open_nothing_is_left_either(node: SealedNode) -> None:
 def test_the_gateway_never_has_the_answers_text(node: SealedNode) -> None:
     prompt = [{"role": "user", "content": f"Tell a story of {node.secret().text[:8]} the dragon."}]
     said = json.loads(node.whole(CHAT, prompt, temperature=0, max_tokens=80)[1])["choices"][0]["message"]["content"]
-    fragment = json.dumps(said)[1:-1][60:84].encode()
-    assert len(fragment) == 24
+    found_at = PLAIN.search(json.dumps(said)[1:-1], 60)
+    assert found_at is not None, "no words that are written alike in JSON and in memory"
+    fragment, passed = found_at[0].encode(), found_at.end() + 6
     with node.sealed(CHAT, prompt, temperature=0) as (_, reply):
         received = b""
-        while len(b"".join(CONTENT.findall(received))) < 90:  # the fragment has passed
+        while len(b"".join(CONTENT.findall(received))) < passed:
             received += next(reply.pieces())
         assert "gateway" not in node.processes_with(fragment)
     # In the clear it gathers the whole answer: the search would have found it.
