@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cloister.backend.grid import Grid
@@ -94,6 +94,7 @@ def test_a_failure_waits_like_a_token() -> None:
     assert played(play)[1][0] == pytest.approx(STEP)
 
 
+@example([0.15686726091945952, 0.15686726091945952], 0.9821039350023285)
 @given(st.lists(st.floats(0, 3), min_size=1, max_size=20), st.floats(0.01, 1))
 def test_nothing_leaves_early_or_out_of_order(times: list[float], step: float) -> None:
     grid = Grid(step, 0.0)

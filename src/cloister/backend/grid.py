@@ -20,6 +20,7 @@ class Grid:
         self._begun = begun
         self._held = held
         self._delay = 0.0
+        self._last = begun
 
     def leaves(self, now: float) -> float:
         """When what is made now may leave."""
@@ -28,4 +29,5 @@ class Grid:
             self._held -= 1
             at = self._begun + ceil((at - self._begun) / self._step) * self._step
             self._delay = at - now
-        return at
+        self._last = max(self._last, at)  # what is added and taken away again is rounded
+        return self._last
