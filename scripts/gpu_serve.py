@@ -242,7 +242,9 @@ def divergence(found: Said, right: Said) -> dict[str, Any] | None:
 
 
 def check_answers(asked: Asked, levels: list[str], rounds: int) -> dict[str, Any]:
-    """Every level against `open` alone, tokens and log-probabilities, in several rounds; `isolated` in the first."""
+    """Every level against `open` alone, tokens and log-probabilities, in several rounds; `isolated` in the first. Not
+    `obfuscated`, which needs secrets (gpu_obfuscate.py)."""
+    levels = [level for level in levels if level != "obfuscated"]
     found: dict[str, Any] = {"differing": [], "compared": {}}
     prompts = [f"Question {i}: what is {i} plus {i + 1}? Explain." for i in range(max(AT_ONCE))]
     for kind, way in WAYS.items():

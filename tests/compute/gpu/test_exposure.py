@@ -16,7 +16,7 @@ ROTATION = torch.arange(64, dtype=torch.float32), -torch.arange(64, dtype=torch.
 
 
 def test_length_rotation_and_table_lie_where_the_kernel_reads_them() -> None:
-    source = (Path(cloister.compute.gpu.__path__[0]) / "link.cuh").read_text()
+    source = (Path(cloister.compute.gpu.__path__[0]) / "answer.cuh").read_text()
     found = re.search(r"struct exposed \{(.*?)\};", source, re.DOTALL)
     assert found and [line.split(";")[0].strip() for line in found[1].strip().splitlines()] == [
         f"int length, unused[{BEFORE - 1}]",

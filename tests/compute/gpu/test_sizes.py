@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import cloister
-from cloister.compute.gpu.mailbox import GATE_BYTES, MOST_ASKED, WORD, MailboxShape
+from cloister.compute.gpu.mailbox import GATE_BYTES, GATE_WORD, MOST_ASKED, STAYING_ROWS, WORD, MailboxShape
 from cloister.compute.gpu.workspace import FEW, capacity, padded_rows
 from cloister.compute.layer import Packed
 
@@ -27,7 +27,7 @@ CUDA = ("cuda", "cuda.core", "cuda.bindings")
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The module, imported as if cuda-core were installed."""
-    mine = [f"cloister.compute.gpu.{name}" for name in ("program", "kernels")]
+    mine = [f"cloister.compute.gpu.{name}" for name in ("program", "kernels", "memory", "answering", "link")]
     for name in CUDA:
         monkeypatch.setitem(sys.modules, name, MagicMock())
     for name in mine:
@@ -39,6 +39,12 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 def defined(file: str) -> dict[str, str]:
     return dict(re.findall(r"^#define (\w+) (\(.*?\)|\S+)", (FOLDER / file).read_text(), re.MULTILINE))
+
+
+def few_rows() -> list[list[int]]:
+    """Rows, eighths, bands, tiles, stages of weights and of rows, and blocks on a processor."""
+    made = re.findall(r"^FEW_ROWS\((.*)\)$", (FOLDER / "linear.cuh").read_text(), re.MULTILINE)
+    return [[int(number) for number in each.split(",")] for each in made]
 
 
 def packed(columns: int, k: int, gate: Any = None) -> Packed:
@@ -53,14 +59,47 @@ def test_the_sizes_are_those_of_the_sources(kernels: ModuleType) -> None:
         kernels.BEFORE_AND_AFTER,
     )
     assert 2 * int(attention["TASKS"]) * int(attention["PIECE"]) == kernels.GROUP_TOKENS
-    made = re.findall(
-        r"^FEW_ROWS\((\d+), (\d+), (\d+), (\d+), (\d+), \d+\)", (FOLDER / "linear.cuh").read_text(), re.MULTILINE
-    )
-    assert [int(rows) for rows, *_ in made] == list(FEW)
-    for rows, eighths, bands, tiles, stages in (map(int, each) for each in made):
+    assert [rows for rows, *_ in few_rows()] == list(FEW)
+    for rows, eighths, bands, tiles, stages, of_rows, _ in few_rows():
         assert 8 * eighths * bands == rows
         held = (kernels.BANDS_OF_FEW, kernels.TILES_OF_FEW, kernels.STAGES_OF_FEW)
-        assert [each[rows] for each in held] == [bands, tiles, stages]
+        assert [each[rows] for each in held] == [bands, tiles, (stages, of_rows)]
+        assert of_rows <= stages, "a stage's barrier is armed by its weights, before its rows are fetched"
+
+
+SHARED, OF_A_BLOCK = 228 * 1024, 1024
+"""Of a Hopper processor, and what each block takes beside its own."""
+
+
+def test_one_that_answers_and_stays_finds_room_beside_the_products_of_few_rows() -> None:
+    """Shared memory: all blocks of a product that a processor takes, and one of `answer`, at either width of heads."""
+    [(rows, _, _, tiles, stages, of_rows, blocks)] = [each for each in few_rows() if each[0] == STAYING_ROWS]
+    product = 128 + 2 * 64 * (stages * tiles * 64 + of_rows * rows) + OF_A_BLOCK
+    for dim in (64, 128):
+        queries = 512 // dim
+        held = 8 * 16 * dim * 2 + 64 + queries * ((dim + 4) * 4 + 8 + 64 * 4) + 8 * (dim + 32) * 2 + 128 * 16 + 20
+        assert blocks * product + held + OF_A_BLOCK + 256 <= SHARED
+
+
+def test_those_that_stay_are_no_more_than_processors_and_all_have_some(kernels: ModuleType) -> None:
+    from cloister.compute.gpu.answering import Blocks
+
+    for processes in range(1, 47):
+        blocks = Blocks.among(132, processes)
+        assert blocks.staying >= 1 and processes * blocks.staying <= 132 and blocks.coming >= blocks.staying
+
+
+def test_a_step_of_few_rows_asks_those_that_stay_and_others_open_a_gate_for_every_layer(kernels: ModuleType) -> None:
+    from cloister.compute.gpu.link import Asking
+
+    asker: Any = SimpleNamespace(
+        steps="steps", started="started", late="late", patience_ns=5, shape=SimpleNamespace(layers=3)
+    )
+    few, many = (Asking(asker, torch.zeros(4, rows, dtype=torch.int64)) for rows in (STAYING_ROWS, STAYING_ROWS + 1))
+    assert few.stays and not many.stays
+    assert few.warning(1)[0] is not None and many.warning(1)[0] is None, "a layer's beginning is said to who is there"
+    assert few.posting(1)[-2:] == (None, None) and many.posting(1)[-2] == "started" and many.posting(1)[-1] is not None
+    assert [int(each.gathering(1)[-1]) for each in (few, many)] == [1, 0]
 
 
 def test_k_is_cut_by_the_weights_shape_alone(kernels: ModuleType) -> None:
@@ -93,8 +132,12 @@ def test_the_list_of_who_is_asked_lies_where_the_kernels_look_and_a_thread_has_a
     assert f"(gates + (layers + 1) * {GATE_BYTES // 4})" in link and f"gates + layers * {GATE_BYTES // 4};" in link
     shape = MailboxShape(users=1, layers=7, heads=4, dim=64)
     assert shape.asked == (7 + 1) * GATE_BYTES
+    assert f"return gates + layer * {GATE_BYTES // 4} + {GATE_WORD // 4};" in (FOLDER / "common.cuh").read_text()
+    assert "begun(unsigned *gates, int layers) { return gate_of(gates, layers); }" in link, "behind the layers' gates"
     begun = link.partition("KERNEL begin_step(")[2]
-    assert begun.index("announced(") < begun.index("__threadfence();") < begun.index("post("), "announced, then written"
+    order = [begun.index(part) for part in ("announced(", "__threadfence();", "post(", "begun(")]
+    assert order == sorted(order), "announced, then written; then who stays may begin"
+    assert begun.rindex("__threadfence();") > order[2]
 
 
 BEFORE_THE_WAIT = ("after_last();", "INLINE segment segment_of", "struct tasks {", "INLINE uint2 *box_of")
@@ -115,11 +158,31 @@ def test_what_is_read_before_a_kernel_has_waited_is_read_past_the_first_level_ca
 
 def test_keys_and_values_are_read_past_the_first_level_cache() -> None:
     """Another process writes prompts' keys and values, so what a processor kept of them may be an earlier prompt's."""
-    piece = (
-        (FOLDER / "attention.cuh").read_text().partition("INLINE void piece(")[2].partition("INLINE void hand_over(")[0]
-    )
-    for what in ("block[j] + (4", "values + i"):
-        assert f"__ldcg((const uint4 *)({what}" in piece
+    attention = (FOLDER / "attention.cuh").read_text()
+    words = attention.partition("struct eight_words {")[2].partition("};")[0]
+    assert "ld.global.cg.v4" in words
+    piece = attention.partition("INLINE void piece(")[2].partition("INLINE void hand_over(")[0]
+    assert not re.search(r"\*\(const \w+ \*\)\(?(block|values|keys)", piece) and piece.count(".read(block[") == 6
+
+
+def test_what_answers_copies_over_nothing_that_is_read_and_leaves_nothing() -> None:
+    answer = (FOLDER / "answer.cuh").read_text()
+    piece = answer.partition("INLINE void answer_piece(")[2].partition("\n}\n")[0]
+    for fetched in ("fetch_keys", "fetch_values"):
+        told = f"f.have_read();\n    __syncthreads();\n    if (fetches) f.{fetched}("
+        assert told in piece, "who has read a place says so to the copies' proxy, all threads before one fetches"
+    body = answer.partition("    answer(const bf16 *cache")[2]
+    assert "f.wait_for_keys(warp), f.wait_for_values(warp);" in body, "nothing is copied into what was given up"
+    last = body.rstrip().splitlines()[-2]
+    assert "sizeof(s) / 4" in last and "volatile unsigned *)&s)[i] = 0" in last, "shared memory is wiped at the end"
+    assert body.count("return;") == body[: body.index("s.asked[threadIdx.x]")].count("return;") + 1
+
+
+def test_a_vaults_table_reaches_no_block_but_its_own() -> None:
+    answer = (FOLDER / "answer.cuh").read_text()
+    clamped = "min(max(__ldcg(at(slot)->table + min(position >> 4, blocks - 1)), 0), blocks - 1)"
+    assert clamped in answer and answer.count("->table") == 1
+    assert "length = min(max(length, 0), min(from.blocks * 16, most_groups * GROUP_TOKENS));" in answer
 
 
 def test_a_stage_is_given_back_behind_a_fence_for_the_copy_that_comes_next() -> None:

@@ -63,7 +63,8 @@ def small_us(decoder: FusedDecoder, users: int, prompt: int = 64, answered: int 
     batch, shape, padded = bucket.batch, layers[0].shape, max(8, users)
     space, angles = kernels.workspace(layers[0], users), decoder._rotary.at(batch.positions, batch.rotations)
     x = torch.randn(users, layers[0].qkv.k, device="cuda")
-    sums = [kernels._product(space.normed, packed, padded, space.sums) for packed in (layers[0].down, layers[0].qkv)]
+    products = ((space.gated, layers[0].down), (space.normed, layers[0].qkv))
+    sums = [kernels._product(rows, packed, padded, space.sums) for rows, packed in products]
     norms = (None, None, np.float32(1e-5), angles.cosine, angles.sine)
     sizes = (shape.heads, shape.kv_heads, shape.dim)
     runs: dict[str, Callable[[Layer], object]] = {

@@ -50,7 +50,7 @@ class Recorded:
     ) -> None:
         width = next(width for width in WIDTHS if width >= len(chunks[0].blocks))
         self._rows, padded = len(chunks), next(rows for rows in ROWS if rows >= len(chunks))
-        bucket = Bucket(padded, width, decoder.device.place, asks=asker is not None)
+        bucket = self._bucket = Bucket(padded, width, decoder.device.place, asks=asker is not None)  # for the recorded
         bucket.fill(replace(lay_out(chunks, decoder.queries_per_kv_head), asks=asks))
 
         def run() -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""A stream that answers a mailbox's questions: recorded steps, launched ahead, which wait for gates.
+"""Streams that answer a mailbox's questions: kernels that are launched ahead and wait for gates, of steps or of layers.
 
 Whose prompts they are, and in whose memory, is not known here (link.py, lending.py).
 """
@@ -10,32 +10,50 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from cuda.bindings import driver
 
 from cloister.compute.base import AttentionShape
 from cloister.compute.gpu.exposure import ArenaShape
 from cloister.compute.gpu.kernels import PART, GpuDevice, i32
-from cloister.compute.gpu.mailbox import GATE_BYTES, MailboxShape
+from cloister.compute.gpu.mailbox import GATE_BYTES, GATE_WORD, MOST_ASKED, MailboxShape
 from cloister.compute.gpu.memory import SharedMemory
 from cloister.errors import SetupError
 
 OPEN = 1
 MOST_PATIENCE_MS = 200
-MOST_WAITING = 200
+AHEAD = 32
+LAYERS_AHEAD = 200
 LOOK_S = 0.001
-"""Layers that are launched ahead, of some steps, and how often one looks whether some were asked for. A stream holds
+"""Steps that are launched ahead, or layers of some, and how often one looks whether some were asked for. A stream holds
 about a thousand launches; who launches more waits until it is asked."""
+TASKS = 4
+"""Of a group of a prompt (attention.cuh)."""
+NOTES = 4 + 4 * MOST_ASKED
+CLOSING = 1
+MOST_LAUNCHES = 2**31 - 1
+"""Words of a process's notes, and which says that it closes (link.cuh)."""
 LINGER_S = 0.05
 """How long one that ends still answers: its service may be in a step that asks it, and would wait in vain."""
 
-Grid = tuple[int, int]
-"""So many blocks for a KV head: slots × groups of a prompt. They take what is asked in turns: a matter of speed."""
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Of a process that answers: those that stay on the GPU while a step lasts, and those that come for a layer."""
+
+    staying: int
+    coming: int
+
+    @classmethod
+    def among(cls, processors: int, processes: int) -> Blocks:
+        """So many processes. Of all that stay there is at most one on each processor: so much room is left beside the
+        service's products (linear.cuh). Of those that come, as many as there is room for."""
+        each = max(1, processors // processes)
+        return cls(each, 4 * each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +75,8 @@ def wait_for(stream: torch.cuda.Stream, address: int, value: int) -> None:
 
 
 class AnswerStream:
-    """Answers every layer for all slots, in the grid that `want` says; launched by a thread, and between layers waiting
-    for a gate without holding a processor. It becomes readable (`fileno`) when the device is lost."""
+    """Answers all layers of a step for all slots, in so many blocks, while `wanted`; launched by a thread, and waiting
+    for gates without holding a processor. It becomes readable (`fileno`) when the device is lost."""
 
     def __init__(
         self,
@@ -69,38 +87,37 @@ class AnswerStream:
         slots: Slots,
         arena: ArenaShape,
         patience_ms: int,
-        want: Callable[[], Grid | None],
+        blocks: Blocks,
+        wanted: Callable[[], bool],
     ) -> None:
         self._device, self._model, self._mailbox, self._shape = device, model, mailbox, shape
-        self._slots, self._arena, self._want = slots, arena, want
+        self._slots, self._arena, self._blocks, self._wanted = slots, arena, blocks, wanted
         self._patience_ns = min(patience_ms, MOST_PATIENCE_MS) * 1_000_000
         kv_heads, dim = model.cache_shape.kv_heads, model.cache_shape.dim
-        self._parts = torch.zeros(shape.users * model.heads * arena.groups * (dim + PART), device="cuda")
+        self._parts = torch.zeros(shape.users * model.heads * arena.groups * TASKS * (dim + PART), device="cuda")
         self._tickets = torch.zeros(shape.users * kv_heads, dtype=torch.int32, device="cuda")
-        self._own = torch.zeros(2, dtype=torch.int32, device="cuda")
+        self._notes = torch.zeros(NOTES, dtype=torch.int32, device="cuda")
+        self._scales = torch.tensor([scale * math.log2(math.e) for scale in model.scales], device="cuda")
+        self._launched = 0
         self._boxes = torch.tensor(shape.boxes(mailbox.address), dtype=torch.int64, device="cuda")
-        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._recorded: dict[Grid, Callable[[], None]] = {}
-        self._flying: deque[torch.cuda.Event] = deque()
+        ahead = max(2, LAYERS_AHEAD // shape.layers)
+        self._staying, self._coming = _Queue(self._answer_step, AHEAD), _Queue(self._answer_layers, ahead)
         self.changed = threading.Condition()
         """To be held, and notified, where it changes what is wanted."""
         self._running = threading.Event()
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._ahead = max(2, MOST_WAITING // shape.layers)
-        self._landed = deque(torch.cuda.Event() for _ in range(self._ahead))  # type: ignore[no-untyped-call]
         self.verdict = ""
         self._closed = False
 
-    def record(self, grids: Sequence[Grid]) -> None:
-        """Record all grids, and use each once for nobody: a sealed process loads no kernel, and one whose stream waits
-        would wait for it with all else that is used for the first time."""
+    def rehearse(self) -> None:
+        """Use all once for nobody: a sealed process loads no kernel, and one whose stream waits would wait for it with
+        all else that is used for the first time."""
+        self._launch(0, self._shape.layers, MOST_LAUNCHES)
         self.drain()
-        for grid in grids:
-            self._recorded[grid] = self._record(grid)
-        for step in self._recorded.values():
-            with torch.cuda.stream(self._stream):
-                for _ in range(self._ahead):
-                    step()
+        self._recorded = self._device.capture(self._record_layers)
+        for _ in range(2):
+            self._staying.launch_ahead()
+            self._coming.launch_ahead()
             self.drain()
 
     def keep_launching(self) -> None:
@@ -112,31 +129,24 @@ class AnswerStream:
         return self._event
 
     def launch_ahead(self) -> None:
-        while self._flying and self._flying[0].query():  # type: ignore[no-untyped-call]
-            self._landed.append(self._flying.popleft())
-        if (grid := self._want()) is None:
-            return
-        with torch.cuda.stream(self._stream):
-            while len(self._flying) < self._ahead:
-                self._recorded[grid]()
-                self._landed[0].record()
-                self._flying.append(self._landed.popleft())
+        if self._wanted():
+            self._staying.launch_ahead()
+            self._coming.launch_ahead()
 
     def drain(self) -> None:
         """Nobody asks: what was launched ahead comes to an end, and the gates are closed again."""
-        self._own[1] = 1
+        self._notes[CLOSING] = 1
         torch.cuda.current_stream().synchronize()
         self._set_gates(OPEN)
-        self._stream.synchronize()
-        self._landed += self._flying
-        self._flying.clear()
+        self._staying.drain()
+        self._coming.drain()
         self._set_gates(0)
-        self._own[1] = 0
+        self._notes[CLOSING] = 0
         torch.cuda.current_stream().synchronize()
 
     def leave(self) -> None:
         """Leave nothing behind that runs or waits: who ends with a running kernel takes its neighbours along."""
-        if self._flying:
+        if self._staying.flies:
             time.sleep(LINGER_S)
         with self.changed, suppress(RuntimeError):
             self._closed = True
@@ -145,11 +155,11 @@ class AnswerStream:
 
     def _keep_launching(self) -> None:
         try:
-            self._stream.synchronize()  # its first call
+            self._staying.drain()  # its first call
             self._running.set()
             while True:
                 with self.changed:
-                    self.changed.wait_for(lambda: self._closed or self._want() is not None)
+                    self.changed.wait_for(lambda: self._closed or self._wanted())
                     if self._closed:
                         return
                     self.launch_ahead()
@@ -159,35 +169,72 @@ class AnswerStream:
             os.eventfd_write(self._event, 1)
 
     def _set_gates(self, value: int) -> None:
-        (error,) = driver.cuMemsetD2D32(self._mailbox.address, GATE_BYTES, value, 1, self._shape.layers)
+        """Of all layers, and behind them the step's."""
+        first, count = self._mailbox.address + GATE_WORD, self._shape.layers + 1
+        (error,) = driver.cuMemsetD2D32(first, GATE_BYTES, value, 1, count)
         if error:
             raise RuntimeError(f"a link's gates cannot be set ({error.name})")
 
-    def _record(self, grid: Grid) -> Callable[[], None]:
-        """One step's answers in this grid."""
+    def _answer_step(self) -> None:
+        """By blocks that stay. A launch has a number, by which its blocks know each other."""
+        self._launched = self._launched % (MOST_LAUNCHES - 1) + 1
+        self._wait_for_gate(self._shape.layers)
+        self._launch(0, self._shape.layers, self._launched)
 
-        def answer(layers: int) -> None:
-            for layer in range(layers):
-                wait_for(torch.cuda.current_stream(), self._mailbox.address + layer * GATE_BYTES, OPEN)
-                self._answer_layer(layer, grid)
+    def _answer_layers(self) -> None:
+        self._recorded()
 
-        if not self._recorded:
-            self._answer_layer(0, grid)  # loads the kernel, which finds nobody
-            torch.cuda.current_stream().synchronize()
-        return self._device.capture(lambda: answer(self._shape.layers))
+    def _record_layers(self) -> None:
+        for layer in range(self._shape.layers):
+            self._wait_for_gate(layer)
+            self._launch(layer, layer + 1, 0)
 
-    def _answer_layer(self, layer: int, grid: Grid) -> None:
+    def _wait_for_gate(self, number: int) -> None:
+        wait_for(torch.cuda.current_stream(), self._mailbox.address + number * GATE_BYTES + GATE_WORD, OPEN)
+
+    def _launch(self, first: int, end: int, number: int) -> None:
         model, shape, slots, arena = self._model, self._model.cache_shape, self._slots, self._arena
-        scale = np.float32(model.scales[layer] * math.log2(math.e))
-        lanes, groups = grid
-        of_layer = arena.block_bytes // shape.layers
         self._device.kernels.launch(
-            *("answer", (lanes, shape.kv_heads, groups), 128, None, slots.cache + layer * of_layer),
-            *((None,) * 9 + (self._parts, None, arena.block_bytes // 2)),
-            *map(i32, (0, self._shape.users, model.heads, shape.kv_heads, 0, arena.groups)),
-            *(scale, slots.exposed, slots.stride, slots.cache_stride, i32(arena.slots), i32(4 * arena.words)),
-            *(i32(arena.blocks),),
-            *(self._boxes, self._mailbox.address, self._tickets, self._own),
-            *(i32(layer), i32(shape.layers), self._patience_ns),
+            "answer",
+            (self._blocks.staying if number else self._blocks.coming,),
+            128,
+            *(slots.cache, arena.block_bytes // 2, arena.block_bytes // shape.layers),
+            *(self._scales, self._parts),
+            *map(i32, (self._shape.users, model.heads, shape.kv_heads, arena.groups)),
+            *(slots.exposed, slots.stride, slots.cache_stride),
+            *map(i32, (arena.slots, 4 * arena.words, arena.blocks)),
+            *(self._boxes, self._mailbox.address, self._tickets, self._notes),
+            *map(i32, (shape.layers, first, end, number)),
+            self._patience_ns,
             overlap=False,
+            beside=bool(number),
         )
+
+
+class _Queue:
+    """A stream that has so many launches ahead."""
+
+    def __init__(self, launch: Callable[[], None], ahead: int) -> None:
+        self._launch, self._ahead = launch, ahead
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._flying: deque[torch.cuda.Event] = deque()
+        self._landed = deque(torch.cuda.Event() for _ in range(ahead))  # type: ignore[no-untyped-call]
+
+    @property
+    def flies(self) -> bool:
+        return bool(self._flying)
+
+    def launch_ahead(self) -> None:
+        while self._flying and self._flying[0].query():  # type: ignore[no-untyped-call]
+            self._landed.append(self._flying.popleft())
+        with torch.cuda.stream(self._stream):
+            while len(self._flying) < self._ahead:
+                self._launch()
+                self._landed[0].record()
+                self._flying.append(self._landed.popleft())
+
+    def drain(self) -> None:
+        """Wait for all; somebody sees to it that they end."""
+        self._stream.synchronize()
+        self._landed += self._flying
+        self._flying.clear()

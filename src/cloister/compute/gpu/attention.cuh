@@ -105,50 +105,41 @@ INLINE void load_queries(const attention &a, tile_shared &s, int row, int querie
     }
 }
 
-/* What a warp's lane holds of sixteen queries: two rows of them, g and g + 8; of O, two neighbouring dims of eight. */
-struct lane_part {
-    float o[DIM / 8][4], m[2], l[2];
+/* What a warp's lane holds of sixteen queries: two rows of them, g and g + 8; of O, two neighbouring dims of eight. Where
+ * there are eight queries at most (ROWS = 1) it holds the first alone, in half the registers. */
+template <int ROWS, int EIGHTS = DIM / 8> struct lane_part {
+    float o[EIGHTS][2 * ROWS], m[ROWS], l[ROWS];
+    INLINE void clear() {
+#pragma unroll
+        for (int i = 0; i < EIGHTS; i++)
+#pragma unroll
+            for (int e = 0; e < 2 * ROWS; e++) o[i][e] = 0.0f;
+#pragma unroll
+        for (int h = 0; h < ROWS; h++) m[h] = NOTHING, l[h] = 0.0f;
+    }
 };
 
-/* One warp: adds what the tile's queries find in 64 positions from `from` on. Keys and values, each read once, are read
- * past the first-level cache: another process may have written them since a kernel of this one was here. */
-INLINE void piece(lane_part &part, const attention &a, const bf16 (*q)[Q_PITCH], const int *table, int kv, int from, int most,
-                  seen upper, seen lower) {
-    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-    float score[4][2][4] = {};
-    const bf16 *block[4];
+/* What is seen of 64 positions' scores becomes weights; what a part held before shrinks as its greatest score grows. */
+template <int ROWS, int EIGHTS>
+INLINE void weigh(lane_part<ROWS, EIGHTS> &part, float (&score)[4][2][2 * ROWS], int from, seen upper, seen lower, float scale) {
+    const int t = threadIdx.x & 3;
+    float top[ROWS], total[ROWS], shrink[ROWS];
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-        const int at = from + 16 * j;
-        block[j] = a.cache + (at < most ? table[at >> 4] * a.block_stride : 0) + (size_t)kv * 16 * DIM;
-    }
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-        if (from + 16 * j < most) {
-#pragma unroll
-            for (int c = 0; c < DIM / 32; c++) {
-                const uint4 high = *(const uint4 *)&q[g][32 * c + 8 * t], low = *(const uint4 *)&q[g + 8][32 * c + 8 * t];
-#pragma unroll
-                for (int e = 0; e < 2; e++)
-                    multiply_32(score[j][e], high, low,
-                                __ldcg((const uint4 *)(block[j] + (4 * (g >> 1) + 2 * e + (g & 1)) * DIM + 32 * c + 8 * t)));
-            }
-        }
-    float top[2] = {NOTHING, NOTHING}, total[2] = {0.0f, 0.0f}, shrink[2];
+    for (int h = 0; h < ROWS; h++) top[h] = NOTHING, total[h] = 0.0f;
 #pragma unroll
     for (int j = 0; j < 4; j++)
 #pragma unroll
         for (int e = 0; e < 2; e++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
+            for (int i = 0; i < 2 * ROWS; i++) {
                 const int at = from + 16 * j + 4 * t + 2 * e + (i & 1);
                 const seen by = i < 2 ? upper : lower;
                 float &x = score[j][e][i];
-                x = at >= by.start && at < by.end ? __fmul_rn(x, a.scale) : NOTHING;
+                x = at >= by.start && at < by.end ? __fmul_rn(x, scale) : NOTHING;
                 top[i >> 1] = fmaxf(top[i >> 1], x);
             }
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
+    for (int h = 0; h < ROWS; h++) {
         top[h] = fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 1));
         top[h] = fmaxf(part.m[h], fmaxf(top[h], __shfl_xor_sync(~0u, top[h], 2)));
         shrink[h] = exp2f(part.m[h] - top[h]);
@@ -159,43 +150,104 @@ INLINE void piece(lane_part &part, const attention &a, const bf16 (*q)[Q_PITCH],
 #pragma unroll
         for (int e = 0; e < 2; e++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
+            for (int i = 0; i < 2 * ROWS; i++) {
                 float &x = score[j][e][i];
                 x = x == NOTHING ? 0.0f : exp2f(x - top[i >> 1]);
                 total[i >> 1] = __fadd_rn(total[i >> 1], x);
             }
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
+    for (int h = 0; h < ROWS; h++) {
         total[h] = __fadd_rn(total[h], __shfl_xor_sync(~0u, total[h], 1));
         total[h] = __fadd_rn(total[h], __shfl_xor_sync(~0u, total[h], 2));
         part.l[h] = __fadd_rn(__fmul_rn(part.l[h], shrink[h]), total[h]);
     }
 #pragma unroll
-    for (int i = 0; i < DIM / 8; i++) {
-        part.o[i][0] = __fmul_rn(part.o[i][0], shrink[0]);
-        part.o[i][1] = __fmul_rn(part.o[i][1], shrink[0]);
-        part.o[i][2] = __fmul_rn(part.o[i][2], shrink[1]);
-        part.o[i][3] = __fmul_rn(part.o[i][3], shrink[1]);
+    for (int i = 0; i < EIGHTS; i++) {
+#pragma unroll
+        for (int e = 0; e < 2 * ROWS; e++) part.o[i][e] = __fmul_rn(part.o[i][e], shrink[e >> 1]);
     }
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-        if (from + 16 * j < most) {
-            const bf16 *values = block[j] + (size_t)a.kv_heads * 16 * DIM + lane * 8;
-            const unsigned p0 = rounded(score[j][0][0], score[j][0][1]), p1 = rounded(score[j][0][2], score[j][0][3]);
-            const unsigned p2 = rounded(score[j][1][0], score[j][1][1]), p3 = rounded(score[j][1][2], score[j][1][3]);
-#pragma unroll
-            for (int i = 0; i < DIM / 16; i++) {
-                const uint4 v = __ldcg((const uint4 *)(values + i * 256));
-                multiply(part.o[2 * i], p0, p1, p2, p3, v.x, v.y);
-                multiply(part.o[2 * i + 1], p0, p1, p2, p3, v.z, v.w);
-            }
-        }
 }
 
-INLINE void hand_over(const lane_part &part, tile_shared &s, int queries) {
+/* The weights of sixteen positions, as the tensor cores take them, times sixteen bytes of values. */
+template <int ROWS> struct weights {
+    unsigned p0, p1, p2, p3;
+    INLINE weights(const float (&score)[2][2 * ROWS]) {
+        p0 = rounded(score[0][0], score[0][1]), p2 = rounded(score[1][0], score[1][1]);
+        p1 = ROWS > 1 ? rounded(score[0][2 * ROWS - 2], score[0][2 * ROWS - 1]) : 0;
+        p3 = ROWS > 1 ? rounded(score[1][2 * ROWS - 2], score[1][2 * ROWS - 1]) : 0;
+    }
+    INLINE void times(float (*o)[2 * ROWS], uint4 v) const {
+        multiply<ROWS>(o[0], p0, p1, p2, p3, v.x, v.y);
+        multiply<ROWS>(o[1], p0, p1, p2, p3, v.z, v.w);
+    }
+};
+
+/* Eight times sixteen bytes of keys or values, read past the first-level cache: another process may have written them
+ * since a kernel of this one was here. In the order in which they are written: all are on their way before the first is
+ * used. */
+struct eight_words {
+    uint4 at[DIM / 16];
+    INLINE void read(const bf16 *from, int step, int pair) {
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++) {
+            const bf16 *p = from + (i >> 1) * step + (i & 1) * pair;
+            asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
+                         : "=r"(at[i].x), "=r"(at[i].y), "=r"(at[i].z), "=r"(at[i].w)
+                         : "l"(p)
+                         : "memory");
+        }
+    }
+};
+
+/* One warp: adds what the tile's queries find in 64 positions from `from` on: four blocks, whose keys and then values are
+ * each read while the block before is multiplied. Behind the last position that counts the first block is read again. */
+template <int ROWS>
+INLINE void piece(lane_part<ROWS> &part, const attention &a, const bf16 (*q)[Q_PITCH], const int *table, int kv, int from, int most,
+                  seen upper, seen lower) {
+    constexpr int AHEAD = ROWS > 1 ? 0 : 1; /* where there are registers for two */
+    const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+    float score[4][2][2 * ROWS] = {};
+    const bf16 *block[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const int at = from + 16 * j;
+        block[j] = a.cache + table[(at < most ? at : from) >> 4] * a.block_stride + (size_t)kv * 16 * DIM;
+    }
+    const int key = (4 * (g >> 1) + (g & 1)) * DIM + 8 * t, value = a.kv_heads * 16 * DIM + lane * 8;
+    eight_words held[AHEAD + 1];
+    if (AHEAD) held[0].read(block[0] + key, 32, 2 * DIM);
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        if (!AHEAD) held[0].read(block[j] + key, 32, 2 * DIM);
+        else if (j < 3) held[(j + 1) % (AHEAD + 1)].read(block[j + 1] + key, 32, 2 * DIM);
+        else held[0].read(block[0] + value, 512, 256);
+        if (from + 16 * j < most) {
+#pragma unroll
+            for (int c = 0; c < DIM / 32; c++) {
+                const uint4 high = *(const uint4 *)&q[g][32 * c + 8 * t];
+                const uint4 low = ROWS > 1 ? *(const uint4 *)&q[g + 8][32 * c + 8 * t] : make_uint4(0, 0, 0, 0);
+#pragma unroll
+                for (int e = 0; e < 2; e++) multiply_32<ROWS>(score[j][e], high, low, held[j % (AHEAD + 1)].at[2 * c + e]);
+            }
+        }
+    }
+    weigh(part, score, from, upper, lower, a.scale);
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        if (!AHEAD) held[0].read(block[j] + value, 512, 256);
+        else if (j < 3) held[(j + 1) % (AHEAD + 1)].read(block[j + 1] + value, 512, 256);
+        if (from + 16 * j < most) {
+            const weights<ROWS> of(score[j]);
+#pragma unroll
+            for (int i = 0; i < DIM / 16; i++) of.times(part.o + 2 * i, held[j % (AHEAD + 1)].at[i]);
+        }
+    }
+}
+
+template <int ROWS> INLINE void hand_over(const lane_part<ROWS> &part, tile_shared &s, int queries) {
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
+    for (int h = 0; h < ROWS; h++) {
         const int query = g + 8 * h;
         if (query >= queries) continue;
 #pragma unroll
@@ -270,6 +322,7 @@ struct tasks {
 INLINE void prefetch(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 template <int HELD> INLINE void attend_tile(const attention &a) {
+    constexpr int ROWS = HELD > 1 ? 2 : 1; /* one: 512 values of queries at most, so eight queries */
     __shared__ tile_shared s;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, kv = blockIdx.y;
     /* What follows was written before the kernel before this one, which waited for it: it may be read already, but past
@@ -319,8 +372,8 @@ template <int HELD> INLINE void attend_tile(const attention &a) {
             const seen none = {0, 0};
             const seen upper = up < height ? here.by(first + up, a.window) : none;
             const seen lower = down < height ? here.by(first + down, a.window) : none;
-            lane_part part = {};
-            part.m[0] = part.m[1] = NOTHING;
+            lane_part<ROWS> part;
+            part.clear();
             for (int at = from; at < min(most, from + 2 * TASKS * PIECE - task % TASKS * PIECE); at += TASKS * PIECE)
                 piece(part, a, s.q[here.rotated ? 1 : 0], tables + here.first, kv, at, most, upper, lower);
             hand_over(part, s, queries);

@@ -25,9 +25,21 @@ INLINE void multiply(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-INLINE void multiply_32(float *c, uint4 upper, uint4 lower, uint4 b) {
-    multiply(c, upper.x, lower.x, upper.y, lower.y, b.x, b.y);
-    multiply(c, upper.z, lower.z, upper.w, lower.w, b.z, b.w);
+/* The same for the upper eight rows alone: c[8 × 8] += a[8 × 16] · b[16 × 8]. */
+INLINE void multiply_upper(float *c, unsigned a0, unsigned a2, unsigned b0, unsigned b1) {
+    asm volatile("{\n.reg .f32 x, y;\n"
+                 "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,x,y},{%2,%4,%3,%4},{%5,%6},{%0,%1,%7,%7};\n}"
+                 : "+f"(c[0]), "+f"(c[1])
+                 : "r"(a0), "r"(a2), "r"(0), "r"(b0), "r"(b1), "f"(0.0f));
+}
+template <int ROWS>
+INLINE void multiply(float *c, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+    if (ROWS > 1) multiply(c, a0, a1, a2, a3, b0, b1);
+    else multiply_upper(c, a0, a2, b0, b1);
+}
+template <int ROWS = 2> INLINE void multiply_32(float *c, uint4 upper, uint4 lower, uint4 b) {
+    multiply<ROWS>(c, upper.x, lower.x, upper.y, lower.y, b.x, b.y);
+    multiply<ROWS>(c, upper.z, lower.z, upper.w, lower.w, b.z, b.w);
 }
 
 INLINE unsigned in_shared(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
@@ -59,3 +71,7 @@ INLINE size_t place(int row, int k, int rows) { return ((size_t)(k >> 5) * rows 
 INLINE void post(uint2 *at, float value, unsigned number) {
     asm volatile("st.volatile.global.v2.u32 [%0], {%1,%2};" ::"l"(at), "r"(__float_as_uint(value)), "r"(number) : "memory");
 }
+
+/* A layer's words in a mailbox: that it begins, with the step's number; and its gate. */
+INLINE unsigned *begins_at(unsigned *gates, int layer) { return gates + layer * 16; }
+INLINE unsigned *gate_of(unsigned *gates, int layer) { return gates + layer * 16 + 1; }

@@ -16,7 +16,7 @@ PAGE = 4096
 BEFORE = 4
 """Words before the rotation: the length and three that are unused."""
 MOST_GROUPS, GROUP_TOKENS = 255, 512
-"""A ticket counts them in eight bits (link.cuh)."""
+"""A ticket counts the tasks of a prompt, four in each, in twelve bits (answer.cuh)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,8 @@ MOST_HIDDEN = 4 * 512 * 8
 PART = 4
 """Floats of a part beside its attention."""
 TILES_OF_FEW = {8: 1, 16: 1, 32: 2, 64: 2, 96: 2, 128: 2}
-BANDS_OF_FEW = {8: 1, 16: 1, 32: 2, 64: 2, 96: 2, 128: 2}
-STAGES_OF_FEW = {8: 5, 16: 5, 32: 4, 64: 4, 96: 4, 128: 4}
+BANDS_OF_FEW = {8: 1, 16: 1, 32: 2, 64: 2, 96: 3, 128: 4}
+STAGES_OF_FEW = {8: (5, 5), 16: (5, 5), 32: (4, 4), 64: (4, 3), 96: (5, 5), 128: (5, 5)}
 """As linear.cuh makes its kernels for few rows."""
 BLOCKS_WANTED = 528
 MOST_SPLITS = 8
@@ -89,6 +89,8 @@ class GpuKernels(Kernels):
         self._spaces: dict[tuple[int, Widths], Workspace] = {}
         self._parts: dict[int, torch.Tensor] = {}
         self._prepared: tuple[Batch, Batch] | None = None
+        self.crowded = False
+        """Whether others may stay on the processors at any time (program.py)."""
         self._asking: Asking | None = None
         """Where the rows of the step at hand find the parts of their private spans, if vaults hold those."""
 
@@ -196,7 +198,7 @@ class GpuKernels(Kernels):
         for layer in layers:
             shape = layer.shape
             hidden = layer.qkv.k
-            self._norm(x, before, rows, hidden, padded, layer.attention_norm, shape.epsilon, space.normed)
+            self._norm(x, before, rows, hidden, padded, layer.attention_norm, shape.epsilon, space.normed, layer.index)
             qkv = self._product(space.normed, layer.qkv, padded, space.sums)
             norms = (layer.q_norm, layer.k_norm, np.float32(shape.epsilon), angles.cosine, angles.sine)
             sizes = (shape.heads, shape.kv_heads, shape.dim)
@@ -269,10 +271,12 @@ class GpuKernels(Kernels):
         *arguments: program.Argument,
         shared: int = 0,
         overlap: bool = True,
+        beside: bool = False,
     ) -> None:
         if self._program is None:
             self._program = program.program(DIMS[-1])
-        self._program.launch(name, grid, threads, *arguments, shared=shared, overlap=overlap)
+        beside = beside or self.crowded or (self._asking is not None and self._asking.stays)
+        self._program.launch(name, grid, threads, *arguments, shared=shared, overlap=overlap, beside=beside)
 
     def _product(
         self,
@@ -285,13 +289,13 @@ class GpuKernels(Kernels):
         tiles, splits = tiles_of(packed), splits_of(packed)
         numbers = (i32(rows), i32(packed.k), i32(tiles), i32(splits), i32(GATES[packed.gate]))
         if rows in FEW:
-            stage = TILES_OF_FEW[rows] * TILE * STEP * 2 + rows * STEP * 2
+            of_weights, of_rows = STAGES_OF_FEW[rows]
             name, grid, threads = (
                 f"linear_{rows}",
                 (-(-tiles // TILES_OF_FEW[rows]), splits),
                 32 * (4 * BANDS_OF_FEW[rows] + 1),
             )
-            shared = 128 + STAGES_OF_FEW[rows] * stage
+            shared = 128 + 2 * STEP * (of_weights * TILES_OF_FEW[rows] * TILE + of_rows * rows)
         else:
             name, grid, threads, shared = (
                 "linear_many",
@@ -314,12 +318,17 @@ class GpuKernels(Kernels):
         weight: torch.Tensor | None,
         epsilon: float,
         normed: torch.Tensor | None,
+        begins: int | None = None,
     ) -> None:
+        """`begins`: a layer, where it is the first norm of one."""
         if k % 8 or k > MOST_HIDDEN:
             raise _unsuited(f"A norm over {k} values")
         product = _described(before, padded)
         threads = min(512, -(-k // 256) * 32)
-        self.launch("add_and_norm", (rows,), threads, x, *product, i32(k), weight, np.float32(epsilon), normed)
+        warned: tuple[program.Argument, ...] = (None, None, i32(0))
+        if self._asking is not None and begins is not None:
+            warned = self._asking.warning(begins)
+        self.launch("add_and_norm", (rows,), threads, x, *product, i32(k), weight, np.float32(epsilon), normed, *warned)
 
     def _rotate(
         self,
@@ -361,11 +370,10 @@ class GpuKernels(Kernels):
         if heads % kv_heads or heads // kv_heads > QUERIES:
             raise _unsuited(f"A layer of {heads} heads over {kv_heads}")
         groups = max(SEGMENTS, -(-batch.tables.shape[1] * BLOCK_TOKENS // GROUP_TOKENS) + SEGMENTS - 1)
-        assert self._program is not None
         asking = self._asking
         if asking is not None and tiles != len(batch.span):
             raise ValueError("only rows of one token each can ask another process")
-        apart = asking is None and groups > SEGMENTS and tiles * kv_heads < 2 * self._program.processors
+        apart = asking is None and groups > SEGMENTS and tiles * kv_heads < 2 * self.processors
         groups = groups if asking is None else BEFORE_AND_AFTER
         kept = apart or asking is not None
         parts = self._room_for_parts(tiles * kv_heads * groups * QUERIES * (dim + PART)) if kept else None
@@ -395,6 +403,11 @@ class GpuKernels(Kernels):
         if dim not in DIMS:
             raise _unsuited(f"A head of {dim}")
         self._program = program.program(dim)
+
+    @property
+    def processors(self) -> int:
+        assert self._program is not None
+        return self._program.processors
 
     def _on_gpu(self, batch: Batch, cache: KVCache) -> Batch:
         """The batch in the GPU's memory, checked once: no row can reach outside the cache."""
@@ -567,6 +580,7 @@ class GpuDevice(Device):
         from cloister.compute.gpu.lending import LentAnswerer, LentCache
         from cloister.compute.gpu.link import GpuAnswerer
 
+        self.kernels.crowded = True
         if isinstance(cache, LentCache):
             return LentAnswerer(model, cache)
         return GpuAnswerer(self, model, on_gpu(cache), question, patience_ms)
@@ -582,4 +596,4 @@ class GpuDevice(Device):
     ) -> GpuHolder:
         from cloister.compute.gpu.lending import GpuHolder
 
-        return GpuHolder(self, model, blocks, places, mailbox, patience_ms)
+        return GpuHolder(self, model, blocks, places, mailbox, patience_ms, processes=max(1, self.attention_processes))

@@ -13,15 +13,12 @@ from collections.abc import Sequence
 import torch
 
 from cloister.compute.base import AttentionShape, CacheShape, LinkAnswerer, PromptHolder
-from cloister.compute.gpu.answering import AnswerStream, Grid, Slots
+from cloister.compute.gpu.answering import AnswerStream, Blocks, Slots
 from cloister.compute.gpu.cache import GpuCache
 from cloister.compute.gpu.exposure import ArenaShape
 from cloister.compute.gpu.kernels import GpuDevice
 from cloister.compute.gpu.mailbox import EXPOSED, MailboxShape
 from cloister.compute.gpu.memory import SharedMemory, reserved, whole
-
-GROUPS = 4
-"""Of a prompt at once; it is not known here how long prompts are."""
 
 
 class LentCache(GpuCache):
@@ -85,7 +82,9 @@ class GpuHolder(PromptHolder):
         mailbox: int,
         patience_ms: int,
         slots: int = EXPOSED,
+        processes: int = 1,
     ) -> None:
+        """One of so many processes."""
         shape = MailboxShape.of(model, places * slots)
         self._mailbox = SharedMemory.adopt(mailbox, shape.size)
         self._mailbox.wipe()
@@ -93,18 +92,18 @@ class GpuHolder(PromptHolder):
         stride = whole(self._arena.size)
         address = reserved(places * stride)
         self._arenas = [SharedMemory.create(self._arena.size, address + place * stride) for place in range(places)]
-        self._grid: Grid = (places, GROUPS)
         held = Slots(address, stride, address + self._arena.header, stride)
         device.kernels.suit(model.cache_shape.dim)
+        blocks_here = Blocks.among(device.kernels.processors, processes)
         self._stream = AnswerStream(
-            device, model, self._mailbox, shape, held, self._arena, patience_ms, lambda: self._grid
+            device, model, self._mailbox, shape, held, self._arena, patience_ms, blocks_here, lambda: True
         )
 
     def export(self) -> list[int]:
         return [arena.export() for arena in self._arenas]
 
     def start(self) -> None:
-        self._stream.record([self._grid])
+        self._stream.rehearse()
         self.clear(0)
         self._stream.keep_launching()
 

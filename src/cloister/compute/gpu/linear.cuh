@@ -41,6 +41,7 @@ struct ring {
     unsigned full, empty, data;
     int stages, bytes;
     INLINE unsigned stage(int i) const { return data + (i % stages) * bytes; }
+    INLINE unsigned behind() const { return data + stages * bytes; }
     INLINE unsigned filled(int i) const { return full + 8 * (i % stages); }
     INLINE unsigned freed(int i) const { return empty + 8 * (i % stages); }
 };
@@ -73,10 +74,11 @@ INLINE uint4 sixteen(unsigned at) {
     return v;
 }
 
-/* 8·EIGHTS·BANDS rows, 64·TILES columns of one range of k: four warps for each band of rows multiply, the last fetches. */
-template <int EIGHTS, int BANDS, int TILES, int STAGES>
+/* 8·EIGHTS·BANDS rows, 64·TILES columns of one range of k: four warps for each band of rows multiply, the last fetches.
+ * Weights have STAGES, rows, which are near, X_STAGES, no more. */
+template <int EIGHTS, int BANDS, int TILES, int STAGES, int X_STAGES>
 INLINE void few_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gated_rows, int k, int tiles, int splits, int gate) {
-    constexpr int ROWS = 8 * EIGHTS * BANDS, X_BYTES = ROWS * STEP * 2, BYTES = TILES * TILE_BYTES + X_BYTES;
+    constexpr int ROWS = 8 * EIGHTS * BANDS, X_BYTES = ROWS * STEP * 2, BYTES = TILES * TILE_BYTES;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, steps = k / STEP;
     const int first = blockIdx.y * steps / splits, count = (blockIdx.y + 1) * steps / splits - first;
     const int tile = blockIdx.x * TILES, here = min(TILES, tiles - tile);
@@ -91,16 +93,15 @@ INLINE void few_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gated
                           TILE_BYTES, r.filled(i));
         };
         auto fetch_x = [&](int i) {
-            bulk_copy(r.stage(i) + TILES * TILE_BYTES, x + (size_t)(first + i) * ROWS * STEP, X_BYTES, r.filled(i));
+            bulk_copy(r.behind() + i % X_STAGES * X_BYTES, x + (size_t)(first + i) * ROWS * STEP, X_BYTES, r.filled(i));
         };
-        const int ahead = min(STAGES, count);
-        for (int i = 0; i < ahead; i++) fetch_weight(i);
+        for (int i = 0; i < min(STAGES, count); i++) fetch_weight(i);
         after_last();
-        for (int i = 0; i < ahead; i++) fetch_x(i);
-        for (int i = ahead; i < count; i++) {
-            barrier_wait(r.freed(i), (i / STAGES - 1) & 1);
-            fetch_weight(i);
-            fetch_x(i);
+        for (int i = 0; i < min(X_STAGES, count); i++) fetch_x(i);
+        for (int i = 0; i + X_STAGES < count; i++) { /* what was read of stage i makes room for others */
+            barrier_wait(r.freed(i), (i / STAGES) & 1);
+            if (i + STAGES < count) fetch_weight(i + STAGES);
+            fetch_x(i + X_STAGES);
         }
         return;
     }
@@ -111,7 +112,7 @@ INLINE void few_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gated
     for (int i = 0; i < count; i++) {
         barrier_wait(r.filled(i), (i / STAGES) & 1);
         const unsigned w = r.stage(i) + weight_at;
-        const unsigned rows_at = r.stage(i) + TILES * TILE_BYTES + (band * 8 * EIGHTS + g) * 64 + t * 16;
+        const unsigned rows_at = r.behind() + i % X_STAGES * X_BYTES + (band * 8 * EIGHTS + g) * 64 + t * 16;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             uint4 upper[TILES], lower[TILES];
@@ -143,16 +144,18 @@ INLINE void few_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gated
 
 #define LINEAR_ARGUMENTS \
     const bf16 *x, const bf16 *weight, float *sums, bf16 *gated_rows, int rows, int k, int tiles, int splits, int gate
-#define FEW_ROWS(rows_, eighths, bands, tiles_, stages, blocks)                                         \
-    KERNEL __launch_bounds__(32 * (4 * bands + 1), blocks) linear_##rows_(LINEAR_ARGUMENTS) {           \
-        few_rows<eighths, bands, tiles_, stages>(x, weight, sums, gated_rows, k, tiles, splits, gate);  \
+/* Compiled as if a block had three warps more: beside `blocks` of them, registers are left for one that answers, and so is
+ * shared memory (link.cuh). */
+#define FEW_ROWS(rows_, eighths, bands, tiles_, stages, x_stages, blocks)                                         \
+    KERNEL __launch_bounds__(32 * (4 * bands + 4), blocks) linear_##rows_(LINEAR_ARGUMENTS) {                     \
+        few_rows<eighths, bands, tiles_, stages, x_stages>(x, weight, sums, gated_rows, k, tiles, splits, gate);  \
     }
-FEW_ROWS(8, 1, 1, 1, 5, 4)
-FEW_ROWS(16, 2, 1, 1, 5, 4)
-FEW_ROWS(32, 2, 2, 2, 4, 2)
-FEW_ROWS(64, 4, 2, 2, 4, 2)
-FEW_ROWS(96, 6, 2, 2, 4, 2)
-FEW_ROWS(128, 8, 2, 2, 4, 1)
+FEW_ROWS(8, 1, 1, 1, 5, 5, 4)
+FEW_ROWS(16, 2, 1, 1, 5, 5, 4)
+FEW_ROWS(32, 2, 2, 2, 4, 4, 2)
+FEW_ROWS(64, 4, 2, 2, 4, 3, 2)
+FEW_ROWS(96, 4, 3, 2, 5, 5, 1)
+FEW_ROWS(128, 4, 4, 2, 5, 5, 1)
 
 /* 128 rows × 128 columns, all of k: eight warps multiply, 64 columns × 32 rows each; a lane of the first fetches ahead. */
 KERNEL __launch_bounds__(256, 1) linear_many(LINEAR_ARGUMENTS) {

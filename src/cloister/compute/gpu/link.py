@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import torch
 
 from cloister.compute.base import AttentionShape, LinkAnswerer, LinkAsker
-from cloister.compute.gpu.answering import MOST_PATIENCE_MS, AnswerStream, Grid, Slots
+from cloister.compute.gpu.answering import MOST_PATIENCE_MS, AnswerStream, Blocks, Slots
 from cloister.compute.gpu.cache import GpuCache
-from cloister.compute.gpu.exposure import GROUP_TOKENS, ArenaShape
+from cloister.compute.gpu.exposure import ArenaShape
 from cloister.compute.gpu.kernels import GpuDevice, GpuKernels, i32
-from cloister.compute.gpu.mailbox import MOST_ASKED, SLOTS, MailboxShape, Seat, Seats, aimed, most_rows
+from cloister.compute.gpu.mailbox import MOST_ASKED, SLOTS, STAYING_ROWS, MailboxShape, Seat, Seats, aimed, most_rows
 from cloister.compute.gpu.memory import SharedMemory
 from cloister.compute.gpu.program import Argument
 from cloister.compute.layout import RemoteRows
@@ -23,7 +23,8 @@ from cloister.errors import SetupError
 
 AT_ONCE = 1
 """Slots that a vault exposes at once, of those there is room for: a check that withdrew one of several hung."""
-LANES, GROUPS = (1, 4), (1, 4, 16)
+BLOCKS = Blocks(4, 32)
+"""Of a vault that answers itself: those of all that stay take no more than two places on a processor."""
 
 
 class Asking:
@@ -31,22 +32,31 @@ class Asking:
 
     def __init__(self, asker: GpuAsker, asks: torch.Tensor) -> None:
         self._asker, self._asks, self._boxes, self._gates = asker, asks, asks[0], asks[1]
+        self.stays = asks.shape[1] <= STAYING_ROWS
+        """Whether those who answer stay on the GPU for the step, or come for every layer."""
+
+    def warning(self, layer: int) -> tuple[Argument, ...]:
+        """What `add_and_norm` needs to say that a layer begins."""
+        return (self._gates if self.stays else None, self._asker.steps, i32(layer))
 
     def posting(self, layer: int) -> tuple[Argument, ...]:
-        """What `rotate_and_store` needs to post a layer's queries and to open the gates."""
+        """What `rotate_and_store` needs to post a layer's queries and to open its gates."""
         asker = self._asker
-        return (self._boxes, asker.steps, i32(layer), i32(asker.shape.layers), asker.started, self._gates)
+        opening = (None, None) if self.stays else (asker.started, self._gates)
+        return (self._boxes, asker.steps, i32(layer), i32(asker.shape.layers), *opening)
 
     def gathering(self, layer: int) -> tuple[Argument, ...]:
         """What `merge_with_vaults` needs to take the answers."""
         asker = self._asker
-        return (self._boxes, asker.steps, i32(layer), i32(asker.shape.layers), asker.late, asker.patience_ns)
+        layers, stays = i32(asker.shape.layers), i32(self.stays)
+        return (self._boxes, asker.steps, i32(layer), layers, asker.late, asker.patience_ns, stays)
 
     def begin_step(self, kernels: GpuKernels) -> None:
         """Before anything else of a step: say which rows it asks."""
         asker, rows = self._asker, self._asks.shape[1]
         state = (asker.steps, asker.started, asker.late)
-        kernels.launch("begin_step", (1,), MOST_ASKED, self._asks, i32(rows), *state, i32(asker.shape.layers))
+        sizes = (i32(asker.shape.layers), i32(self.stays))
+        kernels.launch("begin_step", (1,), MOST_ASKED, self._asks, i32(rows), *state, *sizes)
 
 
 class GpuAsker(LinkAsker):
@@ -142,11 +152,13 @@ class GpuAnswerer(LinkAnswerer):
         self._words = torch.zeros(SLOTS, self._arena.words, dtype=torch.int32, device="cuda")
         slots = Slots(self._words.data_ptr(), 0, cache.layer(0).data_ptr(), 0)
         adopted = SharedMemory.adopt(mailbox, shape.size)
-        self._stream = AnswerStream(device, model, adopted, shape, slots, self._arena, patience_ms, self._want)
-        self._exposed: dict[int, int] = {}
+        self._stream = AnswerStream(
+            device, model, adopted, shape, slots, self._arena, patience_ms, BLOCKS, lambda: bool(self._exposed)
+        )
+        self._exposed = set[int]()
 
     def start(self) -> None:
-        self._stream.record([(lanes, groups) for lanes in LANES for groups in GROUPS])
+        self._stream.rehearse()
         self.expose(0, [0], start=0, end=1, rotation=0)
         self.withdraw(0)
         self._stream.keep_launching()
@@ -159,7 +171,7 @@ class GpuAnswerer(LinkAnswerer):
         return self._stream.verdict
 
     def free_slot(self) -> int | None:
-        return None if len(self._exposed) >= AT_ONCE else min(set(range(SLOTS)) - set(self._exposed))
+        return None if len(self._exposed) >= AT_ONCE else min(set(range(SLOTS)) - self._exposed)
 
     def expose(self, slot: int, blocks: Sequence[int], *, start: int, end: int, rotation: int) -> None:
         if not 0 <= slot < SLOTS or slot in self._exposed:
@@ -167,23 +179,18 @@ class GpuAnswerer(LinkAnswerer):
         self._words[slot] = self._arena.written(blocks, start, end, self._model.rotation(rotation)).to("cuda")
         torch.cuda.current_stream().synchronize()
         with self._stream.changed:
-            self._exposed[slot] = end - start
+            self._exposed.add(slot)
             self._stream.launch_ahead()
             self._stream.changed.notify()
 
     def withdraw(self, slot: int) -> None:
         with self._stream.changed:
-            if self._exposed.pop(slot, None) is not None and not self._exposed:
+            if slot in self._exposed and len(self._exposed) == 1:
+                self._exposed.remove(slot)
                 self._stream.drain()
+            self._exposed.discard(slot)
         self._words[slot] = 0
         torch.cuda.current_stream().synchronize()
 
     def leave(self) -> None:
         self._stream.leave()
-
-    def _want(self) -> Grid | None:
-        if not self._exposed:
-            return None
-        wanted = -(-max(self._exposed.values()) // GROUP_TOKENS)
-        groups = next((groups for groups in GROUPS if groups >= wanted), GROUPS[-1])
-        return LANES[min(len(self._exposed), 2) - 1], groups

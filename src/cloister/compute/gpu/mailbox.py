@@ -1,5 +1,5 @@
-"""Where things are in a mailbox, one for each process that answers: gates, one for each layer, which slots a step asks,
-and a box for each slot; who sits where; and which box each row of a step asks.
+"""Where things are in a mailbox, one for each process that answers: a word for each layer whose queries will come, a
+step's number and gate, which slots it asks, and a box for each slot; who sits where; and which box a step's rows ask.
 
 As link.cuh reads it. Addresses are numbers here: nothing is mapped.
 """
@@ -17,6 +17,8 @@ from cloister.compute.layout import ASKS, RemoteRows
 
 PAGE = 4096
 GATE_BYTES = 64
+GATE_WORD = 4
+"""Where the gate is in a layer's line, and behind them in the step's. Before it: that the layer begins; the number."""
 WORD = 8
 MOST_QUERIES = 4 * 128
 """Values of the queries for one KV head: a block's threads hold four each."""
@@ -30,6 +32,8 @@ EXPOSED = 32
 """Slots of each vault where an attention process answers: for all sequences of one request (levels.MOST_FAKES)."""
 MOST_WAITING = 1024
 """Blocks of `merge_with_vaults` at once: eight on each of 132 processors leave registers for one that answers."""
+STAYING_ROWS = 8
+"""In a step of more rows those who answer come for every layer: they have more to do than blocks that stay can."""
 MOST_ASKED = 128
 """Rows of a step that asks, at most: each thread of a block that answers looks at one."""
 

@@ -17,8 +17,10 @@ from cuda.core import Device, Kernel, LaunchConfig, ObjectCode, Program, Program
 from cloister.compute.gpu.find import find
 from cloister.errors import SetupError
 
-SOURCES = ("common.cuh", "linear.cuh", "rows.cuh", "attention.cuh", "link.cuh")
+SOURCES = ("common.cuh", "linear.cuh", "rows.cuh", "attention.cuh", "link.cuh", "answer.cuh")
 MOST_STATIC_SHARED = 48 * 1024
+MOST_SHARED, NO_WISH = 100, -1
+"""How a processor should divide its memory between shared memory and the first-level cache."""
 
 Argument = torch.Tensor | np.generic | int | None
 
@@ -50,6 +52,7 @@ class Kernels:
         self._device = device.device_id
         self._code = ObjectCode.from_cubin(find().code[dim])
         self._kernels: dict[str, Kernel] = {}
+        self._carveouts: dict[str, int] = {}
         self.processors: int = torch.cuda.get_device_properties(self._device).multi_processor_count
 
     def launch(
@@ -60,9 +63,17 @@ class Kernels:
         *arguments: Argument,
         shared: int = 0,
         overlap: bool = True,
+        beside: bool = False,
     ) -> None:
-        """`overlap`: it may start while the kernel before it still runs, and waits for that itself."""
+        """`overlap`: it may start while the kernel before it still runs, and waits for that itself. `beside`: it stays
+        on a processor while others come and go, or is one of those. A processor whose memory is divided, while one
+        stays, into less shared memory than there can be takes fewer blocks of others; who wishes another division
+        waits."""
         kernel = self._kernels.get(name) or self._load(name)
+        carveout = MOST_SHARED if beside else NO_WISH
+        if self._carveouts.get(name, NO_WISH) != carveout:
+            _set(int(kernel.handle), "PREFERRED_SHARED_MEMORY_CARVEOUT", carveout, self._device)
+            self._carveouts[name] = carveout
         if shared > MOST_STATIC_SHARED:
             _allow_shared(int(kernel.handle), shared, self._device)
         config = LaunchConfig(grid=grid, block=threads, shmem_size=shared, programmatic_stream_serialization=overlap)
@@ -80,10 +91,14 @@ def program(dim: int) -> Kernels:
 
 @cache
 def _allow_shared(kernel: int, size: int, device: int) -> None:
-    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    (error,) = driver.cuKernelSetAttribute(attribute, size, driver.CUkernel(kernel), driver.CUdevice(device))
+    _set(kernel, "MAX_DYNAMIC_SHARED_SIZE_BYTES", size, device)
+
+
+def _set(kernel: int, what: str, value: int, device: int) -> None:
+    attribute = getattr(driver.CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{what}")
+    (error,) = driver.cuKernelSetAttribute(attribute, value, driver.CUkernel(kernel), driver.CUdevice(device))
     if error:
-        raise SetupError(f"The GPU gives a kernel no {size} bytes of shared memory ({error.name}).")
+        raise SetupError(f"The GPU does not give a kernel the shared memory that it needs ({error.name}).")
 
 
 def _passed(argument: Argument) -> Any:

@@ -33,14 +33,19 @@ KERNEL embed(const long long *tokens, const bf16 *weight, float *x, int k) {
         x[(size_t)blockIdx.x * k + i] = token < 0 ? 0.0f : widened(from[(size_t)(i >> 5) * 2048 + (i & 31)]);
 }
 
-/* x += the last product, if there is one; then, if wanted, its norm, ready for the next. */
+/* x += the last product, if there is one; then, if wanted, its norm, ready for the next. Where gates are given, it says
+ * there that a layer begins: who answers fetches that layer's keys and values (link.cuh). */
 KERNEL __launch_bounds__(512) add_and_norm(float *x, const float *sums, const float *bias, int splits, int rows, int pitch,
-                                           int k, const float *weight, float epsilon, bf16 *normed) {
+                                           int k, const float *weight, float epsilon, bf16 *normed,
+                                           const unsigned long long *gates, const unsigned *steps, int layer) {
     __shared__ float shared[16];
     const int row = blockIdx.x;
     float v[4][8], squares = 0.0f;
     after_last();
     let_next_start();
+    if (gates && row == 0)
+        for (int i = threadIdx.x; i < gridDim.x; i += blockDim.x)
+            if (gates[i]) *(volatile unsigned *)begins_at((unsigned *)gates[i], layer) = *steps;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const int at = (j * blockDim.x + threadIdx.x) * 8;
@@ -127,11 +132,11 @@ KERNEL rotate_and_store(const float *sums, const float *bias, int splits, int ro
     const int row = blockIdx.x, lane = threadIdx.x & 31, head = blockIdx.y * (blockDim.x >> 5) + (threadIdx.x >> 5);
     after_last();
     let_next_start();
-    if (boxes) { /* the last block to start opens the gates (link.cuh) */
+    if (gates) { /* the last block to start opens the gates (link.cuh) */
         const int last = threadIdx.x == 0 && atomicAdd(started + layer, 1) + 1 == gridDim.x * gridDim.y;
         if (__syncthreads_or(last))
             for (int i = threadIdx.x; i < gridDim.x; i += blockDim.x)
-                if (gates[i]) *(volatile unsigned *)(gates[i] + layer * 64) = 1;
+                if (gates[i]) *(volatile unsigned *)gate_of((unsigned *)gates[i], layer) = 1;
     }
     if (head >= heads + 2 * kv_heads) return;
     const bool is_q = head < heads, is_v = head >= heads + kv_heads;
