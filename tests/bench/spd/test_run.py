@@ -91,7 +91,7 @@ async def test_everything_is_measured_and_nothing_is_left_behind(tiny: ModelFold
     assert {run["model"] for run in document["runs"] if run["figure"] == 5} == {"random-llama-3m"}
     assert all(run["tokens_per_s"] > 0 and run["errors"] == 0 and run["ttft_ms"] > 0 for run in document["runs"])
     phases = document["breakdown"]["2"]
-    assert phases["steps"] >= 47 and phases["step_ms"] > 0 and phases["phases_ms"]["other"] > 0
+    assert phases["steps"] >= 47 and phases["step_ms"] > 0
     assert document["ttft"]["ratio"] > 0 and document["vaults"]["without_spare_ms"] > 0
     assert document["vaults"]["with_spare_ms"] is not None
     _check_memory(document["memory"])
