@@ -66,3 +66,12 @@ def test_the_document_has_intervals_a_blind_attacker_and_a_figure(tmp_path: Path
     [table, _] = tables(document)
     assert [row[-1] for row in table.rows] == ["8, -", f"{MOST_HITS}+, -"]
     assert [file.name for file in draw_figures(document, tmp_path, FIGURES)] == ["sharing-adaptive.png"]
+
+
+def test_an_attack_that_was_not_tried_has_no_verdict() -> None:
+    results = Results(Plan(policies=("safekv",)), "m")
+    results.extended["safekv"], results.guesses["safekv"] = [], []
+    document = results.document()
+    assert document["adaptive"] == {} and document["attack"] == {}
+    row = next(row for row in document["targets"] if row["name"] == "adaptive attack under safekv, above guessing")
+    assert not row["met"] and row["reason"] == "not measured"

@@ -128,8 +128,9 @@ class Results(documents.Results):
                     "by count": self._rate([guess.by_count for guess in guesses]),
                 }
                 for policy, guesses in self.guesses.items()
+                if guesses
             },
-            "adaptive": {policy: self._extension(found) for policy, found in self.extended.items()},
+            "adaptive": {policy: self._extension(found) for policy, found in self.extended.items() if found},
             "exposure": {
                 policy: {str(identities): hits for identities, hits in told.items()}
                 for policy, told in self.exposed.items()
