@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cloister.compute.cpu.library import find_compiler
@@ -52,6 +52,7 @@ def how(rows: int, **given: float) -> Draws:
     return Draws(**{name: [value] * rows for name, value in chosen.items()})  # type: ignore[arg-type]
 
 
+@example(136292, 0.01, 1.0, WIDTH, 0.9, 0.0, 0.45703125)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 10**6),
@@ -77,7 +78,8 @@ def test_equals_the_plain_draw(
     drawn = kernels.draw(rows, how(3, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, u=u))
     for row, token in zip(rows, drawn.tolist(), strict=True):
         expected, margin = plainly(row.tolist(), temperature, top_k, top_p, min_p, u)
-        assert token == expected or margin < 1e-6
+        alike = abs(row[token] - row[expected]) < 1e-6 * temperature  # in single precision either may come first
+        assert token == expected or margin < 1e-6 or alike
         ranked = row.sort(descending=True).values
         assert row[token] >= ranked[min(top_k, WIDTH) - 1]
         assert math.exp((row[token] - ranked[0]) / temperature) >= min_p * 0.999
