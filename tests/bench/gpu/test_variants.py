@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
+import weakref
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -56,3 +58,24 @@ def test_a_step_that_would_not_fit_is_said_not_to_be_offered(
     assert [row.get("lambda") for row in rows] == [0, 1, None]
     assert [row.get("ratio") for row in rows[:2]] == [1.0, pytest.approx(4 / 3)]
     assert rows[2]["part"] == "not offered" and f"{most} rows at most" in rows[2]["reason"]
+
+
+def test_a_recorded_step_keeps_the_batch_that_it_was_recorded_with(
+    variants: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recording holds addresses, not tensors: freed, they would be somebody else's."""
+    steps = sys.modules["cloister.bench.gpu.steps"]
+    made: list[weakref.ref[Any]] = []
+
+    class Filled:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            made.append(weakref.ref(self))
+
+        def fill(self, _batch: Any) -> None:
+            return None
+
+    monkeypatch.setattr(steps, "Bucket", Filled)
+    decoder: Any = SimpleNamespace(queries_per_kv_head=4, device=SimpleNamespace(place=None, record=lambda _run: None))
+    recorded = steps.Recorded(decoder, None, steps.remote_chunks(2))
+    gc.collect()
+    assert made[0]() is not None and recorded is not None

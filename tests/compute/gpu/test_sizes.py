@@ -27,7 +27,7 @@ CUDA = ("cuda", "cuda.core", "cuda.bindings")
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The module, imported as if cuda-core were installed."""
-    mine = [f"cloister.compute.gpu.{name}" for name in ("program", "kernels", "memory", "answering", "link")]
+    mine = [f"cloister.compute.gpu.{name}" for name in ("program", "kernels", "memory", "answering", "link", "lending")]
     for name in CUDA:
         monkeypatch.setitem(sys.modules, name, MagicMock())
     for name in mine:
@@ -100,6 +100,39 @@ def test_a_step_of_few_rows_asks_those_that_stay_and_others_open_a_gate_for_ever
     assert few.warning(1)[0] is not None and many.warning(1)[0] is None, "a layer's beginning is said to who is there"
     assert few.posting(1)[-2:] == (None, None) and many.posting(1)[-2] == "started" and many.posting(1)[-1] is not None
     assert [int(each.gathering(1)[-1]) for each in (few, many)] == [1, 0]
+
+
+def test_who_runs_beside_those_that_stay_divides_a_processors_memory_as_they_do(
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wishes: list[tuple[str, int]] = []
+    monkeypatch.setattr(kernels.program, "_set", lambda _kernel, what, value, _device: wishes.append((what, value)))
+    made = object.__new__(kernels.program.Kernels)
+    made._device, made._code, made._kernels, made._carveouts = 0, MagicMock(), {}, {}
+    for beside in (False, True, True, False):
+        made.launch("norm", (1,), 32, beside=beside)
+    assert wishes == [("PREFERRED_SHARED_MEMORY_CARVEOUT", value) for value in (100, -1)], "said where it changes"
+
+
+def test_vaults_always_run_beside_others_and_a_service_while_its_answerers_stay(
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, program = kernels.GpuDevice(), MagicMock()
+    device.kernels._program = program
+
+    def beside() -> bool:
+        device.kernels.launch("norm", (1,), 32)
+        return bool(program.launch.call_args.kwargs["beside"])
+
+    assert not beside()
+    for stays in (True, False):
+        device.kernels._asking = SimpleNamespace(stays=stays)
+        assert beside() is stays
+    device.kernels._asking = None
+    monkeypatch.setattr(kernels, "on_gpu", lambda cache: cache)
+    monkeypatch.setattr(importlib.import_module("cloister.compute.gpu.link"), "GpuAnswerer", MagicMock())
+    device.answerer(MagicMock(), MagicMock(), -1, -1)
+    assert beside()
 
 
 def test_k_is_cut_by_the_weights_shape_alone(kernels: ModuleType) -> None:

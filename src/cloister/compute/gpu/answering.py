@@ -35,8 +35,9 @@ TASKS = 4
 """Of a group of a prompt (attention.cuh)."""
 NOTES = 4 + 4 * MOST_ASKED
 CLOSING = 1
+"""Words of a process's notes, and which says that it closes (answer.cuh)."""
 MOST_LAUNCHES = 2**31 - 1
-"""Words of a process's notes, and which says that it closes (link.cuh)."""
+"""Numbers of launches; the last is the rehearsal's, so that none is taken for it."""
 LINGER_S = 0.05
 """How long one that ends still answers: its service may be in a step that asks it, and would wait in vain."""
 
@@ -121,7 +122,7 @@ class AnswerStream:
             self.drain()
 
     def keep_launching(self) -> None:
-        """From now on, while a grid is wanted."""
+        """From now on, while it is wanted."""
         threading.Thread(target=self._keep_launching, daemon=True).start()
         self._running.wait()
 
