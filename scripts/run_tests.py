@@ -57,6 +57,14 @@ SECONDS = {
 }
 """About how long the tests of a folder, on shares or not, take on two quiet cores; others take `FEW_SECONDS`."""
 
+RELEASE_SECONDS = {
+    ("remote_vaults", False): 1950,
+    ("serving/test_levels.py", False): 2400,
+    ("serving/test_benchmarks.py", False): 1500,
+    ("serving/test_invariance.py", False): 900,
+}
+"""The same for a release, where it is much longer. A file named here is a group of its own then."""
+
 FEW_SECONDS = 15
 WORTH_A_GROUP = 90
 """Folders that take less share groups: to import torch and transformers takes ten seconds each time."""
@@ -75,14 +83,16 @@ NICENESS = 5
 
 @dataclass(frozen=True)
 class Folder:
-    """The tests on shares of a folder of tests/, or all its others."""
+    """The tests on shares of a folder of tests/, or all its others; or those of one file, where it is so long."""
 
     name: str
     on_shares: bool = False
+    release: bool = False
 
     @property
     def seconds(self) -> int:
-        return SECONDS.get((self.name, self.on_shares), 3 if self.name.endswith(".py") else FEW_SECONDS)
+        longer = RELEASE_SECONDS.get((self.name, self.on_shares)) if self.release else None
+        return longer or SECONDS.get((self.name, self.on_shares), 3 if self.name.endswith(".py") else FEW_SECONDS)
 
     @property
     def patient(self) -> bool:
@@ -110,7 +120,7 @@ class Result:
 def main(arguments: list[str]) -> int:
     # A shell ignores it in what it starts in the background, and so would all servers that tests end by it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    folders = find_folders()
+    folders = find_folders(release=arguments == ["--release"])
     match arguments:
         case [] | ["--release"]:
             groups = [lint(), *group(folders, *arguments)]
@@ -133,13 +143,15 @@ def run_plainly(arguments: Sequence[str]) -> int:
     return failures[0] if failures else min(statuses)
 
 
-def find_folders() -> list[Folder]:
-    """Every folder of tests/ that holds tests."""
+def find_folders(release: bool = False) -> list[Folder]:
+    """Every folder of tests/ that holds tests, and for a release the files that are as long as a folder."""
     sys.path.insert(0, str(ROOT))
     from tests.conftest import is_on_shares
 
     found = {(path.relative_to(TESTS).parts[0], is_on_shares(path)) for path in TESTS.rglob("test_*.py")}
-    return [Folder(*each) for each in sorted(found)]
+    if release:
+        found |= {each for each in RELEASE_SECONDS if "/" in each[0]}
+    return [Folder(*each, release) for each in sorted(found)]
 
 
 def lint() -> Group:
@@ -170,7 +182,9 @@ def pytest_of(folders: Sequence[Folder], options: Sequence[str]) -> Group:
     command = (PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=10", "--durations-min=3")
     if "gateway" not in {folder.name for folder in folders}:
         command = (*command, "-p", "no:schemathesis")  # a plugin that takes a second to load, for one folder's tests
-    command = (*command, *["--on-shares"] * on_shares, *options, *paths)
+    alone = [f"tests/{name}" for name, _ in RELEASE_SECONDS if "/" in name] if folders[0].release else []
+    elsewhere = [f"--ignore={path}" for path in alone if path not in paths]
+    command = (*command, *["--on-shares"] * on_shares, *options, *elsewhere, *paths)
     return Group(name, sum(folder.seconds for folder in folders), (command,), folders[0].patient)
 
 
@@ -205,7 +219,7 @@ def _next(queues: Iterable[deque[Group]]) -> Group | None:
 
 
 def run_group(group: Group, logs: Path, niceness: int = 0) -> Result:
-    log = logs / f"{group.name.replace(' ', '-')}.log"
+    log = logs / f"{group.name.replace(' ', '-').replace('/', '-')}.log"
     begun = time.monotonic()
     with log.open("w") as output:
         where = {"cwd": ROOT, "stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}

@@ -52,6 +52,20 @@ def test_groups_share_no_folder_and_lose_none(runner: ModuleType, monkeypatch: p
         ]
 
 
+def test_for_a_release_a_long_file_is_run_once_by_itself(runner: ModuleType) -> None:
+    folders = runner.find_folders(release=True)
+    alone = {name for name, _ in runner.RELEASE_SECONDS if "/" in name}
+    assert alone and all((ROOT / "tests" / name).is_file() for name in alone)
+    ignored = {f"--ignore=tests/{name}" for name in alone}
+    for group in runner.group(folders, "--release"):
+        [command] = group.commands
+        mine = {f"--ignore=tests/{name}" for name in alone if f"tests/{name}" in command}
+        assert ignored - mine == {part for part in command if part.startswith("--ignore")}
+        assert len(group.name.split()) == 1 or not mine, "it shares its group with nobody"
+    ordinary = runner.group(runner.find_folders())
+    assert not any(part.startswith("--ignore") for group in ordinary for part in group.commands[0])
+
+
 def test_patient_folders_have_groups_of_their_own(runner: ModuleType) -> None:
     groups = runner.group(runner.Folder(name) for name in ("controller", "messages", "gateway", "engine"))
     assert {group.name: group.patient for group in groups} == {"controller": False, "gateway": False} | {
@@ -99,7 +113,7 @@ def test_the_exit_status_tells(
     runner: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: int, expected: int
 ) -> None:
     monkeypatch.setattr(runner, "lint", lambda: runner.Group("lint", 1, (says("lint", status),)))
-    monkeypatch.setattr(runner, "find_folders", list)
+    monkeypatch.setattr(runner, "find_folders", lambda release: [])
     monkeypatch.setattr(runner, "LOGS", tmp_path)
     assert runner.main([]) == expected
 

@@ -19,7 +19,11 @@ TOKENS = 24
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("count", [8, pytest.param(110, marks=pytest.mark.release)])
+@pytest.mark.parametrize(
+    ("model_folder", "count"),
+    [("short", 8), pytest.param("whole", 110, marks=pytest.mark.release)],
+    indirect=["model_folder"],
+)
 def test_greedy_equals_transformers(model_folder: ModelFolder, decoders: Decoders, count: int) -> None:
     tokenizer = Tokenizer(model_folder)
     prompts = [tuple(tokenizer.encode(text)) for text in make_prompts(count)]

@@ -45,7 +45,12 @@ def neighbours(tokenizer: Tokenizer, count: int, seed: int) -> list[tuple[tuple[
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("params", [GREEDY, SEEDED], ids=["greedy", "seeded"])
-@pytest.mark.parametrize("cases", [FEW, pytest.param(ALL, marks=pytest.mark.release)], ids=["few", "all"])
+@pytest.mark.parametrize(
+    ("model_folder", "cases"),
+    [("short", FEW), pytest.param("whole", ALL, marks=pytest.mark.release)],
+    ids=["short", "whole"],
+    indirect=["model_folder"],
+)
 def test_alone_or_in_company(
     model_folder: ModelFolder, decoders: Decoders, dtype: str, params: SamplingParams, cases: Cases
 ) -> None:

@@ -94,20 +94,27 @@ async def second_turns(node: Node, messages: list[Chat], how: dict[str, Any]) ->
     assert await node.answers(kept, "partitioned") == opened
 
 
-WHOLE = [pytest.param(("--dtype", dtype), id=dtype, marks=pytest.mark.release) for dtype in ("bf16", "fp32")]
+SHORT, *WHOLE = ((), ("--dtype", "bf16"), ("--dtype", "fp32"))
 
 
-@pytest.fixture(scope="module", params=[pytest.param((), id="short"), *WHOLE])
+@pytest.fixture(scope="module")
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """The default model: few of its layers, and before a release all of them in either precision."""
-    if not request.param:
+    if request.param == SHORT:
         yield Node(request.getfixturevalue("short_server"))
         return
     with running_server(tmp_path_factory.mktemp("served") / "log", *request.param) as server:
         yield Node(server.url())
 
 
-@pytest.mark.parametrize("count", [8, pytest.param(200, marks=pytest.mark.release)])
+@pytest.mark.parametrize(
+    ("node", "count"),
+    [
+        pytest.param(SHORT, 8, id="short"),
+        *(pytest.param(whole, 200, id=whole[1], marks=pytest.mark.release) for whole in WHOLE),
+    ],
+    indirect=["node"],
+)
 async def test_levels_agree_on_many_prompts(node: Node, count: int) -> None:
     """Greedy and seeded, one turn and two, with and without public spans."""
     prompts = make_prompts(count, seed=5)
