@@ -122,7 +122,8 @@ def load_gguf(gguf: Path) -> Any:
 
 def partition(gguf: Path | None, found: list[dict[str, Any]], save: Callable[[], None]) -> None:
     """Decoding with prompts in attention processes, under MPS, against `open`: the same bits, and its time."""
-    processes = AttentionProcesses(max(ATTENTION))  # before the GPU is open
+    by_users = {users: {min(users, count) for count in ATTENTION if count <= users or count == 8} for users, _ in CASES}
+    processes = AttentionProcesses(set.union(*by_users.values()))  # before the GPU is open
     device = opened_gpu()
     if gguf is None:
         decoder = random_decoder(LLAMA_3_8B)
@@ -130,7 +131,7 @@ def partition(gguf: Path | None, found: list[dict[str, Any]], save: Callable[[],
         model = load_gguf(gguf)
         decoder = FusedDecoder(model.config, RawParts(dict(model.state_dict()), device.kernels), device, 2048)
     for users, prompt in CASES:
-        settings = sorted({min(users, count) for count in ATTENTION if count <= users or count == 8})
+        settings = sorted(by_users[users])
         steps = measure_steps(decoder, processes, users, prompt, settings, isolated=False, silent=users == SILENT)
         for row in steps:
             found.append({"users": users, "prompt": prompt, **row})

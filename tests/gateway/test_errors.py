@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import Any
 
 import httpx
@@ -17,6 +18,7 @@ from cloister.errors import (
     ServiceUnavailable,
     VaultLost,
 )
+from cloister.gateway.errors import UNEXPECTED, describe
 from tests.gateway.fakes import FakeBackend, chat_body, completion_body
 
 CHAT = "/v1/chat/completions"
@@ -269,3 +271,16 @@ async def test_one_failing_choice_cancels_the_others(http: httpx.AsyncClient, ba
     response = await http.post(CHAT, json=chat_body(n=3))
     assert response.status_code == 429
     assert backend.open == 0 and len(backend.submitted) == 2
+
+
+def test_of_what_failed_in_another_process_its_type_is_logged_and_nothing_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        assert describe(CloisterError("The computation failed (ModuleNotFoundError).", hint="Try again.")) == (
+            500,
+            UNEXPECTED,
+        )
+        for said in ("My name is Ann.", "The computation failed (My name is Ann).", "The computation failed (Ann)"):
+            assert describe(CloisterError(said)) == (500, UNEXPECTED)
+    assert [record.getMessage() for record in caplog.records] == ["Unexpected ModuleNotFoundError in another process."]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -226,3 +229,26 @@ def test_lemma_9_1() -> None:
     for a, b in itertools.product(itertools.product((0.0, 0.3, 0.95, 1.0), repeat=3), repeat=2):
         width = max(abs(x - y) for x, y in zip(a, b, strict=True))
         assert abs(math.prod(a) - math.prod(b)) <= 3 * width + 1e-12
+
+
+SEALED = """
+import sys
+from tests.obfuscation.test_gqs import BEGINNING, VOCABULARY, Anything, Quantization, RuleModel, Slot, sample
+
+class Sealed:
+    def find_spec(self, name, path=None, target=None):
+        raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Sealed())
+for keep in ("likeliest", "nearest"):
+    slots = [Slot((4, 7)), Slot((2,), (5, 5))]
+    by = Quantization(0.5, 40, 1.0, "absolute", keep, True)
+    assert sample(RuleModel(VOCABULARY), BEGINNING, slots, by, fitting=Anything(slots), lineages=8).candidates
+"""
+
+
+def test_sampling_imports_nothing() -> None:
+    """A sealed vault opens no file: numpy's `unique`, for one, imports a module when it is first called."""
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", SEALED], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

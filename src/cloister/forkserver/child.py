@@ -86,9 +86,9 @@ class PreloadedModel:
     def device(self) -> Device:
         return self.decoder.device
 
-    def opened(self) -> PreloadedModel:
+    def opened(self, *, waits: bool) -> PreloadedModel:
         """For a child, when it has left the fork server's namespaces: the model where it will compute."""
-        self.device.open()
+        self.device.open(waits=waits)
         if self.device.survives_fork:
             return self
         placed = PlacedParts(self.parts, self.device)
@@ -119,6 +119,11 @@ def load_model(preload: Preload, weights: int) -> PreloadedModel:
     return PreloadedModel(settings, decoder, reading, folder, parts, openings_of(tokenizer))
 
 
+def waits_for_others(role: str, device: Device) -> bool:
+    """Whether some of its work on the device waits to be asked: it answers for prompts there."""
+    return role == "attention" or (role == "vault" and not device.attention_processes)
+
+
 def live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], *, allow_degraded: bool) -> NoReturn:
     """The whole life of a child, from the fork to its end."""
     status = 1
@@ -140,10 +145,10 @@ def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_deg
         before = open_descriptors() if devices else set()
         empty_root = enter_own(devices=devices, meets=model.device.shared)
         if spawn.role == "attention":  # it needs no weights, only to know the model's shape
-            model.device.open(waits=True)
+            model.device.open(waits=waits_for_others(spawn.role, model.device))
             role, announce, kept, memory = _attention(model, descriptors, spawn.places)
         else:
-            model = model.opened()
+            model = model.opened(waits=waits_for_others(spawn.role, model.device))
             model.decoder.kernels.start_team(model.settings.threads)
             role, announce, kept, memory = (_vault if spawn.role == "vault" else _service)(model, descriptors)
         announce(control)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -83,6 +84,8 @@ _STATUS: tuple[tuple[type[CloisterError], int, str], ...] = (
     (SandboxIncomplete, 500, "server_error"),
 )
 UNEXPECTED = ErrorReply(ErrorBody("The server met an unexpected error.", "server_error", None, "internal_error"))
+FAILED_ELSEWHERE = re.compile(r"The computation failed \(([A-Za-z_]{1,40})\)\.")
+"""What a process says of an error that is not ours (messages/lifecycle.py): its type, and nothing else is logged."""
 _RETRY_S = {429: 1, 503: 2}
 _HTTP_ERRORS = {
     404: ("There is nothing at this path.", "not_found"),
@@ -99,6 +102,8 @@ def describe(error: Exception) -> tuple[int, ErrorReply]:
                 if kind is ModelNotFound:
                     param = "model"
                 return status, ErrorReply(ErrorBody(str(error), type_name, param, error.code))
+        if elsewhere := FAILED_ELSEWHERE.match(str(error)):
+            _log.error("Unexpected %s in another process.", elsewhere[1])
     return 500, UNEXPECTED
 
 

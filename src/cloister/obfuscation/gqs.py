@@ -191,7 +191,7 @@ class _Search:
     def _step(self, number: int, token: int, last: bool) -> Generator[int, None, None]:
         """Lines 8–14 for one token of the secret."""
         beams, by = self._beams, self._by
-        quota = max(1, by.lambda_max // max(1, len(np.unique(beams.lineage))))
+        quota = max(1, by.lambda_max // max(1, len(set(beams.lineage.tolist()))))
         taken: list[tuple[Floats, Floats, Ints, Ints]] = []
         low = high = target = 0.0
         at, begun = 0, False

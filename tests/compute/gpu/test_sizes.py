@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,16 @@ import pytest
 import torch
 
 import cloister
-from cloister.compute.gpu.mailbox import GATE_BYTES, GATE_WORD, MOST_ASKED, STAYING_ROWS, WORD, MailboxShape
+from cloister.compute.gpu.mailbox import (
+    GATE_BYTES,
+    GATE_WORD,
+    MOST_ASKED,
+    STAYING_ROWS,
+    WORD,
+    MailboxShape,
+    Seats,
+    percentage_of,
+)
 from cloister.compute.gpu.workspace import FEW, capacity, padded_rows
 from cloister.compute.layer import Packed
 
@@ -73,7 +83,7 @@ SHARED, OF_A_BLOCK = 228 * 1024, 1024
 
 def test_one_that_answers_and_stays_finds_room_beside_the_products_of_few_rows() -> None:
     """Shared memory: all blocks of a product that a processor takes, and one of `answer`, at either width of heads."""
-    [(rows, _, _, tiles, stages, of_rows, blocks)] = [each for each in few_rows() if each[0] == STAYING_ROWS]
+    [(rows, _, _, tiles, stages, of_rows, blocks)] = [each for each in few_rows() if each[0] <= STAYING_ROWS]
     product = 128 + 2 * 64 * (stages * tiles * 64 + of_rows * rows) + OF_A_BLOCK
     for dim in (64, 128):
         queries = 512 // dim
@@ -85,8 +95,35 @@ def test_those_that_stay_are_no_more_than_processors_and_all_have_some(kernels: 
     from cloister.compute.gpu.answering import Blocks
 
     for processes in range(1, 47):
-        blocks = Blocks.among(132, processes)
+        theirs = 132 * percentage_of(processes) // 100
+        blocks = Blocks.among(theirs, processes)
         assert blocks.staying >= 1 and processes * blocks.staying <= 132 and blocks.coming >= blocks.staying
+        assert processes * theirs >= 132 * min(2, processes) * 9 // 10, "there is room for who has more to do"
+
+
+def test_few_processes_may_use_all_processors_and_eight_a_fourth_each() -> None:
+    """A context holds memory for every processor that it may use: eight of 250 MB, not of 740."""
+    assert [percentage_of(processes) for processes in (0, 1, 2, 4, 8, 46)] == [100, 100, 100, 50, 25, 25]
+
+
+@pytest.mark.parametrize("attention", [8, 0])
+def test_who_waits_has_queues_for_the_rest_and_an_attention_process_a_share_of_the_gpu(
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch, attention: int
+) -> None:
+    """A vault that answers itself has two streams that wait: with as many queues as a client of MPS has by itself,
+    nothing else of it would ever run."""
+    left = MagicMock()
+    monkeypatch.setattr(kernels.torch, "zeros", MagicMock())
+    monkeypatch.setattr(importlib.import_module("cloister.compute.gpu.memory"), "leave_no_stack", left)
+    for name in (queues := "CUDA_DEVICE_MAX_CONNECTIONS", share := "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"):
+        monkeypatch.delenv(name, raising=False)
+    device = kernels.GpuDevice()
+    device.share("", attention)
+    device.open()
+    assert queues not in os.environ and share not in os.environ and not left.called, "the service computes on all of it"
+    device.open(waits=True)
+    assert int(os.environ[queues]) > 2
+    assert os.environ.get(share) == ("25" if attention else None) and left.called == bool(attention)
 
 
 def test_a_step_of_few_rows_asks_those_that_stay_and_others_open_a_gate_for_every_layer(kernels: ModuleType) -> None:
@@ -98,8 +135,20 @@ def test_a_step_of_few_rows_asks_those_that_stay_and_others_open_a_gate_for_ever
     few, many = (Asking(asker, torch.zeros(4, rows, dtype=torch.int64)) for rows in (STAYING_ROWS, STAYING_ROWS + 1))
     assert few.stays and not many.stays
     assert few.warning(1)[0] is not None and many.warning(1)[0] is None, "a layer's beginning is said to who is there"
-    assert few.posting(1)[-2:] == (None, None) and many.posting(1)[-2] == "started" and many.posting(1)[-1] is not None
+    assert few.opening(1)[:2] == (None, None) and many.opening(1)[0] == "started" and many.opening(1)[1] is not None
+    assert [int(number) for number in many.opening(1)[2:]] == [STAYING_ROWS + 1, 1]
     assert [int(each.gathering(1)[-1]) for each in (few, many)] == [1, 0]
+
+
+def test_who_comes_for_a_layer_leaves_registers_for_who_gives_the_queries(kernels: ModuleType) -> None:
+    """Blocks of `answer` on a processor, of four that fit, and one of `rotate_and_store` (40 registers a thread)."""
+    from cloister.compute.gpu.answering import COMING
+    from cloister.compute.gpu.link import BLOCKS
+
+    assert "KERNEL __launch_bounds__(32 * WARPS, 4)\n    answer(" in (FOLDER / "answer.cuh").read_text()
+    registers, rotates = 65536, 8 * 32 * 40
+    assert COMING * registers // 4 + rotates <= registers
+    assert BLOCKS.coming * Seats.beside(0).places <= 132 * COMING, "of vaults that answer themselves, too"
 
 
 def test_who_runs_beside_those_that_stay_divides_a_processors_memory_as_they_do(

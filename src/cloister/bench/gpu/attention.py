@@ -10,8 +10,10 @@ import gc
 import json
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import NoReturn
 
 import torch
@@ -21,7 +23,7 @@ from cloister.compute.base import AttentionShape, CacheShape, KVCache, LinkAnswe
 from cloister.compute.gpu.kernels import GpuDevice
 from cloister.compute.gpu.lending import GpuHolder, LentAnswerer, LentCache
 from cloister.compute.gpu.link import GpuAsker
-from cloister.compute.gpu.mailbox import EXPOSED, Seats
+from cloister.compute.gpu.mailbox import EXPOSED, Seats, percentage_of
 from cloister.compute.gpu.memory import whole
 from cloister.compute.layout import BLOCK_TOKENS
 from cloister.errors import ServiceUnavailable
@@ -33,35 +35,41 @@ MOST_MESSAGE, MOST_PLACES = 8192, 64
 
 
 class AttentionProcesses:
-    """So many at most; each is told to open the GPU when it is first asked to lend."""
+    """For these settings, so many at once each. Those that would have the same share of the GPU are the same; each is
+    told to open it when it is first asked to lend."""
 
-    def __init__(self, most: int) -> None:
-        self._lines: list[socket.socket] = []
-        self._opened = 0
-        for _ in range(most):
-            ours, theirs = socket.socketpair()
-            if not os.fork():
-                for line in (*self._lines, ours):
-                    line.close()
-                _attend(theirs)
-            theirs.close()
-            ours.settimeout(READY_S)
-            self._lines.append(ours)
+    def __init__(self, settings: Iterable[int]) -> None:
+        self._lines: dict[int, list[socket.socket]] = {}
+        """By their share."""
+        self._opened: Counter[int] = Counter()
+        for count in sorted(set(settings)):
+            lines = self._lines.setdefault(percentage_of(count), [])
+            while len(lines) < count:
+                ours, theirs = socket.socketpair()
+                if not os.fork():
+                    for line in (*chain(*self._lines.values()), ours):
+                        line.close()
+                    _attend(theirs, count)
+                theirs.close()
+                ours.settimeout(READY_S)
+                lines.append(ours)
 
     def open(self, count: int) -> bool:
-        """See that so many have opened the GPU; whether none had."""
-        first = not self._opened
-        if count <= self._opened:
-            return False
-        if count > len(self._lines):
-            raise ServiceUnavailable(f"There are {len(self._lines)} attention processes, not {count}.")
-        for line in self._lines[self._opened : count]:
+        """See that so many have opened the GPU; whether none of them had."""
+        share = percentage_of(count)
+        lines, opened = self._lines.get(share, []), self._opened[share]
+        if count > len(lines):
+            raise ServiceUnavailable(f"There is no setting of {count} attention processes.")
+        for line in lines[opened:count]:
             line.send(b"{}")
-        for line in self._lines[self._opened : count]:
+        for line in lines[opened:count]:
             if not line.recv(16):
                 raise ServiceUnavailable("An attention process ended before it had opened the GPU.")
-        self._opened = count
-        return first
+        self._opened[share] = max(opened, count)
+        return not opened
+
+    def _of(self, count: int) -> list[socket.socket]:
+        return self._lines[percentage_of(count)][:count]
 
     def lend(
         self, model: AttentionShape, mailboxes: Sequence[int], places: Sequence[int], blocks: int, slots: int
@@ -71,7 +79,7 @@ class AttentionProcesses:
         shape = model.cache_shape
         about = {"shape": [shape.layers, shape.kv_heads, shape.dim], "queries": model.queries_per_kv_head}
         about |= {"scales": model.scales, "blocks": blocks, "slots": slots, "processes": len(mailboxes)}
-        lines = self._lines[: len(mailboxes)]
+        lines = self._of(len(mailboxes))
         for line, mailbox, count in zip(lines, mailboxes, places, strict=True):
             socket.send_fds(line, [json.dumps({**about, "places": count}).encode()], [mailbox])
         lent = [socket.recv_fds(line, 16, MOST_PLACES)[1] for line in lines]
@@ -80,21 +88,22 @@ class AttentionProcesses:
         return lent
 
     def take_back(self, count: int) -> None:
-        for line in self._lines[:count]:
+        for line in self._of(count):
             line.send(b"done")
             line.recv(16)
 
     def close(self) -> None:
         """They end when nobody speaks to them any more."""
-        for line in self._lines:
+        for line in chain(*self._lines.values()):
             line.close()
 
 
-def _attend(link: socket.socket) -> NoReturn:
-    """An attention process: for each case it lends memory and answers until told to stop."""
+def _attend(link: socket.socket, processes: int) -> NoReturn:
+    """An attention process, of so many: for each case it lends memory and answers until told to stop."""
     try:
         gc.disable()  # a recorded graph that is freed while another is recorded spoils that: each case collects
         device = GpuDevice()
+        device.attention_processes = processes
         if link.recv(16):
             device.open(waits=True)
             torch.cuda.synchronize()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,8 @@ def measurer(case: Case, plan: Plan, *, partitions: bool) -> Callable[[], Measur
     """What prepares a process for this case and its like."""
     if case.part in PEERS:
         return lambda: _peer
-    most = max((count for each in plan.cases() if each.shape == case.shape for count in each.settings()), default=0)
-    return lambda: _Shape(case.shape, most if partitions else 0).measure
+    settings = {count for each in plan.cases() if each.shape == case.shape for count in each.settings()}
+    return lambda: _Shape(case.shape, settings if partitions else set()).measure
 
 
 def _peer(case: Case) -> Iterator[Row]:
@@ -65,13 +65,13 @@ def random_decoder(shape: str) -> FusedDecoder:
 class _Shape:
     """A shape's weights on the GPU, and attention processes for it."""
 
-    def __init__(self, shape: str, processes: int) -> None:
+    def __init__(self, shape: str, settings: Collection[int]) -> None:
         from cloister.bench.gpu.attention import AttentionProcesses
 
         gc.disable()  # a recorded graph that is freed while another is recorded spoils that: `measure` collects
-        self._processes = AttentionProcesses(processes)  # before the GPU is open
+        self._processes = AttentionProcesses(settings)  # before the GPU is open
         self._decoder = random_decoder(shape)
-        self._refusal = self._decoder.device.partition_refusal(self._decoder) if processes else NO_MPS
+        self._refusal = self._decoder.device.partition_refusal(self._decoder) if settings else NO_MPS
 
     def measure(self, case: Case) -> Iterator[Row]:
         gc.collect()

@@ -8,11 +8,12 @@
  * For few rows the kernel stays until the step is over. Its blocks, of all processes, are no more than processors
  * (answering.py), and the service's products leave registers and shared memory for one beside them (linear.cuh): so neither
  * keeps the other out. Keys and values are fetched when a layer begins, before its queries are there. For more rows it is
- * launched for every layer, with more blocks, and waits for that layer's gate: none is on the GPU while products run. */
+ * launched for every layer, with more blocks, and waits for that layer's gate. */
 #define MOST_VALUES 512 /* of a KV head's queries: 128 threads hold four each (mailbox.py) */
 #define ANSWERED (MOST_VALUES / DIM)
 #define CHUNKS (DIM / 64) /* of sixteen dims, of a warp's values */
 #define PLACE_BYTES (16 * DIM * 2)
+#define MORE_PATIENCE 4 /* with the service, than it has with anyone: it may be waiting for another */
 
 /* What is exposed in a slot, as its vault wrote it: another process, whose numbers are taken for bounded ones only. */
 struct exposed {
@@ -360,7 +361,7 @@ KERNEL __launch_bounds__(32 * WARPS, 4)
         from.cache = (const bf16 *)((const char *)cache + layer * layer_stride);
         walk now(s.asked, count, kv_heads);
         const int block = block_of(from, now);
-        if (launch && !(here = await(begins_at(gates, layer), step, closing, patience_ns))) break;
+        if (launch && !(here = await(begins_at(gates, layer), step, closing, MORE_PATIENCE * patience_ns))) break;
         if (lane == 0) f.fetch_keys(warp, keys_of(from, now, block)), f.fetch_values(warp, values_of(from, now, block));
         while (!now.over()) {
             const item of = now.of;

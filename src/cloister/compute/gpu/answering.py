@@ -20,7 +20,7 @@ from cuda.bindings import driver
 from cloister.compute.base import AttentionShape
 from cloister.compute.gpu.exposure import ArenaShape
 from cloister.compute.gpu.kernels import PART, GpuDevice, i32
-from cloister.compute.gpu.mailbox import GATE_BYTES, GATE_WORD, MOST_ASKED, MailboxShape
+from cloister.compute.gpu.mailbox import GATE_BYTES, GATE_WORD, MOST_ASKED, MailboxShape, percentage_of
 from cloister.compute.gpu.memory import SharedMemory
 from cloister.errors import SetupError
 
@@ -34,6 +34,8 @@ about a thousand launches; who launches more waits until it is asked."""
 TASKS = 4
 """Of a group of a prompt (attention.cuh)."""
 NOTES = 4 + 4 * MOST_ASKED
+COMING = 3
+"""Blocks on a processor that come for a layer, of four that fit."""
 CLOSING = 1
 """Words of a process's notes, and which says that it closes (answer.cuh)."""
 MOST_LAUNCHES = 2**31 - 1
@@ -51,10 +53,11 @@ class Blocks:
 
     @classmethod
     def among(cls, processors: int, processes: int) -> Blocks:
-        """So many processes. Of all that stay there is at most one on each processor: so much room is left beside the
-        service's products (linear.cuh). Of those that come, as many as there is room for."""
-        each = max(1, processors // processes)
-        return cls(each, 4 * each)
+        """Of one of so many processes, which may use so many processors. Of all that stay there is at most one on each
+        processor: so much room is left beside the service's products (linear.cuh). Of those that come, three: a fourth
+        would leave no registers for who gives them their queries (link.cuh)."""
+        each = max(1, processors * 100 // percentage_of(processes) // processes)
+        return cls(each, COMING * each)
 
 
 @dataclass(frozen=True, slots=True)

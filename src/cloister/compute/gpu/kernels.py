@@ -19,7 +19,7 @@ from cloister.compute.gpu import program
 from cloister.compute.gpu.cache import DTYPE, GpuCache, on_gpu
 from cloister.compute.gpu.exposure import GROUP_TOKENS
 from cloister.compute.gpu.find import DIMS, devices
-from cloister.compute.gpu.mailbox import Seats, partition_refusal
+from cloister.compute.gpu.mailbox import Seats, partition_refusal, percentage_of
 from cloister.compute.gpu.workspace import FEW, Widths, Workspace, capacity, padded_rows
 from cloister.compute.layer import Angles, Gate, Layer, Packed
 from cloister.compute.layout import BLOCK_TOKENS, SEGMENTS, Batch
@@ -199,7 +199,7 @@ class GpuKernels(Kernels):
             shape = layer.shape
             hidden = layer.qkv.k
             self._norm(x, before, rows, hidden, padded, layer.attention_norm, shape.epsilon, space.normed, layer.index)
-            qkv = self._product(space.normed, layer.qkv, padded, space.sums)
+            qkv = self._product(space.normed, layer.qkv, padded, space.sums, asks=layer.index)
             norms = (layer.q_norm, layer.k_norm, np.float32(shape.epsilon), angles.cosine, angles.sine)
             sizes = (shape.heads, shape.kv_heads, shape.dim)
             self._rotate(qkv, rows, padded, norms, batch, space.q, cache, layer.index, *sizes)
@@ -285,7 +285,9 @@ class GpuKernels(Kernels):
         rows: int,
         sums: torch.Tensor | None = None,
         gated: torch.Tensor | None = None,
+        asks: int | None = None,
     ) -> _Sums:
+        """`asks`: a layer, whose queries this product gives."""
         tiles, splits = tiles_of(packed), splits_of(packed)
         numbers = (i32(rows), i32(packed.k), i32(tiles), i32(splits), i32(GATES[packed.gate]))
         if rows in FEW:
@@ -303,7 +305,10 @@ class GpuKernels(Kernels):
                 256,
                 128 + 4 * 4 * TILE * STEP * 2,
             )
-        self.launch(name, grid, threads, x, packed.data, sums, gated, *numbers, shared=shared)
+        opening: tuple[program.Argument, ...] = (None, None, i32(0), i32(0))
+        if self._asking is not None and asks is not None:
+            opening = self._asking.opening(asks)
+        self.launch(name, grid, threads, x, packed.data, sums, gated, *numbers, *opening, shared=shared)
         result = gated if sums is None else sums
         assert result is not None
         return _Sums(result, packed.bias, splits if rows in FEW else 1, tiles * TILE)
@@ -348,7 +353,7 @@ class GpuKernels(Kernels):
         grid = (rows, -(-(heads + 2 * kv_heads) // 8))
         product = (sums.values, sums.bias, i32(sums.splits), i32(padded), i32(sums.pitch))
         place = (cache.layer(layer), cache.block_stride, i32(heads), i32(kv_heads))
-        nobody: tuple[program.Argument, ...] = (None, None, i32(0), i32(0), None, None)
+        nobody: tuple[program.Argument, ...] = (None, None, i32(0), i32(0))
         posting = nobody if self._asking is None or not heads else self._asking.posting(layer)
         self.launch("rotate_and_store", grid, 256, *product, *norms, batch.slots, q, *place, *posting)
 
@@ -506,11 +511,18 @@ class GpuDevice(Device):
             os.environ["CUDA_MPS_PIPE_DIRECTORY"] = self._mps
         if waits:
             os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = QUEUES
+        attends = waits and self.attention_processes > 0
+        if attends:
+            os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percentage_of(self.attention_processes))
         try:
             torch.zeros(1, device="cuda")
         except RuntimeError as failure:
             first = str(failure).partition("\n")[0]
             raise SetupError(f"The GPU does not answer: {first}", hint="Look at what `nvidia-smi` says.") from failure
+        if attends:
+            from cloister.compute.gpu.memory import leave_no_stack
+
+            leave_no_stack()
         self._open = True
 
     def reserve(self) -> None:

@@ -74,10 +74,27 @@ INLINE uint4 sixteen(unsigned at) {
     return v;
 }
 
+/* The gates of whom the rows of a step ask, where this product gives their queries (link.cuh). A warp of every block calls
+ * it; the last block to start opens them. */
+struct opening {
+    unsigned *started;
+    const unsigned long long *gates;
+    int rows, layer;
+    INLINE void when_all_have_started() const {
+        if (!gates) return;
+        const int lane = threadIdx.x & 31;
+        const bool last = lane == 0 && atomicAdd(started + layer, 1) + 1 == gridDim.x * gridDim.y;
+        if (!__any_sync(~0u, last)) return;
+        for (int i = lane; i < rows; i += 32)
+            if (gates[i]) *(volatile unsigned *)gate_of((unsigned *)gates[i], layer) = 1;
+    }
+};
+
 /* 8·EIGHTS·BANDS rows, 64·TILES columns of one range of k: four warps for each band of rows multiply, the last fetches.
  * Weights have STAGES, rows, which are near, X_STAGES, no more. */
 template <int EIGHTS, int BANDS, int TILES, int STAGES, int X_STAGES>
-INLINE void few_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gated_rows, int k, int tiles, int splits, int gate) {
+INLINE void few_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gated_rows, int k, int tiles, int splits, int gate,
+                     const opening &opens) {
     constexpr int ROWS = 8 * EIGHTS * BANDS, X_BYTES = ROWS * STEP * 2, BYTES = TILES * TILE_BYTES;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, steps = k / STEP;
     const int first = blockIdx.y * steps / splits, count = (blockIdx.y + 1) * steps / splits - first;
@@ -105,6 +122,7 @@ INLINE void few_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gated
         }
         return;
     }
+    if (warp == 0) opens.when_all_have_started();
     const int g = lane >> 2, t = lane & 3, band = warp >> 2, quarter = warp & 3;
     const int column = 16 * TILES * quarter; /* each warp has TILES groups of 16 columns, all in one tile */
     const unsigned weight_at = (column >> 6) * TILE_BYTES + ((column & 63) + g) * 64 + t * 16;
@@ -142,13 +160,15 @@ INLINE void few_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gated
                       gated_rows, gate);
 }
 
-#define LINEAR_ARGUMENTS \
-    const bf16 *x, const bf16 *weight, float *sums, bf16 *gated_rows, int rows, int k, int tiles, int splits, int gate
+#define LINEAR_ARGUMENTS                                                                                            \
+    const bf16 *x, const bf16 *weight, float *sums, bf16 *gated_rows, int rows, int k, int tiles, int splits, int gate, \
+        unsigned *started, const unsigned long long *gates, int asking, int layer
 /* Compiled as if a block had three warps more: beside `blocks` of them, registers are left for one that answers, and so is
  * shared memory (link.cuh). */
 #define FEW_ROWS(rows_, eighths, bands, tiles_, stages, x_stages, blocks)                                         \
     KERNEL __launch_bounds__(32 * (4 * bands + 4), blocks) linear_##rows_(LINEAR_ARGUMENTS) {                     \
-        few_rows<eighths, bands, tiles_, stages, x_stages>(x, weight, sums, gated_rows, k, tiles, splits, gate);  \
+        few_rows<eighths, bands, tiles_, stages, x_stages>(x, weight, sums, gated_rows, k, tiles, splits, gate,   \
+                                                           {started, gates, asking, layer});                      \
     }
 FEW_ROWS(8, 1, 1, 1, 5, 5, 4)
 FEW_ROWS(16, 2, 1, 1, 5, 5, 4)

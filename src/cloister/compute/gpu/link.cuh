@@ -8,10 +8,14 @@
  * vault has several slots, for prompts that may have blocks in common. Streams of the processes that answer wait for gates
  * without holding a processor. In a step of few rows one gate opens, and `answer` stays on the GPU until the step is over:
  * `add_and_norm` says that a layer begins, `rotate_and_store` posts its queries. In a step of more rows every layer has a
- * gate, which the last block of `rotate_and_store` to start opens. Whoever waits on the GPU for another process waits for
- * blocks that are there or find room: those that stay leave room for the service's kernels, those that come for a layer
- * wait for no block that is not there, and `merge_with_vaults` holds few registers and lets no product start before it
- * knows that they are there. */
+ * gate. It is opened by the product that gives the queries, by its last block to start: processes are started one after the
+ * other, and that takes longer than the product. The service does not know how long prompts are, and nothing here depends
+ * on it.
+ *
+ * Whoever waits on the GPU for another process waits for blocks that are there or find room: those that stay leave room
+ * for the service's kernels; those that come for a layer come when all of the product is there, and leave registers for
+ * `rotate_and_store`; and `merge_with_vaults` holds few registers and lets no product start before it knows that they are
+ * there. */
 
 INLINE uint2 *box_of(const unsigned long long *boxes, int row) { return boxes ? (uint2 *)__ldcg(boxes + row) : nullptr; }
 /* Behind the gates: the number of the step, and which slots it asks, each with that number. */

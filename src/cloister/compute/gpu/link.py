@@ -23,8 +23,9 @@ from cloister.errors import SetupError
 
 AT_ONCE = 1
 """Slots that a vault exposes at once, of those there is room for: a check that withdrew one of several hung."""
-BLOCKS = Blocks(4, 32)
-"""Of a vault that answers itself: those of all that stay take no more than two places on a processor."""
+BLOCKS = Blocks(4, 8)
+"""Of a vault that answers itself: those of all that stay take no more than two places on a processor, and of all that
+come no more than `COMING`."""
 
 
 class Asking:
@@ -39,11 +40,15 @@ class Asking:
         """What `add_and_norm` needs to say that a layer begins."""
         return (self._gates if self.stays else None, self._asker.steps, i32(layer))
 
+    def opening(self, layer: int) -> tuple[Argument, ...]:
+        """What the product that gives a layer's queries needs to open its gates."""
+        rows = i32(self._asks.shape[1])
+        return (None, None, rows, i32(layer)) if self.stays else (self._asker.started, self._gates, rows, i32(layer))
+
     def posting(self, layer: int) -> tuple[Argument, ...]:
-        """What `rotate_and_store` needs to post a layer's queries and to open its gates."""
+        """What `rotate_and_store` needs to post a layer's queries."""
         asker = self._asker
-        opening = (None, None) if self.stays else (asker.started, self._gates)
-        return (self._boxes, asker.steps, i32(layer), i32(asker.shape.layers), *opening)
+        return (self._boxes, asker.steps, i32(layer), i32(asker.shape.layers))
 
     def gathering(self, layer: int) -> tuple[Argument, ...]:
         """What `merge_with_vaults` needs to take the answers."""

@@ -70,6 +70,13 @@ class Seats:
         return mailbox, range(number * self.each, (number + 1) * self.each)
 
 
+def percentage_of(processes: int) -> int:
+    """Of the GPU's processors, that each of so many attention processes may use: a context holds memory for every one
+    of them. Twice an even share, so that they are all used where some processes have more to do, and no less than a
+    fourth: a smaller one saves little."""
+    return max(25, min(100, 200 // max(1, processes)))
+
+
 def most_rows(kv_heads: int) -> int:
     """Of a step that asks: blocks that wait for answers, one for each row and KV head, leave room for those that give
     them."""

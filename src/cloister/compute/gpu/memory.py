@@ -24,6 +24,12 @@ def _done(result: tuple[Any, ...]) -> Any:
     return values[0] if values else None
 
 
+def leave_no_stack() -> None:
+    """Give back what a context holds for all threads' stacks: a kernel that needs some gets it, once, when it is first
+    launched."""
+    _done(driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_STACK_SIZE, 0))
+
+
 class SharedMemory:
     """`address` is valid in this process alone; `at`: among addresses that are reserved."""
 

@@ -125,19 +125,12 @@ INLINE int value_place(int d, int token) {
 KERNEL rotate_and_store(const float *sums, const float *bias, int splits, int rows, int pitch, const float *q_norm,
                         const float *k_norm, float epsilon, const float *cosine, const float *sine,
                         const long long *slots, float *q, bf16 *cache, size_t block_stride, int heads, int kv_heads,
-                        const unsigned long long *boxes, const unsigned *steps, int layer, int layers,
-                        unsigned *started, const unsigned long long *gates) {
+                        const unsigned long long *boxes, const unsigned *steps, int layer, int layers) {
     constexpr int PAIRS = DIM / 64;
     const ranges product = {sums, bias, splits, rows, pitch};
     const int row = blockIdx.x, lane = threadIdx.x & 31, head = blockIdx.y * (blockDim.x >> 5) + (threadIdx.x >> 5);
     after_last();
     let_next_start();
-    if (gates) { /* the last block to start opens the gates (link.cuh) */
-        const int last = threadIdx.x == 0 && atomicAdd(started + layer, 1) + 1 == gridDim.x * gridDim.y;
-        if (__syncthreads_or(last))
-            for (int i = threadIdx.x; i < gridDim.x; i += blockDim.x)
-                if (gates[i]) *(volatile unsigned *)gate_of((unsigned *)gates[i], layer) = 1;
-    }
     if (head >= heads + 2 * kv_heads) return;
     const bool is_q = head < heads, is_v = head >= heads + kv_heads;
     float a[PAIRS], b[PAIRS];
