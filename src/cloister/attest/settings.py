@@ -79,7 +79,7 @@ class AttestedSettings(Struct, frozen=True, forbid_unknown_fields=True):
         places = ", ".join(self.vault_hosts)
         return (
             f"vaults live on other machines: {places}" if self.vault_hosts else "vaults live on the node itself",
-            "a layer of the sandbox may be missing only where this machine never had it"
+            "no layer of the sandbox may be missing but what `sandbox` names"
             if self.sandbox == "whole"
             else "layers of the sandbox may be missing (--allow-degraded-sandbox)",
             "callers have API keys of their own" if self.keys == "own" else "all callers share the development key",
