@@ -116,6 +116,49 @@ def test_a_node_that_waits_for_its_weights_key_is_said_to(run: Run, node: FakeNo
     assert "weights release" in result.stderr and "send me all" not in result.stderr
 
 
+class Sleeps:
+    """Waits for nothing, and remembers for how long it should have."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.all: list[float] = []
+        monkeypatch.setattr("cloister.cli.conversation.time.sleep", self.all.append)
+
+
+def starting(after: str) -> bytes:
+    body = b'{"error": {"message": "The parties\\nare being started.", "code": "starting_up"}}'
+    return response(f"503 Service Unavailable\r\nRetry-After: {after}", body)
+
+
+@pytest.mark.parametrize("style", [(), ("--json",)])
+def test_what_is_being_started_is_waited_for(run: Run, monkeypatch: pytest.MonkeyPatch, style: tuple[str, ...]) -> None:
+    """As the first request for `mpc` finds it; it is said once, and the seconds are the server's, within reason."""
+    sleeps, left = Sleeps(monkeypatch), ["7", "0", "99999", "soon", "1" * 30]
+    answers = openai_server(answer="so ")
+
+    async def server(asked: Request) -> AsyncIterator[bytes]:
+        if asked.path.endswith("/completions") and left:
+            yield starting(left.pop(0))
+            return
+        async for part in answers(asked):
+            yield part
+
+    with stub_server(server) as stub:
+        result = run("chat", "Is it?", PLAIN, "--url", stub.url, "--max-tokens", "2", *style)
+    assert result.exit_code == 0 and "so so" in result.stdout and sleeps.all == [7, 1, 15, 1, 1]
+    assert result.stderr.count("The parties are being started. Waiting for it") == 1
+
+
+def test_it_is_not_waited_for_for_ever_nor_is_anything_else(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeps = Sleeps(monkeypatch)
+    with stub_server(everything(starting("15"))) as stub:
+        result = run("chat", "Is it?", PLAIN, "--url", stub.url, "--model", "m")
+    assert result.exit_code == 1 and "are being started" in result.stderr and sum(sleeps.all) == 600
+    for body in (b'{"error": {"message": "gone", "code": "service_unavailable"}}', b'["starting_up"]', b"starting_up"):
+        with stub_server(everything(response("503 Service Unavailable", body))) as stub:
+            assert run("chat", "Is it?", PLAIN, "--url", stub.url, "--model", "m").exit_code != 0
+    assert sum(sleeps.all) == 600
+
+
 def test_an_answer_is_streamed_to_the_terminal(run: Run) -> None:
     with stub_server(openai_server(answer="so ")) as stub:
         result = run(

@@ -90,6 +90,7 @@ def chat(
     choices = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "protection": protection}
     given = {name: value for name, value in choices.items() if value is not None}
     with Conversation(address, api_key, node=node, model=model, system=system, choices=given) as conversation:
+        conversation.on_wait = _tell_of_waiting
         if as_json:
             assert prompt is not None
             typer.echo(json.dumps(conversation.ask_whole(prompt), indent=2, ensure_ascii=False))
@@ -97,6 +98,10 @@ def chat(
             _print_answer(conversation, prompt)
         else:
             _converse(conversation)
+
+
+def _tell_of_waiting(why: str) -> None:
+    typer.secho(f"{without_control_characters(why)} Waiting for it; Ctrl-C ends that.", dim=True, err=True)
 
 
 COMMANDS = {

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -18,11 +19,13 @@ import httpx2
 from cloister.addresses import HttpAddress
 from cloister.client.sealed import SealedTransport
 from cloister.client.verification import VerifiedNode
-from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, SetupError, Unauthorized
+from cloister.errors import CloisterError, InvalidRequest, ServiceUnavailable, SetupError, StartingUp, Unauthorized
 from cloister.levels import OPEN
 from cloister.request_fields import LEVEL_HEADER, SESSION_HEADER
 
 NOT_OPENAI_HINT = "Give the address of an OpenAI-compatible server, such as one started with `cloister serve`."
+SOON_S, LATEST_S, PATIENCE_S = 1, 15, 600
+"""How soon, how late and for how long in all a server is asked again that is starting what was asked for."""
 
 
 class Conversation:
@@ -54,6 +57,9 @@ class Conversation:
         self._messages = list(self._system)
         self.on_progress: Callable[[str], None] = lambda told: None
         """Called with how far the server says a slow answer is."""
+        self.on_wait: Callable[[str], None] = lambda told: None
+        """Called with why, once, when the server is starting what was asked for, and will be asked again."""
+        self._waited = 0.0
 
     def __enter__(self) -> Conversation:
         return self
@@ -90,12 +96,21 @@ class Conversation:
         """Stream the answer's text. It joins the conversation when it is whole."""
         body = self._body(prompt) | {"stream": True}
         said: list[str] = []
+        self._waited = 0.0
+        while not (yield from self._streamed(body, said)):
+            pass
+        self._remember(prompt, "".join(said))
+
+    def _streamed(self, body: dict[str, Any], said: list[str]) -> Generator[str, None, bool]:
+        """Whether there was an answer; else it should be asked for again."""
         try:
             with self._client.stream(
                 "POST", self._url("/v1/chat/completions"), json=body, headers={SESSION_HEADER: self._session}
             ) as response:
                 if response.status_code != 200:
                     response.read()
+                    if self._waits(response):
+                        return False
                     raise self._refusal(response)
                 self._check_level(response)
                 self._session_kept |= SESSION_HEADER in response.headers
@@ -107,10 +122,11 @@ class Conversation:
                         yield piece
         except httpx2.TransportError as wrong:
             raise self._unreachable(wrong) from None
-        self._remember(prompt, "".join(said))
+        return True
 
     def ask_whole(self, prompt: str) -> dict[str, Any]:
         """The answer at once, with why it ended and what it cost."""
+        self._waited = 0.0
         answer = self._send("POST", "/v1/chat/completions", self._body(prompt))
         try:
             choice = answer["choices"][0]
@@ -141,6 +157,8 @@ class Conversation:
             response = self._client.request(method, self._url(endpoint), json=body)
         except httpx2.TransportError as wrong:
             raise self._unreachable(wrong) from None
+        if self._waits(response):
+            return self._send(method, endpoint, body)
         if response.status_code != 200:
             raise self._refusal(response)
         if body is not None:
@@ -152,6 +170,23 @@ class Conversation:
         if not isinstance(document, dict):
             raise self._not_openai()
         return document
+
+    def _waits(self, response: httpx2.Response) -> bool:
+        """Whether the server is starting what was asked for. If so, it was waited for, and may be asked again."""
+        try:
+            error = response.json()["error"] if response.status_code == 503 else {}
+            starting = error.get("code") == StartingUp.code and self._waited < PATIENCE_S
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return False
+        if not starting:
+            return False
+        if not self._waited:
+            self.on_wait(_one_line(error.get("message")))
+        said = response.headers.get("retry-after", "")
+        seconds = min(max(int(said) if said.isdecimal() and len(said) < 9 else SOON_S, SOON_S), LATEST_S)
+        time.sleep(seconds)
+        self._waited += seconds
+        return True
 
     def _check_level(self, response: httpx2.Response) -> None:
         """A server that does not say it served at the level asked for has ignored the level."""
