@@ -33,8 +33,8 @@ from cloister.bench.gpu.mps import mps
 from cloister.bench.gpu.shapes import LLAMA_3_8B, SHAPES, weight_bytes
 from cloister.bench.gpu.steps import measure_steps
 from cloister.compute.gpu.checks import check_attention, check_linear, check_norm_and_embedding, error
+from cloister.compute.gpu.device import GpuDevice
 from cloister.compute.gpu.find import fetch
-from cloister.compute.gpu.kernels import GpuDevice
 from cloister.compute.layer import Packed
 from cloister.compute.layout import Chunk, Layout, Wanted, lay_out
 from cloister.engine.graph_runner import GraphRunner

@@ -17,7 +17,7 @@ from cloister.compute.gpu.mailbox import most_rows
 
 CUDA = ("cuda", "cuda.core", "cuda.bindings")
 GPU = "cloister.compute.gpu."
-MADE = (*(GPU + name for name in ("program", "kernels", "memory", "answering", "lending", "cache", "link")),)
+MADE = (*(GPU + name for name in ("program", "kernels", "device", "memory", "answering", "lending", "cache", "link")),)
 BENCH = tuple(f"cloister.bench.gpu.{name}" for name in ("clock", "attention", "steps", "variants"))
 
 

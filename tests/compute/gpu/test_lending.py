@@ -17,7 +17,7 @@ from cloister.levels import MOST_FAKES
 
 SHAPE = ArenaShape(blocks=6, dim=64, block_bytes=8192, slots=3)
 CUDA = ("cuda", "cuda.core", "cuda.bindings")
-MINE = ("program", "kernels", "memory", "answering", "lending")
+MINE = ("program", "kernels", "device", "memory", "answering", "lending")
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ VOCABULARY = 512
 def decoder() -> Any:
     from transformers import AutoModelForCausalLM, LlamaConfig
 
-    from cloister.compute.gpu.kernels import GpuDevice
+    from cloister.compute.gpu.device import GpuDevice
     from cloister.models.decoder import RawParts
     from cloister.models.fused import FusedDecoder
 

@@ -37,7 +37,8 @@ CUDA = ("cuda", "cuda.core", "cuda.bindings")
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The module, imported as if cuda-core were installed."""
-    mine = [f"cloister.compute.gpu.{name}" for name in ("program", "kernels", "memory", "answering", "link", "lending")]
+    names = ("program", "kernels", "device", "memory", "answering", "link", "lending")
+    mine = [f"cloister.compute.gpu.{name}" for name in names]
     for name in CUDA:
         monkeypatch.setitem(sys.modules, name, MagicMock())
     for name in mine:
@@ -117,7 +118,7 @@ def test_who_waits_has_queues_for_the_rest_and_an_attention_process_a_share_of_t
     monkeypatch.setattr(importlib.import_module("cloister.compute.gpu.memory"), "leave_no_stack", left)
     for name in (queues := "CUDA_DEVICE_MAX_CONNECTIONS", share := "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"):
         monkeypatch.delenv(name, raising=False)
-    device = kernels.GpuDevice()
+    device = importlib.import_module("cloister.compute.gpu.device").GpuDevice()
     device.share("", attention)
     device.open()
     assert queues not in os.environ and share not in os.environ and not left.called, "the service computes on all of it"
@@ -166,7 +167,8 @@ def test_who_runs_beside_those_that_stay_divides_a_processors_memory_as_they_do(
 def test_vaults_always_run_beside_others_and_a_service_while_its_answerers_stay(
     kernels: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    device, program = kernels.GpuDevice(), MagicMock()
+    gpu, program = importlib.import_module("cloister.compute.gpu.device"), MagicMock()
+    device = gpu.GpuDevice()
     device.kernels._program = program
 
     def beside() -> bool:
@@ -178,7 +180,7 @@ def test_vaults_always_run_beside_others_and_a_service_while_its_answerers_stay(
         device.kernels._asking = SimpleNamespace(stays=stays)
         assert beside() is stays
     device.kernels._asking = None
-    monkeypatch.setattr(kernels, "on_gpu", lambda cache: cache)
+    monkeypatch.setattr(gpu, "on_gpu", lambda cache: cache)
     monkeypatch.setattr(importlib.import_module("cloister.compute.gpu.link"), "GpuAnswerer", MagicMock())
     device.answerer(MagicMock(), MagicMock(), -1, -1)
     assert beside()

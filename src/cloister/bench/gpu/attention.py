@@ -20,7 +20,7 @@ import torch
 
 from cloister.bench.gpu.requests import Partition
 from cloister.compute.base import AttentionShape, CacheShape, KVCache, LinkAnswerer
-from cloister.compute.gpu.kernels import GpuDevice
+from cloister.compute.gpu.device import GpuDevice
 from cloister.compute.gpu.lending import GpuHolder, LentAnswerer, LentCache
 from cloister.compute.gpu.link import GpuAsker
 from cloister.compute.gpu.mailbox import EXPOSED, Seats, percentage_of

@@ -51,7 +51,7 @@ def random_decoder(shape: str) -> FusedDecoder:
     import torch
 
     from cloister.bench.gpu.weights import RandomWeights
-    from cloister.compute.gpu.kernels import GpuDevice
+    from cloister.compute.gpu.device import GpuDevice
     from cloister.models.decoder import RawParts
     from cloister.models.fused import FusedDecoder
 

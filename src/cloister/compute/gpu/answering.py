@@ -18,8 +18,9 @@ import torch
 from cuda.bindings import driver
 
 from cloister.compute.base import AttentionShape
+from cloister.compute.gpu.device import GpuDevice
 from cloister.compute.gpu.exposure import ArenaShape
-from cloister.compute.gpu.kernels import PART, GpuDevice, i32
+from cloister.compute.gpu.kernels import PART, i32
 from cloister.compute.gpu.mailbox import GATE_BYTES, GATE_WORD, MOST_ASKED, MailboxShape, percentage_of
 from cloister.compute.gpu.memory import SharedMemory
 from cloister.errors import SetupError

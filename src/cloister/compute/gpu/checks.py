@@ -12,7 +12,7 @@ from itertools import pairwise
 import torch
 
 from cloister.compute.base import CacheShape, Step
-from cloister.compute.gpu.kernels import GpuDevice
+from cloister.compute.gpu.device import GpuDevice
 from cloister.compute.layer import Angles, Gate, interleave_gate
 from cloister.compute.layout import Chunk, Layout, lay_out
 

@@ -117,6 +117,6 @@ def gpu_device() -> Device:
     """The current GPU as a device, which is not open yet."""
     if why := refusal():
         raise SetupError(why, hint=HINT)
-    from cloister.compute.gpu.kernels import GpuDevice
+    from cloister.compute.gpu.device import GpuDevice
 
     return GpuDevice()

@@ -6,27 +6,24 @@ Addresses go to the GPU only from tensors this module has checked for device, si
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from cloister.compute.base import AttentionShape, CacheShape, Device, Kernels, KVCache, LinkAnswerer, LinkAsker, Step
+from cloister.compute.base import Kernels, KVCache, LinkAsker, Step
 from cloister.compute.gpu import program
 from cloister.compute.gpu.cache import DTYPE, GpuCache, on_gpu
 from cloister.compute.gpu.exposure import GROUP_TOKENS
-from cloister.compute.gpu.find import DIMS, devices
-from cloister.compute.gpu.mailbox import Seats, partition_refusal, percentage_of
+from cloister.compute.gpu.find import DIMS
 from cloister.compute.gpu.workspace import FEW, Widths, Workspace, capacity, padded_rows
 from cloister.compute.layer import Angles, Gate, Layer, Packed
 from cloister.compute.layout import BLOCK_TOKENS, SEGMENTS, Batch
-from cloister.errors import ModelUnsupported, SetupError
+from cloister.errors import ModelUnsupported
 
 if TYPE_CHECKING:
-    from cloister.compute.gpu.lending import GpuHolder, LentCache
     from cloister.compute.gpu.link import Asking, GpuAsker
 
 TILE = 64
@@ -44,10 +41,6 @@ STAGES_OF_FEW = {8: (5, 5), 16: (5, 5), 32: (4, 4), 64: (4, 3), 96: (5, 5), 128:
 BLOCKS_WANTED = 528
 MOST_SPLITS = 8
 LEAST_STEPS = 4
-RESERVED_LARGE, RESERVED_SMALL, SMALL = 384 * 2**20, 32, 2**20
-"""Of memory for a sealed process beside its cache: one large piece, and so many small ones."""
-QUEUES = "4"
-"""That streams share. With the two that a client of MPS has by itself, all waits behind a stream that waits (seen)."""
 
 
 def i32(value: int) -> np.int32:
@@ -468,144 +461,3 @@ def _check(layer: Layer) -> None:
         raise ValueError("a norm's weight is not in the GPU's memory")
     if shape.rotary != shape.dim:
         raise _unsuited("A model that rotates parts of its heads")
-
-
-def _full() -> SetupError:
-    return SetupError(
-        "The GPU's memory is full: every process that computes there holds the weights and a KV cache.",
-        hint="Keep fewer vaults (--max-vaults, --spare-vaults) or smaller caches (--kv-cache-mib, --vault-kv-mib).",
-    )
-
-
-class GpuDevice(Device):
-    """Computes on the current CUDA device, once it is open. It has links where processes compute beside each other, as
-    clients of MPS: one that waits for another must not hold the GPU meanwhile."""
-
-    survives_fork = False
-    records = True
-
-    def __init__(self) -> None:
-        self.kernels: GpuKernels = GpuKernels()
-        self._open = False
-        self._mps = ""
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        return devices()
-
-    def share(self, folder: str, attention: int = 0) -> None:
-        self._mps, self.shared, self.attention_processes = folder, True, attention
-        self.most_vaults = Seats.beside(attention).places
-
-    @property
-    def lost(self) -> bool:
-        """CUDA's errors of this kind stay until the process ends."""
-        try:
-            torch.cuda.synchronize()
-        except RuntimeError:
-            return True
-        return False
-
-    def open(self, *, waits: bool = False) -> None:
-        if self._mps:
-            os.environ["CUDA_MPS_PIPE_DIRECTORY"] = self._mps
-        if waits:
-            os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = QUEUES
-        attends = waits and self.attention_processes > 0
-        if attends:
-            os.environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percentage_of(self.attention_processes))
-        try:
-            torch.zeros(1, device="cuda")
-        except RuntimeError as failure:
-            first = str(failure).partition("\n")[0]
-            raise SetupError(f"The GPU does not answer: {first}", hint="Look at what `nvidia-smi` says.") from failure
-        if attends:
-            from cloister.compute.gpu.memory import leave_no_stack
-
-            leave_no_stack()
-        self._open = True
-
-    def reserve(self) -> None:
-        """Under MPS every allocation opens a file. torch keeps what it is given back, large and small pieces apart."""
-        try:
-            held = [torch.empty(RESERVED_LARGE, dtype=torch.uint8, device="cuda")]
-            held += [torch.empty(SMALL, dtype=torch.uint8, device="cuda") for _ in range(RESERVED_SMALL)]
-        except torch.OutOfMemoryError as failure:
-            raise _full() from failure
-        del held
-
-    def cache(self, shape: CacheShape, blocks: int) -> GpuCache:
-        self.kernels.suit(shape.dim)
-        try:
-            return GpuCache(shape, blocks)
-        except torch.OutOfMemoryError as failure:
-            raise _full() from failure
-
-    def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Before the device is open it stays where it is: a decoder made then describes a model and cannot compute."""
-        try:
-            return tensor.to("cuda") if self._open else tensor
-        except torch.OutOfMemoryError as failure:
-            raise _full() from failure
-
-    def record(self, run: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-        """A CUDA graph of what `run` launches. It runs twice now: once to make what it needs, once recorded."""
-        run()
-        kept: list[torch.Tensor] = []
-        repeat = self.capture(lambda: kept.append(run()))
-
-        def replay() -> torch.Tensor:
-            repeat()
-            return kept[0]
-
-        return replay
-
-    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        """A CUDA graph of what `run` launches. Waits for this stream alone: others may wait for another process, which
-        `torch.cuda.graph` would wait for."""
-        torch.cuda.current_stream().synchronize()
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(stream):
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                run()
-            finally:
-                graph.capture_end()
-        return graph.replay
-
-    def partition_refusal(self, model: AttentionShape) -> str:
-        return (
-            partition_refusal(model)
-            if self._mps
-            else "On a GPU, prompts are partitioned under MPS, which is not there."
-        )
-
-    def asker(self, model: AttentionShape, patience_ms: int) -> GpuAsker:
-        from cloister.compute.gpu.link import GpuAsker
-
-        return GpuAsker(model, patience_ms, Seats.beside(self.attention_processes))
-
-    def answerer(
-        self, model: AttentionShape, cache: KVCache, question: int, answer: int, patience_ms: int = 200
-    ) -> LinkAnswerer:
-        """`question` is the mailbox, for both directions, where the vault answers itself."""
-        from cloister.compute.gpu.lending import LentAnswerer, LentCache
-        from cloister.compute.gpu.link import GpuAnswerer
-
-        self.kernels.crowded = True
-        if isinstance(cache, LentCache):
-            return LentAnswerer(model, cache)
-        return GpuAnswerer(self, model, on_gpu(cache), question, patience_ms)
-
-    def lent_cache(self, shape: CacheShape, blocks: int, memory: int) -> LentCache:
-        from cloister.compute.gpu.lending import LentCache
-
-        self.kernels.suit(shape.dim)
-        return LentCache(shape, blocks, memory)
-
-    def holder(
-        self, model: AttentionShape, blocks: int, places: int, mailbox: int, patience_ms: int = 200
-    ) -> GpuHolder:
-        from cloister.compute.gpu.lending import GpuHolder
-
-        return GpuHolder(self, model, blocks, places, mailbox, patience_ms, processes=max(1, self.attention_processes))

@@ -15,8 +15,8 @@ import torch
 from cloister.compute.base import AttentionShape, CacheShape, LinkAnswerer, PromptHolder
 from cloister.compute.gpu.answering import AnswerStream, Blocks, Slots
 from cloister.compute.gpu.cache import GpuCache
+from cloister.compute.gpu.device import GpuDevice
 from cloister.compute.gpu.exposure import ArenaShape
-from cloister.compute.gpu.kernels import GpuDevice
 from cloister.compute.gpu.mailbox import EXPOSED, MailboxShape
 from cloister.compute.gpu.memory import SharedMemory, reserved, whole
 

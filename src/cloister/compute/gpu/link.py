@@ -13,8 +13,9 @@ import torch
 from cloister.compute.base import AttentionShape, LinkAnswerer, LinkAsker
 from cloister.compute.gpu.answering import MOST_PATIENCE_MS, AnswerStream, Blocks, Slots
 from cloister.compute.gpu.cache import GpuCache
+from cloister.compute.gpu.device import GpuDevice
 from cloister.compute.gpu.exposure import ArenaShape
-from cloister.compute.gpu.kernels import GpuDevice, GpuKernels, i32
+from cloister.compute.gpu.kernels import GpuKernels, i32
 from cloister.compute.gpu.mailbox import MOST_ASKED, SLOTS, STAYING_ROWS, MailboxShape, Seat, Seats, aimed, most_rows
 from cloister.compute.gpu.memory import SharedMemory
 from cloister.compute.gpu.program import Argument
