@@ -155,10 +155,10 @@ class Conversation:
     def _send(self, method: str, endpoint: str, body: dict[str, Any] | None) -> dict[str, Any]:
         try:
             response = self._client.request(method, self._url(endpoint), json=body)
+            while self._waits(response):
+                response = self._client.request(method, self._url(endpoint), json=body)
         except httpx2.TransportError as wrong:
             raise self._unreachable(wrong) from None
-        if self._waits(response):
-            return self._send(method, endpoint, body)
         if response.status_code != 200:
             raise self._refusal(response)
         if body is not None:
