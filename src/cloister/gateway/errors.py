@@ -6,6 +6,7 @@ neither sent nor logged: its type and place are.
 
 from __future__ import annotations
 
+import builtins
 import logging
 import math
 import re
@@ -84,8 +85,10 @@ _STATUS: tuple[tuple[type[CloisterError], int, str], ...] = (
     (SandboxIncomplete, 500, "server_error"),
 )
 UNEXPECTED = ErrorReply(ErrorBody("The server met an unexpected error.", "server_error", None, "internal_error"))
-FAILED_ELSEWHERE = re.compile(r"The computation failed \(([A-Za-z_]{1,40})\)\.")
-"""What a process says of an error that is not ours (messages/lifecycle.py): its type, and nothing else is logged."""
+FAILED_ELSEWHERE = re.compile(r"The computation failed \((\w{1,40})\)\.")
+"""What a process says of an error that is not ours (messages/lifecycle.py)."""
+_KNOWN = {name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+"""Types that are logged: Python's own, since no other word of another process's may be."""
 _RETRY_S = {429: 1, 503: 2}
 _HTTP_ERRORS = {
     404: ("There is nothing at this path.", "not_found"),
@@ -103,7 +106,7 @@ def describe(error: Exception) -> tuple[int, ErrorReply]:
                     param = "model"
                 return status, ErrorReply(ErrorBody(str(error), type_name, param, error.code))
         if elsewhere := FAILED_ELSEWHERE.match(str(error)):
-            _log.error("Unexpected %s in another process.", elsewhere[1])
+            _log.error("Unexpected %s in another process.", elsewhere[1] if elsewhere[1] in _KNOWN else "error")
     return 500, UNEXPECTED
 
 

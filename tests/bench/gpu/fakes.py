@@ -44,7 +44,8 @@ def rows_of(case: Case) -> Iterator[Row]:
             row = {"design": "partitioned", "processes": count, "ms": ratio * open_ms, "ratio": ratio}
             yield {**about, **row, "phases_ms": phases, "same_bits": True}
         if case.part == "steps":
-            yield {"part": "memory", "shape": case.shape, "processes": 8, "mb": 684.0}
+            for processes, mb in ((1, 100.0), (8, 684.0)):
+                yield {"part": "memory", "shape": case.shape, "processes": processes, "mb": mb}
 
 
 def results() -> Results:

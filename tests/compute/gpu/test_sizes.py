@@ -152,6 +152,27 @@ def test_who_comes_for_a_layer_leaves_registers_for_who_gives_the_queries(kernel
     assert BLOCKS.coming * Seats.beside(0).places <= 132 * COMING, "of vaults that answer themselves, too"
 
 
+def test_the_product_that_gives_the_queries_opens_the_gates_and_no_other(
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that did not would leave its vaults unasked until their rows are late."""
+    made, program = kernels.GpuKernels(), MagicMock()
+    made._program, made._asking = program, SimpleNamespace(stays=False, opening=lambda layer: ("opening", layer))
+    made._product(torch.empty(0), packed(576, 576), 16, torch.empty(0), asks=2)
+    assert program.launch.call_args.args[-2:] == ("opening", 2)
+    made._product(torch.empty(0), packed(576, 576), 16, torch.empty(0))
+    assert program.launch.call_args.args[-4:-2] == (None, None)
+
+    for name in ("_norm", "_rotate", "_attend", "workspace", "_on_gpu", "_product"):
+        monkeypatch.setattr(made, name, MagicMock())
+    monkeypatch.setattr(kernels, "on_gpu", MagicMock())
+    layers = [MagicMock(index=index) for index in range(3)]
+    made._run_layers(layers, torch.empty(4, 8), MagicMock())
+    opening = [call.args[1] for call in made._product.call_args_list if call.kwargs.get("asks") is not None]
+    assert opening == [layer.qkv for layer in layers]
+    assert [call.kwargs["asks"] for call in made._product.call_args_list if "asks" in call.kwargs] == [0, 1, 2]
+
+
 def test_who_runs_beside_those_that_stay_divides_a_processors_memory_as_they_do(
     kernels: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,8 +245,11 @@ def test_the_list_of_who_is_asked_lies_where_the_kernels_look_and_a_thread_has_a
     assert begun.rindex("__threadfence();") > order[2]
 
 
-BEFORE_THE_WAIT = ("after_last();", "INLINE segment segment_of", "struct tasks {", "INLINE uint2 *box_of")
-CHANGING = r"(?:a\.)?\b(?:position|span|tile_rows?|tables|segments|counts|boxes)\[|\*steps|\*\(const int4 \*\)"
+BEFORE_THE_WAIT = (
+    *("after_last();", "INLINE segment segment_of", "struct tasks {", "INLINE uint2 *box_of"),
+    "struct opening {",
+)
+CHANGING = r"(?:a\.)?\b(?:position|span|tile_rows?|tables|segments|counts|boxes|gates)\[|\*steps|\*\(const int4 \*\)"
 
 
 def test_what_is_read_before_a_kernel_has_waited_is_read_past_the_first_level_cache() -> None:

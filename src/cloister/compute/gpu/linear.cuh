@@ -85,8 +85,10 @@ struct opening {
         const int lane = threadIdx.x & 31;
         const bool last = lane == 0 && atomicAdd(started + layer, 1) + 1 == gridDim.x * gridDim.y;
         if (!__any_sync(~0u, last)) return;
-        for (int i = lane; i < rows; i += 32)
-            if (gates[i]) *(volatile unsigned *)gate_of((unsigned *)gates[i], layer) = 1;
+        for (int i = lane; i < rows; i += 32) { /* before the wait: past the first-level cache */
+            unsigned *asked = (unsigned *)__ldcg(gates + i);
+            if (asked) *(volatile unsigned *)gate_of(asked, layer) = 1;
+        }
     }
 };
 
