@@ -118,6 +118,17 @@ def test_the_exit_status_tells(
     assert runner.main([]) == expected
 
 
+@pytest.mark.parametrize(("arguments", "release"), [([], False), (["--check"], False), (["--release"], True)])
+def test_long_files_are_groups_for_a_release_alone(
+    runner: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], release: bool
+) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(runner, "lint", lambda: runner.Group("lint", 1, (says("lint", 0),)))
+    monkeypatch.setattr(runner, "find_folders", lambda release: asked.append(release) or [])
+    monkeypatch.setattr(runner, "LOGS", tmp_path)
+    assert runner.main(arguments) == 0 and asked == [release]
+
+
 @pytest.mark.parametrize(
     ("statuses", "expected"), [((0, 5), 0), ((5, 0), 0), ((5, 5), 5), ((1, 0), 1), ((0, 1), 1), ((5, 2), 2)]
 )
