@@ -141,8 +141,8 @@ class FakeKernels(ReferenceKernels):
         found = [parts_of(q[row], row, layer, step, scale, window) for row in range(len(q))]
         for remote in step.batch.remotes:
             assert isinstance(step.asker, FakeAsker)
-            told = step.asker.ask(remote.link, layer, remote.asks, q[remote.rows.long()])
-            for row, part in zip(remote.rows.tolist(), told, strict=True):
+            told = step.asker.ask(remote.link, layer, torch.tensor(remote.asks, dtype=torch.int32), q[remote.rows])
+            for row, part in zip(remote.rows, told, strict=True):
                 found[row].insert(-1, part)  # after the public span, before the generated one
         return torch.stack([merged(parts).reshape(-1) for parts in found])
 

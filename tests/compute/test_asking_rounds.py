@@ -43,13 +43,13 @@ class Boxes(LinkAsker):
     def aim(self, remotes: Sequence[RemoteRows], rows: int) -> torch.Tensor:
         asks = torch.zeros(ASKS, rows, dtype=torch.int64)
         for remote in remotes:
-            for row, (slot, _) in zip(remote.rows.tolist(), remote.asks.tolist(), strict=True):
+            for row, (slot, _) in zip(remote.rows, remote.asks, strict=True):
                 number = self.number(remote.link, slot)
                 assert number not in asks[0].tolist(), "a slot is asked twice in one step"
                 asks[0, row] = number if number in self.exposed and remote.link not in self.silent else -1
                 if remote.link in self.silent or number not in self.exposed:
                     self._failed[remote.link] = "vault_timeout"
-            asks[1, int(remote.rows[0])] = remote.link + 1
+            asks[1, remote.rows[0]] = remote.link + 1
         self.aimed.append(asks[0].tolist())
         return asks
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from unittest.mock import MagicMock
 
 import pytest
@@ -12,7 +13,7 @@ from cloister.compute.host_cache import HostCache
 from cloister.compute.layout import Chunk, Layout, Wanted, lay_out
 from cloister.compute.reference import ReferenceDevice, ReferenceKernels
 from cloister.engine.continuations import Continuations
-from cloister.engine.graph_runner import Bucket, GraphRunner, Staging, runner_for
+from cloister.engine.graph_runner import ROWS, Bucket, GraphRunner, Staging, runner_for
 from cloister.engine.rehearsal import IdleRunner, rehearse_device, rehearse_sampling
 from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.models.decoder import Parts
@@ -82,11 +83,38 @@ def test_recorded_steps_give_the_same_logits_in_every_bucket(
     assert (device.recorded, device.repeated) == (4, 5)
 
 
-def test_a_step_with_a_prompt_in_it_is_not_recorded(runners: tuple[ModelRunner, GraphRunner], device: Recorder) -> None:
+def test_a_short_prompts_tokens_are_rows_of_a_recorded_step(
+    runners: tuple[ModelRunner, GraphRunner], device: Recorder
+) -> None:
+    """With other tokens beside it, in two chunks of which the first wants nothing, and with all its logits."""
     plain, recorded = runners
-    chunks = [*answers([0]), prompt_of(1)]
-    assert torch.equal(recorded.forward(chunks), plain.forward(chunks))
-    assert device.recorded == 0
+    tokens, blocks = prompt_of(1).tokens, blocks_of(1)
+    whole = plain.forward([replace(prompt_of(1), wanted=Wanted.ALL)])
+    held = plain.cache.keys(1).clone(), plain.cache.values(1).clone()
+    plain.wipe(blocks)
+    nothing = recorded.forward([Chunk(tokens[:17], 0, blocks[:2], layout(), Wanted.NONE)])
+    assert nothing.shape == (0, VOCABULARY) and device.recorded == 1
+    together = recorded.forward([*answers([0]), Chunk(tokens[17:], 17, blocks, layout(), Wanted.ALL), *answers([2])])
+    assert (device.recorded, device.repeated) == (2, 2)
+    assert torch.equal(together[1:4], whole[17:])
+    assert torch.equal(together[[0, 4]], plain.forward(answers([0, 2])))
+    assert torch.equal(recorded.forward([replace(prompt_of(1), wanted=Wanted.ALL)]), whole)
+    plain.forward(answers([0, 2]))
+    assert torch.equal(plain.cache.keys(1)[8:12], held[0][8:12]) and torch.equal(
+        plain.cache.values(1)[8:12], held[1][8:12]
+    )
+
+
+def test_a_long_prompt_is_computed_as_it_comes_and_so_is_what_was_not_recorded_in_time(
+    runners: tuple[ModelRunner, GraphRunner], device: Recorder
+) -> None:
+    plain, recorded = runners
+    long = Chunk([1] * (ROWS[-1] + 1), 0, range(9), wanted=Wanted.LAST)
+    assert torch.equal(recorded.forward([long]), plain.forward([long])) and device.recorded == 0
+    recorded.settle(2)
+    before = device.recorded
+    assert torch.equal(recorded.forward([prompt_of(1)]), plain.forward([prompt_of(1)]))
+    assert device.recorded == before and (32, 32, False) not in recorded._recorded, "no twenty rows later"
 
 
 def test_a_block_or_token_that_does_not_exist_is_refused(runners: tuple[ModelRunner, GraphRunner]) -> None:

@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 BLOCK_TOKENS = 16
@@ -46,10 +49,8 @@ class Layout:
 
     def blocks(self, positions: int) -> int:
         """How many blocks hold the first so many positions."""
-        bounds = (0, self.public, self.prompt)
-        ends = (self.public, self.prompt, positions)
-        lengths = (min(end, positions) - start for start, end in zip(bounds, ends, strict=True))
-        return sum(-(-max(0, length) // BLOCK_TOKENS) for length in lengths)
+        public, prompt = min(self.public, positions), min(self.prompt, positions)
+        return sum(-(-length // BLOCK_TOKENS) for length in (public, prompt - public, positions - prompt))
 
 
 WHOLE = Layout(prompt=2**30)
@@ -84,8 +85,8 @@ class RemoteRows:
     """The rows that need one vault: their places in the batch, and for each its slot and how many tokens precede it."""
 
     link: int
-    rows: torch.Tensor
-    asks: torch.Tensor
+    rows: Sequence[int]
+    asks: Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -115,8 +116,7 @@ ASKS = 4
 ENDLESS = 2**30
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
+class _Span(NamedTuple):
     chunk: Chunk
     first: int
     end: int
@@ -165,11 +165,8 @@ def lay_out(chunks: Sequence[Chunk], queries_per_row: int) -> Batch:
     step = np.arange(rows, dtype=np.int64) - offsets[span_of]
     positions = step + np.array([span.position for span in spans])[span_of]
     within = step + np.array([span.within for span in spans])[span_of]
-    tables = np.zeros((len(spans), max(len(span.chunk.blocks) for span in spans)), dtype=np.int32)
-    segments = np.zeros((len(spans), SEGMENTS, 4), dtype=np.int32)
-    for index, span in enumerate(spans):
-        tables[index, : len(span.chunk.blocks)] = span.chunk.blocks
-        segments[index, : len(span.segments)] = span.segments
+    tables = _padded([span.chunk.blocks for span in spans])
+    segments = np.array([_filled_up(span.segments) for span in spans], dtype=np.int32).reshape(-1, SEGMENTS, 4)
     own = np.array([span.block for span in spans])[span_of] + within // BLOCK_TOKENS
     if rows and int(own.max()) >= tables.shape[1]:
         raise IndexError("a chunk has fewer blocks than its layout needs")
@@ -195,18 +192,27 @@ def lay_out(chunks: Sequence[Chunk], queries_per_row: int) -> Batch:
 
 
 def _remote_rows(spans: Sequence[_Span], offsets: Sequence[int]) -> tuple[RemoteRows, ...]:
-    by_link: dict[int, list[tuple[int, int, int]]] = {}
+    by_link: dict[int, tuple[list[int], list[tuple[int, int]]]] = {}
     for span, offset in zip(spans, offsets, strict=True):
         remote, prompt = span.chunk.layout.remote, span.chunk.layout.prompt
         if remote is not None and span.first >= prompt:
-            asks = by_link.setdefault(remote.link, [])
-            count = span.end - span.first
-            asks += [(offset + i, remote.slot, span.first - prompt + i) for i in range(count)]
-    return tuple(
-        RemoteRows(
-            link,
-            torch.tensor([row for row, _, _ in asks], dtype=torch.int32),
-            torch.tensor([ask for _, *ask in asks], dtype=torch.int32),
-        )
-        for link, asks in by_link.items()
-    )
+            rows, asks = by_link.setdefault(remote.link, ([], []))
+            rows += range(offset, offset + span.end - span.first)
+            asks += ((remote.slot, place - prompt) for place in range(span.first, span.end))
+    return tuple(RemoteRows(link, rows, asks) for link, (rows, asks) in by_link.items())
+
+
+def _padded(tables: Sequence[Sequence[int]]) -> npt.NDArray[np.int32]:
+    """A row for each, as wide as the longest, with zeros behind."""
+    lengths = np.array([len(table) for table in tables])
+    padded = np.zeros((len(tables), int(lengths.max())), dtype=np.int32)
+    count = int(lengths.sum())
+    padded[np.arange(padded.shape[1]) < lengths[:, None]] = np.fromiter(chain.from_iterable(tables), np.int32, count)
+    return padded
+
+
+_NO_SEGMENT = (0, 0, 0, 0)
+
+
+def _filled_up(segments: tuple[tuple[int, int, int, int], ...]) -> tuple[tuple[int, int, int, int], ...]:
+    return segments + (_NO_SEGMENT,) * (SEGMENTS - len(segments))

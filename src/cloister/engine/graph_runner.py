@@ -1,8 +1,10 @@
-"""A runner for devices that repeat a recorded step in one launch: decoding at fixed numbers of rows and table widths.
+"""A runner for devices that repeat a recorded step in one launch: at fixed numbers of rows and table widths.
 
-A step in which every sequence computes one token is padded to the next bucket with copies of its first row, which
-compute the same values into the same places, and is copied into the bucket's own tensors; then the recording is
-repeated. Every other step runs as on any device. Rows are batch-invariant, so both give the same logits, bit for bit.
+A step of few tokens is padded to the next bucket with copies of its first row, which compute the same values into the
+same places, and is copied into the bucket's own tensors; then the recording is repeated. The tokens of a short prompt
+are rows like any others: all keys and values of a layer are written before any row attends, and each sees what is
+before it. To launch a prompt's kernels one by one takes longer than to compute them. Every other step runs as on any
+device. Rows are batch-invariant, so all ways give the same logits, bit for bit.
 
 Vaults are asked by recorded steps alone, one row for a slot: tokens that ask are taken out of their chunks and computed
 one after the other, after all that asks nobody.
@@ -20,7 +22,7 @@ import torch
 
 from cloister.compute.base import KVCache, LinkAsker
 from cloister.compute.layout import ASKS, BLOCK_TOKENS, SEGMENTS, Batch, Chunk, Layout, Remote, Wanted, lay_out
-from cloister.engine.runner import ModelRunner
+from cloister.engine.runner import ModelRunner, wanted_rows
 from cloister.models.decoder import Decoder
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128)
@@ -132,6 +134,13 @@ def runner_for(decoder: Decoder, cache: KVCache, asker: LinkAsker | None = None)
     return (GraphRunner if decoder.device.records else ModelRunner)(decoder, cache, asker)
 
 
+def each_alone(batch: Batch) -> Batch:
+    """The same rows, each a span and a tile of its own."""
+    each = torch.arange(batch.rows, dtype=torch.int32)
+    per_span = {name: getattr(batch, name)[batch.span] for name in ("tables", "segments", "counts", "rotations")}
+    return replace(batch, span=each, tile_row=each, tile_rows=torch.ones_like(each), **per_span)
+
+
 Numbered = tuple[int, Chunk]
 
 
@@ -143,6 +152,9 @@ def rounds(chunks: Sequence[Chunk], most: int) -> tuple[list[Numbered], list[lis
     queues: list[deque[Numbered]] = []
     for index, chunk in enumerate(chunks):
         remote, length = chunk.layout.remote, len(chunk.tokens)
+        if length == 1 and chunk.wanted is Wanted.LAST and (remote is None or chunk.start >= chunk.layout.prompt):
+            queues.append(deque([(index, chunk)]))
+            continue
         first = length if remote is None else min(length, max(0, chunk.layout.prompt - chunk.start))
         if remote is None and length == 1 and chunk.wanted is not Wanted.NONE:
             queues.append(deque([(index, chunk)]))
@@ -207,12 +219,20 @@ class GraphRunner(ModelRunner):
         return _joined(kept, self.vocabulary)
 
     def _forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        if len(chunks) > ROWS[-1] or any(len(c.tokens) != 1 or c.wanted is Wanted.NONE for c in chunks):
+        rows = sum(len(chunk.tokens) for chunk in chunks)
+        if rows > ROWS[-1]:
             return super().forward(chunks)
-        return self._repeat(chunks)
+        if rows == len(chunks) and all(chunk.wanted is not Wanted.NONE for chunk in chunks):
+            return self._repeat(chunks)
+        batch = each_alone(lay_out(chunks, self._decoder.queries_per_kv_head))
+        if self._settled and self._key(batch) not in self._recorded:
+            return super().forward(chunks)
+        return self._repeated(batch)[wanted_rows(chunks)]
 
     def _repeat(self, chunks: Sequence[Chunk]) -> torch.Tensor:
-        batch = lay_out(chunks, self._decoder.queries_per_kv_head)
+        return self._repeated(lay_out(chunks, self._decoder.queries_per_kv_head))
+
+    def _repeated(self, batch: Batch) -> torch.Tensor:
         self._check(batch)
         if batch.remotes:
             if self.asker is None:
@@ -228,12 +248,11 @@ class GraphRunner(ModelRunner):
 
     def _bucket(self, batch: Batch) -> tuple[Bucket, Callable[[], torch.Tensor]]:
         """The bucket of this batch, filled, and what computes its logits."""
-        rows = next(rows for rows in ROWS if rows >= batch.rows)
-        width = next(width for width in self._widths() if width >= batch.tables.shape[1])
-        key = (rows, width, batch.asks is not None)
+        key = self._key(batch)
         if key in self._recorded:
             self._recorded[key][0].fill(batch)
             return self._recorded[key]
+        rows, width, _ = key
         bucket = Bucket(rows, width, self._decoder.device.place, self._staging, asks=batch.asks is not None)
         bucket.fill(batch)
 
@@ -242,6 +261,11 @@ class GraphRunner(ModelRunner):
 
         self._recorded[key] = (bucket, run if self._settled else self._decoder.device.record(run))
         return self._recorded[key]
+
+    def _key(self, batch: Batch) -> tuple[int, int, bool]:
+        rows = next(rows for rows in ROWS if rows >= batch.rows)
+        width = next(width for width in self._widths() if width >= batch.tables.shape[1])
+        return rows, width, batch.asks is not None
 
     def _widths(self) -> list[int]:
         widths, most = list(WIDTHS), self.max_context // BLOCK_TOKENS + SEGMENTS

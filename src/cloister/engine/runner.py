@@ -86,7 +86,7 @@ class ModelRunner(Runner):
     def forward(self, chunks: Sequence[Chunk]) -> torch.Tensor:
         batch = lay_out(chunks, self._decoder.queries_per_kv_head)
         hidden = self._decoder.hidden(batch, self.cache, self.asker)
-        return self._decoder.logits(hidden[_wanted_rows(chunks)])
+        return self._decoder.logits(hidden[wanted_rows(chunks)])
 
     def wipe(self, blocks: Sequence[int]) -> None:
         """With the blocks goes the scratch: rows of a long chunk stay there under those of shorter ones."""
@@ -98,7 +98,8 @@ class ModelRunner(Runner):
         return self._decoder.kernels.seconds
 
 
-def _wanted_rows(chunks: Sequence[Chunk]) -> torch.Tensor:
+def wanted_rows(chunks: Sequence[Chunk]) -> torch.Tensor:
+    """The rows of these chunks, one after the other, whose logits are wanted."""
     rows: list[int] = []
     end = 0
     for chunk in chunks:

@@ -85,7 +85,7 @@ def test_a_vault_with_several_prompts_is_asked_for_all_of_them_in_one_step() -> 
     address, rows = 1 << 30, MOST_FAKES + 1
     asks, failed = aimed(shape, {5: (address, slots)}, asking(*((5, slot) for slot in range(rows))), rows)
     assert not failed and asks[3].tolist() == list(slots[:rows])
-    assert asks[0].tolist() == shape.boxes(address)[EXPOSED : EXPOSED + rows]
+    assert asks[0].tolist() == list(shape.boxes(address)[EXPOSED : EXPOSED + rows])
     assert asks[1].tolist() == [address] + [0] * (rows - 1)
     listed = asks[2].tolist()
     assert listed == [address + shape.asked + WORD * row for row in range(rows)] and listed[-1] < address + shape.gates

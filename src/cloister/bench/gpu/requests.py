@@ -20,7 +20,6 @@ from cloister.bench.gpu.plan import MOST_ISOLATED
 from cloister.compute.base import KVCache, LinkAnswerer, LinkAsker
 from cloister.compute.layout import Chunk, Layout, Remote, Wanted
 from cloister.engine.graph_runner import runner_for
-from cloister.engine.runner import ModelRunner
 from cloister.errors import ServiceUnavailable
 from cloister.levels import ISOLATED, OPEN, PARTITIONED
 from cloister.models.decoder import Decoder
@@ -117,7 +116,7 @@ def isolated_requests(load: Load) -> Callable[[], Answered]:
 def partitioned_requests(load: Load, partition: Partition) -> Callable[[], Answered]:
     decoder = load.decoder
     own = Layout(prompt=0).blocks(load.answer)
-    vaults = [(ModelRunner(decoder, cache), answerer) for cache, answerer in partition.vaults]
+    vaults = [(runner_for(decoder, cache), answerer) for cache, answerer in partition.vaults]
     cache = decoder.device.cache(decoder.cache_shape, load.users * own)
     service = runner_for(decoder, cache, partition.asker)
     layouts = [Layout(prompt=0, remote=Remote(user, 0)) for user in range(load.users)]

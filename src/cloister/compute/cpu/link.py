@@ -73,8 +73,9 @@ class CpuAsker(LinkAsker):
             if known is not None:
                 struct.verdict = 0
                 struct.patience_ns = self._patience_ns
-            struct.row, struct.ask, struct.rows = remote.rows.data_ptr(), remote.asks.data_ptr(), len(remote.rows)
-            self._keep += [remote.rows, remote.asks]
+            rows, asks = (torch.tensor(numbers, dtype=torch.int32) for numbers in (remote.rows, remote.asks))
+            struct.row, struct.ask, struct.rows = rows.data_ptr(), asks.data_ptr(), len(rows)
+            self._keep += [rows, asks]
             self._asked[remote.link] = struct
         array = (_Pointer * len(remotes))(*(pointer(struct) for struct in self._asked.values()))
         return AskingStruct(links=array, count=len(remotes))

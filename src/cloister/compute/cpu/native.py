@@ -275,8 +275,8 @@ class NativeKernels(Kernels):
             if not isinstance(step.asker, CpuAsker):
                 raise ValueError("rows of the batch need a vault and there is no link")
             self._remote = torch.full((batch.rows,), -1, dtype=torch.int32)
-            rows = torch.cat([remote.rows for remote in batch.remotes])
-            self._remote[rows.long()] = torch.arange(len(rows), dtype=torch.int32)
+            rows = [row for remote in batch.remotes for row in remote.rows]
+            self._remote[rows] = torch.arange(len(rows), dtype=torch.int32)
             self._attention.remote = self._remote.data_ptr()
             self._asked = step.asker.begin(batch.remotes)
         return byref(self._asked)

@@ -104,7 +104,7 @@ class AnswerStream:
         self._notes = torch.zeros(NOTES, dtype=torch.int32, device="cuda")
         self._scales = torch.tensor([scale * math.log2(math.e) for scale in model.scales], device="cuda")
         self._launched = 0
-        self._boxes = torch.tensor(shape.boxes(mailbox.address), dtype=torch.int64, device="cuda")
+        self._boxes = torch.tensor(list(shape.boxes(mailbox.address)), dtype=torch.int64, device="cuda")
         ahead = max(2, LAYERS_AHEAD // shape.layers)
         self._staying, self._coming = _Queue(self._answer_step, AHEAD), _Queue(self._answer_layers, ahead)
         self.changed = threading.Condition()

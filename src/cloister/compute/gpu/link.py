@@ -121,7 +121,7 @@ class GpuAsker(LinkAsker):
         known = {link: self._seat_of(place) for link, place in self._taken.items()}
         asks, failed = aimed(self.shape, known, remotes, rows)
         self._failed |= failed
-        self._asked = {row: remote.link for remote in remotes for row in remote.rows.tolist()}
+        self._asked = {row: remote.link for remote in remotes for row in remote.rows}
         return asks
 
     def through(self, asks: torch.Tensor) -> Asking:
@@ -138,8 +138,9 @@ class GpuAsker(LinkAsker):
         if self._asked:
             self._found_late.copy_(self.late, non_blocking=True)
             torch.cuda.current_stream().synchronize()
+            late = self._found_late.tolist()
             for row, link in self._asked.items():
-                if self._found_late[row]:
+                if late[row]:
                     self._failed.setdefault(link, "vault_timeout")
             self._asked = {}
 

@@ -123,9 +123,10 @@ class MailboxShape:
     def size(self) -> int:
         return self.gates + self.users * self.box
 
-    def boxes(self, address: int) -> list[int]:
+    def boxes(self, address: int) -> range:
         """Where each user's box is in a mailbox that is mapped at this address."""
-        return [address + self.gates + user * self.box for user in range(self.users)]
+        first = address + self.gates
+        return range(first, first + self.users * self.box, self.box)
 
 
 Seat = tuple[int, range]
@@ -141,9 +142,10 @@ def aimed(
     A gate is opened once, however many rows and links ask there: it is closed when the answers begin, and a second
     opening would count for the next step. A box holds one row.
     """
-    asks, failed, listed = torch.zeros(ASKS, rows, dtype=torch.int64), {}, Counter[int]()
+    boxes, gates, listing, asked = ([0] * rows for _ in range(ASKS))
+    failed, listed = dict[int, str](), Counter[int]()
     for remote in remotes:
-        slots = remote.asks[:, 0].tolist()
+        slots = [slot for slot, _ in remote.asks]
         if remote.link not in seats:
             failed[remote.link] = "vault_lost"
             continue
@@ -151,11 +153,12 @@ def aimed(
         if len(set(slots)) < len(slots) or not 0 <= min(slots) <= max(slots) < len(own):
             failed[remote.link] = "link_malformed"
             continue
-        boxes = shape.boxes(address)
+        its_boxes, first = shape.boxes(address), address + shape.asked
         if address not in listed:
-            asks[1, int(remote.rows[0])] = address
-        for row, slot in zip(remote.rows.tolist(), (own[slot] for slot in slots), strict=True):
-            asks[0, row], asks[3, row] = boxes[slot], slot
-            asks[2, row] = address + shape.asked + listed[address] * WORD
+            gates[remote.rows[0]] = address
+        for row, slot in zip(remote.rows, (own[slot] for slot in slots), strict=True):
+            boxes[row], asked[row] = its_boxes[slot], slot
+            listing[row] = first + listed[address] * WORD
             listed[address] += 1
+    asks = torch.tensor([boxes, gates, listing, asked], dtype=torch.int64)
     return asks, failed
