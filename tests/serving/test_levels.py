@@ -22,7 +22,8 @@ from cloister.models.source import ModelFolder
 from tests.served import running_server
 from tests.serving.prompts import PADDING, make_prompts
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2700)]  # two hundred prompts of a whole model, on two slow cores
+PATIENCE_S = 2700
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(PATIENCE_S)]  # 200 prompts of a whole model, on two slow cores
 
 GREEDY = {"temperature": 0}
 SEEDED = {"temperature": 0.9, "top_p": 0.95, "seed": 7, "presence_penalty": 0.4}
@@ -104,7 +105,8 @@ def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     if request.param == SHORT:
         yield Node(request.getfixturevalue("short_server"))
         return
-    with running_server(tmp_path_factory.mktemp("served") / "log", *request.param) as server:
+    patient = ("--request-timeout", str(PATIENCE_S))  # the last of two hundred waits for all others
+    with running_server(tmp_path_factory.mktemp("served") / "log", *request.param, *patient) as server:
         yield Node(server.url())
 
 
