@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.errors import PromptTooLong, SetupError
-from cloister.obfuscation.gqs import Quantization, Slot, sample
+from cloister.obfuscation.gqs import Quantization, Slot, by_turns, sample
 from tests.examples import examples
 from tests.obfuscation.fake_model import RuleModel
 
@@ -58,7 +58,7 @@ def by_hand(model: RuleModel, target: tuple[int, ...], by: Quantization) -> set[
     return found - {target}
 
 
-@pytest.mark.parametrize("keep", ["likeliest", "nearest"])
+@pytest.mark.parametrize("keep", ["likeliest", "nearest", "around"])
 @pytest.mark.parametrize(("target", "epsilon"), [((4,), 0.1), ((4, 7), 0.1), ((2, 9, 5), 0.2)])
 def test_with_room_for_all_it_finds_what_the_algorithm_says(target: tuple[int, ...], epsilon: float, keep: str) -> None:
     model = RuleModel(VOCABULARY, seed=len(target))
@@ -74,7 +74,7 @@ def test_with_room_for_all_it_finds_what_the_algorithm_says(target: tuple[int, .
     st.lists(st.lists(st.integers(1, VOCABULARY - 1), min_size=1, max_size=4), min_size=1, max_size=3),
     st.sampled_from([0.02, 0.1, 0.5, 1.0]),
     st.sampled_from(["absolute", "relative"]),
-    st.sampled_from(["likeliest", "nearest"]),
+    st.sampled_from(["likeliest", "nearest", "around"]),
     st.integers(1, 40),
     st.sampled_from([0.5, 1.0, 2.0]),
     st.integers(0, 5),
@@ -138,7 +138,7 @@ def test_a_long_secret_finds_substitutes_beyond_its_bins_and_the_bound_holds() -
     assert all(abs(math.exp(one.logprob) - math.exp(wider.reference)) < 0.02 for one in wider.candidates)
 
 
-@pytest.mark.parametrize("keep", ["likeliest", "nearest"])
+@pytest.mark.parametrize("keep", ["likeliest", "nearest", "around"])
 def test_a_bin_that_holds_enough_is_not_left(keep: str) -> None:
     model, slots = RuleModel(VOCABULARY, 1), [Slot((4,))]
     inside = sample(model, BEGINNING, slots, Quantization(0.1, 100, widen=False), fitting=Anything(slots)).candidates
@@ -182,6 +182,42 @@ def test_the_likeliest_or_the_nearest_are_kept() -> None:
         return max(abs(one.logprob - every.reference) for one in found.candidates)  # type: ignore[attr-defined]
 
     assert off(nearest) < off(likeliest)
+
+
+def likely_word(model: RuleModel) -> tuple[int, ...]:
+    """It begins with a token that is neither likely nor unlikely, and goes on as the model would: a rare right word."""
+
+    def best(last: int) -> list[int]:
+        return sorted(range(1, VOCABULARY), key=lambda token: -model.logprob((token,), (last,)))
+
+    word = (best(BEGINNING[-1])[VOCABULARY // 2],)
+    for _ in range(3):
+        word = (*word, best(word[-1])[0])
+    return word
+
+
+def test_around_the_real_one_there_are_likelier_ones_too() -> None:
+    """A word that is brought near at once ends below: with the nearest alone the real one is often the likeliest."""
+    likelier = dict.fromkeys(("nearest", "around"), 0)
+    without = dict.fromkeys(("nearest", "around"), 0)
+    for seed in range(24):
+        model = RuleModel(VOCABULARY, seed)
+        slots = [Slot(likely_word(model), stem=True)]
+        for keep in likelier:
+            by = Quantization(1.0, 12, keep=keep)  # type: ignore[arg-type]
+            found = sample(model, BEGINNING, slots, by, fitting=Anything(slots), lineages=6)
+            above = sum(one.logprob > found.reference for one in found.candidates)
+            likelier[keep] += above
+            without[keep] += not above
+    assert likelier["around"] > 1.2 * likelier["nearest"] and without["around"] < without["nearest"]
+
+
+def test_by_turns_one_of_either_side_comes_and_then_what_is_left() -> None:
+    order = np.array([5, 3, 1, 4, 2, 0])
+    likelier = np.array([False, True, False, False, False, True])  # 1 and 5
+    assert by_turns(order, likelier).tolist() == [5, 3, 1, 4, 2, 0]
+    assert by_turns(order[::-1], likelier).tolist() == [1, 0, 5, 2, 4, 3]
+    assert by_turns(order[:0], likelier).tolist() == []
 
 
 def test_a_higher_temperature_and_a_larger_epsilon_find_more() -> None:
@@ -240,8 +276,8 @@ class Sealed:
         raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Sealed())
-for keep in ("likeliest", "nearest"):
-    slots = [Slot((4, 7)), Slot((2,), (5, 5))]
+for keep in ("likeliest", "nearest", "around"):
+    slots = [Slot((4, 7), stem=True), Slot((2,), (5, 5))]
     by = Quantization(0.5, 40, 1.0, "absolute", keep, True)
     assert sample(RuleModel(VOCABULARY), BEGINNING, slots, by, fitting=Anything(slots), lineages=8).candidates
 """

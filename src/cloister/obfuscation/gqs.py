@@ -29,7 +29,7 @@ from cloister.errors import PromptTooLong, SetupError
 from cloister.obfuscation.language_model import Branches, LanguageModel, LogProbs
 
 Distance = Literal["absolute", "relative"]
-Keep = Literal["likeliest", "nearest"]
+Keep = Literal["likeliest", "nearest", "around"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Stands = Callable[[tuple[tuple[int, ...], ...]], bool]
@@ -44,7 +44,9 @@ BEYOND = np.float32(1e4)
 class Quantization:
     """ε and how it is measured; λ_max; the temperature the model's distribution is flattened with.
 
-    `keep`: which λ_max of too many stay: the likeliest, or those whose probability so far is nearest the real one's.
+    `keep`: which λ_max of too many stay: the likeliest; those whose probability so far is nearest the real one's; or
+    those `around` it, the nearest likelier one and the nearest other by turns. Below it there are more, and nearer, and
+    most words that begin as likely as the right one go on less likely: with the nearest alone it would come first.
     `widen`: where a bin holds too few, take from beyond it; without, this is Algorithm 1 to the letter.
     """
 
@@ -52,7 +54,7 @@ class Quantization:
     lambda_max: int = 128
     temperature: float = 1.0
     distance: Distance = "absolute"
-    keep: Keep = "nearest"
+    keep: Keep = "around"
     widen: bool = True
 
     def __post_init__(self) -> None:
@@ -173,7 +175,7 @@ class _Search:
         for number, slot in enumerate(self._slots):
             for place, token in enumerate(slot.target, 1):
                 last = place == len(slot.target)
-                yield from self._step(number, token, last)
+                yield from self._step(number, token, last, goes_on=slot.stem and place > 1)
                 bridge: tuple[int, ...] = ()
                 if slot.stem and place == 1 and not last:
                     self._part(self._distinct(self._lineages))
@@ -188,8 +190,8 @@ class _Search:
                 self._follow((token, *bridge), bridge)
         return Sampled(self._reference, self._checked(), tuple(found))
 
-    def _step(self, number: int, token: int, last: bool) -> Generator[int, None, None]:
-        """Lines 8–14 for one token of the secret."""
+    def _step(self, number: int, token: int, last: bool, goes_on: bool) -> Generator[int, None, None]:
+        """Lines 8–14 for one token of the secret; whether a word goes on whose beginning is no other's."""
         beams, by = self._beams, self._by
         quota = max(1, by.lambda_max // max(1, len(set(beams.lineage.tolist()))))
         taken: list[tuple[Floats, Floats, Ints, Ints]] = []
@@ -213,14 +215,19 @@ class _Search:
                 fitting, likely = allowed[:, some], rows[:, some]
                 inside = (likely > low) & (likely <= high)
                 taken_from = fitting if by.widen else fitting & inside
+                freely = self._freely(at, len(rows), last) if goes_on else None
                 scores, totals, beam_numbers, columns = self._best_of(
-                    likely, at, taken_from, inside, target, quota * SPARE
+                    likely, at, taken_from, inside, target, quota * SPARE, freely
                 )
                 taken.append((scores, totals, beam_numbers, some[columns]))
             at += len(rows)
         self._reference = target
         score, logprob, beam, chosen = (np.concatenate(part) for part in zip(*taken, strict=True))
         order = np.argsort(-score, kind="stable")
+        if by.keep == "around" and not goes_on:
+            inside_first = score[order] > -BEYOND / 2
+            sides = (by_turns(order[each], logprob > target) for each in (inside_first, ~inside_first))
+            order = np.concatenate(tuple(sides))
         self._choose(number, last, quota, order, logprob, beam, chosen)
 
     def _best_of(
@@ -231,22 +238,35 @@ class _Search:
         inside: npt.NDArray[np.bool_],
         target: float,
         most: int,
+        freely: npt.NDArray[np.bool_] | None,
     ) -> tuple[Floats, Floats, Ints, Ints]:
-        """Line 12 for some beams: of each at most `most` tokens, those in the bin first, with their ranks."""
+        """Line 12 for some beams: of each at most `most` tokens, those in the bin first, with their ranks. So many on
+        either side where they are taken around the real one. Those that go on `freely` take the likeliest."""
         total = rows + self._beams.logprob[first : first + len(rows), None].astype(np.float32)
         near = -np.abs(total - np.float32(target))
         score = np.where(inside, total if self._by.keep == "likeliest" else near, near - BEYOND)
-        score = np.where(fitting, score, -np.inf)
-        if most < score.shape[1]:
-            columns = np.argpartition(-score, most - 1, axis=1)[:, :most]
-        else:
-            columns = np.broadcast_to(np.arange(score.shape[1]), score.shape)
-        each = np.repeat(np.arange(len(rows)), columns.shape[1])
-        flat = columns.ravel()
-        kept = np.isfinite(score[each, flat])
-        each, flat = each[kept], flat[kept]
+        wishes = [score]
+        if freely is not None:
+            score = np.where(freely[:, None], total, score)
+            wishes = [score]
+        elif self._by.keep == "around":
+            likelier = total > np.float32(target)
+            wishes = [np.where(likelier, score, -np.inf), np.where(likelier, -np.inf, score)]
+        taken = np.zeros(score.shape, dtype=np.bool_)
+        for wish in wishes:
+            taken |= _best(np.where(fitting, wish, -np.inf), most)
+        each, flat = np.nonzero(taken)
         exact = self._beams.logprob[first + each] + rows[each, flat].astype(np.float64)
-        return score[each, flat].astype(np.float64), exact, first + each, flat.astype(np.int64)
+        return score[each, flat].astype(np.float64), exact, first + each, flat
+
+    def _freely(self, first: int, count: int, last: bool) -> npt.NDArray[np.bool_] | None:
+        """Of some beams, those that go on as the model would. A word that is brought near the real one's probability
+        early ends far below it, for a right word's last tokens are nearly certain. Every other lineage ends so, too,
+        and the others as near as they can."""
+        if self._by.keep != "around":
+            return None
+        lineages = self._beams.lineage[first : first + count]
+        return np.full(count, fill_value=True) if not last else lineages % 2 == 0
 
     def _choose(
         self, number: int, last: bool, quota: int, order: Ints, logprob: Floats, beam: Ints, chosen: Ints
@@ -292,13 +312,15 @@ class _Search:
         return self._beams
 
     def _distinct(self, most: int, stands: Stands | None = None) -> list[int]:
-        """One beam of each lineage, if there are any, and no value twice; the nearest first."""
+        """One beam of each lineage, if there are any, and no value twice; the nearest first, on both sides."""
         beams = self._beams
-        order = np.argsort(np.abs(beams.logprob - self._reference), kind="stable").tolist()
+        order = np.argsort(np.abs(beams.logprob - self._reference), kind="stable")
+        if self._by.keep == "around" and not self._parted:
+            order = by_turns(order, beams.logprob > self._reference)
         kept: list[int] = []
         lineages: set[int] = set()
         values: set[tuple[int, ...]] = set()
-        for at in order:
+        for at in order.tolist():
             lineage, value = int(beams.lineage[at]), beams.value[at]
             if (self._parted and lineage in lineages) or value in values:
                 continue
@@ -323,6 +345,23 @@ class _Search:
         pairs = zip(self._beams.done, self._beams.logprob.tolist(), strict=True)
         kept = [Candidate(values, logprob) for values, logprob in pairs if self._by.holds(logprob, self._reference)]
         return tuple(sorted(kept, key=lambda one: -one.logprob))
+
+
+def _best(score: npt.NDArray[np.float32], most: int) -> npt.NDArray[np.bool_]:
+    """Of each row the `most` best, none of them -inf."""
+    found = np.isfinite(score)
+    if most < score.shape[1]:
+        left = np.argpartition(-score, most - 1, axis=1)[:, most:]
+        np.put_along_axis(found, left, values=False, axis=1)
+    return found
+
+
+def by_turns(order: Ints, likelier: npt.NDArray[np.bool_]) -> Ints:
+    """The same numbers: one of the likelier and one of the others by turns, each in their order, then what is left."""
+    above = likelier[order]
+    turn = np.where(above, 2 * np.cumsum(above), 2 * np.cumsum(~above) + 1)
+    found: Ints = order[np.argsort(turn, kind="stable")]
+    return found
 
 
 def sample(

@@ -66,7 +66,7 @@ class Sampler:
             infilling.slots,
             by,
             fitting=infilling,
-            lineages=min(by.lambda_max, 4 * wish.fakes),
+            lineages=lineages_for(wish.fakes, by),
         )
         for slot, count in enumerate(found.found):
             if count < wish.least:
@@ -78,6 +78,11 @@ class Sampler:
         values = tuple(infilling.values(one.values) for one in chosen)
         gaps = tuple(by.gap(one.logprob, found.reference) for one in chosen)
         return Substitutes(values, by.epsilon, by.distance, gaps)
+
+
+def lineages_for(fakes: int, by: Quantization) -> int:
+    """How many beginnings of a word are gone on with: some end nowhere, and each is the better for several tries."""
+    return min(by.lambda_max, 4 * fakes)
 
 
 def choose(candidates: Sequence[Candidate], reference: float, count: int, prf: Prf, context: bytes) -> list[Candidate]:

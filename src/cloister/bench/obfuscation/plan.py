@@ -11,8 +11,8 @@ PARTS: tuple[Part, ...] = ("curves", "latency", "distinguisher", "decoding")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`secrets` of each category; ε and λ_max of the curves and of the latency; λ and ε of the distinguisher; users
-    and λ of the decoding, from 0, which is `partitioned`."""
+    """`secrets` of each category; ε and λ_max of the curves and of the latency; λ, ε and λ_max of the distinguisher;
+    users and λ of the decoding, from 0, which is `partitioned`."""
 
     secrets: int = 20
     epsilons: tuple[float, ...] = (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
@@ -22,6 +22,7 @@ class Plan:
     latency_tokens: int = 8
     fakes: int = 7
     bet_epsilon: float = 0.1
+    bet_lambda_max: int = 128
     trials: int = 100
     users: tuple[int, ...] = (1, 8)
     decoded: tuple[int, ...] = (0, 2, 4, 8, 16)

@@ -22,7 +22,7 @@ from cloister.obfuscation.gqs import Quantization, Sampled, sample
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.infilling import Infilling
 from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer
-from cloister.obfuscation.sampler import choose
+from cloister.obfuscation.sampler import choose, lineages_for
 from cloister.obfuscation.shape import TokenShapes
 from cloister.obfuscation.tags import Category, TaggedText
 
@@ -86,8 +86,9 @@ class Bench(Measurement[Results]):
         except TagsInvalid:
             return None
 
-    def _sample(self, infilling: Infilling, by: Quantization) -> Sampled:
-        return sample(self._model, infilling.beginning, infilling.slots, by, fitting=infilling, lineages=by.lambda_max)
+    def _sample(self, infilling: Infilling, by: Quantization, lineages: int | None = None) -> Sampled:
+        most = by.lambda_max if lineages is None else lineages
+        return sample(self._model, infilling.beginning, infilling.slots, by, fitting=infilling, lineages=most)
 
     def _curves(self) -> None:
         """Figures 5–7: how many substitutes there are within ε."""
@@ -129,7 +130,7 @@ class Bench(Measurement[Results]):
 
     def _distinguisher(self) -> None:
         plan, draw = self._plan, random.Random(0)
-        by = Quantization(plan.bet_epsilon, max(64, 4 * plan.fakes), plan.temperature)
+        by = Quantization(plan.bet_epsilon, plan.bet_lambda_max, plan.temperature)
         names = self._texts.get(Category.NAME, [])
         rows: dict[tuple[str, str, str], list[float]] = {}
         self._watcher.begin("distinguisher", plan.trials)
@@ -137,7 +138,7 @@ class Bench(Measurement[Results]):
             infilling = self._infilling(text)
             if infilling is None or not self._fits("distinguisher"):
                 continue
-            found = self._sample(infilling, by)
+            found = self._sample(infilling, by, lineages_for(plan.fakes, by))
             prf = Prf(number.to_bytes(32, "big"))
             chosen = choose(found.candidates, found.reference, plan.fakes, prf, b"bench")
             if len(chosen) == plan.fakes:
