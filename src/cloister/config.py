@@ -11,6 +11,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from cloister.cores import usable_cores
 from cloister.levels import PolicyName
 
 Dtype = Literal["bf16", "fp32"]
@@ -65,7 +66,7 @@ class EngineSettings(_Frozen):
 
     @property
     def cores(self) -> int:
-        return self.threads or os.cpu_count() or 1
+        return self.threads or usable_cores()
 
 
 class ControllerSettings(_Frozen):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import os
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
@@ -19,6 +18,7 @@ import msgspec
 from cloister.controller.forkserver import ForkServer
 from cloister.controller.places import Places
 from cloister.controller.remote_vaults import RemoteVaults
+from cloister.cores import usable_cores
 from cloister.errors import CloisterError, ProtocolError, ServiceUnavailable
 from cloister.link.memory import LinkMemory, LinkShape
 from cloister.messages.generation import VERSION
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 SECONDS_BEFORE_REPLACING_A_DEAD_SPARE = 1.0
 
-MOST_MADE_AT_ONCE = max(4, (os.cpu_count() or 1) // 2)
+MOST_MADE_AT_ONCE = max(4, usable_cores() // 2)
 """Beyond these a vault waits to be made, unless its tenant has none: making one takes the cores, outside all turns."""
 
 

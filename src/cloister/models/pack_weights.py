@@ -5,11 +5,11 @@ The file's descriptor comes with the order. It sees a model and settings, never 
 
 from __future__ import annotations
 
-import os
 import socket
 from pathlib import Path
 
 from cloister.config import EngineSettings
+from cloister.cores import usable_cores
 from cloister.errors import ProtocolError, SetupError, where_raised
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import Start, StartFailed, WeightsPacked, start_failed
@@ -42,7 +42,7 @@ def pack_weights(start: Start, fd: int) -> int:
     from cloister.models.source import open_folder
     from cloister.models.weights import open_weights
 
-    torch.set_num_threads(os.cpu_count() or 1)  # nobody computes yet
+    torch.set_num_threads(usable_cores())  # nobody computes yet
     settings = EngineSettings.model_validate_json(start.settings)
     device = choose_device(settings)
     folder = open_folder(Path(start.path), start.name)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from cloister.config import cache_folder
+from cloister.cores import usable_cores
 from cloister.errors import SetupError
 from cloister.process import interpreter
 from cloister.process.release_code import KERNELS
@@ -226,7 +227,7 @@ def load_library(threads: int, *, tiles: bool = True) -> ctypes.CDLL:
         function = getattr(library, f"cloister_{name}")
         function.argtypes, function.restype = types, None
     library.cloister_answer.argtypes = [c_void_p]
-    if library.cloister_start(threads or os.cpu_count() or 1) >= 1:
+    if library.cloister_start(threads or usable_cores()) >= 1:
         return library
     if not tiles:
         raise SetupError("The native kernels cannot start their threads.", hint="Start with --kernels reference.")

@@ -5,7 +5,6 @@ Pointers go to C only from tensors this module has checked for dtype, contiguity
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from ctypes import CDLL, POINTER, Array, byref, c_uint64, pointer
 from typing import Any, TypeVar
@@ -26,6 +25,7 @@ from cloister.compute.cpu.link import CpuAnswerer, CpuAsker
 from cloister.compute.host_cache import HostCache, on_host
 from cloister.compute.layer import Angles, DrawRows, Draws, Gate, Layer, Packed, quantised
 from cloister.compute.layout import Batch
+from cloister.cores import usable_cores
 from cloister.errors import ModelUnsupported, SetupError
 from cloister.link.memory import LinkShape
 
@@ -124,7 +124,7 @@ class NativeKernels(Kernels):
         )
 
     def start_team(self, threads: int) -> int:
-        return int(self.library.cloister_start(threads or os.cpu_count() or 1))
+        return int(self.library.cloister_start(threads or usable_cores()))
 
     def use_cores(self, cores: int) -> None:
         self.library.cloister_use(cores)
