@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "cloister"
-EVERYBODY = {"errors", "config", "levels", "messages"}
+EVERYBODY = {"errors", "config", "levels", "messages", "cores"}
 
 ALLOWED = {
     "errors": set(),
-    "config": {"errors", "levels"},
+    "cores": set(),
+    "config": {"errors", "levels", "cores"},
     "addresses": {"errors"},
     "levels": {"errors"},
     "request_fields": set(),
