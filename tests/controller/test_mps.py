@@ -117,6 +117,10 @@ def test_without_a_gpu_or_for_the_cpu_there_is_none(monkeypatch: pytest.MonkeyPa
     for engine in (EngineSettings(kernels="native"), EngineSettings(dtype="fp32")):
         assert mps_for(Settings(engine=engine)) is None
     assert mps_for(Settings(controller=ControllerSettings(gpu_in_turns=True))) is None
+    for none in ("", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", none)
+        assert mps_for(Settings()) is None, "no GPU is to be seen"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     found = mps_for(Settings())
     assert found is not None
     os.rmdir(found.folder)

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 DAEMON = "nvidia-cuda-mps-control"
 DEVICE = "/dev/nvidiactl"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+"""Says which GPUs a process sees; empty or -1, none."""
 START_S, ORDER_S = 10.0, 5.0
 GRACE_S, LOOK_S = 1.0, 0.01
 """How long a client that was hung up on may take to end by itself, and how often we look."""
@@ -36,7 +38,8 @@ def mps_for(settings: Settings) -> Mps | None:
     engine = settings.engine
     wanted = engine.kernels in ("auto", "gpu") and engine.dtype == "bf16" and engine.weights == "as-dtype"
     wanted = wanted and not settings.controller.gpu_in_turns
-    daemon = shutil.which(DAEMON) if wanted and os.path.exists(DEVICE) else None
+    hidden = os.environ.get(VISIBLE, "all").strip() in ("", "-1")
+    daemon = shutil.which(DAEMON) if wanted and not hidden and os.path.exists(DEVICE) else None
     return None if daemon is None else Mps(daemon)
 
 

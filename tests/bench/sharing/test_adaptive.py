@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cloister.bench.sharing.adaptive import MOST_HITS, Extension, exposure, extensions
+from cloister.bench.sharing.attack import Probe
 from cloister.bench.sharing.figures import FIGURES
 from cloister.bench.sharing.prompts import make_secret
 from cloister.bench.sharing.results import Plan, Results, tables
@@ -51,6 +52,22 @@ def test_exposure_counts_what_strangers_find_before_it_is_taken_back(cache: Page
     names = ("eve",) if cache._serves is None else ("a", "b", "c")
     strangers = [Caller(cache, name) for name in names]
     assert exposure(Caller(cache, "victim"), strangers, 1, patience=2, settle=lambda seconds: None) == hits
+
+
+class Scripted:
+    """Finds so many of a hundred tokens, ask by ask."""
+
+    def __init__(self, *found: int) -> None:
+        self._found = iter(found)
+
+    def ask(self, prompt: str) -> Probe:
+        return Probe(0.1, next(self._found), 100)
+
+
+def test_a_page_that_a_stranger_has_of_its_own_is_no_hit() -> None:
+    """Of two prompts that begin alike: what it computed itself is found, whoever else asks for the rest."""
+    stranger = Scripted(16, 96, 96, 96, 16)
+    assert exposure(Scripted(0, 0), [stranger], 1, settle=lambda seconds: None) == 3
 
 
 def test_the_document_has_intervals_a_blind_attacker_and_a_figure(tmp_path: Path) -> None:

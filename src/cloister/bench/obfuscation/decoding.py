@@ -21,6 +21,7 @@ import httpx2
 from cloister.bench.connection import on_free_port
 from cloister.bench.servers import ServerProcess
 from cloister.bench.spd.deployment import descendants, kv_bytes, memory_of
+from cloister.bench.streamed import events
 from cloister.bench.suite.documents import Row
 from cloister.config import DEVELOPMENT_KEY
 from cloister.levels import OBFUSCATED, PARTITIONED
@@ -131,14 +132,10 @@ class Server:
         body["protection"] = OBFUSCATED if fakes else PARTITIONED
         body["messages"] = [{"role": "user", "content": before + secret + after}]
         times, counted = [], 0
-        with self._http.stream("POST", "/v1/chat/completions", json=body) as reply:
-            reply.raise_for_status()
-            for line in reply.iter_lines():
-                if line.startswith("data: {"):
-                    event = json.loads(line[6:])
-                    counted = (event.get("usage") or {}).get("prompt_tokens", counted)
-                    if event["choices"] and event["choices"][0]["delta"].get("content"):
-                        times.append(perf_counter())
+        for event in events(self._http, "/v1/chat/completions", body):
+            counted = (event.get("usage") or {}).get("prompt_tokens", counted)
+            if event["choices"] and event["choices"][0]["delta"].get("content"):
+                times.append(perf_counter())
         return times, int(counted)
 
     def end(self, session: str) -> None:

@@ -123,12 +123,12 @@ def exposure(
         prompt = flood_prompt(draw)
         writer.ask(prompt)
         settle(SETTLE_S)
-        first = strangers[0].ask(prompt).cached
-        if first:
+        first = strangers[0].ask(prompt)
+        if first.cached > first.tokens // 2:  # a page or two it may have of its own, from another prompt
             break
     else:
         return None
     for hits in range(1, MOST_HITS):
-        if strangers[hits % len(strangers)].ask(prompt).cached < first // 2:
+        if strangers[hits % len(strangers)].ask(prompt).cached < first.cached // 2:
             return hits
     return MOST_HITS

@@ -6,7 +6,6 @@ Both are ordinary clients with a key of their own. A candidate is sent once: fro
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import dataclass
 from time import perf_counter
@@ -15,6 +14,7 @@ from typing import Any
 import httpx2
 
 from cloister.bench.sharing.prompts import AFTER, BEFORE, Trial, make_trial
+from cloister.bench.streamed import events
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,9 @@ class Caller:
         first = 0.0
         usage: dict[str, Any] = {}
         sent = perf_counter()
-        with self._http.stream("POST", "/v1/completions", json={**self._body, "prompt": prompt}) as reply:
-            reply.raise_for_status()
-            for line in reply.iter_lines():
-                if line.startswith("data: {"):
-                    first = first or perf_counter() - sent
-                    usage = json.loads(line[6:]).get("usage") or usage
+        for event in events(self._http, "/v1/completions", {**self._body, "prompt": prompt}):
+            first = first or perf_counter() - sent
+            usage = event.get("usage") or usage
         found = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
         return Probe(first, int(found), int(usage.get("prompt_tokens", 0)))
 
