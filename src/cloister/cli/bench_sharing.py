@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from cloister.bench.sharing.results import Results
 
 ATTACKED = "none,partition,safekv,global"
+FLOODED_TOKENS = 4096
+"""Room for what attackers ask between two looks, so that the victim's prompt goes only where nobody finds it."""
 
 
 def bench_sharing(
@@ -39,8 +41,13 @@ def bench_sharing(
     ] = 20,
     candidates: Annotated[int, typer.Option(min=2, max=64, help="How many the attacker must choose from.")] = 4,
     kv_cache_mib: Annotated[
-        int, typer.Option(min=1, help="With --attack: the server's KV cache, small enough to be flooded.")
-    ] = 32,
+        int | None,
+        typer.Option(
+            min=1,
+            help="With --attack: the server's KV cache, small enough to be flooded.",
+            show_default=f"room for {FLOODED_TOKENS} tokens",
+        ),
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder with chat/ (traces) and pii/.", show_default="none")
     ] = None,
@@ -134,8 +141,16 @@ def _overhead(results: Results, model: str | None, folder: Path, bars: Bars, sav
         take_turns(off, on, tenants, plan.scale, plan.seed, plan.rounds, note)
 
 
+def flooded_mib(model: str | None) -> int:
+    """What keys and values of so many tokens take of this model."""
+    from cloister.bench.spd.deployment import kv_bytes
+    from cloister.models.source import find_model
+
+    return max(1, (kv_bytes(find_model(model).config, FLOODED_TOKENS) or 32 << 20) >> 20)
+
+
 def _attack(
-    results: Results, policy: str, model: str | None, folder: Path, kv_cache_mib: int, say: Callable[[str], None]
+    results: Results, policy: str, model: str | None, folder: Path, kv_cache_mib: int | None, say: Callable[[str], None]
 ) -> None:
     from cloister.bench.sharing.adaptive import exposure, extensions
     from cloister.bench.sharing.attack import attacks, reuse
@@ -144,7 +159,7 @@ def _attack(
     plan = results.plan
     names = [f"attacker-{number}" for number in range(plan.identities + 1)]
     strangers = [f"stranger-{number}" for number in range(4)]
-    options = ("--kv-cache-mib", str(kv_cache_mib))
+    options = ("--kv-cache-mib", str(kv_cache_mib or flooded_mib(model)))
     with Served(policy, model, folder, ["victim", *names, *strangers], options) as server:
         victim, attacker, *identities = (server.caller(name) for name in ("victim", *names))
         say(f"{policy}, what is found")

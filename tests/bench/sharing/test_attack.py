@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from cloister.bench.sharing.figures import FIGURES
 from cloister.bench.sharing.prompts import AFTER, BEFORE, make_trial
 from cloister.bench.sharing.results import Plan, Results, tables
 from cloister.bench.suite.documents import draw_figures
+from cloister.cli.bench_sharing import FLOODED_TOKENS, flooded_mib
 
 
 class Cache:
@@ -67,3 +69,15 @@ def test_the_document_says_what_was_met_and_draws(tmp_path: Path) -> None:
     assert "guessing: 0.25" in tables(document)[0].title
     assert not document["targets"][3]["met"] and document["targets"][3]["reason"] == "not measured"
     assert [file.name for file in draw_figures(document, tmp_path, FIGURES)] == ["sharing-attack.png"]
+
+
+def test_the_attacked_cache_has_room_for_the_same_number_of_tokens_whatever_the_model(tmp_path: Path) -> None:
+    """A victim's prompt that the attacker's own flood pushes out is found under no policy: then it proves nothing."""
+    shape = {"num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576, "model_type": "llama"}
+    sizes = []
+    for layers in (8, 16):
+        folder = tmp_path / str(layers)
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({**shape, "num_hidden_layers": layers}))
+        sizes.append(flooded_mib(str(folder)))
+    assert sizes[0] << 20 == FLOODED_TOKENS * 8 * 2 * 2 * 3 * 64 and sizes[1] == 2 * sizes[0]
