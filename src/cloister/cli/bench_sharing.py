@@ -159,16 +159,17 @@ def _attack(
     plan = results.plan
     names = [f"attacker-{number}" for number in range(plan.identities + 1)]
     strangers = [f"stranger-{number}" for number in range(4)]
+    writers = ["writer-0", "writer-1"]  # whoever was probed is read more strictly for a while
     options = ("--kv-cache-mib", str(kv_cache_mib or flooded_mib(model)))
-    with Served(policy, model, folder, ["victim", *names, *strangers], options) as server:
+    with Served(policy, model, folder, ["victim", *names, *strangers, *writers], options) as server:
         victim, attacker, *identities = (server.caller(name) for name in ("victim", *names))
         say(f"{policy}, what is found")
         results.reused[policy] = reuse(victim, attacker, plan.seed)
         say(f"{policy}, hits before demotion")
         alone, *three = (server.caller(name) for name in strangers)
         results.exposed[policy] = {
-            1: exposure(victim, [alone], plan.seed + 1),
-            3: exposure(victim, three, plan.seed + 2),
+            1: exposure(server.caller(writers[0]), [alone], plan.seed + 1),
+            3: exposure(server.caller(writers[1]), three, plan.seed + 2),
         }
         say(f"{policy}, candidates")
         results.guesses[policy] = attacks(victim, attacker, plan.trials, plan.candidates, plan.seed)
