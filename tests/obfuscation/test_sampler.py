@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Generator
+from unittest.mock import MagicMock
 
 import pytest
 
 from cloister.errors import PromptTooLong, SetupError, TagsInvalid, TooFewCandidates
-from cloister.obfuscation.gqs import Candidate, Quantization
+from cloister.obfuscation.gqs import Candidate, Quantization, Sampled, finished
 from cloister.obfuscation.index import Prf
-from cloister.obfuscation.sampler import Sampler, Wish, advantage_bound, choose
+from cloister.obfuscation.infilling import Infilling
+from cloister.obfuscation.sampler import Sampler, Wish, advantage_bound, candidates_for, choose
 from cloister.obfuscation.shape import TokenShapes, shape_of
 from cloister.obfuscation.tags import parse_redacted
 from cloister.obfuscation.variants import GivenSubstitutes, Variants, make_variants
@@ -171,3 +174,29 @@ def test_nothing_of_the_prompt_shows_in_what_may_be_printed() -> None:
     made = variants_of(LETTER)
     for shown in (repr(made), repr(made.substitutes), repr(made.entities), repr(parse_redacted(LETTER))):
         assert NAMES[0] not in shown and TOWNS[0] not in shown
+
+
+@pytest.mark.parametrize(
+    ("found", "asked", "taken"),
+    [
+        ({"around": 5, "nearest": 9}, ["around"], 5),
+        ({"around": 2, "nearest": 4}, ["around", "nearest"], 4),
+        ({"around": 2, "nearest": 1}, ["around", "nearest"], 2),
+    ],
+)
+def test_where_too_few_are_around_the_secret_the_nearest_are_looked_for(
+    found: dict[str, int], asked: list[str], taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[str] = []
+
+    def pretended(
+        model: object, beginning: object, slots: object, by: Quantization, **_: object
+    ) -> Generator[int, None, Sampled]:
+        kept.append(by.keep)
+        yield 1
+        return Sampled(-1.0, tuple(Candidate(((n,),), -1.0) for n in range(found[by.keep])), (found[by.keep],))
+
+    monkeypatch.setattr("cloister.obfuscation.sampler.sampling", pretended)
+    infilling = MagicMock(spec=Infilling, beginning=[1], slots=[])
+    got = finished(candidates_for(RuleModel(4), infilling, 5, Quantization(0.5, 64)))
+    assert kept == asked and len(got.candidates) == taken

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cloister.errors import SetupError, TooFewCandidates
 from cloister.obfuscation.entities import Entity
-from cloister.obfuscation.gqs import Candidate, Quantization, finished, sampling
+from cloister.obfuscation.gqs import Candidate, Keep, Quantization, Sampled, finished, sampling
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.infilling import Infilling
 from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer
@@ -60,14 +60,7 @@ class Sampler:
         """The same a piece at a time (`gqs.sampling`)."""
         wish, by = self._wish, self._wish.quantization
         infilling = Infilling(self._tokenizer, self._shapes, texts, entities)
-        found = yield from sampling(
-            self._model,
-            infilling.beginning,
-            infilling.slots,
-            by,
-            fitting=infilling,
-            lineages=lineages_for(wish.fakes, by),
-        )
+        found = yield from candidates_for(self._model, infilling, wish.fakes, by)
         for slot, count in enumerate(found.found):
             if count < wish.least:
                 raise _too_few(entities, infilling.entity_of(slot), count, wish)
@@ -80,9 +73,25 @@ class Sampler:
         return Substitutes(values, by.epsilon, by.distance, gaps)
 
 
-def lineages_for(fakes: int, by: Quantization) -> int:
-    """How many beginnings of a word are gone on with: some end nowhere, and each is the better for several tries."""
-    return min(by.lambda_max, 4 * fakes)
+def candidates_for(
+    model: LanguageModel, infilling: Infilling, fakes: int, by: Quantization
+) -> Generator[int, None, Sampled]:
+    """Candidates for so many fakes. Words that go on as the model would are more alike than others: where too few are
+    left of those around the real one, the nearest are looked for, and what is more counts.
+
+    Of the beginnings of a word only a few are gone on with: each is the better for several tries.
+    """
+    lineages = min(by.lambda_max, 4 * fakes)
+
+    def search(keep: Keep) -> Generator[int, None, Sampled]:
+        how = replace(by, keep=keep)
+        return sampling(model, infilling.beginning, infilling.slots, how, fitting=infilling, lineages=lineages)
+
+    found = yield from search(by.keep)
+    if len(found.candidates) >= fakes or by.keep != "around":
+        return found
+    others = yield from search("nearest")
+    return others if len(others.candidates) > len(found.candidates) else found
 
 
 def choose(candidates: Sequence[Candidate], reference: float, count: int, prf: Prf, context: bytes) -> list[Candidate]:

@@ -18,11 +18,11 @@ from cloister.bench.obfuscation.results import Results
 from cloister.bench.suite.measurement import Measurement, Watcher
 from cloister.errors import TagsInvalid
 from cloister.obfuscation.entities import entities_of
-from cloister.obfuscation.gqs import Quantization, Sampled, sample
+from cloister.obfuscation.gqs import Quantization, Sampled, finished, sample
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.infilling import Infilling
 from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer
-from cloister.obfuscation.sampler import choose, lineages_for
+from cloister.obfuscation.sampler import candidates_for, choose
 from cloister.obfuscation.shape import TokenShapes
 from cloister.obfuscation.tags import Category, TaggedText
 
@@ -86,9 +86,8 @@ class Bench(Measurement[Results]):
         except TagsInvalid:
             return None
 
-    def _sample(self, infilling: Infilling, by: Quantization, lineages: int | None = None) -> Sampled:
-        most = by.lambda_max if lineages is None else lineages
-        return sample(self._model, infilling.beginning, infilling.slots, by, fitting=infilling, lineages=most)
+    def _sample(self, infilling: Infilling, by: Quantization) -> Sampled:
+        return sample(self._model, infilling.beginning, infilling.slots, by, fitting=infilling, lineages=by.lambda_max)
 
     def _curves(self) -> None:
         """Figures 5–7: how many substitutes there are within ε."""
@@ -138,7 +137,7 @@ class Bench(Measurement[Results]):
             infilling = self._infilling(text)
             if infilling is None or not self._fits("distinguisher"):
                 continue
-            found = self._sample(infilling, by, lineages_for(plan.fakes, by))
+            found = finished(candidates_for(self._model, infilling, plan.fakes, by))
             prf = Prf(number.to_bytes(32, "big"))
             chosen = choose(found.candidates, found.reference, plan.fakes, prf, b"bench")
             if len(chosen) == plan.fakes:
