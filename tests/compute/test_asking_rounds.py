@@ -231,3 +231,11 @@ def test_after_the_rehearsal_nothing_more_is_recorded_and_all_is_computed() -> N
     assert scene.device.recorded == before
     scene.service.forward([Chunk([0], 0, [0], Layout(prompt=0, remote=NOBODY), Wanted.LAST)])
     assert scene.asker.broken() == {-1: "vault_timeout"}
+
+
+def test_the_last_token_of_a_public_beginning_asks_nobody() -> None:
+    layout = Layout(prompt=3, public=3, remote=Remote(0, 0))
+    last, first = (Chunk([1], start, [0, 1], layout, Wanted.LAST) for start in (2, 3))
+    quiet, asking = rounds([last], most=4)
+    assert [chunk.start for _, chunk in quiet] == [2] and not asking
+    assert rounds([first], most=4) == ([], [[(0, first)]])

@@ -212,6 +212,20 @@ def test_around_the_real_one_there_are_likelier_ones_too() -> None:
     assert likelier["around"] > 1.2 * likelier["nearest"] and without["around"] < without["nearest"]
 
 
+def test_a_likelier_one_is_kept_even_where_all_others_are_nearer() -> None:
+    crowded = 0
+    for seed in range(40):
+        model = RuleModel(VOCABULARY, seed)
+        logprob = {token: model.logprob((token,), BEGINNING) for token in range(1, VOCABULARY)}
+        top, real, *_ = sorted(logprob, key=lambda token: -logprob[token])
+        nearest = sorted(logprob, key=lambda token: abs(logprob[token] - logprob[real]))
+        crowded += top not in nearest[:5]
+        slots = [Slot((real,))]
+        found = sample(model, BEGINNING, slots, Quantization(1.0, 2), fitting=Anything(slots)).candidates
+        assert top in {one.values[0][0] for one in found} and len(found) == 2
+    assert crowded > 3
+
+
 def test_by_turns_one_of_either_side_comes_and_then_what_is_left() -> None:
     order = np.array([5, 3, 1, 4, 2, 0])
     likelier = np.array([False, True, False, False, False, True])  # 1 and 5
