@@ -6,4 +6,6 @@ import os
 
 
 def usable_cores() -> int:
-    return len(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity"):  # not where only clients run
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
