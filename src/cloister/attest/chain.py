@@ -168,7 +168,14 @@ def signed_directly(certificate: x509.Certificate, issuer: x509.Certificate) -> 
         certificate.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return False
-    return True
+    return signature_is_whole(certificate)
+
+
+def signature_is_whole(signed: x509.Certificate | x509.CertificateRevocationList) -> bool:
+    """Whether no bit of the signature counts as unused. The library does not look, and no signature covers it: else
+    there were two encodings of one certificate, of which one was made by somebody else."""
+    encoded = signed.public_bytes(Encoding.DER)
+    return encoded[-len(signed.signature) - 1] == 0
 
 
 def is_authority(certificate: x509.Certificate) -> bool:

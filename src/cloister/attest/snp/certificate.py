@@ -20,7 +20,13 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from cloister.attest.chain import ecdsa_signed, is_authority, key_fingerprint, signed_directly
+from cloister.attest.chain import (
+    ecdsa_signed,
+    is_authority,
+    key_fingerprint,
+    signature_is_whole,
+    signed_directly,
+)
 from cloister.attest.snp.report import Product, Report, Tcb, product_of_name
 from cloister.errors import EvidenceInvalid
 
@@ -185,7 +191,7 @@ def revocations_issued(listed: x509.CertificateRevocationList, by: x509.Certific
     key = by.public_key()
     if listed.issuer != by.subject or not _signed_as_amd_does(listed) or not isinstance(key, RSAPublicKey):
         return False
-    return listed.is_signature_valid(key)
+    return listed.is_signature_valid(key) and signature_is_whole(listed)
 
 
 LEAF_NAMES = {"vcek": "SEV-VCEK", "vlek": "SEV-VLEK"}
