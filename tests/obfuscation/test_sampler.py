@@ -9,9 +9,10 @@ from unittest.mock import MagicMock
 import pytest
 
 from cloister.errors import PromptTooLong, SetupError, TagsInvalid, TooFewCandidates
-from cloister.obfuscation.gqs import Candidate, Quantization, Sampled, finished
+from cloister.obfuscation.gqs import Candidate, Sampled, finished
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.infilling import Infilling
+from cloister.obfuscation.quantization import Quantization
 from cloister.obfuscation.sampler import Sampler, Wish, advantage_bound, candidates_for, choose
 from cloister.obfuscation.shape import TokenShapes, shape_of
 from cloister.obfuscation.tags import parse_redacted

@@ -172,8 +172,8 @@ def signed_directly(certificate: x509.Certificate, issuer: x509.Certificate) -> 
 
 
 def signature_is_whole(signed: x509.Certificate | x509.CertificateRevocationList) -> bool:
-    """Whether no bit of the signature counts as unused. The library does not look, and no signature covers it: else
-    there were two encodings of one certificate, of which one was made by somebody else."""
+    """Whether no bit of the signature counts as unused. No signature covers that number, and the library does not look
+    at it: somebody could change it, and the certificate would pass."""
     encoded = signed.public_bytes(Encoding.DER)
     return encoded[-len(signed.signature) - 1] == 0
 

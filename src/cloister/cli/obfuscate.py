@@ -79,7 +79,7 @@ def obfuscate(
 
       cloister obfuscate letter.txt --auto-redact
     """
-    from cloister.obfuscation.gqs import Quantization
+    from cloister.obfuscation.quantization import Quantization
     from cloister.obfuscation.regularise import regularise as regular
     from cloister.obfuscation.sampler import Wish, advantage_bound
     from cloister.obfuscation.tags import auto_redact as add_found

@@ -152,11 +152,8 @@ def rounds(chunks: Sequence[Chunk], most: int) -> tuple[list[Numbered], list[lis
     queues: list[deque[Numbered]] = []
     for index, chunk in enumerate(chunks):
         remote, length = chunk.layout.remote, len(chunk.tokens)
-        if length == 1 and chunk.wanted is Wanted.LAST and (remote is None or chunk.start >= chunk.layout.prompt):
-            queues.append(deque([(index, chunk)]))
-            continue
         first = length if remote is None else min(length, max(0, chunk.layout.prompt - chunk.start))
-        if remote is None and length == 1 and chunk.wanted is not Wanted.NONE:
+        if length == 1 and chunk.wanted is not Wanted.NONE and (remote is None or not first):
             queues.append(deque([(index, chunk)]))
             continue
         if first:

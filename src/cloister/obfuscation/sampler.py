@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 
 from cloister.errors import SetupError, TooFewCandidates
 from cloister.obfuscation.entities import Entity
-from cloister.obfuscation.gqs import Candidate, Keep, Quantization, Sampled, finished, sampling
+from cloister.obfuscation.gqs import Candidate, Sampled, finished, sampling
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.infilling import Infilling
 from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer
+from cloister.obfuscation.quantization import Keep, Quantization
 from cloister.obfuscation.shape import TokenShapes
 from cloister.obfuscation.tags import TaggedText
 from cloister.obfuscation.variants import MAX_FAKES, Substitutes

@@ -24,9 +24,9 @@ from cloister.messages.prompts import ChatPrompt, Prompt, TextPrompt, TokenPromp
 from cloister.messages.vault import Confide
 from cloister.obfuscation.conversation import MAX_REMEMBERED, Answers, turn_of
 from cloister.obfuscation.entities import Entity, entities_of, replaced, spelt_before, without
-from cloister.obfuscation.gqs import Quantization
 from cloister.obfuscation.index import REQUEST, Order, Prf
 from cloister.obfuscation.language_model import SamplingTokenizer
+from cloister.obfuscation.quantization import Quantization
 from cloister.obfuscation.regularise import regularise
 from cloister.obfuscation.sampler import Sampler, Wish
 from cloister.obfuscation.shape import TokenShapes

@@ -18,10 +18,11 @@ from cloister.bench.obfuscation.results import Results
 from cloister.bench.suite.measurement import Measurement, Watcher
 from cloister.errors import TagsInvalid
 from cloister.obfuscation.entities import entities_of
-from cloister.obfuscation.gqs import Quantization, Sampled, finished, sample
+from cloister.obfuscation.gqs import Sampled, finished, sample
 from cloister.obfuscation.index import Prf
 from cloister.obfuscation.infilling import Infilling
 from cloister.obfuscation.language_model import LanguageModel, SamplingTokenizer
+from cloister.obfuscation.quantization import Quantization
 from cloister.obfuscation.sampler import candidates_for, choose
 from cloister.obfuscation.shape import TokenShapes
 from cloister.obfuscation.tags import Category, TaggedText
