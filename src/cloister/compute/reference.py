@@ -61,6 +61,10 @@ def merged(parts: Sequence[Part]) -> torch.Tensor:
     return whole
 
 
+def _active(row: torch.Tensor, gate: Gate) -> torch.Tensor:
+    return functional.silu(row) if gate == "silu" else functional.gelu(row, approximate="tanh")
+
+
 class ReferenceKernels(Kernels):
     """One row, one torch call."""
 
@@ -89,8 +93,8 @@ class ReferenceKernels(Kernels):
         if packed.gate:
             halves = out.view(len(out), -1, 2, GATE_ROWS)
             gate, up = (halves[:, :, side].reshape(len(out), -1) for side in (0, 1))
-            active = functional.silu(gate) if packed.gate == "silu" else functional.gelu(gate, approximate="tanh")
-            out = active * up
+            # Row by row: torch computes the last few values of a tensor otherwise than the others.
+            out = torch.stack([_active(row, packed.gate) for row in gate]) * up
         return out if add_to is None else add_to.add_(out)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
