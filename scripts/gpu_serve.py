@@ -21,10 +21,12 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -343,6 +345,54 @@ def throughput(asked: Asked, levels: list[str], of_open: int, of_vaults: int) ->
     return rows
 
 
+def gaps(asked: Asked, level: str, tokens: int) -> list[float]:
+    """Seconds between the tokens of one streamed answer."""
+    stream = asked.client.completions.create(
+        model=asked.model,
+        prompt=[50 + t for t in range(64)],
+        max_tokens=tokens,
+        temperature=0,
+        logit_bias={"0": -100, "2": -100},
+        stream=True,
+        extra_body={"protection": level, "session": f"streams-{level}"},
+    )
+    came = [time.monotonic() for _ in stream]
+    return [after - before for before, after in pairwise(came)][1:-2]
+
+
+def disturbance(asked: Asked, levels: list[str], others: int = 16) -> dict[str, Any]:
+    """How far apart an answer's tokens are, alone and beside sessions that send prompts of 512 tokens without pause."""
+    found: dict[str, Any] = {}
+    for level in [level for level in ("open", "partitioned") if level in levels]:
+        enough = threading.Event()
+
+        def keep_asking(user: int, level: str = level, enough: threading.Event = enough) -> int:
+            count = 0
+            while not enough.is_set():
+                count += 1
+                prompt = [(13 * user + 7 * t + count) % 49000 + 50 for t in range(512)]
+                asked.tokens(prompt, 1, level, f"s{user}")
+            return count
+
+        gaps(asked, level, 32)
+        quiet = gaps(asked, level, 400)
+        with ThreadPoolExecutor(others) as many:
+            asking = [many.submit(keep_asking, user) for user in range(others)]
+            time.sleep(3.0)
+            began = time.monotonic()
+            beside = gaps(asked, level, 400)
+            lasted = time.monotonic() - began
+            enough.set()
+            prompts = sum(each.result() for each in asking)
+        row: dict[str, Any] = {"prompts_per_s": round(prompts / (lasted + 3.0), 1)}
+        for name, each in (("quiet", quiet), ("beside", beside)):
+            cut = statistics.quantiles(each, n=100)
+            row[name] = {"p50_ms": 1e3 * cut[49], "p95_ms": 1e3 * cut[94], "most_ms": 1e3 * max(each)}
+        found[level] = row
+        print(level, row, flush=True)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, required=True)
@@ -353,7 +403,7 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=32, help="at once at the level open")
     parser.add_argument("--vault-users", type=int, default=32, help="at once at the others")
     parser.add_argument("--rounds", type=int, default=1, help="of answers")
-    parser.add_argument("--skip", default="", help="of answers, throughput, kills")
+    parser.add_argument("--skip", default="", help="of answers, throughput, disturbance, kills")
     parser.add_argument("--timed", default=",".join(TIMED), help="levels whose throughput is measured")
     parser.add_argument("--option", action="append", default=[], help="passed on to `cloister serve`")
     options = parser.parse_args()
@@ -370,6 +420,7 @@ def main() -> None:
         "throughput": lambda asked, levels: throughput(
             asked, [level for level in options.timed.split(",") if level in levels], options.users, options.vault_users
         ),
+        "disturbance": disturbance,
         "kills": check_kills,
     }
     with served(options.model, log, *options.option) as (url, seconds):

@@ -55,6 +55,9 @@ class EngineSettings(_Frozen):
         le=16,
         description="on a GPU under MPS: so many processes hold the prompts' keys; 0: each vault holds its own",
     )
+    vaults_outside_mps: bool = Field(
+        default=False, description="on a GPU under MPS: vaults compute in turns with all others, whom they cannot harm"
+    )
     vault_kv_mib: int = Field(default=256, ge=1, description="memory for one vault's KV cache; taken as it fills")
     cache_disk_bytes: int = Field(
         default=0, ge=0, description="of a disk, for computed blocks that the KV cache has no room for; encrypted"

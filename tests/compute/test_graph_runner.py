@@ -139,11 +139,15 @@ def test_a_bucket_holds_the_batch_and_copies_of_its_first_row() -> None:
 
 def test_a_wipe_leaves_no_tokens_in_a_bucket(runners: tuple[ModelRunner, GraphRunner]) -> None:
     _, recorded = runners
-    recorded.forward(answers([0, 1]))
-    bucket, _ = recorded._recorded[2, 32, False]
-    assert bucket.batch.tokens.tolist() == [7, 8]
-    recorded.wipe([0])
-    assert not any(getattr(bucket.batch, name).any() for name in ("tokens", "slots", "tables", "positions"))
+    for _ in range(2):  # one that was wiped is filled again
+        recorded.forward(answers([0, 1]))
+        recorded.forward(answers([2]))
+        (two, _), (one, _) = (recorded._recorded[rows, 32, False] for rows in (2, 1))
+        assert two.batch.tokens.tolist() == [7, 8] and one.batch.tokens.tolist() == [9]
+        recorded.wipe([0])
+        for bucket in (one, two):
+            assert not any(getattr(bucket.batch, name).any() for name in ("tokens", "slots", "tables", "positions"))
+        assert not recorded._staging.memory.any()
 
 
 def test_buckets_share_the_hosts_memory_and_keep_their_own_on_the_device() -> None:

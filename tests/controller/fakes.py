@@ -152,14 +152,14 @@ class FakeForkServer:
         """What each vault got for its link."""
 
     def spawn(
-        self, role: str, *descriptors: int, disk: int | None = None, places: int = 0
+        self, role: str, *descriptors: int, disk: int | None = None, places: int = 0, weights: int | None = None
     ) -> tuple[Child, socket.socket]:
         ours, theirs = socket.socketpair()
         if role == "service":
             self.services.append(FakeService(theirs))
         else:
             assert len(descriptors) == 2
-            self.given.append(descriptors)
+            self.given.append(descriptors if weights is None else (*descriptors, weights))
             self.vaults.append(FakeVault(theirs, self.vaults_are_ready))
         return Child(), ours
 

@@ -184,11 +184,11 @@ async def test_a_vault_at_a_place_gets_that_memory_and_leaves_the_place_when_it_
     node = await Node.build(spare_vaults=0)
     node.forkserver.vaults_are_ready = False
     forkserver: Any = node.forkserver
-    places = Places({4: 40}, end)
+    places = Places({4: 40}, end, weights=41)
     node.relay.vaults.open(forkserver, LinkShape(3, 16, 2), places)
     node.ask(1)
     vault = await node.vault(0)
-    assert node.forkserver.given == [(40, 40)] and places.free == 0
+    assert node.forkserver.given == [(40, 40, 41)] and places.free == 0
     assert not node.service.links
     vault.say(VaultReady(VERSION))
     asked = await vault.next(Confide)

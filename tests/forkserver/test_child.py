@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+import torch
 
-from cloister.forkserver.child import waits_for_others
+from cloister.forkserver import child
+from cloister.forkserver.child import PreloadedModel, computes_beside, waits_for_others
 
 
 @pytest.mark.parametrize(
@@ -17,3 +20,37 @@ def test_who_answers_for_prompts_opens_the_device_as_one_that_waits(
     role: str, attention_processes: int, waits: bool
 ) -> None:
     assert waits_for_others(role, MagicMock(attention_processes=attention_processes)) is waits
+
+
+@pytest.mark.parametrize(
+    ("role", "shared", "apart", "beside"),
+    [
+        ("service", False, True, False),
+        ("vault", False, True, False),
+        ("service", True, True, True),
+        ("attention", True, True, True),
+        ("vault", True, True, False),
+        ("vault", True, False, True),
+    ],
+)
+def test_a_vault_computes_beside_others_unless_it_is_kept_apart(
+    role: str, shared: bool, apart: bool, beside: bool
+) -> None:
+    assert computes_beside(role, MagicMock(shared=shared, vaults_apart=apart)) is beside
+
+
+@pytest.mark.parametrize(("role", "given", "beside"), [("service", None, True), ("vault", 9, False)])
+def test_weights_are_held_before_the_decoder_is_made_of_them(
+    role: str, given: int | None, beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service has a descriptor for others, a vault uses the one it was given."""
+    happened: list[Any] = []
+    device = MagicMock(survives_fork=False, shared=True, attention_processes=8, vaults_apart=True)
+    device.open.side_effect = lambda **how: happened.append(how)
+    device.hold_weights.side_effect = lambda *held: happened.append(held) or (7 if held[1] is None else None)
+    monkeypatch.setattr(child, "load_decoder", lambda *_: happened.append("decoder") or MagicMock(device=device))
+    parts = MagicMock(file=torch.zeros(8))
+    model = PreloadedModel(MagicMock(), MagicMock(device=device), MagicMock(), MagicMock(), parts)
+    opened, lent = model.opened(role, given)
+    assert happened == [{"waits": False, "beside": beside}, (parts.file, given), "decoder"]
+    assert lent == (7 if given is None else None) and opened.decoder is not model.decoder

@@ -26,6 +26,7 @@ from cloister.messages.service import (
     Paused,
     Probed,
     Resume,
+    WeightsPlace,
 )
 from cloister.prefix.monitor import Action, Alert
 from cloister.service.process import Service
@@ -240,14 +241,16 @@ def test_places_for_links_are_sent_before_all_else_and_a_link_is_seated_at_one()
     before = len(os.listdir("/proc/self/fd"))
     ours, theirs = socket.socketpair()
     runner = Places()
-    Service(Engine(runner, EngineSettings()), READY).announce(theirs)
+    weights = os.memfd_create("weights")
+    Service(Engine(runner, EngineSettings()), READY, weights=weights).announce(theirs)
     found, descriptors = [], []
-    for _ in range(2):
+    for _ in range(3):
         data, fds, _, _ = socket.recv_fds(ours, 1 << 16, 4)
         found += FrameReader(FromSealedService).feed(data)
         descriptors += fds
-    assert found == [LinkPlace(0), LinkPlace(1)]
-    assert [os.readlink(f"/proc/self/fd/{fd}").split(":")[1].split()[0] for fd in descriptors] == ["first", "second"]
+    assert found == [WeightsPlace(), LinkPlace(0), LinkPlace(1)]
+    names = [os.readlink(f"/proc/self/fd/{fd}").split(":")[1].split()[0] for fd in descriptors]
+    assert names == ["weights", "first", "second"]
     for fd in (*descriptors, ours.detach(), theirs.detach()):
         os.close(fd)
     assert len(os.listdir("/proc/self/fd")) == before

@@ -104,6 +104,13 @@ def serve(
             help="On a GPU under MPS: so many processes hold the keys and values of prompts; 0: each vault its own.",
         ),
     ] = _ENGINE.attention_processes,
+    vaults_outside_mps: Annotated[
+        bool,
+        _vaults(
+            "--vaults-outside-mps/--vaults-in-mps",
+            help="On a GPU under MPS: vaults compute in turns with all others, whom their faults cannot end.",
+        ),
+    ] = _ENGINE.vaults_outside_mps,
     spare_vaults: Annotated[
         int, _vaults(min=0, help="Fresh vaults waiting for new sessions.")
     ] = _CONTROLLER.spare_vaults,
@@ -244,6 +251,7 @@ def serve(
             max_waiting=max_waiting,
             vault_kv_mib=vault_kv_mib,
             attention_processes=attention_processes,
+            vaults_outside_mps=vaults_outside_mps,
             link_deadline_ms=link_deadline_ms,
         ),
         controller=ControllerSettings(
@@ -307,6 +315,11 @@ def _become_controller(settings: Settings) -> NoReturn:
         folder = _sealed_model(settings) or find_model(settings.model)
         check_mpc(settings, folder)
         attested_settings(settings)
+    if settings.engine.vaults_outside_mps and not settings.engine.attention_processes:
+        raise SetupError(
+            "A vault outside MPS cannot answer the service itself.",
+            hint="Leave out --attention-processes 0, or --vaults-outside-mps.",
+        )
     shown = release.manifest if settings.controller.release else None
     become("cloister.controller", settings, folder.name, folder.path, begun, reserved, shown)
 

@@ -289,8 +289,10 @@ class Device(ABC):
     """How many processes answer for vaults' prompts; 0: every vault answers for its own."""
     most_vaults: int = 0
     """At once, where other processes compute on it at the same time."""
+    vaults_apart: bool = True
+    """Whether vaults compute in turns with the others, also where those compute at the same time."""
 
-    def share(self, folder: str, attention: int = 0) -> None:
+    def share(self, folder: str, attention: int = 0, *, vaults_apart: bool = False) -> None:
         """Before `open`: compute at the same time as other processes, through who is reached in this folder; so many of
         them answer for vaults."""
         return None
@@ -300,9 +302,15 @@ class Device(ABC):
         """Whether this process can compute on it no more, whatever it tries. Asked when something failed."""
         return False
 
-    def open(self, *, waits: bool = False) -> None:
+    def open(self, *, waits: bool = False, beside: bool = True) -> None:
         """Begin to compute in this process, which forks nobody any more. `waits`: some of its work will wait for other
-        processes while the rest goes on."""
+        processes while the rest goes on. `beside`: at the same time as others, where those do."""
+        return None
+
+    def hold_weights(self, file: torch.Tensor, memory: int | None = None) -> int | None:
+        """Before parts are placed: have the bytes of this file, of which they are views, in the device's memory, once
+        for all processes. It is mapped from the descriptor `memory`, which the caller closes; without one it is made,
+        and a descriptor for others is returned. Nothing writes there afterwards. None: every process has its own."""
         return None
 
     def reserve(self) -> None:

@@ -80,11 +80,13 @@ _REMEDIES = {
     "memory_lock": "memory_lock keeps prompts out of swap: `ulimit -l unlimited` before the start, "
     "LimitMEMLOCK=infinity in a systemd unit, or CAP_IPC_LOCK.",
     "no_swap": "no_swap: this machine has swap that prompts may reach; `swapoff -a`.",
-    "no_devices": "no_devices: service and vaults speak to the GPU's driver; `--kernels native` computes without.",
+    "no_devices": "no_devices: service and vaults hold the GPU open; `--kernels native` computes without.",
     "gpu_in_turns": "gpu_in_turns: service and vaults compute on the GPU at the same time, as clients of NVIDIA's MPS; "
     "`--gpu-in-turns` gives it to one after the other, without the level partitioned.",
     "own_attention": "own_attention: a process on the GPU holds the keys and values of several users' prompts; "
     "`--attention-processes 0` leaves each prompt's in its own vault, for slower steps.",
+    "vaults_outside_mps": "vaults_outside_mps: a vault's fault on the GPU ends all processes there; "
+    "`--vaults-outside-mps` has vaults compute in turns, slower.",
 }
 
 

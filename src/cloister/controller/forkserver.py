@@ -50,18 +50,20 @@ class ForkServer:
         return await self._handle.ready
 
     def spawn(
-        self, role: Role, *descriptors: int, disk: int | None = None, places: int = 0
+        self, role: Role, *descriptors: int, disk: int | None = None, places: int = 0, weights: int | None = None
     ) -> tuple[Child, socket.socket]:
         """Have a child forked with these descriptors beside its control socket; our end of that socket.
 
-        It gets a /dev/null of its own: there is none where it lives. A service may get a file to keep blocks in.
+        It gets a /dev/null of its own: there is none where it lives. A service may get a file to keep blocks in, a
+        vault the device's memory with the weights.
         """
         number, child = next(self._numbers), Child()
         self._unborn[number] = child
         ours, theirs = socket.socketpair()
         with theirs, open(os.devnull, "r+b", buffering=0) as null:
-            given = (theirs.fileno(), null.fileno(), *descriptors, *(() if disk is None else (disk,)))
-            self._handle.send(Spawn(number, role, disk is not None, places), given)
+            more = (one for one in (disk, weights) if one is not None)
+            given = (theirs.fileno(), null.fileno(), *descriptors, *more)
+            self._handle.send(Spawn(number, role, disk is not None, places, weights is not None), given)
         return child, ours
 
     def kill(self) -> None:

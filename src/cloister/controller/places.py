@@ -15,12 +15,17 @@ from cloister.process.child import Child
 
 class Places:
     """Of one life of a service, which closes the descriptors. `end` ends the vault at a place and says when it is
-    gone and nothing is left of it there. Places a whole number of `groups` apart are alike: they are taken evenly."""
+    gone and nothing is left of it there. Places a whole number of `groups` apart are alike: they are taken evenly.
+    `weights` is the descriptor of the device's memory that all vaults read them from, if there is one."""
 
     def __init__(
-        self, descriptors: Mapping[int, int], end: Callable[[Child, int, Callable[[], None]], None], groups: int = 1
+        self,
+        descriptors: Mapping[int, int],
+        end: Callable[[Child, int, Callable[[], None]], None],
+        groups: int = 1,
+        weights: int | None = None,
     ) -> None:
-        self._descriptors = descriptors
+        self._descriptors, self.weights = descriptors, weights
         self._groups, self._taken = groups, Counter[int]()
         self._free = deque(descriptors)
         self._end = end

@@ -239,15 +239,16 @@ class Controller:
             attention = AttentionProcesses(forkserver, service.places, count, end, self._attention_ended)
             self._attention = attention
             await attention.ready(SERVICE_START_S)
-            self._places = Places(attention.memory, attention.end, groups=len(service.places))
+            groups, weights = len(service.places), service.weights
+            self._places = Places(attention.memory, attention.end, groups, weights)
         else:
-            self._places = Places(service.places, lambda vault, place, then: end(vault, then))
+            self._places = Places(service.places, lambda vault, place, then: end(vault, then), weights=service.weights)
 
     def _open_vaults_at(self, places: Places, forkserver: ForkServer) -> None:
         facts = self._preloaded
         assert facts is not None
         self.relay.sessions.keep_within(places.free - ENDING_AT_ONCE)  # a session's vault was a spare one
-        self.relay.core_lease.compute_beside()
+        self.relay.core_lease.compute_beside(in_turns=self._settings.engine.vaults_outside_mps)
         shape = LinkShape(facts.heads, facts.dim, facts.layers)
         self.relay.vaults.open(self._remote or forkserver, shape, places)
 

@@ -73,9 +73,11 @@ class RemoteVaults:
         """SHA-256 of the certificate whose holder's evidence was checked; empty if there is none now."""
         return self._order.credentials.pinned
 
-    def spawn(self, role: Literal["service", "vault"], *descriptors: int) -> tuple[Child, socket.socket]:
+    def spawn(
+        self, role: Literal["service", "vault"], *descriptors: int, weights: int | None = None
+    ) -> tuple[Child, socket.socket]:
         """Have a vault forked over there; it answers the link whose descriptors these are. It says that it is ready,
-        or why there is none, or hangs up."""
+        or why there is none, or hangs up. The weights it has there are its own."""
         if role != "vault":
             raise ServiceUnavailable("A vault host has vaults only.")
         if not self.pinned:

@@ -13,7 +13,7 @@ from cloister.controller.forkserver import ForkServer
 from cloister.errors import ProtocolError, ServiceUnavailable
 from cloister.link.memory import LinkMemory
 from cloister.messages.generation import VERSION, AskStats, Cancel, Ready, Stats
-from cloister.messages.service import AttachLink, DetachLink, FromSealedService, LinkPlace
+from cloister.messages.service import AttachLink, DetachLink, FromSealedService, LinkPlace, WeightsPlace
 from cloister.process.handle import Handle
 
 
@@ -35,6 +35,8 @@ class Service:
         self._stats: deque[Callable[[Stats], None]] = deque()
         self.places: dict[int, int] = {}
         """Descriptors of memory for links that its device has, where it has any."""
+        self.weights: int | None = None
+        """The descriptor of the weights in its device's memory, where vaults share them."""
         child, ours = forkserver.spawn("service", disk=disk)
         self._handle = Handle("service", child, ours, FromSealedService, Ready, hear=self._receive, on_end=self._ended)
 
@@ -83,23 +85,28 @@ class Service:
         self._handle.kill(wait_s)
         while self.places:
             os.close(self.places.popitem()[1])
+        if self.weights is not None:
+            os.close(self.weights)
+            self.weights = None
         while self._stats:
             self._stats.popleft()(Stats(up=False))
 
     def _receive(self, message: msgspec.Struct) -> None:
         if isinstance(message, LinkPlace):
-            self._take_place(message.place)
+            self.places[message.place] = self._taken(out_of_turn=message.place in self.places)
+        elif isinstance(message, WeightsPlace):
+            self.weights = self._taken(out_of_turn=self.weights is not None)
         elif isinstance(message, Stats) and self._stats:
             self._stats.popleft()(message)
         else:
             self._on_message(message)
 
-    def _take_place(self, place: int) -> None:
+    def _taken(self, *, out_of_turn: bool) -> int:
         descriptor = self._handle.endpoint.take_descriptor()
-        if self._handle.started or place in self.places:
+        if self._handle.started or out_of_turn:
             os.close(descriptor)
             raise ProtocolError("The service sent a message out of turn.")
-        self.places[place] = descriptor
+        return descriptor
 
     def _ended(self) -> None:
         started = self._handle.started

@@ -66,10 +66,10 @@ class Vault:
         self._on_message = on_message
         self._on_end = on_end
         self._held_back: list[msgspec.Struct] = []
-        memory = self.link.vault_descriptors
+        memory, weights = self.link.vault_descriptors, None
         if places is not None and self.place is not None:
-            memory = places.descriptors(self.place)
-        self._child, ours = forkserver.spawn("vault", *memory)
+            memory, weights = places.descriptors(self.place), places.weights
+        self._child, ours = forkserver.spawn("vault", *memory, weights=weights)
         self._channel = Endpoint(ours, FromVault, self._receive, self.give_up)
         self._patience = asyncio.get_running_loop().call_later(ready_s, self.give_up)
 

@@ -74,6 +74,7 @@ class Bucket:
         held: dict[str, Any] = dict(_carved(self._device, sizes))
         held |= {"span": place(each), "tile_row": place(each), "tile_rows": place(torch.ones_like(each))}
         self.batch = Batch(rows=rows, **held)
+        self._filled = False
 
     def fill(self, batch: Batch) -> None:
         """Take over a batch of single rows, and its first row for all places that are left. These ask what the first
@@ -90,11 +91,15 @@ class Bucket:
             into[: batch.rows] = given
             into[batch.rows :] = given[0]
         self._staging.copy(self._device)
+        self._filled = True
 
     def wipe(self) -> None:
-        self._staging.wait()
-        self._staging.memory.zero_()
-        self._device.zero_()
+        """What was filled since the last time."""
+        if self._filled:
+            self._staging.wait()
+            self._staging.memory.zero_()
+            self._device.zero_()
+            self._filled = False
 
 
 def _sizes(rows: int, width: int, *, asks: bool = False) -> dict[str, tuple[int, ...]]:

@@ -26,7 +26,7 @@ from cloister.link.region import links
 from cloister.messages.frames import encode_frame
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import Preload, Spawn, start_failed
-from cloister.models.decoder import Decoder, Parts
+from cloister.models.decoder import Decoder
 from cloister.models.load import load_decoder
 from cloister.models.placed import PlacedParts
 from cloister.models.sealed import SealedParts
@@ -66,6 +66,7 @@ def without_layers(device: Device) -> frozenset[Layer]:
         Layer.NO_DEVICES: bool(device.files),
         Layer.GPU_IN_TURNS: device.shared,
         Layer.OWN_ATTENTION: bool(device.attention_processes),
+        Layer.VAULTS_OUTSIDE_MPS: device.shared and not device.vaults_apart,
     }
     return frozenset(layer for layer, is_missing in missing.items() if is_missing)
 
@@ -79,20 +80,23 @@ class PreloadedModel:
     decoder: Decoder
     reading: PromptReading
     folder: ModelFolder
-    parts: Parts
+    parts: SealedParts
     openings: tuple[str, ...] = ()
 
     @property
     def device(self) -> Device:
         return self.decoder.device
 
-    def opened(self, *, waits: bool) -> PreloadedModel:
-        """For a child, when it has left the fork server's namespaces: the model where it will compute."""
-        self.device.open(waits=waits)
+    def opened(self, role: str, weights: int | None) -> tuple[PreloadedModel, int | None]:
+        """For a child, when it has left the fork server's namespaces: the model where it will compute, with the weights
+        behind this descriptor of the device's memory; and without one, such a descriptor for others, if they share."""
+        self.device.open(waits=waits_for_others(role, self.device), beside=computes_beside(role, self.device))
         if self.device.survives_fork:
-            return self
+            return self, None
+        lent = self.device.hold_weights(self.parts.file, weights)
         placed = PlacedParts(self.parts, self.device)
-        return replace(self, decoder=load_decoder(self.folder, placed, self.device, self.settings.max_context))
+        decoder = load_decoder(self.folder, placed, self.device, self.settings.max_context)
+        return replace(self, decoder=decoder), lent
 
     @property
     def scratch_bytes(self) -> int:
@@ -124,6 +128,11 @@ def waits_for_others(role: str, device: Device) -> bool:
     return role == "attention" or (role == "vault" and not device.attention_processes)
 
 
+def computes_beside(role: str, device: Device) -> bool:
+    """Whether it computes on the device at the same time as others, where some do."""
+    return device.shared and not (role == "vault" and device.vaults_apart)
+
+
 def live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], *, allow_degraded: bool) -> NoReturn:
     """The whole life of a child, from the fork to its end."""
     status = 1
@@ -143,14 +152,17 @@ def _live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], allow_deg
         name_process(spawn.role, forked=True)
         devices = model.device.files
         before = open_descriptors() if devices else set()
-        empty_root = enter_own(devices=devices, meets=model.device.shared)
+        empty_root = enter_own(devices=devices, meets=computes_beside(spawn.role, model.device))
         if spawn.role == "attention":  # it needs no weights, only to know the model's shape
             model.device.open(waits=waits_for_others(spawn.role, model.device))
             role, announce, kept, memory = _attention(model, descriptors, spawn.places)
         else:
-            model = model.opened(waits=waits_for_others(spawn.role, model.device))
+            weights = descriptors.pop() if spawn.weights else None
+            model, lent = model.opened(spawn.role, weights)
             model.decoder.kernels.start_team(model.settings.threads)
-            role, announce, kept, memory = (_vault if spawn.role == "vault" else _service)(model, descriptors)
+            role, announce, kept, memory = (
+                _vault(model, descriptors) if spawn.role == "vault" else _service(model, descriptors, lent)
+            )
         announce(control)
         if devices:
             kept |= open_descriptors() - before
@@ -188,8 +200,9 @@ def _vault(model: PreloadedModel, descriptors: list[int]) -> Made:
     return made.run, lambda _: None, made.descriptors, VAULT_BEYOND_KV + model.scratch_bytes
 
 
-def _service(model: PreloadedModel, descriptors: list[int]) -> Made:
-    disk = descriptors[2:]
+def _service(model: PreloadedModel, descriptors: list[int], weights: int | None) -> Made:
+    """`weights`: the device's memory with them, which vaults may have."""
+    disk = descriptors[2] if len(descriptors) > DESCRIPTORS["service"] else None
     model.decoder.kernels.take_short_turns()
-    made = service.prepare(model.decoder, model.settings, *disk)
-    return made.run, made.announce, set(disk), SERVICE_BEYOND_KV + model.scratch_bytes
+    made = service.prepare(model.decoder, model.settings, disk, weights)
+    return made.run, made.announce, set() if disk is None else {disk}, SERVICE_BEYOND_KV + model.scratch_bytes

@@ -58,11 +58,14 @@ class ForkServer:
         devices = self._model.device.files
         meeting = preload.meeting if devices else ""
         if meeting:
-            self._model.device.share(MEETING_PLACE, self._model.settings.attention_processes)
+            settings = self._model.settings
+            self._model.device.share(
+                MEETING_PLACE, settings.attention_processes, vaults_apart=settings.vaults_outside_mps
+            )
         os.close(weights)
         rehearse(self._model)
         for receives in (False, True):  # assembled once here, not once in every child, which is pid 1 of its namespace
-            filter_program(receives_descriptors=receives, own_pid=1, futexes=links().upper_word, devices=bool(devices))
+            filter_program(receives_descriptors=receives, own_pid=1, futexes=links().upper_word)
         self._model.decoder.kernels.drop_scratch()
         gc.collect()
         give_back_freed_memory()  # every child would map it, and give it back page by page when it ends
@@ -99,7 +102,7 @@ class ForkServer:
                 raise ProtocolError("The fork server is loaded already.")
 
     def _fork(self, spawn: Spawn) -> None:
-        descriptors = self._endpoint.take_descriptors(child.DESCRIPTORS[spawn.role] + spawn.disk)
+        descriptors = self._endpoint.take_descriptors(child.DESCRIPTORS[spawn.role] + spawn.disk + spawn.weights)
         fresh_pid_namespace()
         pid = os.fork()
         if not pid:

@@ -106,14 +106,15 @@ Role = Literal["service", "vault", "attention"]
 
 
 class Spawn(Struct, frozen=True, tag="spawn", forbid_unknown_fields=True):
-    """Controller → fork server: fork a child. Descriptors: its control socket; for a vault question and answer too; for
-    a service with `disk` the file it may keep blocks in; for an attention process with so many `places` the memory of
-    its links."""
+    """Controller → fork server: fork a child. Descriptors: its control socket; for a vault question and answer too, and
+    with `weights` the memory of the device where they are; for a service with `disk` the file it may keep blocks in;
+    for an attention process with so many `places` the memory of its links."""
 
     child: ChildId
     role: Role
     disk: bool = False
     places: Annotated[int, Meta(ge=0, le=64)] = 0
+    weights: bool = False
 
 
 class Preloaded(Struct, frozen=True, tag="preloaded", forbid_unknown_fields=True):

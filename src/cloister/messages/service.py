@@ -38,6 +38,11 @@ class LinkPlace(Struct, frozen=True, tag="link_place", forbid_unknown_fields=Tru
     place: Place
 
 
+class WeightsPlace(Struct, frozen=True, tag="weights_place", forbid_unknown_fields=True):
+    """Service → controller, with a descriptor, before it is sealed: the weights in its device's memory, which vaults
+    map to read them."""
+
+
 class AttachLink(Struct, frozen=True, tag="attach_link", forbid_unknown_fields=True):
     """Controller → service: a vault that may be asked from now on. With two descriptors (question, answer), or at a
     `place` that the service made before."""
@@ -129,4 +134,5 @@ class View(OfRequest, frozen=True, tag="view"):
 
 
 ToSealedService = Submit | Cancel | AskStats | AttachLink | DetachLink | Pause | Resume | Label | Forget
-FromSealedService = LinkPlace | Ready | StartFailed | Accepted | Tokens | Failed | Stats | Paused | Probed
+Announced = LinkPlace | WeightsPlace
+FromSealedService = Announced | Ready | StartFailed | Accepted | Tokens | Failed | Stats | Paused | Probed

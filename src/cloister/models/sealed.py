@@ -152,6 +152,11 @@ class SealedParts(Parts):
         self._names = {*self._index.tensors, *(name for key in self._index.products for name in key.split())}
         self._asked: set[str] = set()
 
+    @property
+    def file(self) -> torch.Tensor:
+        """All of its bytes, of which every part is a view."""
+        return self._memory
+
     def has(self, name: str) -> bool:
         return name in self._names
 

@@ -34,6 +34,7 @@ from cloister.messages.service import (
     Probed,
     Resume,
     ToSealedService,
+    WeightsPlace,
 )
 from cloister.models.decoder import Decoder
 from cloister.prefix.disk import DiskTier
@@ -44,10 +45,11 @@ from cloister.prefix.tier import Tier
 from cloister.process.blocking import BlockingEndpoint
 
 
-def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None) -> Service:
+def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None, weights: int | None = None) -> Service:
     """A service over a loaded decoder: its KV cache is reserved here, before the process is sealed.
 
-    `disk` is a file without a name, for blocks that the cache has no room for.
+    `disk` is a file without a name, for blocks that the cache has no room for; `weights` the device's memory with the
+    weights, to be announced.
     """
     torch.set_num_threads(1)  # the kernels have a team of their own; two teams would fight for the cores
     refused = decoder.device.partition_refusal(decoder)
@@ -68,7 +70,7 @@ def prepare(decoder: Decoder, settings: EngineSettings, disk: int | None = None)
         block_tokens=runner.block_tokens,
         kernels=decoder.kernels.name,
     )
-    return Service(engine, ready, alerts, lambda: decoder.device.lost)
+    return Service(engine, ready, alerts, lambda: decoder.device.lost, weights)
 
 
 def tiers(cache: KVCache, settings: EngineSettings, disk: int | None, model: bytes) -> Tier | None:
@@ -96,8 +98,9 @@ class Service:
         ready: Ready,
         alerts: list[Alert] | None = None,
         lost: Callable[[], bool] = lambda: False,
+        weights: int | None = None,
     ) -> None:
-        self._engine = engine
+        self._engine, self._weights = engine, weights
         self._lost = lost
         self._ready = ready
         self._alerts = [] if alerts is None else alerts
@@ -106,7 +109,11 @@ class Service:
         self._owes_step = False
 
     def announce(self, control: socket.socket) -> None:
-        """Before the seal, after which no descriptor can be sent: the memory for links, where the device has it."""
+        """Before the seal, after which no descriptor can be sent: the memory for links, and that with the weights,
+        where the device has it."""
+        if self._weights is not None:
+            socket.send_fds(control, [encode_frame((WeightsPlace(),))], [self._weights])
+            os.close(self._weights)
         for place, memory in enumerate(self._engine.export_links()):
             socket.send_fds(control, [encode_frame((LinkPlace(place),))], [memory])
             os.close(memory)

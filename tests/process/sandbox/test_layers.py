@@ -17,8 +17,10 @@ from typing import Any
 import pytest
 
 from cloister.errors import SandboxIncomplete
+from cloister.process.sandbox import seal as seal_module
+from cloister.process.sandbox import seccomp
 from cloister.process.sandbox.kernel import PR_GET_NO_NEW_PRIVS, prctl, syscall
-from cloister.process.sandbox.layers import BEST_EFFORT, NAMESPACES, Layer, Report
+from cloister.process.sandbox.layers import BEST_EFFORT, NAMESPACES, Layer, Profile, Report
 from tests.process.sandbox import attempts
 from tests.process.sandbox.node import DATA_BYTES, Inhabitants, Outcome, Setting, User, attempt_inside
 
@@ -217,14 +219,25 @@ def test_locked_memory_is_reported_as_the_kernel_sees_it(user: User) -> None:
         pytest.skip("this user may not lock memory (RLIMIT_MEMLOCK)")
 
 
-def test_who_may_speak_to_a_driver_says_so_and_nobody_else_may(user: User) -> None:
+@pytest.mark.parametrize("has_devices", [False, True])
+def test_nobody_speaks_to_a_driver_and_who_has_devices_says_so(user: User, has_devices: bool) -> None:
     def ask_driver(_: Any) -> None:
         syscall("ioctl", 0, 0xC020462A, 0)
 
-    closed = attempt_inside(ask_driver, Setting(user=user))
-    assert closed.error == "PermissionError" and Layer.NO_DEVICES in closed.applied
-    allowed = attempt_inside(ask_driver, Setting(user=user, without=frozenset({Layer.NO_DEVICES})))
-    assert allowed.error == "OSError" and Layer.NO_DEVICES in allowed.missing  # /dev/null knows no such command
+    without = frozenset({Layer.NO_DEVICES}) if has_devices else frozenset[Layer]()
+    outcome = attempt_inside(ask_driver, Setting(user=user, without=without))
+    assert outcome.error == "PermissionError" and (Layer.NO_DEVICES in outcome.missing) == has_devices
+    unfiltered = attempt_inside(ask_driver, Setting(user=user, without=frozenset({Layer.SECCOMP})))
+    assert unfiltered.error == "OSError"  # /dev/null knows no such command
+
+
+def test_a_filter_through_which_a_driver_answers_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seccomp, "install", lambda *_: True)
+    monkeypatch.setattr(seccomp, "installed", lambda: True)
+    profile = Profile("vault", set(), 0)
+    for answers in (False, True):
+        monkeypatch.setattr(seccomp, "devices_answer", lambda answers=answers: answers)
+        assert seal_module._filter(profile) is not answers
 
 
 def test_a_report_names_what_is_missing_and_what_to_do() -> None:

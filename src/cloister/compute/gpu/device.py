@@ -18,6 +18,7 @@ from cloister.errors import SetupError
 if TYPE_CHECKING:
     from cloister.compute.gpu.lending import GpuHolder, LentCache
     from cloister.compute.gpu.link import GpuAsker
+    from cloister.compute.gpu.weights import SharedWeights
 
 RESERVED_LARGE, RESERVED_SMALL, SMALL = 384 * 2**20, 32, 2**20
 """Of memory for a sealed process beside its cache: one large piece, and so many small ones."""
@@ -27,7 +28,7 @@ QUEUES = "4"
 
 def _full() -> SetupError:
     return SetupError(
-        "The GPU's memory is full: every process that computes there holds the weights and a KV cache.",
+        "The GPU's memory is full: every process that computes there holds a KV cache, and in turns the weights.",
         hint="Keep fewer vaults (--max-vaults, --spare-vaults) or smaller caches (--kv-cache-mib, --vault-kv-mib).",
     )
 
@@ -43,13 +44,15 @@ class GpuDevice(Device):
         self.kernels: GpuKernels = GpuKernels()
         self._open = False
         self._mps = ""
+        self._weights: SharedWeights | None = None
 
     @property
     def files(self) -> tuple[str, ...]:
         return devices()
 
-    def share(self, folder: str, attention: int = 0) -> None:
+    def share(self, folder: str, attention: int = 0, *, vaults_apart: bool = False) -> None:
         self._mps, self.shared, self.attention_processes = folder, True, attention
+        self.vaults_apart = vaults_apart and attention > 0  # one that answers itself does so beside the service
         self.most_vaults = Seats.beside(attention).places
 
     @property
@@ -61,8 +64,8 @@ class GpuDevice(Device):
             return True
         return False
 
-    def open(self, *, waits: bool = False) -> None:
-        if self._mps:
+    def open(self, *, waits: bool = False, beside: bool = True) -> None:
+        if self._mps and beside:
             os.environ["CUDA_MPS_PIPE_DIRECTORY"] = self._mps
         if waits:
             os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = QUEUES
@@ -79,6 +82,18 @@ class GpuDevice(Device):
 
             leave_no_stack()
         self._open = True
+
+    def hold_weights(self, file: torch.Tensor, memory: int | None = None) -> int | None:
+        """Where processes compute in turns, each has its own."""
+        from cloister.compute.gpu.weights import SharedWeights
+
+        if not self._mps:
+            return None
+        if memory is not None:
+            self._weights = SharedWeights.adopted(file, memory)
+            return None
+        self._weights = SharedWeights.copied(file)
+        return self._weights.export()
 
     def reserve(self) -> None:
         """Under MPS every allocation opens a file. torch keeps what it is given back, large and small pieces apart."""
@@ -98,6 +113,8 @@ class GpuDevice(Device):
 
     def place(self, tensor: torch.Tensor) -> torch.Tensor:
         """Before the device is open it stays where it is: a decoder made then describes a model and cannot compute."""
+        if self._weights is not None and (held := self._weights.find(tensor)) is not None:
+            return held
         try:
             return tensor.to("cuda") if self._open else tensor
         except torch.OutOfMemoryError as failure:

@@ -27,7 +27,7 @@ CONTROL, DEVICES = "/dev/nvidiactl", ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev
 DIMS = (64, 128)
 """Widths of heads that there are kernels for."""
 _GPU = "cloister.compute.gpu"
-_LOADED = ("cuda.core", "cuda.bindings.driver", f"{_GPU}.kernels", f"{_GPU}.link", f"{_GPU}.lending")
+_LOADED = ("cuda.core", "cuda.bindings.driver", f"{_GPU}.kernels", f"{_GPU}.link", f"{_GPU}.lending", f"{_GPU}.weights")
 
 
 class Found(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ The importer chooses its access: a handle cannot be given out read-only (docs/gp
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,39 +15,42 @@ from cuda.bindings import driver
 from cloister.errors import SetupError
 
 GRANULARITY = 2 * 2**20
+WIPED_AT_ONCE = 2**30
 _FD = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+_READ = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READ
 
 
-def _done(result: tuple[Any, ...]) -> Any:
-    error, *values = result
+def _call(function: Callable[..., tuple[Any, ...]], *arguments: Any) -> Any:
+    error, *values = function(*arguments)
+    if error == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
+        hint = "Keep fewer or smaller caches (--kv-cache-mib, --vault-kv-mib)."
+        raise SetupError("The GPU's memory is full.", hint=hint)
     if error:
-        raise SetupError(f"The GPU's memory cannot be shared ({error.name}).")
+        raise SetupError(f"The GPU's memory cannot be shared ({function.__name__}: {error.name}).")
     return values[0] if values else None
 
 
 def leave_no_stack() -> None:
     """Give back what a context holds for all threads' stacks: a kernel that needs some gets it, once, when it is first
     launched."""
-    _done(driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_STACK_SIZE, 0))
+    _call(driver.cuCtxSetLimit, driver.CUlimit.CU_LIMIT_STACK_SIZE, 0)
 
 
 class SharedMemory:
-    """`address` is valid in this process alone; `at`: among addresses that are reserved."""
+    """`address` is valid in this process alone; `at`: among addresses that are reserved. Without `writes` the GPU stops
+    who writes there."""
 
-    def __init__(self, handle: Any, size: int, at: int | None = None) -> None:
+    def __init__(self, handle: Any, size: int, at: int | None = None, *, writes: bool = True) -> None:
         self.size, self._handle, self._reserved = size, handle, at is None
         self.address = reserved(size) if at is None else at
         try:
-            _done(driver.cuMemMap(self.address, size, 0, handle, 0))
+            _call(driver.cuMemMap, self.address, size, 0, handle, 0)
         except SetupError:  # it is smaller than agreed
             if self._reserved:
                 driver.cuMemAddressFree(self.address, size)
             driver.cuMemRelease(handle)
             raise
-        access = driver.CUmemAccessDesc()
-        access.location = _here()
-        access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        _done(driver.cuMemSetAccess(self.address, size, [access], 1))
+        self._allow(driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE if writes else _READ)
 
     @classmethod
     def create(cls, size: int, at: int | None = None) -> SharedMemory:
@@ -56,40 +60,47 @@ class SharedMemory:
         described.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
         described.requestedHandleTypes = _FD
         described.location = _here()
-        error, handle = driver.cuMemCreate(size, described, 0)
-        if error == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
-            raise SetupError(
-                "The GPU's memory is full.", hint="Keep fewer or smaller caches (--kv-cache-mib, --vault-kv-mib)."
-            )
-        memory = cls(_done((error, handle)), size, at)
+        memory = cls(_call(driver.cuMemCreate, size, described, 0), size, at)
         memory.wipe()
         return memory
 
     @classmethod
-    def adopt(cls, fd: int, size: int) -> SharedMemory:
+    def adopt(cls, fd: int, size: int, *, writes: bool = True) -> SharedMemory:
         """What another process created; the caller closes the descriptor."""
-        return cls(_done(driver.cuMemImportFromShareableHandle(fd, _FD)), whole(size))
+        return cls(_call(driver.cuMemImportFromShareableHandle, fd, _FD), whole(size), writes=writes)
+
+    def protect(self) -> None:
+        """Nobody writes there through this mapping any more."""
+        self._allow(_READ)
 
     def export(self) -> int:
         """A descriptor for the other process; the caller closes it."""
-        fd = int(_done(driver.cuMemExportToShareableHandle(self._handle, _FD, 0)))
+        fd = int(_call(driver.cuMemExportToShareableHandle, self._handle, _FD, 0))
         os.set_inheritable(fd, False)
         return fd
 
     def wipe(self, start: int = 0, size: int | None = None) -> None:
-        """All of it, or so many bytes from `start` on."""
-        _done(driver.cuMemsetD8(self.address + start, 0, self.size - start if size is None else size))
+        """All of it, or so many bytes from `start` on; a piece at a time: 16 GB at once the driver refuses."""
+        end = self.size if size is None else start + size
+        for piece in range(start, end, WIPED_AT_ONCE):
+            _call(driver.cuMemsetD8, self.address + piece, 0, min(WIPED_AT_ONCE, end - piece))
 
     @property
     def bytes(self) -> torch.Tensor:
         """The memory itself as a tensor, which is valid as long as this is."""
         return torch.as_tensor(_Described(self.address, self.size), device="cuda")
 
+    def _allow(self, flags: Any) -> None:
+        access = driver.CUmemAccessDesc()
+        access.location = _here()
+        access.flags = flags
+        _call(driver.cuMemSetAccess, self.address, self.size, [access], 1)
+
     def close(self) -> None:
-        _done(driver.cuMemUnmap(self.address, self.size))
-        _done(driver.cuMemRelease(self._handle))
+        _call(driver.cuMemUnmap, self.address, self.size)
+        _call(driver.cuMemRelease, self._handle)
         if self._reserved:
-            _done(driver.cuMemAddressFree(self.address, self.size))
+            _call(driver.cuMemAddressFree, self.address, self.size)
 
 
 class _Described:
@@ -101,7 +112,7 @@ class _Described:
 
 def reserved(size: int) -> int:
     """Addresses for so much memory in a row."""
-    return int(_done(driver.cuMemAddressReserve(size, 0, 0, 0)))
+    return int(_call(driver.cuMemAddressReserve, size, 0, 0, 0))
 
 
 def whole(size: int) -> int:

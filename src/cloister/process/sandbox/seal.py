@@ -64,9 +64,8 @@ def _forbid_dumps() -> bool:
 
 
 def _filter(profile: Profile) -> bool:
-    devices = Layer.NO_DEVICES in profile.without
-    held = seccomp.install(profile.receives_descriptors, profile.futexes, devices=devices)
-    return held and seccomp.installed()
+    held = seccomp.install(profile.receives_descriptors, profile.futexes)
+    return held and seccomp.installed() and not seccomp.devices_answer()
 
 
 _LEFT: dict[Layer, Callable[[Profile], bool]] = {
@@ -78,9 +77,10 @@ _LEFT: dict[Layer, Callable[[Profile], bool]] = {
     Layer.NO_SWAP: lambda _: not machine_has_swap(),
     Layer.DEATH_WITH_PARENT: lambda _: die_with_parent(),
     Layer.SECCOMP: _filter,
-    Layer.NO_DEVICES: lambda _: not seccomp.devices_answer(),
+    Layer.NO_DEVICES: lambda _: True,
     Layer.GPU_IN_TURNS: lambda _: True,
     Layer.OWN_ATTENTION: lambda _: True,
+    Layer.VAULTS_OUTSIDE_MPS: lambda _: True,
 }
 """In this order: the filter forbids all that comes before it."""
 

@@ -17,7 +17,6 @@ from cloister.process.sandbox.bpf import (
     ERRNO,
     KILL_PROCESS,
     Rule,
-    Test,
     assemble,
     equals,
     has_any,
@@ -36,11 +35,8 @@ _FIONBIO, _FIOCLEX = 0x5421, 0x5451
 _F_GETFD, _F_SETFD, _F_GETFL, _F_GET_SEALS = 1, 2, 3, 1034
 _AT_EMPTY_PATH = 0x1000
 _EPERM = ERRNO | errno.EPERM
-_NVIDIA, _NOT_NVIDIA = (0x4000, 0x0400, 0x0200), 0xB900
-"""Bits of an ioctl's number that are set, and not set, if its type is 'F': the resource manager's (nv-ioctl.h)."""
 _NVIDIA_VERSION = 0x46D2
-_NOT_UVM, _UVM_INITIALIZE, _UVM_DEINITIALIZE = 0xFFFFFF00, 0x30000001, 0x30000002
-"""The memory manager numbers its own from 0 on (uvm_ioctl.h). Ttys, sockets and files use none of these."""
+"""An ioctl of the resource manager of NVIDIA's driver (nv-ioctl.h)."""
 
 _ALLOWED = """
     read write readv writev lseek close fstat shutdown getsockname getpeername getsockopt
@@ -63,21 +59,19 @@ _ATTACKS = """
 """
 
 
-def filter_program(*, receives_descriptors: bool, own_pid: int, futexes: int | None, devices: bool = False) -> bytes:
+def filter_program(*, receives_descriptors: bool, own_pid: int, futexes: int | None) -> bytes:
     """The filter for this machine's architecture; remembered, so that whoever forks can assemble it before.
 
     `futexes` is the upper word of the addresses where other processes may be waited for and woken: those of links.
-    With `devices` the GPU's driver may be spoken to through the descriptors it was opened by.
+    No driver may be spoken to, a GPU's neither: who computes there has all that it needs mapped before.
     """
-    return _assembled(machine(), receives_descriptors, own_pid, futexes, devices)
+    return _assembled(machine(), receives_descriptors, own_pid, futexes)
 
 
 @cache
-def _assembled(
-    architecture: str, receives_descriptors: bool, own_pid: int, futexes: int | None, devices: bool
-) -> bytes:
+def _assembled(architecture: str, receives_descriptors: bool, own_pid: int, futexes: int | None) -> bytes:
     # First: unlike plain answers, the kernel cannot remember these per call.
-    rules = {"futex": _futex(futexes)} | _judged(own_pid, devices)
+    rules = {"futex": _futex(futexes)} | _judged(own_pid)
     rules |= {name: Rule((), ALLOW) for name in _ALLOWED.split()}
     rules |= {name: Rule((), KILL_PROCESS) for name in _ATTACKS.split()}
     if receives_descriptors:
@@ -95,15 +89,8 @@ def _futex(upper: int | None) -> Rule:
     return Rule((private, *shared), _EPERM)
 
 
-def _judged(own_pid: int, devices: bool) -> dict[str, Rule]:
+def _judged(own_pid: int) -> dict[str, Rule]:
     """Calls whose arguments decide."""
-    commands: tuple[tuple[Test, ...], ...] = tuple((equals(1, command),) for command in (_FIONBIO, _FIOCLEX))
-    if devices:
-        commands += (
-            (*(has_any(1, bit) for bit in _NVIDIA), lacks(1, _NOT_NVIDIA)),
-            (lacks(1, _NOT_UVM),),
-            *((equals(1, command),) for command in (_UVM_INITIALIZE, _UVM_DEINITIALIZE)),
-        )
     not_executable = lacks(2, _PROT_EXEC)
     harmless = (not_executable, lacks(3, _MAP_GROWSDOWN))
     return {
@@ -114,7 +101,7 @@ def _judged(own_pid: int, devices: bool) -> dict[str, Rule]:
         "sendto": Rule(((is_null(4),),), _EPERM),
         "recvfrom": Rule(((is_null(4),),), _EPERM),
         "newfstatat": Rule(((equals(3, _AT_EMPTY_PATH),),), _EPERM),
-        "ioctl": Rule(commands, _EPERM),
+        "ioctl": Rule(tuple((equals(1, command),) for command in (_FIONBIO, _FIOCLEX)), _EPERM),
         "fcntl": Rule(tuple((equals(1, command),) for command in (_F_GETFD, _F_SETFD, _F_GETFL, _F_GET_SEALS)), _EPERM),
         "prlimit64": Rule(((equals(0, 0), is_null(2)),), _EPERM),
         "tgkill": Rule(((equals(0, own_pid),),), KILL_PROCESS),  # abort() signals itself
@@ -131,11 +118,9 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
-def install(receives_descriptors: bool, futexes: int | None, *, devices: bool = False) -> bool:
+def install(receives_descriptors: bool, futexes: int | None) -> bool:
     """Puts the filter on every thread of this process. Needs no_new_privs."""
-    return _install(
-        filter_program(receives_descriptors=receives_descriptors, own_pid=os.getpid(), futexes=futexes, devices=devices)
-    )
+    return _install(filter_program(receives_descriptors=receives_descriptors, own_pid=os.getpid(), futexes=futexes))
 
 
 def _install(code: bytes) -> bool:

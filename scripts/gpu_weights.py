@@ -1,0 +1,155 @@
+"""Whether a vault can write the weights that all processes on a GPU read: each way tried, sealed and not.
+
+    python scripts/gpu_weights.py --json FILE
+
+A maker copies a file to the GPU as the service does. Vaults map it, in MPS and outside, are sealed by the filter that
+vaults are sealed with, and try to write. What each was told, whether the weights changed, and who fell with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+
+SIZE = 64 * 2**20
+PATIENCE_S = 60.0
+WAYS = ("access", "import", "copy", "kernel")
+"""Ask for the right to write; import the handle again with it; have the driver copy; write by a kernel."""
+
+
+def forked(role: Callable[[socket.socket], None]) -> tuple[int, socket.socket]:
+    """A process that does this and ends, and our end of its socket."""
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if not pid:
+        try:
+            ours.close()
+            role(theirs)
+        except BaseException as failure:
+            theirs.sendall(f"{type(failure).__name__}: {str(failure)[:200]}".encode())
+        finally:
+            os._exit(0)
+    theirs.close()
+    ours.settimeout(PATIENCE_S)
+    return pid, ours
+
+
+def opened(beside: bool) -> None:
+    from cloister.compute.gpu.device import GpuDevice
+
+    device = GpuDevice()
+    device.share(os.environ.pop("CUDA_MPS_PIPE_DIRECTORY"))
+    device.open(beside=beside)
+
+
+def file() -> Any:
+    import torch
+
+    return torch.arange(SIZE // 8, dtype=torch.int64).view(torch.uint8)
+
+
+def maker(control: socket.socket) -> None:
+    """Sends the descriptor, then on request what the weights' words add up to."""
+    import torch
+
+    from cloister.compute.gpu.weights import SharedWeights
+
+    opened(beside=True)
+    data = file()
+    held = SharedWeights.copied(data)
+    descriptor = held.export()
+    socket.send_fds(control, [b"w"], [descriptor])
+    part = held.find(data)
+    assert part is not None
+    while control.recv(1):
+        control.sendall(str(int(part.view(torch.int64).sum())).encode())
+
+
+def vault(control: socket.socket, descriptor: int, way: str, *, beside: bool, sealed: bool) -> None:
+    import torch
+    from cuda.bindings import driver
+
+    from cloister.compute.gpu.memory import SharedMemory
+    from cloister.process.sandbox import kernel, seccomp
+    from cloister.process.sandbox.kernel import prctl
+
+    opened(beside)
+    held = SharedMemory.adopt(descriptor, SIZE, writes=False)
+    words, ours = held.bytes.view(torch.int64), torch.zeros(SIZE // 8, dtype=torch.int64, device="cuda")
+    before = int(words.sum())
+    ours.add_(1)
+    torch.cuda.synchronize()
+    if sealed:
+        prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+        assert seccomp.install(False, None) and not seccomp.devices_answer()
+    assert int(words.sum()) == before, "it cannot read"
+    try:
+        if way == "access":
+            held._allow(driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+            words.add_(1)
+        elif way == "import":
+            SharedMemory.adopt(descriptor, SIZE).bytes.view(torch.int64).add_(1)
+        elif way == "copy":
+            (error,) = driver.cuMemcpyHtoD(held.address, b"\1" * 4096, 4096)
+            if error:
+                raise RuntimeError(error.name)
+        else:
+            words.add_(1)
+        torch.cuda.synchronize()
+        told = "written"
+    except Exception as failure:
+        told = f"refused: {str(failure)[:80]}"
+    control.sendall(told.encode())
+    control.recv(1)
+
+
+def said(by: socket.socket, ask: bytes = b"") -> str:
+    try:
+        if ask:
+            by.sendall(ask)
+        return by.recv(4096).decode()
+    except OSError as failure:
+        return type(failure).__name__
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True)
+    options = parser.parse_args()
+    from cloister.bench.gpu.mps import mps
+
+    rows = []
+    right = str(sum(range(SIZE // 8)))
+    cases = [(way, beside, True) for beside in (False, True) for way in WAYS] + [("access", False, False)]
+    for way, beside, sealed in cases:
+        with mps():
+            (first, making) = forked(maker)
+            _, [descriptor], _, _ = socket.recv_fds(making, 1, 1)
+            attempt = partial(vault, descriptor=descriptor, way=way, beside=beside, sealed=sealed)
+            (second, trial) = forked(attempt)
+            told = said(trial)
+            after = said(making, b"?")
+            row = {"way": way, "in_mps": beside, "sealed": sealed, "told": told}
+            row |= {"weights": "as before" if after == right else "changed" if after.isdigit() else "their maker fell"}
+            rows.append(row)
+            print(row, flush=True)
+            os.close(descriptor)
+            for pid, each in ((second, trial), (first, making)):
+                each.close()
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+    options.json.write_text(json.dumps({"weights": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Parts of the weights' file by where they lie in it: on any machine, with a copy in the host's memory."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from cloister.compute.gpu.weights import SharedWeights
+
+SIZE, WHOLE = 4096, 8192
+
+
+def shared() -> tuple[torch.Tensor, torch.Tensor, SharedWeights]:
+    """The file, its copy, which is longer, and what finds one in the other."""
+    file = torch.arange(SIZE // 2, dtype=torch.int16).view(torch.uint8)
+    copy = torch.zeros(WHOLE, dtype=torch.uint8)
+    copy[:SIZE] = file
+    memory: Any = SimpleNamespace(bytes=copy)
+    return file, copy, SharedWeights(file, memory)
+
+
+def test_a_part_is_found_where_it_lies_in_its_dtype_and_shape() -> None:
+    file, copy, weights = shared()
+    for start, end, dtype, shape in ((64, 192, torch.bfloat16, (8, 8)), (0, SIZE, torch.int32, (-1,))):
+        part = file[start:end].view(dtype).view(shape)
+        found = weights.find(part)
+        assert found is not None and found.dtype == dtype and found.shape == part.shape
+        assert found.data_ptr() == copy.data_ptr() + start
+        assert torch.equal(found.view(torch.uint8), part.view(torch.uint8))
+
+
+def test_what_is_not_of_the_file_or_not_in_a_row_is_not_found() -> None:
+    file, _, weights = shared()
+    assert weights.find(torch.zeros(64)) is None
+    assert weights.find(file.view(64, 64).t()) is None
+    around = torch.zeros(3 * SIZE, dtype=torch.uint8)
+    inner: Any = SimpleNamespace(bytes=torch.zeros(WHOLE, dtype=torch.uint8))
+    within = SharedWeights(around[SIZE : 2 * SIZE], inner)
+    assert within.find(around[SIZE : 2 * SIZE]) is not None
+    for start, end in ((SIZE - 1, SIZE + 8), (2 * SIZE - 8, 2 * SIZE + 1), (0, SIZE), (2 * SIZE, 3 * SIZE)):
+        assert within.find(around[start:end]) is None, "a byte beyond would be another's"
