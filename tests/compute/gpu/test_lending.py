@@ -7,12 +7,14 @@ import sys
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import ANY, MagicMock
 
 import pytest
 import torch
 
+from cloister.compute.base import CacheShape
 from cloister.compute.gpu.exposure import BEFORE, ArenaShape
+from cloister.compute.gpu.mailbox import EXPOSED, MailboxShape, Seats
 from cloister.levels import MOST_FAKES
 
 SHAPE = ArenaShape(blocks=6, dim=64, block_bytes=8192, slots=3)
@@ -72,3 +74,25 @@ def test_who_is_withdrawn_leaves_nothing_and_the_others_stay(lending: ModuleType
 
 def test_a_vault_has_slots_for_all_sequences_of_a_request(lending: ModuleType) -> None:
     assert answerer(lending, ArenaShape(6, 64, 8192, lending.EXPOSED))[0].slots > MOST_FAKES
+
+
+@pytest.mark.parametrize(("layers", "heads", "dim"), [(30, 9, 64), (32, 32, 128)])
+def test_every_attention_process_maps_its_whole_mailbox_and_answers_for_its_own_places(
+    lending: ModuleType, monkeypatch: pytest.MonkeyPatch, layers: int, heads: int, dim: int
+) -> None:
+    """37 vaults, eight processes: some have four places, in mailboxes made for five. A part of a handle maps nobody."""
+    seats, cache = Seats.beside(8), CacheShape(layers, heads // 3 or 1, dim)
+    model: Any = SimpleNamespace(cache_shape=cache, heads=heads)
+    made = MailboxShape.of(model, seats.slots).size
+    memory, streams = MagicMock(), MagicMock()
+    monkeypatch.setattr(lending, "SharedMemory", memory)
+    monkeypatch.setattr(lending, "reserved", lambda size: 1 << 40)
+    monkeypatch.setattr(lending, "AnswerStream", streams)
+    monkeypatch.setattr(lending, "Blocks", MagicMock())
+    for places in (5, 4):
+        lending.GpuHolder(MagicMock(), model, 128, places, 7, 200, seats)
+        assert memory.adopt.call_args.args == (7, made)
+        assert streams.call_args.args[3].users == places * EXPOSED and memory.create.call_count == places
+        memory.create.reset_mock()
+    lending.GpuHolder(MagicMock(), model, 128, 4, 7, 200, seats)
+    lending.Blocks.among.assert_called_with(ANY, 8)

@@ -116,8 +116,8 @@ def test_who_waits_has_queues_for_the_rest_and_an_attention_process_a_share_of_t
     left = MagicMock()
     monkeypatch.setattr(kernels.torch, "zeros", MagicMock())
     monkeypatch.setattr(importlib.import_module("cloister.compute.gpu.memory"), "leave_no_stack", left)
-    for name in (queues := "CUDA_DEVICE_MAX_CONNECTIONS", share := "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"):
-        monkeypatch.delenv(name, raising=False)
+    queues, share = "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+    monkeypatch.setattr(os, "environ", {})
     device = importlib.import_module("cloister.compute.gpu.device").GpuDevice()
     device.share("", attention)
     device.open()
@@ -303,3 +303,37 @@ def test_a_stage_is_given_back_behind_a_fence_for_the_copy_that_comes_next() -> 
     assert order == sorted(order), "every lane's reads, then the warp, then who may copy"
     loops = linear.count("barrier_wait(r.filled(")
     assert loops == linear.count(" give_back(r, i, lane);") == 2, "every reader gives back"
+
+
+def test_under_mps_parts_are_placed_in_weights_that_are_there_once(
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cloister.compute.gpu import weights
+
+    shared = MagicMock()
+    shared.copied.return_value.export.return_value = 5
+    monkeypatch.setattr(weights, "SharedWeights", shared)
+    device = importlib.import_module("cloister.compute.gpu.device").GpuDevice()
+    file = torch.zeros(64)
+    assert device.hold_weights(file) is None and not shared.mock_calls, "in turns each has its own"
+    device.share("/meet", 8, vaults_apart=True)
+    assert device.vaults_apart
+    assert device.hold_weights(file) == 5
+    assert device.place(file[:8]) is shared.copied.return_value.find.return_value
+    assert device.hold_weights(file, 9) is None
+    shared.adopted.assert_called_once_with(file, 9)
+    shared.adopted.return_value.find.return_value = None
+    assert device.place(file[:8]).data_ptr() == file.data_ptr(), "what is not of the file is copied once it is open"
+    device.share("/meet", 0, vaults_apart=True)
+    assert not device.vaults_apart, "who answers itself does so beside the service"
+
+
+def test_a_vault_outside_mps_does_not_look_for_it(kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels.torch, "zeros", MagicMock())
+    monkeypatch.setattr(os, "environ", {})
+    device = importlib.import_module("cloister.compute.gpu.device").GpuDevice()
+    device.share("/meet", 8, vaults_apart=True)
+    device.open(beside=False)
+    assert not os.environ
+    device.open()
+    assert os.environ == {"CUDA_MPS_PIPE_DIRECTORY": "/meet"}

@@ -78,7 +78,7 @@ class AttentionProcesses:
         on."""
         shape = model.cache_shape
         about = {"shape": [shape.layers, shape.kv_heads, shape.dim], "queries": model.queries_per_kv_head}
-        about |= {"scales": model.scales, "blocks": blocks, "slots": slots, "processes": len(mailboxes)}
+        about |= {"scales": model.scales, "blocks": blocks, "seats": [len(mailboxes), sum(places), slots]}
         lines = self._of(len(mailboxes))
         for line, mailbox, count in zip(lines, mailboxes, places, strict=True):
             socket.send_fds(line, [json.dumps({**about, "places": count}).encode()], [mailbox])
@@ -123,8 +123,7 @@ def _answer_one_case(device: GpuDevice, link: socket.socket) -> bool:
     case, model = json.loads(message), AttentionShape()
     model.cache_shape, model.queries_per_kv_head = CacheShape(*case["shape"]), case["queries"]
     model.scales = case["scales"]
-    room = (case["blocks"], case["places"], fds[0], PATIENCE_MS, case["slots"], case["processes"])
-    holder = GpuHolder(device, model, *room)
+    holder = GpuHolder(device, model, case["blocks"], case["places"], fds[0], PATIENCE_MS, Seats(*case["seats"]))
     os.close(fds[0])
     arenas = holder.export()
     holder.start()

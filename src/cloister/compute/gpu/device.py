@@ -180,4 +180,5 @@ class GpuDevice(Device):
     ) -> GpuHolder:
         from cloister.compute.gpu.lending import GpuHolder
 
-        return GpuHolder(self, model, blocks, places, mailbox, patience_ms, processes=max(1, self.attention_processes))
+        seats = Seats.beside(self.attention_processes)
+        return GpuHolder(self, model, blocks, places, mailbox, patience_ms, seats)

@@ -17,7 +17,7 @@ from cloister.compute.gpu.answering import AnswerStream, Blocks, Slots
 from cloister.compute.gpu.cache import GpuCache
 from cloister.compute.gpu.device import GpuDevice
 from cloister.compute.gpu.exposure import ArenaShape
-from cloister.compute.gpu.mailbox import EXPOSED, MailboxShape
+from cloister.compute.gpu.mailbox import EXPOSED, MailboxShape, Seats
 from cloister.compute.gpu.memory import SharedMemory, reserved, whole
 
 
@@ -71,7 +71,7 @@ class LentAnswerer(LinkAnswerer):
 
 
 class GpuHolder(PromptHolder):
-    """An attention process's end, for vaults at so many places, each with the next `slots` of a mailbox."""
+    """An attention process's end, for vaults at so many places, each with the next slots of a mailbox."""
 
     def __init__(
         self,
@@ -81,12 +81,13 @@ class GpuHolder(PromptHolder):
         places: int,
         mailbox: int,
         patience_ms: int,
-        slots: int = EXPOSED,
-        processes: int = 1,
+        seats: Seats,
     ) -> None:
-        """One of so many processes."""
+        """One of several, whose mailboxes are alike, though some have a place less: a handle is mapped whole or not at
+        all. It answers for its own places, whatever is asked."""
+        slots = seats.each
         shape = MailboxShape.of(model, places * slots)
-        self._mailbox = SharedMemory.adopt(mailbox, shape.size)
+        self._mailbox = SharedMemory.adopt(mailbox, MailboxShape.of(model, seats.slots).size)
         self._mailbox.wipe()
         self._arena = ArenaShape(blocks, model.cache_shape.dim, model.cache_shape.block_bytes(GpuCache.dtype), slots)
         stride = whole(self._arena.size)
@@ -94,7 +95,7 @@ class GpuHolder(PromptHolder):
         self._arenas = [SharedMemory.create(self._arena.size, address + place * stride) for place in range(places)]
         held = Slots(address, stride, address + self._arena.header, stride)
         device.kernels.suit(model.cache_shape.dim)
-        blocks_here = Blocks.among(device.kernels.processors, processes)
+        blocks_here = Blocks.among(device.kernels.processors, seats.mailboxes)
         self._stream = AnswerStream(
             device, model, self._mailbox, shape, held, self._arena, patience_ms, blocks_here, lambda: True
         )
