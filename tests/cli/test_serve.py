@@ -168,6 +168,11 @@ def test_the_development_key_stays_on_this_machine(run: Run) -> None:
     assert result.exit_code == 2 and "--keys" not in result.stdout and "cloister key new" in result.stderr
 
 
+def test_a_vault_outside_mps_is_refused_where_vaults_answer_themselves(run: Run) -> None:
+    result = run("serve", "--vaults-outside-mps", "--attention-processes", "0", "--model", "./no-such-model")
+    assert result.exit_code == 2 and "Leave out --attention-processes 0" in result.stderr
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -102,13 +102,14 @@ class Controller:
         self._numbers = iter(range(1, 1 << 30))
         self.children: list[Child] = []
 
-    def spawn(self, role: str) -> Child:
+    def spawn(self, role: str, weights: int | None = None) -> Child:
         number = next(self._numbers)
         ours, theirs = socket.socketpair()
         link = LinkMemory(self.shape) if role == "vault" else None
         with theirs, open(os.devnull, "r+b", buffering=0) as null:
             descriptors = (theirs.fileno(), null.fileno(), *(link.vault_descriptors if link else ()))
-            self.line.send(Spawn(number, role), descriptors=descriptors)
+            descriptors += () if weights is None else (weights,)
+            self.line.send(Spawn(number, role, weights=weights is not None), descriptors=descriptors)
         born = self.line.hear()
         assert isinstance(born, Spawned) and born.child == number
         line = Line(ours, FromVault if role == "vault" else FromSealedService)

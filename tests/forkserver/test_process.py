@@ -190,8 +190,14 @@ def test_every_thread_of_a_child_is_sealed(controller):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may look into a process that is not dumpable")
-def test_a_child_has_no_files_and_no_descriptors_but_its_own(controller):
-    vault = ready_vault(controller)
+@pytest.mark.parametrize("given_weights", [False, True])
+def test_a_child_has_no_files_and_no_descriptors_but_its_own(controller, given_weights):
+    """Nor that of weights in a device's memory, when it is sealed."""
+    weights = os.memfd_create("weights") if given_weights else None
+    vault = controller.spawn("vault", weights)
+    assert vault.line.hear() == VaultReady(VERSION)
+    if weights is not None:
+        os.close(weights)
     assert os.listdir(f"/proc/{vault.pid}/root") == []
     folder = Path(f"/proc/{vault.pid}/fd")
     open_files = sorted(os.readlink(each).split(":")[0] for each in folder.iterdir())

@@ -307,6 +307,7 @@ def _become_controller(settings: Settings) -> NoReturn:
 
     with error_console().status("Starting…"):
         # What is wrong should not cost the time to load a model.
+        _check_vaults(settings.engine)
         load_keys(settings.gateway)
         reserved = reserve_port(settings.gateway)
         check_remote_vaults(settings.controller)
@@ -315,13 +316,16 @@ def _become_controller(settings: Settings) -> NoReturn:
         folder = _sealed_model(settings) or find_model(settings.model)
         check_mpc(settings, folder)
         attested_settings(settings)
-    if settings.engine.vaults_outside_mps and not settings.engine.attention_processes:
+    shown = release.manifest if settings.controller.release else None
+    become("cloister.controller", settings, folder.name, folder.path, begun, reserved, shown)
+
+
+def _check_vaults(engine: EngineSettings) -> None:
+    if engine.vaults_outside_mps and not engine.attention_processes:
         raise SetupError(
             "A vault outside MPS cannot answer the service itself.",
             hint="Leave out --attention-processes 0, or --vaults-outside-mps.",
         )
-    shown = release.manifest if settings.controller.release else None
-    become("cloister.controller", settings, folder.name, folder.path, begun, reserved, shown)
 
 
 def _sealed_model(settings: Settings) -> ModelFolder | None:
