@@ -8,12 +8,14 @@ import socket
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import msgspec
 import pytest
 
 from cloister.config import EngineSettings, Settings
 from cloister.controller.attention import AttentionProcesses
+from cloister.controller.forkserver import ForkServer as RealForkServer
 from cloister.controller.places import Places
 from cloister.controller.process import Controller
 from cloister.errors import ProtocolError
@@ -162,3 +164,39 @@ def test_prompts_are_hidden_among_others_unless_vaults_on_a_gpu_answer_themselve
     )
     serving = Controller.serving.fget(node)  # type: ignore[attr-defined]
     assert "partitioned" in serving.levels and ("obfuscated" in serving.levels) is wide
+
+
+@pytest.mark.parametrize("processes", [2, 0])
+async def test_vaults_get_the_services_weights_and_compute_in_turns_where_they_are_outside_mps(processes: int) -> None:
+    fork: Any = ForkServer()
+    engine = EngineSettings(attention_processes=processes, vaults_outside_mps=bool(processes))
+    node: Any = SimpleNamespace(
+        _mps=SimpleNamespace(end=lambda child, then: None),
+        _settings=Settings(engine=engine),
+        _attention_ended=lambda: None,
+        _preloaded=Preloaded(4, 64, 2, partitionable=True, meets=True, vaults=3),
+        _remote=None,
+        relay=MagicMock(),
+    )
+    service: Any = SimpleNamespace(places={0: 10, 1: 11}, weights=12)
+    await Controller._place_vaults(node, service, fork, node._preloaded)
+    assert node._places.weights == 12
+    Controller._open_vaults_at(node, node._places, fork)
+    node.relay.core_lease.compute_beside.assert_called_once_with(in_turns=bool(processes))
+    assert node.relay.vaults.open.call_args.args[2] is node._places
+    if processes:
+        node._attention.close()
+        for peer in fork.processes:
+            peer.die()
+
+
+def test_what_a_child_gets_is_said_in_its_order() -> None:
+    """A file for a service, weights for a vault: each has its flag, and comes last."""
+    handle: Any = SimpleNamespace(send=MagicMock())
+    fork: Any = SimpleNamespace(_numbers=iter(range(9)), _unborn={}, _handle=handle)
+    for role, given in (("service", {"disk": 30}), ("vault", {"weights": 31}), ("vault", {})):
+        _, ours = RealForkServer.spawn(fork, role, 20, 21, **given)
+        ours.close()
+        order, descriptors = handle.send.call_args.args
+        assert (order.role, order.disk, order.weights) == (role, "disk" in given, "weights" in given)
+        assert descriptors[2:] == (20, 21, *given.values())
