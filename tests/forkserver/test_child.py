@@ -8,6 +8,7 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 
+from cloister.config import EngineSettings
 from cloister.forkserver import child
 from cloister.forkserver.child import PreloadedModel, computes_beside, waits_for_others
 
@@ -54,3 +55,10 @@ def test_weights_are_held_before_the_decoder_is_made_of_them(
     opened, lent = model.opened(role, given)
     assert happened == [{"waits": False, "beside": beside}, (parts.file, given), "decoder"]
     assert lent == (7 if given is None else None) and opened.decoder is not model.decoder
+
+
+def test_a_device_is_shared_as_the_settings_say() -> None:
+    settings = EngineSettings(attention_processes=3, vaults_outside_mps=True)
+    decoder = MagicMock()
+    PreloadedModel(settings, decoder, MagicMock(), MagicMock(), MagicMock()).share("/meet")
+    decoder.device.share.assert_called_once_with("/meet", 3, vaults_apart=True)

@@ -87,6 +87,11 @@ class PreloadedModel:
     def device(self) -> Device:
         return self.decoder.device
 
+    def share(self, meeting: str) -> None:
+        """Children will meet there who lets them compute on the device at the same time."""
+        settings = self.settings
+        self.device.share(meeting, settings.attention_processes, vaults_apart=settings.vaults_outside_mps)
+
     def opened(self, role: str, weights: int | None) -> tuple[PreloadedModel, int | None]:
         """For a child, when it has left the fork server's namespaces: the model where it will compute, with the weights
         behind this descriptor of the device's memory; and without one, such a descriptor for others, if they share."""

@@ -58,10 +58,7 @@ class ForkServer:
         devices = self._model.device.files
         meeting = preload.meeting if devices else ""
         if meeting:
-            settings = self._model.settings
-            self._model.device.share(
-                MEETING_PLACE, settings.attention_processes, vaults_apart=settings.vaults_outside_mps
-            )
+            self._model.share(MEETING_PLACE)
         os.close(weights)
         rehearse(self._model)
         for receives in (False, True):  # assembled once here, not once in every child, which is pid 1 of its namespace
