@@ -31,8 +31,9 @@ from cloister.pace import LEAST_TOKENS, Company, Pace
 ROUND_TOKENS = 512
 """Of work in a round, at most."""
 
-SHORT_STEPS = 2
-"""What a round may last beside other tenants, in steps of one token of the service's: its own step comes after it."""
+SHORT_STEPS = 1.75
+"""What a round may last beside other tenants, in steps of one token of the service's: its own step comes after it, and
+who decodes should not wait three times as long as alone."""
 
 AT_ONCE_S = 0.005
 
