@@ -15,7 +15,6 @@ from cuda.bindings import driver
 from cloister.errors import SetupError
 
 GRANULARITY = 2 * 2**20
-WIPED_AT_ONCE = 2**30
 _FD = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 _READ = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READ
 
@@ -80,10 +79,8 @@ class SharedMemory:
         return fd
 
     def wipe(self, start: int = 0, size: int | None = None) -> None:
-        """All of it, or so many bytes from `start` on; a piece at a time: 16 GB at once the driver refuses."""
-        end = self.size if size is None else start + size
-        for piece in range(start, end, WIPED_AT_ONCE):
-            _call(driver.cuMemsetD8, self.address + piece, 0, min(WIPED_AT_ONCE, end - piece))
+        """All of it, or so many bytes from `start` on."""
+        _call(driver.cuMemsetD8, self.address + start, 0, self.size - start if size is None else size)
 
     @property
     def bytes(self) -> torch.Tensor:
