@@ -333,6 +333,7 @@ def test_a_vault_outside_mps_does_not_look_for_it(kernels: ModuleType, monkeypat
     monkeypatch.setattr(os, "environ", {})
     device = importlib.import_module("cloister.compute.gpu.device").GpuDevice()
     device.share("/meet", 8, vaults_apart=True)
+    os.environ["CUDA_MPS_PIPE_DIRECTORY"] = "/somebody-elses"
     device.open(beside=False)
     assert not os.environ
     device.open()
