@@ -105,7 +105,7 @@ def prefill(decoder: FusedDecoder, config: PlainConfig) -> list[dict[str, Any]]:
 SILENT = 6
 """In the case of so many users the last one's vault never answers."""
 CASES = ((1, 64), (8, 64), (32, 64), (64, 64), (64, 700), (SILENT, 64))
-ATTENTION = (1, 8, 32)
+ATTENTION = (1, 8)
 """Attention processes, no more than users."""
 WATCHDOG_S = 120
 

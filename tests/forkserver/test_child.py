@@ -10,7 +10,7 @@ import torch
 
 from cloister.config import EngineSettings
 from cloister.forkserver import child
-from cloister.forkserver.child import PreloadedModel, computes_beside, waits_for_others
+from cloister.forkserver.child import PreloadedModel, computes_beside, waits_for_others, yields_to_others
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,14 @@ def test_a_vault_computes_beside_others_unless_it_is_kept_apart(
     assert computes_beside(role, MagicMock(shared=shared, vaults_apart=apart)) is beside
 
 
+@pytest.mark.parametrize(
+    ("role", "attention_processes", "yields"),
+    [("vault", 8, True), ("vault", 0, False), ("service", 8, False), ("attention", 8, False)],
+)
+def test_a_vault_that_answers_nobody_yields_to_who_decodes(role: str, attention_processes: int, yields: bool) -> None:
+    assert yields_to_others(role, MagicMock(attention_processes=attention_processes)) is yields
+
+
 @pytest.mark.parametrize(("role", "given", "beside"), [("service", None, True), ("vault", 9, False)])
 def test_weights_are_held_before_the_decoder_is_made_of_them(
     role: str, given: int | None, beside: bool, monkeypatch: pytest.MonkeyPatch
@@ -53,7 +61,8 @@ def test_weights_are_held_before_the_decoder_is_made_of_them(
     parts = MagicMock(file=torch.zeros(8))
     model = PreloadedModel(MagicMock(), MagicMock(device=device), MagicMock(), MagicMock(), parts)
     opened, lent = model.opened(role, given)
-    assert happened == [{"waits": False, "beside": beside}, (parts.file, given), "decoder"]
+    how = {"waits": False, "beside": beside, "yields": role == "vault"}
+    assert happened == [how, (parts.file, given), "decoder"]
     assert lent == (7 if given is None else None) and opened.decoder is not model.decoder
 
 

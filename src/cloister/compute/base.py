@@ -302,9 +302,10 @@ class Device(ABC):
         """Whether this process can compute on it no more, whatever it tries. Asked when something failed."""
         return False
 
-    def open(self, *, waits: bool = False, beside: bool = True) -> None:
+    def open(self, *, waits: bool = False, beside: bool = True, yields: bool = False) -> None:
         """Begin to compute in this process, which forks nobody any more. `waits`: some of its work will wait for other
-        processes while the rest goes on. `beside`: at the same time as others, where those do."""
+        processes while the rest goes on. `beside`: at the same time as others, where those do. `yields`: after them,
+        where both have work."""
         return None
 
     def hold_weights(self, file: torch.Tensor, memory: int | None = None) -> int | None:

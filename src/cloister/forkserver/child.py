@@ -95,7 +95,11 @@ class PreloadedModel:
     def opened(self, role: str, weights: int | None) -> tuple[PreloadedModel, int | None]:
         """For a child, when it has left the fork server's namespaces: the model where it will compute, with the weights
         behind this descriptor of the device's memory; and without one, such a descriptor for others, if they share."""
-        self.device.open(waits=waits_for_others(role, self.device), beside=computes_beside(role, self.device))
+        self.device.open(
+            waits=waits_for_others(role, self.device),
+            beside=computes_beside(role, self.device),
+            yields=yields_to_others(role, self.device),
+        )
         if self.device.survives_fork:
             return self, None
         lent = self.device.hold_weights(self.parts.file, weights)
@@ -136,6 +140,11 @@ def waits_for_others(role: str, device: Device) -> bool:
 def computes_beside(role: str, device: Device) -> bool:
     """Whether it computes on the device at the same time as others, where some do."""
     return device.shared and not (role == "vault" and device.vaults_apart)
+
+
+def yields_to_others(role: str, device: Device) -> bool:
+    """Whether its work on the device is of less haste: it reads a prompt while others decode, and answers nobody."""
+    return role == "vault" and not waits_for_others(role, device)
 
 
 def live(spawn: Spawn, model: PreloadedModel, descriptors: list[int], *, allow_degraded: bool) -> NoReturn:

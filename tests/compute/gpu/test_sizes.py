@@ -32,6 +32,8 @@ from cloister.compute.layer import Packed
 
 FOLDER = Path(cloister.__file__).parent / "compute" / "gpu"
 CUDA = ("cuda", "cuda.core", "cuda.bindings")
+SHARED, OF_A_BLOCK = 228 * 1024, 1024
+"""Of a Hopper processor, and what each block takes beside its own."""
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def defined(file: str) -> dict[str, str]:
 
 
 def few_rows() -> list[list[int]]:
-    """Rows, eighths, bands, tiles, stages of weights and of rows, and blocks on a processor."""
+    """Rows, tiles, stages of weights and of rows, blocks on a processor, and spare warps."""
     made = re.findall(r"^FEW_ROWS\((.*)\)$", (FOLDER / "linear.cuh").read_text(), re.MULTILINE)
     return [[int(number) for number in each.split(",")] for each in made]
 
@@ -63,28 +65,25 @@ def packed(columns: int, k: int, gate: Any = None) -> Packed:
 
 
 def test_the_sizes_are_those_of_the_sources(kernels: ModuleType) -> None:
-    linear, attention = defined("linear.cuh"), defined("attention.cuh")
-    assert (int(linear["TILE"]), int(linear["STEP"])) == (kernels.TILE, kernels.STEP)
+    stage, attention = defined("stage.cuh"), defined("attention.cuh")
+    assert (int(stage["TILE"]), int(stage["STEP"])) == (kernels.TILE, kernels.STEP)
+    many = re.search(r"ROWS = 128, STAGES = (\d+)", (FOLDER / "linear.cuh").read_text())
+    assert many and int(many[1]) == kernels.STAGES_OF_MANY
     assert (int(attention["QUERIES"]), int(attention["BEFORE_AND_AFTER"])) == (
         kernels.QUERIES,
         kernels.BEFORE_AND_AFTER,
     )
     assert 2 * int(attention["TASKS"]) * int(attention["PIECE"]) == kernels.GROUP_TOKENS
     assert [rows for rows, *_ in few_rows()] == list(FEW)
-    for rows, eighths, bands, tiles, stages, of_rows, _ in few_rows():
-        assert 8 * eighths * bands == rows
-        held = (kernels.BANDS_OF_FEW, kernels.TILES_OF_FEW, kernels.STAGES_OF_FEW)
-        assert [each[rows] for each in held] == [bands, tiles, (stages, of_rows)]
+    for rows, tiles, stages, of_rows, blocks, _ in few_rows():
+        assert [each[rows] for each in (kernels.TILES_OF_FEW, kernels.STAGES_OF_FEW)] == [tiles, (stages, of_rows)]
+        assert blocks * (128 + 2 * 64 * (stages * tiles * 64 + of_rows * rows) + OF_A_BLOCK) <= SHARED
         assert of_rows <= stages, "a stage's barrier is armed by its weights, before its rows are fetched"
-
-
-SHARED, OF_A_BLOCK = 228 * 1024, 1024
-"""Of a Hopper processor, and what each block takes beside its own."""
 
 
 def test_one_that_answers_and_stays_finds_room_beside_the_products_of_few_rows() -> None:
     """Shared memory: all blocks of a product that a processor takes, and one of `answer`, at either width of heads."""
-    [(rows, _, _, tiles, stages, of_rows, blocks)] = [each for each in few_rows() if each[0] <= STAYING_ROWS]
+    [(rows, tiles, stages, of_rows, blocks, _)] = [each for each in few_rows() if each[0] <= STAYING_ROWS]
     product = 128 + 2 * 64 * (stages * tiles * 64 + of_rows * rows) + OF_A_BLOCK
     for dim in (64, 128):
         queries = 512 // dim
@@ -125,6 +124,17 @@ def test_who_waits_has_queues_for_the_rest_and_an_attention_process_a_share_of_t
     device.open(waits=True)
     assert int(os.environ[queues]) > 2
     assert os.environ.get(share) == ("25" if attention else None) and left.called == bool(attention)
+
+
+def test_who_yields_is_a_client_of_low_priority_beside_others_alone(
+    kernels: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels.torch, "zeros", MagicMock())
+    device = importlib.import_module("cloister.compute.gpu.device").GpuDevice()
+    for how, said in (({}, None), ({"yields": True, "beside": False}, None), ({"yields": True}, "1")):
+        monkeypatch.setattr(os, "environ", {})
+        device.open(**how)
+        assert os.environ.get("CUDA_MPS_CLIENT_PRIORITY") == said
 
 
 def test_a_step_of_few_rows_asks_those_that_stay_and_others_open_a_gate_for_every_layer(kernels: ModuleType) -> None:
@@ -301,8 +311,12 @@ def test_a_stage_is_given_back_behind_a_fence_for_the_copy_that_comes_next() -> 
     given_back = given_back[: given_back.index("\n}\n")]
     order = [given_back.index(part) for part in ("fence.proxy.async.shared::cta", "__syncwarp()", "barrier_arrive(")]
     assert order == sorted(order), "every lane's reads, then the warp, then who may copy"
-    loops = linear.count("barrier_wait(r.filled(")
-    assert loops == linear.count(" give_back(r, i, lane);") == 2, "every reader gives back"
+    readers = linear.split("barrier_wait(r.filled(")[1:]
+    assert len(readers) == 2
+    for reader in readers:
+        begun, read = reader.index("multiply_stage<"), reader.index("finish_stages<1>()")
+        assert begun < read < reader.index("give_back(r, i - 1, lane)"), "the stage before, when tensor cores are done"
+    assert readers[1].index("finish_stages<0>()") < readers[1].rindex("give_back(r, i - 1, lane)")
 
 
 def test_under_mps_parts_are_placed_in_weights_that_are_there_once(

@@ -27,7 +27,7 @@ struct attention {
     const int *segments, *counts;        /* [span][3][first block, length, shift, rotated]; per span */
     const float *rotation_cosine, *rotation_sine; /* [span][dim] */
     float *parts; /* [tile][kv head][most_groups][16][dim + 4]; null: one block walks all groups and is done */
-    bf16 *out;    /* [heads · dim / 32][rows][32] */
+    bf16 *out;    /* [heads · dim / 8][rows][8] */
     size_t block_stride;
     int table_stride, rows, heads, kv_heads, window;
     int most_groups; /* places for parts; BEFORE_AND_AFTER: one for the segments before the last, one for that */

@@ -64,8 +64,14 @@ INLINE void bulk_copy(unsigned to, const void *from, int bytes, unsigned barrier
                  : "memory");
 }
 
-/* Where a row's value k lies among `rows` rows of activations that go into a product: [k / 32][row][32]. */
-INLINE size_t place(int row, int k, int rows) { return ((size_t)(k >> 5) * rows + row) * 32 + (k & 31); }
+/* Where a row's value k lies among `rows` rows of activations that go into a product: [k / 8][row][8]. */
+INLINE size_t place(int row, int k, int rows) { return ((size_t)(k >> 3) * rows + row) * 8 + (k & 7); }
+
+INLINE uint4 sixteen(unsigned at) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
+    return v;
+}
 
 /* A word of a mailbox: a value and the number that says it is valid, written at once (link.cuh). */
 INLINE void post(uint2 *at, float value, unsigned number) {

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 RESERVED_LARGE, RESERVED_SMALL, SMALL = 384 * 2**20, 32, 2**20
 """Of memory for a sealed process beside its cache: one large piece, and so many small ones."""
 MPS_FOLDER = "CUDA_MPS_PIPE_DIRECTORY"
+PRIORITY, BELOW_NORMAL = "CUDA_MPS_CLIENT_PRIORITY", "1"
 QUEUES = "4"
 """That streams share. With the two that a client of MPS has by itself, all waits behind a stream that waits (seen)."""
 
@@ -65,11 +66,13 @@ class GpuDevice(Device):
             return True
         return False
 
-    def open(self, *, waits: bool = False, beside: bool = True) -> None:
+    def open(self, *, waits: bool = False, beside: bool = True, yields: bool = False) -> None:
         if not beside:
             os.environ.pop(MPS_FOLDER, None)  # be it that of somebody else's MPS
         elif self._mps:
             os.environ[MPS_FOLDER] = self._mps
+        if yields and beside:
+            os.environ[PRIORITY] = BELOW_NORMAL
         if waits:
             os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = QUEUES
         attends = waits and self.attention_processes > 0

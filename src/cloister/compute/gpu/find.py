@@ -95,7 +95,12 @@ def ask() -> Found:
     from cloister.compute.gpu.program import compiled
 
     major, minor = torch.cuda.get_device_capability()
-    return Found(code={dim: compiled(f"sm_{major}{minor}", dim) for dim in DIMS})
+    return Found(code={dim: compiled(architecture(major, minor), dim) for dim in DIMS})
+
+
+def architecture(major: int, minor: int) -> str:
+    """For the compiler. Hopper's own tensor operations are no later GPU's (stage.cuh)."""
+    return f"sm_{major}{minor}" + "a" * (major == 9)
 
 
 def too_old(capability: tuple[int, int]) -> str:

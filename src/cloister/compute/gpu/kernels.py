@@ -35,9 +35,9 @@ MOST_HIDDEN = 4 * 512 * 8
 PART = 4
 """Floats of a part beside its attention."""
 TILES_OF_FEW = {8: 1, 16: 1, 32: 2, 64: 2, 96: 2, 128: 2}
-BANDS_OF_FEW = {8: 1, 16: 1, 32: 2, 64: 2, 96: 3, 128: 4}
-STAGES_OF_FEW = {8: (5, 5), 16: (5, 5), 32: (4, 4), 64: (4, 3), 96: (5, 5), 128: (5, 5)}
-"""As linear.cuh makes its kernels for few rows."""
+STAGES_OF_FEW = {8: (5, 5), 16: (5, 5), 32: (4, 4), 64: (4, 3), 96: (4, 3), 128: (3, 3)}
+STAGES_OF_MANY = 4
+"""As linear.cuh makes its kernels."""
 BLOCKS_WANTED = 528
 MOST_SPLITS = 8
 LEAST_STEPS = 4
@@ -98,7 +98,7 @@ class GpuKernels(Kernels):
         if gate:  # sixteen gates, sixteen gated → eight and eight, which one tensor operation gives to one lane
             data = data.view(-1, 2, 2, 8, k).transpose(1, 2).reshape(columns, k)
         ragged = -columns % TILE
-        data = torch.nn.functional.pad(data, (0, 0, 0, ragged)).view(-1, TILE, k // 32, 32).transpose(1, 2).contiguous()
+        data = torch.nn.functional.pad(data, (0, 0, 0, ragged)).view(-1, TILE, k // 8, 8).transpose(1, 2).contiguous()
         placed = None if bias is None else torch.nn.functional.pad(bias.to(torch.float32), (0, ragged))
         return Packed(data, columns, k, placed, gate)
 
@@ -288,15 +288,15 @@ class GpuKernels(Kernels):
             name, grid, threads = (
                 f"linear_{rows}",
                 (-(-tiles // TILES_OF_FEW[rows]), splits),
-                32 * (4 * BANDS_OF_FEW[rows] + 1),
+                32 * (4 * TILES_OF_FEW[rows] + 1),
             )
             shared = 128 + 2 * STEP * (of_weights * TILES_OF_FEW[rows] * TILE + of_rows * rows)
         else:
             name, grid, threads, shared = (
                 "linear_many",
                 (rows // 128, -(-tiles // 2)),
-                256,
-                128 + 4 * 4 * TILE * STEP * 2,
+                288,
+                128 + STAGES_OF_MANY * 4 * TILE * STEP * 2,
             )
         opening: tuple[program.Argument, ...] = (None, None, i32(0), i32(0))
         if self._asking is not None and asks is not None:

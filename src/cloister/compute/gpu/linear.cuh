@@ -1,16 +1,12 @@
-/* Products of activations [k / 32][rows][32] with a weight [column / 64][k / 32][64][32], both bf16, sums in fp32.
+/* Products of activations [k / 8][rows][8] with a weight [column / 64][k / 8][64][8], both bf16, sums in fp32.
  *
  * One order of accumulation for every output, whatever the number of rows: k is cut into `splits` ranges, a number that
  * depends on the weight's shape alone; a range is summed by the tensor cores from its beginning to its end, 16 values at
- * a time; the ranges are added in order. With few rows the ranges are different blocks' work and whoever reads the
- * result adds them up; with many rows one block has them all and adds them up itself.
+ * a time (stage.cuh); the ranges are added in order. With few rows the ranges are different blocks' work and whoever reads
+ * the result adds them up; with many rows one block has them all and adds them up itself.
  *
- * Weights are the first factor, 16 columns per tensor operation, so that few rows waste little. A warp of its own
- * fetches both factors ahead with bulk copies; the weight's first stages even before the last kernel is done. */
-#define STEP 64 /* k per stage */
-#define TILE 64 /* columns that lie together */
-#define TILE_BYTES (STEP * TILE * 2)
-
+ * Weights are the first factor, 64 columns for four warps, so that few rows waste little. A warp of its own fetches both
+ * factors ahead with bulk copies; the weight's first stages even before the last kernel is done. */
 extern __shared__ __align__(128) unsigned char ring_memory[];
 
 enum { PLAIN, SILU, GELU_TANH };
@@ -68,12 +64,6 @@ INLINE void give_back(const ring &r, int i, int lane) {
     if (lane == 0) barrier_arrive(r.freed(i));
 }
 
-INLINE uint4 sixteen(unsigned at) {
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at));
-    return v;
-}
-
 /* The gates of whom the rows of a step ask, where this product gives their queries (link.cuh). A warp of every block calls
  * it; the last block to start opens them. */
 struct opening {
@@ -92,18 +82,18 @@ struct opening {
     }
 };
 
-/* 8·EIGHTS·BANDS rows, 64·TILES columns of one range of k: four warps for each band of rows multiply, the last fetches.
- * Weights have STAGES, rows, which are near, X_STAGES, no more. */
-template <int EIGHTS, int BANDS, int TILES, int STAGES, int X_STAGES>
+/* ROWS rows, 64·TILES columns of one range of k: four warps for each tile of columns multiply, the last fetches. Weights
+ * have STAGES, rows, which are near, X_STAGES, no more. */
+template <int ROWS, int TILES, int STAGES, int X_STAGES>
 INLINE void few_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gated_rows, int k, int tiles, int splits, int gate,
                      const opening &opens) {
-    constexpr int ROWS = 8 * EIGHTS * BANDS, X_BYTES = ROWS * STEP * 2, BYTES = TILES * TILE_BYTES;
+    constexpr int X_BYTES = ROWS * STEP * 2, BYTES = TILES * TILE_BYTES;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, steps = k / STEP;
     const int first = blockIdx.y * steps / splits, count = (blockIdx.y + 1) * steps / splits - first;
     const int tile = blockIdx.x * TILES, here = min(TILES, tiles - tile);
-    const ring r = make_ring(ring_memory, STAGES, BYTES, 4 * BANDS);
+    const ring r = make_ring(ring_memory, STAGES, BYTES, 4 * TILES);
     let_next_start();
-    if (warp == 4 * BANDS) {
+    if (warp == 4 * TILES) {
         if (lane) return;
         auto fetch_weight = [&](int i) {
             barrier_expect(r.filled(i), here * TILE_BYTES + X_BYTES);
@@ -125,120 +115,88 @@ INLINE void few_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gated
         return;
     }
     if (warp == 0) opens.when_all_have_started();
-    const int g = lane >> 2, t = lane & 3, band = warp >> 2, quarter = warp & 3;
-    const int column = 16 * TILES * quarter; /* each warp has TILES groups of 16 columns, all in one tile */
-    const unsigned weight_at = (column >> 6) * TILE_BYTES + ((column & 63) + g) * 64 + t * 16;
-    float c[TILES][EIGHTS][4] = {};
+    const int mine = warp >> 2, g = lane >> 2, t = lane & 3;
+    float c[ROWS / 8][4];
     for (int i = 0; i < count; i++) {
         barrier_wait(r.filled(i), (i / STAGES) & 1);
-        const unsigned w = r.stage(i) + weight_at;
-        const unsigned rows_at = r.behind() + i % X_STAGES * X_BYTES + (band * 8 * EIGHTS + g) * 64 + t * 16;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            uint4 upper[TILES], lower[TILES];
-#pragma unroll
-            for (int n = 0; n < TILES; n++) {
-                upper[n] = sixteen(w + half * 4096 + n * 1024);
-                lower[n] = sixteen(w + half * 4096 + n * 1024 + 512);
-            }
-#pragma unroll
-            for (int m = 0; m < EIGHTS; m++) {
-                const uint4 b = sixteen(rows_at + half * ROWS * 64 + m * 512);
-#pragma unroll
-                for (int n = 0; n < TILES; n++) multiply_32(c[n][m], upper[n], lower[n], b);
-            }
-        }
-        give_back(r, i, lane);
+        begin_stage();
+        multiply_stage<ROWS, 64>(c, r.stage(i) + mine * TILE_BYTES, r.behind() + i % X_STAGES * X_BYTES, i == 0);
+        finish_stages<1>();
+        if (i) give_back(r, i - 1, lane);
     }
+    finish_stages<0>();
     after_last();
     const int pitch = tiles * TILE;
     sums += (size_t)blockIdx.y * ROWS * pitch;
-    if ((column >> 6) >= here) return;
+    if (mine >= here) return;
 #pragma unroll
-    for (int n = 0; n < TILES; n++)
-#pragma unroll
-        for (int m = 0; m < EIGHTS; m++)
-            write_out(c[n][m], tile * TILE + column + 16 * n + g, (band * EIGHTS + m) * 8 + 2 * t, ROWS, pitch, sums,
-                      gated_rows, gate);
+    for (int m = 0; m < ROWS / 8; m++)
+        write_out(c[m], (tile + mine) * TILE + 16 * (warp & 3) + g, 8 * m + 2 * t, ROWS, pitch, sums, gated_rows, gate);
 }
 
 #define LINEAR_ARGUMENTS                                                                                            \
     const bf16 *x, const bf16 *weight, float *sums, bf16 *gated_rows, int rows, int k, int tiles, int splits, int gate, \
         unsigned *started, const unsigned long long *gates, int asking, int layer
-/* Compiled as if a block had three warps more: beside `blocks` of them, registers are left for one that answers, and so is
+/* Compiled as if a block had `spare` warps more: beside `blocks` of them, registers are left for one that answers, and so is
  * shared memory (link.cuh). */
-#define FEW_ROWS(rows_, eighths, bands, tiles_, stages, x_stages, blocks)                                         \
-    KERNEL __launch_bounds__(32 * (4 * bands + 4), blocks) linear_##rows_(LINEAR_ARGUMENTS) {                     \
-        few_rows<eighths, bands, tiles_, stages, x_stages>(x, weight, sums, gated_rows, k, tiles, splits, gate,   \
-                                                           {started, gates, asking, layer});                      \
+#define FEW_ROWS(rows_, tiles_, stages, x_stages, blocks, spare)                                                   \
+    KERNEL __launch_bounds__(32 * (4 * tiles_ + 1 + spare), blocks) linear_##rows_(LINEAR_ARGUMENTS) {            \
+        few_rows<rows_, tiles_, stages, x_stages>(x, weight, sums, gated_rows, k, tiles, splits, gate,            \
+                                                  {started, gates, asking, layer});                               \
     }
-FEW_ROWS(8, 1, 1, 1, 5, 5, 4)
-FEW_ROWS(16, 2, 1, 1, 5, 5, 4)
-FEW_ROWS(32, 2, 2, 2, 4, 4, 2)
-FEW_ROWS(64, 4, 2, 2, 4, 3, 2)
-FEW_ROWS(96, 4, 3, 2, 5, 5, 1)
-FEW_ROWS(128, 4, 4, 2, 5, 5, 1)
+FEW_ROWS(8, 1, 5, 5, 4, 3)
+FEW_ROWS(16, 1, 5, 5, 4, 3)
+FEW_ROWS(32, 2, 4, 4, 2, 3)
+FEW_ROWS(64, 2, 4, 3, 2, 3)
+FEW_ROWS(96, 2, 4, 3, 2, 3)
+FEW_ROWS(128, 2, 3, 3, 2, 0)
 
-/* 128 rows × 128 columns, all of k: eight warps multiply, 64 columns × 32 rows each; a lane of the first fetches ahead. */
-KERNEL __launch_bounds__(256, 1) linear_many(LINEAR_ARGUMENTS) {
-    constexpr int STAGES = 4, BYTES = 4 * TILE_BYTES;
+/* 128 rows × 128 columns, all of k: four warps for each tile of columns multiply, the last fetches ahead. */
+KERNEL __launch_bounds__(288, 1) linear_many(LINEAR_ARGUMENTS) {
+    constexpr int ROWS = 128, STAGES = 4, BYTES = 4 * TILE_BYTES;
     const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, steps = k / STEP;
-    const int row = blockIdx.x * 128, tile = blockIdx.y * 2, here = min(2, tiles - tile);
+    const int row = blockIdx.x * ROWS, tile = blockIdx.y * 2, here = min(2, tiles - tile);
     const ring r = make_ring(ring_memory, STAGES, BYTES, 8);
     let_next_start();
-    auto fetch = [&](int i) {
-        if (i >= steps) return;
-        if (i >= STAGES) barrier_wait(r.freed(i), (i / STAGES - 1) & 1);
-        barrier_expect(r.filled(i), (here + 2) * TILE_BYTES);
-        for (int n = 0; n < here; n++)
-            bulk_copy(r.stage(i) + n * TILE_BYTES, weight + ((size_t)(tile + n) * steps + i) * (STEP * TILE), TILE_BYTES,
-                      r.filled(i));
-        for (int half = 0; half < 2; half++)
-            bulk_copy(r.stage(i) + (2 + half) * TILE_BYTES, x + ((size_t)(2 * i + half) * rows + row) * 32, TILE_BYTES,
-                      r.filled(i));
-    };
     after_last();
-    if (threadIdx.x == 0)
-        for (int i = 0; i < STAGES - 1; i++) fetch(i);
-    const int g = lane >> 2, t = lane & 3, side = warp & 1, band = (warp >> 1) * 32;
-    float c[4][4][4] = {}, sum[4][4][4] = {};
-    int range = 0, end = steps / splits;
-    for (int i = 0; i < steps; i++) {
-        if (threadIdx.x == 0) fetch(i + STAGES - 1);
-        __syncwarp();
-        barrier_wait(r.filled(i), (i / STAGES) & 1);
-        const unsigned w = r.stage(i) + side * TILE_BYTES + g * 64 + t * 16;
-        const unsigned rows_at = r.stage(i) + 2 * TILE_BYTES + (band + g) * 64 + t * 16;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            uint4 b[4];
-#pragma unroll
-            for (int m = 0; m < 4; m++) b[m] = sixteen(rows_at + half * TILE_BYTES + m * 512);
-#pragma unroll
-            for (int n = 0; n < 4; n++) {
-                const uint4 upper = sixteen(w + half * 4096 + n * 1024), lower = sixteen(w + half * 4096 + n * 1024 + 512);
-#pragma unroll
-                for (int m = 0; m < 4; m++) multiply_32(c[n][m], upper, lower, b[m]);
+    if (warp == 8) {
+        for (int i = 0; i < steps; i++) {
+            if (i >= STAGES) barrier_wait(r.freed(i), (i / STAGES - 1) & 1);
+            if (lane == 0) {
+                barrier_expect(r.filled(i), (here + 2) * TILE_BYTES);
+                for (int n = 0; n < here; n++)
+                    bulk_copy(r.stage(i) + n * TILE_BYTES, weight + ((size_t)(tile + n) * steps + i) * (STEP * TILE),
+                              TILE_BYTES, r.filled(i));
             }
+            __syncwarp();
+            if (lane < STEP / PIECE_K)
+                bulk_copy(r.stage(i) + 2 * TILE_BYTES + lane * ROWS * PIECE_K * 2,
+                          x + ((size_t)(i * (STEP / PIECE_K) + lane) * rows + row) * PIECE_K, ROWS * PIECE_K * 2, r.filled(i));
         }
-        give_back(r, i, lane);
-        if (i + 1 == end) {
-            const bool first = range == 0;
-            range++;
-            end = (range + 1) * steps / splits;
+        return;
+    }
+    const int g = lane >> 2, t = lane & 3, mine = warp >> 2;
+    float c[ROWS / 8][4], sum[ROWS / 8][4];
+    for (int range = 0, i = 0; range < splits; range++) {
+        const int begun = i, end = (range + 1) * steps / splits;
+        for (; i < end; i++) {
+            barrier_wait(r.filled(i), (i / STAGES) & 1);
+            begin_stage();
+            multiply_stage<ROWS, 128>(c, r.stage(i) + mine * TILE_BYTES, r.stage(i) + 2 * TILE_BYTES, i == begun);
+            finish_stages<1>();
+            if (i > begun) give_back(r, i - 1, lane);
+        }
+        finish_stages<0>();
+        give_back(r, i - 1, lane);
 #pragma unroll
-            for (int j = 0; j < 64; j++) {
-                float &s = (&sum[0][0][0])[j], &p = (&c[0][0][0])[j];
-                s = first ? p : s + p;
-                p = 0.0f;
-            }
+        for (int j = 0; j < ROWS / 2; j++) {
+            float &s = (&sum[0][0])[j];
+            s = range ? s + (&c[0][0])[j] : (&c[0][0])[j];
         }
     }
-    if (side >= here) return;
+    if (mine >= here) return;
 #pragma unroll
-    for (int n = 0; n < 4; n++)
-#pragma unroll
-        for (int m = 0; m < 4; m++)
-            write_out(sum[n][m], (tile + side) * TILE + 16 * n + g, row + band + m * 8 + 2 * t, rows, tiles * TILE, sums,
-                      gated_rows, gate);
+    for (int m = 0; m < ROWS / 8; m++)
+        write_out(sum[m], (tile + mine) * TILE + 16 * (warp & 3) + g, row + 8 * m + 2 * t, rows, tiles * TILE, sums, gated_rows,
+                  gate);
 }

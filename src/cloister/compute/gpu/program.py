@@ -17,7 +17,7 @@ from cuda.core import Device, Kernel, LaunchConfig, ObjectCode, Program, Program
 from cloister.compute.gpu.find import find
 from cloister.errors import SetupError
 
-SOURCES = ("common.cuh", "linear.cuh", "rows.cuh", "attention.cuh", "link.cuh", "answer.cuh")
+SOURCES = ("common.cuh", "stage.cuh", "linear.cuh", "rows.cuh", "attention.cuh", "link.cuh", "answer.cuh")
 MOST_STATIC_SHARED = 48 * 1024
 MOST_SHARED, NO_WISH = 100, -1
 """How a processor should divide its memory between shared memory and the first-level cache."""
@@ -31,7 +31,7 @@ def source() -> str:
 
 
 def compiled(arch: str, dim: int) -> bytes:
-    """Machine code for one architecture (sm_90, …). cuda-core asks CUDA for its version: see find.py."""
+    """Machine code for one architecture (sm_90a, …). cuda-core asks CUDA for its version: see find.py."""
     options = ProgramOptions(arch=arch, std="c++17", define_macro=[("DIM", str(dim))])
     return bytes(Program(source(), "c++", options).compile("cubin").code)
 

@@ -28,9 +28,9 @@ KERNEL embed(const long long *tokens, const bf16 *weight, float *x, int k) {
     after_last();
     let_next_start();
     const long long token = tokens[blockIdx.x];
-    const bf16 *from = weight + (size_t)(token >> 6) * k * 64 + (token & 63) * 32;
+    const bf16 *from = weight + (size_t)(token >> 6) * k * 64 + (token & 63) * 8;
     for (int i = threadIdx.x; i < k; i += blockDim.x)
-        x[(size_t)blockIdx.x * k + i] = token < 0 ? 0.0f : widened(from[(size_t)(i >> 5) * 2048 + (i & 31)]);
+        x[(size_t)blockIdx.x * k + i] = token < 0 ? 0.0f : widened(from[(size_t)(i >> 3) * 512 + (i & 7)]);
 }
 
 /* x += the last product, if there is one; then, if wanted, its norm, ready for the next. Where gates are given, it says
