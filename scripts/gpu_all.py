@@ -118,7 +118,7 @@ def run(part: Part, folder: Path, left_s: float) -> tuple[dict[str, Any], list[s
         found, wrong = {}, [f"no result ({type(failure).__name__})"]
     if status and part.name != "bench":  # which says with its status that not all was measured
         wrong.append(f"exit status {status}" if isinstance(status, int) else status)
-    return {"seconds": time.monotonic() - began, "wrong": wrong, **found}, wrong
+    return {**found, "took_s": time.monotonic() - began, "wrong": wrong}, wrong
 
 
 def main() -> int:
