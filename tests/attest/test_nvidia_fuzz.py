@@ -10,6 +10,6 @@ from tests.fuzz.harness import fuzz
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("runs", [1500, pytest.param(80000, marks=pytest.mark.release)])
+@pytest.mark.parametrize("runs", [600, pytest.param(80000, marks=pytest.mark.release)])
 def test_verdict_or_typed_error_under_atheris(tmp_path: Path, runs: int) -> None:
     fuzz("nvidia_evidence.py", runs, 2048, tmp_path)

@@ -224,8 +224,9 @@ def test_a_leaf_issues_nobody_and_authorities_keep_to_their_limits() -> None:
     assert "certificate chain" in broken(verify(strange.report(), chain=chain, gpu=strange))
 
 
-def test_every_byte_of_a_report_matters() -> None:
-    for at in range(len(REPORT)):
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.release)])
+def test_every_byte_of_a_report_matters(every: int) -> None:
+    for at in range(0, len(REPORT), every):
         altered = bytearray(REPORT)
         altered[at] ^= 1 << at % 8
         with contextlib.suppress(EvidenceInvalid):

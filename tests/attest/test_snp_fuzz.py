@@ -71,6 +71,6 @@ def test_a_report_is_found_in_its_wrappings(rest: bytes) -> None:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("runs", [1500, pytest.param(80000, marks=pytest.mark.release)])
+@pytest.mark.parametrize("runs", [600, pytest.param(80000, marks=pytest.mark.release)])
 def test_the_parsers_under_atheris(tmp_path: Path, runs: int) -> None:
     fuzz("snp_evidence.py", runs, 2048, tmp_path)

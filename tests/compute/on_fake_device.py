@@ -13,7 +13,6 @@ import threading
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
 
 from cloister.compute.base import Device
 from cloister.compute.reference import ReferenceDevice, ReferenceKernels
@@ -27,10 +26,12 @@ from cloister.messages.service import AttachLink, FromSealedService
 from cloister.messages.vault import Confide, LeaseCores, Prefilled
 from cloister.models.decoder import RawParts
 from cloister.models.fused import FusedDecoder
+from cloister.models.plain_config import PlainConfig
 from cloister.prompts.reading import PromptReading
 from cloister.service import process as service
 from cloister.vault import process as vault
 from tests.compute.fake_device import FakeDevice
+from tests.models.llama_weights import llama_weights
 
 SETTINGS = EngineSettings(dtype="fp32", threads=1, kv_cache_mib=2, vault_kv_mib=2, chunk_tokens=16)
 PROMPT = tuple(range(3, 40))
@@ -39,14 +40,22 @@ VOCABULARY = 97
 
 
 def decoder_on(device: Device) -> FusedDecoder:
-    torch.manual_seed(0)
-    sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "head_dim": 16}
-    heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": VOCABULARY}
-    config = LlamaConfig(**sizes, **heads, max_position_embeddings=256)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()  # type: ignore[no-untyped-call]
-    for parameter in model.parameters():
-        parameter.data.normal_(0, 0.15)
-    return FusedDecoder(config, RawParts(dict(model.state_dict()), device.kernels), device, 256)
+    config = PlainConfig(
+        model_type="llama",
+        hidden_act="silu",
+        hidden_size=64,
+        intermediate_size=96,
+        vocab_size=VOCABULARY,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        rms_norm_eps=1e-6,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    )
+    return FusedDecoder(config, RawParts(llama_weights(config), device.kernels), device, 256)
 
 
 class Numbers:

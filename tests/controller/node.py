@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 from typing import Any
 
+import pytest
+
 from cloister.backend.base import VaultJob
 from cloister.backend.client import ControllerClient
 from cloister.config import ControllerSettings, EngineSettings, Settings
@@ -13,6 +15,7 @@ from cloister.messages.frontend import FromGateway
 from cloister.messages.prompts import TextPrompt, write_prompt
 from cloister.models.source import ModelFolder
 from cloister.process.endpoint import Endpoint
+from tests.forkserver.packed import sealed_once
 
 ENGINE = EngineSettings(dtype="fp32", threads=1, kv_cache_mib=4, vault_kv_mib=4, chunk_tokens=64, link_deadline_ms=1000)
 
@@ -26,9 +29,12 @@ class RealNode:
 
     @classmethod
     async def start(cls, folder: ModelFolder, engine: EngineSettings = ENGINE, **settings: Any) -> RealNode:
+        """The first on a model has its weights packed; those after it are given them."""
         controller = Controller(folder, Settings(engine=engine, controller=ControllerSettings(**settings)))
         try:
-            serving = await controller.start()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("cloister.controller.process.seal_weights", sealed_once)
+                serving = await controller.start()
         except BaseException:
             await controller.close()
             raise

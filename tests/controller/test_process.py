@@ -282,34 +282,18 @@ async def test_a_killed_forkserver_takes_all_with_it_and_all_comes_back(node: Re
     assert await answer(node, private(TEXT, "a")) == before
 
 
-async def test_closing_ends_every_process_and_open_requests(tiny: ModelFolder) -> None:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def quiet(tiny: ModelFolder) -> AsyncIterator[tuple[RealNode, set[psutil.Process]]]:
+    """A node of its own for those who look at all its processes, and what ran before it. The last of them closes it."""
     others = set(psutil.Process().children(recursive=True))
-    node = await RealNode.start(tiny, spare_vaults=1)
-    stream = await node.client.generate("tenant", private(TEXT, "a", keep=True), ENDLESS)
-    processes = set(psutil.Process().children(recursive=True)) - others
-    assert len(processes) >= 3  # fork server, service, the session's vault, perhaps a spare one
-    await node.controller.close()
-    _, alive = psutil.wait_procs(processes, timeout=5)
-    assert not [one for one in alive if lives(one)]
-    with pytest.raises(ServiceUnavailable):
-        while True:
-            await anext(stream)
+    node = await RealNode.start(tiny, spare_vaults=0)
+    yield node, others
     await node.close()
 
 
-async def test_a_broken_model_is_a_typed_error_and_no_process_stays(tiny: ModelFolder, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_bytes((tiny.path / "config.json").read_bytes())
-    (tmp_path / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0not safetensors.")
-    others = set(psutil.Process().children(recursive=True))
-    with pytest.raises(ModelCorrupt):
-        await RealNode.start(ModelFolder("broken", tmp_path, {}))
-    assert not set(psutil.Process().children(recursive=True)) - others
-
-
-async def test_nothing_of_a_request_is_visible_from_outside(tiny: ModelFolder) -> None:
+async def test_nothing_of_a_request_is_visible_from_outside(quiet: tuple[RealNode, set[psutil.Process]]) -> None:
     """Arguments of the processes hold no settings and no prompt; no core of theirs would be written."""
-    others = set(psutil.Process().children(recursive=True))
-    node = await RealNode.start(tiny, spare_vaults=0)
+    node, others = quiet
     stream = await node.client.generate("tenant", private(TEXT, "a", keep=True), ENDLESS)
     await anext(stream)
     ours = set(psutil.Process().children(recursive=True)) - others
@@ -326,4 +310,25 @@ async def test_nothing_of_a_request_is_visible_from_outside(tiny: ModelFolder) -
         limits = Path(f"/proc/{process.pid}/limits").read_text()
         assert re.search(r"^Max core file size +0 +0 ", limits, re.MULTILINE)
     await stream.aclose()
-    await node.close()
+
+
+async def test_closing_ends_every_process_and_open_requests(quiet: tuple[RealNode, set[psutil.Process]]) -> None:
+    node, others = quiet
+    stream = await node.client.generate("tenant", private(TEXT, "b", keep=True), ENDLESS)
+    processes = set(psutil.Process().children(recursive=True)) - others
+    assert len(processes) >= 3  # fork server, service, the sessions' vaults
+    await node.controller.close()
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    assert not [one for one in alive if lives(one)]
+    with pytest.raises(ServiceUnavailable):
+        while True:
+            await anext(stream)
+
+
+async def test_a_broken_model_is_a_typed_error_and_no_process_stays(tiny: ModelFolder, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes((tiny.path / "config.json").read_bytes())
+    (tmp_path / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0not safetensors.")
+    others = set(psutil.Process().children(recursive=True))
+    with pytest.raises(ModelCorrupt):
+        await RealNode.start(ModelFolder("broken", tmp_path, {}))
+    assert not set(psutil.Process().children(recursive=True)) - others

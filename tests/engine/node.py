@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import msgspec
@@ -100,9 +101,15 @@ def answers_to(engine: Engine, requests: Iterable[Submit]) -> dict[int, Answer]:
 
 
 def alone(submit: Submit, **runner: int) -> Answer:
-    """What a request gives by itself in an engine with room for everything."""
-    engine = make_engine(FakeRunner(num_blocks=4096, **runner), chunk_tokens=4096)
-    return answers_to(engine, [submit])[submit.request_id]
+    """What a request gives by itself in an engine with room for everything; computed once for all tests that ask."""
+    asked = msgspec.msgpack.encode((submit, runner))
+    if asked not in _ALONE:
+        engine = make_engine(FakeRunner(num_blocks=4096, **runner), chunk_tokens=4096)
+        _ALONE[asked] = answers_to(engine, [submit])[submit.request_id]
+    return deepcopy(_ALONE[asked])
+
+
+_ALONE: dict[bytes, Answer] = {}
 
 
 def split(submit: Submit, runner: FakeRunner, *, public: int = 0, link: int = 0, slot: int = 0) -> Submit:

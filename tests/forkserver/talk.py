@@ -15,7 +15,6 @@ from typing import IO, Any
 import msgspec
 
 from cloister.config import EngineSettings
-from cloister.controller.weights import seal_weights
 from cloister.link.memory import LinkMemory, LinkShape
 from cloister.messages.frames import FrameReader, encode_frame
 from cloister.messages.generation import VERSION
@@ -23,6 +22,7 @@ from cloister.messages.lifecycle import FromForkServer, Preload, Preloaded, Spaw
 from cloister.messages.service import FromSealedService
 from cloister.messages.vault import FromVault
 from cloister.models.source import ModelFolder
+from tests.forkserver.packed import sealed_once
 
 PATIENCE_S = 240
 
@@ -87,7 +87,7 @@ class Controller:
         module: str = "cloister.forkserver",
         output: IO[bytes] | None = None,
     ) -> None:
-        weights = asyncio.run(seal_weights(weights_of or folder, packed_with or settings))
+        weights = asyncio.run(sealed_once(weights_of or folder, packed_with or settings))
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", module, str(theirs.fileno())]
         with theirs:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from transformers import (
-    AutoModelForCausalLM,
     Gemma3TextConfig,
     GemmaConfig,
     GPT2Config,
@@ -30,6 +29,7 @@ from cloister.models.hooked import HookedDecoder
 from cloister.models.load import load_decoder
 from cloister.models.source import ModelFolder
 from cloister.models.weights import open_weights
+from tests.models.llama_weights import llama_weights
 
 VOCABULARY = 301
 COMMON: dict[str, Any] = {
@@ -61,6 +61,8 @@ GPT2 = GPT2Config(n_embd=96, n_layer=2, n_head=6, vocab_size=VOCABULARY)
 
 def random_model(config: PretrainedConfig, seed: int = 0) -> Any:
     """A model whose weights are large enough that a wrong one shows."""
+    from transformers import AutoModelForCausalLM  # seconds, which not all who ask for a config here need
+
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     for parameter in model.parameters():
@@ -93,4 +95,6 @@ def load_from_files(folder: ModelFolder, device: Device) -> Decoder:
 def random_decoder(config: PretrainedConfig, kernels: Kernels) -> Decoder:
     """A random model on these kernels."""
     kind = FusedDecoder if fused.suits(config) else HookedDecoder
-    return kind(config, RawParts(random_model(config).state_dict(), kernels), device_of(kernels), 512)
+    plain = config is CONFIGS["llama"]
+    weights = llama_weights(config) if plain else random_model(config).state_dict()
+    return kind(config, RawParts(weights, kernels), device_of(kernels), 512)

@@ -21,11 +21,14 @@ from cloister.models.decoder import Decoder, RawParts
 from cloister.models.fused import FusedDecoder
 from cloister.models.hooked import HookedDecoder
 from tests.models.architectures import CONFIGS, GPT2, GROUPED, VOCABULARY, device_of, random_model
+from tests.models.llama_weights import llama_weights
 
 DecoderKind = type[FusedDecoder] | type[HookedDecoder]
 
 TOKENS = 70
-CHUNKS = ((7, 16, 1, 30, 1, 15), (1,) * TOKENS, (64, 6))
+ONE_BY_ONE = (*(1,) * 34, 36)
+"""Across two ends of a block, and further than a window sees."""
+CHUNKS = ((7, 16, 1, 30, 1, 15), ONE_BY_ONE, (64, 6))
 
 
 @pytest.fixture(autouse=True)
@@ -47,10 +50,17 @@ def built(kind: DecoderKind, config: PretrainedConfig, weights: Mapping[str, tor
 
 
 def kernels_under_test(dtype: torch.dtype) -> list[Kernels]:
-    native: list[Kernels] = []
+    """The native ones without tiles, too, where the processor has tiles: elsewhere they are the same."""
+    native: dict[str, Kernels] = {}
     if find_compiler():
-        native = [NativeKernels(dtype, threads=2), NativeKernels(dtype, threads=2, tiles=False)]
-    return [*native, ReferenceKernels(dtype)]
+        native = {k.name: k for k in (NativeKernels(dtype, threads=2, tiles=tiles) for tiles in (True, False))}
+    return [*native.values(), ReferenceKernels(dtype)]
+
+
+def chunks_for(kind: DecoderKind, config: PretrainedConfig, kernels: Kernels) -> tuple[tuple[int, ...], ...]:
+    """All of them for what serves; fewer for what is slow, or serves only where the fused one cannot."""
+    serves = kind is decoders(config)[0]
+    return CHUNKS if serves and not isinstance(kernels, ReferenceKernels) else CHUNKS[:1]
 
 
 def whole(decoder: Decoder, tokens: list[int]) -> torch.Tensor:
@@ -90,7 +100,7 @@ def test_equals_transformers_and_leaves_no_trace(name: str, dtype: torch.dtype) 
             logits = whole(decoder, tokens.tolist())
             tolerance = 1e-4 if dtype == torch.float32 else 0.5
             assert (logits - expected).abs().max() < tolerance, (kind, kernels.name)
-            for chunks in CHUNKS[:1] if isinstance(kernels, ReferenceKernels) else CHUNKS:
+            for chunks in chunks_for(kind, config, kernels):
                 same = torch.equal(in_company(decoder, tokens.tolist(), chunks, len(chunks)), logits)
                 assert same, (kind, kernels.name, chunks)
 
@@ -107,6 +117,13 @@ def test_weights_stored_in_bf16_serve_in_fp32(name: str) -> None:
     for kind in decoders(config):
         decoder = built(kind, config, stored)
         assert (whole(decoder, tokens) - expected).abs().max() < 1e-4, kind
+
+
+@pytest.mark.parametrize("name", ["llama", "llama-yarn"])
+def test_weights_made_without_transformers_have_its_names_and_shapes(name: str) -> None:
+    made, known = llama_weights(CONFIGS[name]), random_model(CONFIGS[name]).state_dict()
+    assert {key: tensor.shape for key, tensor in made.items()} == {key: tensor.shape for key, tensor in known.items()}
+    assert (made["lm_head.weight"] is made["model.embed_tokens.weight"]) == (name == "llama")
 
 
 class NoisyNeighbours(ReferenceKernels):

@@ -73,10 +73,17 @@ def hidden_and_logits(decoder: Decoder) -> tuple[torch.Tensor, torch.Tensor]:
         return logits_of(rows)
 
     decoder.logits = logits  # type: ignore[method-assign]
-    tokens = torch.randint(0, VOCABULARY, (40,), generator=torch.Generator().manual_seed(2)).tolist()
+    tokens = torch.randint(0, VOCABULARY, (20,), generator=torch.Generator().manual_seed(2)).tolist()
     runner = ModelRunner(decoder, reserve_cache(decoder, 4))
-    result = runner.forward([Chunk(tokens, 0, [3, 1, 4], wanted=Wanted.ALL)]).clone()
+    result = runner.forward([Chunk(tokens, 0, [3, 1], wanted=Wanted.ALL)]).clone()
     return torch.cat(hidden), result
+
+
+def kinds(name: str, config: PretrainedConfig) -> list[Kind]:
+    """What serves this architecture. Hooks know no architecture: of those they do not serve, one is tried with them."""
+    if not fused.suits(config):
+        return [HookedDecoder]
+    return [FusedDecoder, HookedDecoder] if name == "llama" else [FusedDecoder]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
@@ -87,8 +94,7 @@ def test_a_decoder_on_sealed_parts_is_the_same_to_the_last_bit(name: str, tied: 
     weights = dict(random_model(config).state_dict())
     native: list[Kernels] = [NativeKernels(dtype, threads=2)] if find_compiler() else []
     for kernels in (*native, ReferenceKernels(dtype)):
-        kinds: list[Kind] = [FusedDecoder, HookedDecoder] if fused.suits(config) else [HookedDecoder]
-        for kind in kinds:
+        for kind in kinds(name, config):
             expected = hidden_and_logits(kind(config, RawParts(weights, kernels), device_of(kernels), 512))
             parts = opened(packed_bytes(kind, config, weights, kernels), kernels)
             found = hidden_and_logits(kind(config, parts, device_of(kernels), 512))

@@ -384,6 +384,30 @@ def test_a_block_is_bound_to_model_tokens_and_tenant(node: Node, other: str) -> 
     assert tier.fetch(number, bound) is (State.HERE if other == "nothing" else State.LOST)
 
 
+def test_what_is_found_before_it_was_written_is_here_when_what_is_before_it_came(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits once finds a whole prompt, however far the disk was with writing it when the prompt came."""
+    key, write = key_of(pages(1, 2, 3), "a"), node.tier._write
+    one_is_written, goes_on = threading.Event(), threading.Event()
+
+    def slowly(place: int, data: bytes) -> bool:
+        if one_is_written.is_set():
+            goes_on.wait(60)
+        one_is_written.set()
+        return write(place, data)
+
+    monkeypatch.setattr(node.tier, "_write", slowly)
+    node.keep(key)
+    node.cache.evict(8)
+    assert one_is_written.wait(60)
+    assert node.finds_now(key).coming
+    goes_on.set()
+    assert node.cache.settle(60)
+    found = node.finds_now(key)
+    assert len(found.blocks) == 3 and not found.coming
+
+
 def test_what_is_public_or_private_may_change_on_the_disk(node: Node) -> None:
     key = key_of(pages(1, 2), "a", policy="safekv", number=1)
     assert node.finds(key) == 0

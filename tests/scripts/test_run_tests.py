@@ -34,6 +34,13 @@ def test_every_folder_with_tests_is_found(runner: ModuleType) -> None:
     assert runner.Folder("mpc") not in folders, "all of them load SPU"
 
 
+def test_byte_code_is_kept_for_all_groups(runner: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each would compile all that it imports: two minutes for the whole suite."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    command = (sys.executable, "-c", "import sys; sys.exit(sys.dont_write_bytecode)")
+    assert runner.run_group(runner.Group("one", 1, (command,)), tmp_path).passed
+
+
 def test_what_is_checked_in_two_minutes_is_there(runner: ModuleType) -> None:
     assert {folder.name for folder in runner.find_folders() if not folder.on_shares} >= runner.WITHOUT_PROCESSES
 

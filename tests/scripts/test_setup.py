@@ -129,6 +129,21 @@ def test_the_checkout_is_what_runs_whatever_is_installed_beside_it(
     assert all(name in asked for name in beside) and ("pytest>=" in asked) == ("pytest>=" in beside)
 
 
+def test_byte_code_is_kept_for_serving_whatever_the_environment_says(
+    setup: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setattr(setup, "check_machine", lambda: None)
+    monkeypatch.setattr(setup, "run", lambda *command: subprocess.CompletedProcess(command, 0))
+    monkeypatch.setattr(setup, "pip", lambda *_: None)
+    said = tmp_path / "said"
+    monkeypatch.setattr(setup, "FIRST_USE", f"import sys; open({str(said)!r}, 'w').write(str(sys.dont_write_bytecode))")
+    setup.PYTHON.parent.mkdir(parents=True)
+    setup.PYTHON.symlink_to(sys.executable)
+    setup.install("runtime")
+    assert said.read_text() == "False"
+
+
 def test_who_stops_set_up_stops_the_conversion(setup: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
 

@@ -30,6 +30,6 @@ SEEDS = (
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("runs", [20000, pytest.param(400000, marks=pytest.mark.release)])
+@pytest.mark.parametrize("runs", [6000, pytest.param(400000, marks=pytest.mark.release)])
 def test_parsers_under_atheris(tmp_path: Path, runs: int) -> None:
     fuzz("transparency_parsers.py", runs, 2048, tmp_path, [bytes([at]) + seed for at, seed in enumerate(SEEDS)])

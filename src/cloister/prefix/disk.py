@@ -106,6 +106,7 @@ class DiskTier(Tier):
                 self._forget(number)
                 return State.LOST
             if stored.data is not None:
+                stored.wanted = not stored.written  # who cannot take it yet finds it here once it is written, too
                 return State.HERE
             if not stored.wanted and self._has_room():
                 stored.wanted = True
@@ -198,8 +199,10 @@ class DiskTier(Tier):
                 return
             if not whole:
                 self._forget(stored.number)
-            elif not stored.wanted:  # else it waits in the queue again
+            elif not stored.wanted:
                 self._busy.pop(stored, None)
+            elif stored not in self._queue:
+                self._enqueue(stored)
 
     def _sealed(self, stored: _Stored) -> bytes | None:
         data = stored.data
