@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.mpc.quick import compile_quickly as compile_quickly
 from tests.remote_vaults.host_process import another_network, why_no_namespaces
 
 if TYPE_CHECKING:

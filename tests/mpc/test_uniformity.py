@@ -19,9 +19,10 @@ from spu import libspu
 
 from cloister.mpc import shares
 from cloister.mpc.model.generation import Generation
-from cloister.mpc.model.programs import Outline, programs_for
+from cloister.mpc.model.programs import Outline
 from cloister.mpc.model.shape import one_hots
 from cloister.mpc.shares import Dealer
+from tests.mpc.kept import kept_programs
 from tests.mpc.local import PLAN, SHAPE, weights
 from tests.mpc.thread_parties import ThreadParties
 
@@ -55,7 +56,7 @@ def halves(content: bytes) -> tuple[Ring, Ring]:
 @pytest.fixture(scope="module")
 def held() -> Iterator[list[dict[str, bytes]]]:
     """Per party: every secret variable of a generation, after its prefill and after a step."""
-    programs = programs_for(SHAPE, Outline(TOKENS, 4, PLAN, answer="logits"))
+    programs = kept_programs(SHAPE, Outline(TOKENS, 4, PLAN, answer="logits"))
     captured: list[dict[str, bytes]] = [{} for _ in range(3)]
     with ThreadParties() as threads:
         generations = [Generation(party.runtime, programs, threads.dealer, name="g") for party in threads.parties]

@@ -313,11 +313,15 @@ class Listening(Struct, frozen=True, tag="listening", forbid_unknown_fields=True
 
 
 class Load(Struct, frozen=True, tag="load", forbid_unknown_fields=True):
-    """Party → engine: the others are up; link with them, and take these files' shares as the model's weights."""
+    """Party → engine: the others are up; link with them, and take these files' shares as the model's weights.
+
+    `programs`: the folder of this party's compiled programs; without one, none are kept.
+    """
 
     shape: Json
     folder: Text
     weights: Annotated[tuple[Weight, ...], Meta(max_length=65536)]
+    programs: Text = ""
 
 
 class Loaded(Struct, frozen=True, tag="loaded", forbid_unknown_fields=True):

@@ -43,7 +43,10 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PartyPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One party. `shelf`, where given, keeps its weights' shares over restarts; else they end with the party."""
+    """One party. `shelf`, where given, keeps its weights' shares over restarts; else they end with the party.
+
+    `programs` keeps what it compiled, else a folder within the shelf does. Parties of one owner may share it.
+    """
 
     control: str
     link: str
@@ -51,6 +54,7 @@ class PartyPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: str
     fingerprint: str = ""  # SHA-256 of the certificate, hex; pins it, so that not even the authority can replace it
     shelf: str = ""
+    programs: str = ""
 
 
 class PartiesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

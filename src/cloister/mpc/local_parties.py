@@ -20,6 +20,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from cloister.config import cache_folder
 from cloister.errors import CloisterError, ProtocolError
 from cloister.messages.generation import VERSION
 from cloister.messages.lifecycle import StartFailed, start_failed
@@ -29,6 +30,7 @@ from cloister.mpc.certificates import Keys, Role, fingerprint, make_keys
 from cloister.mpc.config import PARTIES, Beaver, Limits, PartiesConfig, PartyPlace, Protocol, config_text, read_config
 from cloister.mpc.connection import Connection
 from cloister.mpc.party.party import command
+from cloister.mpc.party.program_folder import PROGRAMS
 from cloister.mpc.provider.dealing import serve_weights
 from cloister.process import interpreter
 from cloister.process.child import environment
@@ -72,6 +74,7 @@ def make_local(
                 key=f"{KEYS}/{name}.key",
                 fingerprint=fingerprint(folder / KEYS / f"{name}.crt"),
                 shelf=f"shelf-{rank}",
+                programs=str(local_programs()),
             )
         )
     config = PartiesConfig(
@@ -79,6 +82,11 @@ def make_local(
     )
     file.write_text(config_text(config))
     return read_config(file)
+
+
+def local_programs() -> Path:
+    """Where all local parties keep what they compiled: they have one owner, and need to compile it but once."""
+    return (cache_folder() / "mpc" / PROGRAMS).absolute()
 
 
 class Supervisor:

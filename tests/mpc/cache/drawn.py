@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,6 +22,11 @@ few = examples(8)
 Floats = NDArray[np.float32]
 SOFTMAX = NAIVE.softmax
 NO_OFFSET = np.zeros((1, 1, 1), np.float32)
+
+
+def at_once(function: Callable[..., Any], *given: Any) -> Any:
+    """What the function answers, as one compiled program: op by op, each is compiled for each new shape."""
+    return jax.jit(lambda *values: function(*values))(*given)
 
 
 def plan_of(method: str, **settings: object) -> CachePlan:
@@ -71,10 +81,20 @@ def drawn_shuffles(seed: int, groups: int, sizes: tuple[int, ...]) -> Shuffles:
 def built(chosen: CachePlan, prompt: PromptLayer, new_tokens: int = 3, seed: int = 0) -> tuple[Method, Cache]:
     """The plan's method and its cache of the prompt."""
     groups, tokens = prompt.keys.shape[:2]
-    method = chosen.make_method(tokens, new_tokens)
+    method, cache_of = _builder(chosen, tokens, new_tokens)
     shuffles = drawn_shuffles(seed, groups, method.evict_shuffles)
-    eviction = method.evict(windowed(prompt, method.window), SOFTMAX, NO_OFFSET, shuffles)
-    return method, method.build(windowed(prompt, method.window), eviction)
+    return method, cache_of(windowed(prompt, method.window), shuffles)
+
+
+@lru_cache
+def _builder(chosen: CachePlan, tokens: int, new_tokens: int) -> tuple[Method, Callable[..., Cache]]:
+    """Compiled once for all tests of a plan."""
+    method = chosen.make_method(tokens, new_tokens)
+
+    def cache_of(prompt: PromptLayer, shuffles: Shuffles) -> Cache:
+        return method.build(prompt, method.evict(prompt, SOFTMAX, NO_OFFSET, shuffles))
+
+    return method, jax.jit(cache_of)
 
 
 def probabilities(prompt: PromptLayer) -> Floats:

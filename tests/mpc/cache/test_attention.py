@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from cloister.mpc.cache import attention as module
 from cloister.mpc.cache.attention import attention_received, headwise, take
 from cloister.mpc.functions.ring import tracing_for_shares
-from tests.mpc.cache.drawn import NO_OFFSET, SOFTMAX, drawn_prompt, few, floats, received, windowed
+from tests.mpc.cache.drawn import NO_OFFSET, SOFTMAX, at_once, drawn_prompt, few, floats, received, windowed
 
 sizes = st.integers(1, 7)
 
@@ -22,7 +22,7 @@ def test_one_product_for_shares_is_every_heads_product(
     left = draw.integers(0, 2, (groups, rows, inner), dtype=np.int32) if integers else floats(draw, groups, rows, inner)
     right = floats(draw, groups, inner, columns)
     with tracing_for_shares():
-        together = headwise(left, right)
+        together = at_once(headwise, left, right)
     assert np.allclose(together, left @ right, atol=1e-4)
 
 
@@ -31,7 +31,7 @@ def test_many_heads_go_in_several_products(monkeypatch: pytest.MonkeyPatch) -> N
     draw = np.random.default_rng(1)
     left, right = draw.integers(0, 2, (10, 2, 3), dtype=np.int32), floats(draw, 10, 3, 5)
     with tracing_for_shares():
-        assert np.allclose(headwise(left, right), left @ right, atol=1e-4)
+        assert np.allclose(at_once(headwise, left, right), left @ right, atol=1e-4)
 
 
 @few
@@ -48,7 +48,8 @@ def test_attention_is_counted_as_one_by_one(
 ) -> None:
     window = data.draw(st.integers(1, tokens))
     prompt = windowed(drawn_prompt(seed, tokens, groups=groups, group=group, padding=padding), window)
-    assert np.allclose(attention_received(prompt, SOFTMAX, NO_OFFSET), received(prompt), atol=1e-4)
+    found = at_once(lambda given: attention_received(given, SOFTMAX, NO_OFFSET), prompt)
+    assert np.allclose(found, received(prompt), atol=1e-4)
 
 
 @few
@@ -58,4 +59,4 @@ def test_rows_take_whole_runs(runs: int, granularity: int, seed: int) -> None:
     places = np.random.default_rng(seed).permutation(runs)[: max(1, runs // 2)]
     rows = np.broadcast_to(np.eye(runs, dtype=np.int32)[places], (2, len(places), runs))
     expected = prompt.keys.reshape(2, runs, granularity, -1)[:, places].reshape(2, len(places) * granularity, -1)
-    assert np.array_equal(take(rows, prompt.keys, granularity), expected)
+    assert np.array_equal(at_once(lambda *given: take(*given, granularity), rows, prompt.keys), expected)

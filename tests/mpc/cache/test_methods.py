@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import jax
 import numpy as np
 import pytest
 
-from cloister.mpc.cache.base import Cache, Method, PromptLayer, seen_slots, write_slots
+from cloister.mpc.cache.base import Cache, Method, PromptLayer, Shuffles, seen_slots, write_slots
 from tests.mpc.cache.drawn import (
     NO_OFFSET,
     SOFTMAX,
+    at_once,
     attention,
     built,
     drawn_prompt,
@@ -25,6 +30,9 @@ PLANS = {
 }
 FORGETFUL = ("h2o", "tova")
 
+STEPS: dict[int, tuple[Method, Callable[..., tuple[Any, Cache]]]] = {}
+"""Compiled once for all tests of a plan: `built` gives them the same method. It has no hash, and is kept."""
+
 
 def generated(seed: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Queries (H, n, d), keys and values of new tokens."""
@@ -37,11 +45,21 @@ def generated(seed: int, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray
 def step(
     method: Method, cache: Cache, at: int, queries: np.ndarray, keys: np.ndarray, values: np.ndarray
 ) -> tuple[np.ndarray, Cache]:
-    cache = write_slots(cache, method.first_free + at, keys, values)
-    choice = method.choose(queries, cache, drawn_shuffles(at, 2, method.choose_shuffles))
-    seen = seen_slots(cache.pinned_keys.shape[1], method.first_free + at, keys.shape[1])
-    out, cache = method.attend(queries, cache, choice, SOFTMAX, NO_OFFSET, seen)
+    shuffles = drawn_shuffles(at, 2, method.choose_shuffles)
+    if id(method) not in STEPS:
+        STEPS[id(method)] = method, _stepper(method)
+    out, cache = STEPS[id(method)][1](cache, np.int32(method.first_free + at), queries, keys, values, shuffles)
     return np.asarray(out), cache
+
+
+def _stepper(method: Method) -> Callable[..., tuple[Any, Cache]]:
+    def run(cache: Cache, slot: Any, queries: Any, keys: Any, values: Any, shuffles: Shuffles) -> tuple[Any, Cache]:
+        cache = write_slots(cache, slot, keys, values)
+        choice = method.choose(queries, cache, shuffles)
+        seen = seen_slots(cache.pinned_keys.shape[1], slot, keys.shape[1])
+        return method.attend(queries, cache, choice, SOFTMAX, NO_OFFSET, seen)
+
+    return jax.jit(run)
 
 
 def tokens_kept(prompt: PromptLayer, cache: Cache, group: int) -> list[int]:
@@ -85,12 +103,15 @@ def test_padding_is_never_read(name: str) -> None:
 def test_tokens_in_one_pass_do_not_see_those_after_them(name: str) -> None:
     prompt, (queries, keys, values) = drawn_prompt(5, TOKENS), generated(6, 3)
     method, cache = built(PLANS[name], prompt, NEW)
-    cache = write_slots(cache, method.first_free, keys, values)
-    choice = method.choose(queries, cache, drawn_shuffles(1, 2, method.choose_shuffles))
-    seen = seen_slots(cache.pinned_keys.shape[1], method.first_free, 3)
-    out, _ = method.attend(queries, cache, choice, SOFTMAX, NO_OFFSET, seen)
-    changed = write_slots(cache, method.first_free + 2, keys[:, 2:] + 1, values[:, 2:] * 2)
-    other, _ = method.attend(queries, changed, choice, SOFTMAX, NO_OFFSET, seen)
+
+    def both(cache: Cache, shuffles: Shuffles) -> tuple[Any, Any]:
+        cache = write_slots(cache, method.first_free, keys, values)
+        choice = method.choose(queries, cache, shuffles)
+        seen = seen_slots(cache.pinned_keys.shape[1], method.first_free, 3)
+        changed = write_slots(cache, method.first_free + 2, keys[:, 2:] + 1, values[:, 2:] * 2)
+        return tuple(method.attend(queries, each, choice, SOFTMAX, NO_OFFSET, seen)[0] for each in (cache, changed))
+
+    out, other = at_once(both, cache, drawn_shuffles(1, 2, method.choose_shuffles))
     assert np.allclose(out[:, :2], other[:, :2], atol=1e-5)
     assert not np.allclose(out[:, 2], other[:, 2], atol=1e-3)
 
@@ -127,8 +148,11 @@ def test_streaming_keeps_both_ends() -> None:
 def test_longcache_reads_the_tokens_of_highest_cosine() -> None:
     prompt, (queries, keys, values) = drawn_prompt(12, TOKENS), generated(13, 1)
     method, cache = built(PLANS["longcache"], prompt, NEW)
-    cache = write_slots(cache, method.first_free, keys, values)
-    rows = np.asarray(method.choose(queries, cache, drawn_shuffles(1, 2, method.choose_shuffles)).rows)
+
+    def rows_of(cache: Cache, shuffles: Shuffles) -> Any:
+        return method.choose(queries, write_slots(cache, method.first_free, keys, values), shuffles).rows
+
+    rows = np.asarray(at_once(rows_of, cache, drawn_shuffles(1, 2, method.choose_shuffles)))
     for group in range(2):
         middle = prompt.keys[group, 4:-4]
         unit = queries[2 * group : 2 * group + 2, 0]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pytest
 
-from cloister.mpc.cache.base import seen_slots, write_slots
+from cloister.mpc.cache.base import Cache, Shuffles, seen_slots, write_slots
 from cloister.mpc.cache.plan import CachePlan
 from tests.mpc.cache.drawn import (
     NO_OFFSET,
     SOFTMAX,
+    at_once,
     attention,
     built,
     drawn_prompt,
@@ -72,11 +74,15 @@ def test_a_step_reads_what_algorithm_3_reads(name: str) -> None:
     sizes, draw = method.sizes, np.random.default_rng(6)
     new_keys, new_values = floats(draw, 2, 1, 8), floats(draw, 2, 1, 9)
     new_values[..., -1] = 1
-    cache = write_slots(cache, method.first_free, new_keys, new_values)
     queries = floats(draw, 2 * group, 1, 8)
-    choice = method.choose(queries, cache, drawn_shuffles(7, 2, method.choose_shuffles))
-    seen = seen_slots(cache.pinned_keys.shape[1], method.first_free, 1)
-    out, _ = method.attend(queries, cache, choice, SOFTMAX, NO_OFFSET, seen)
+
+    def step(cache: Cache, shuffles: Shuffles) -> Any:
+        cache = write_slots(cache, method.first_free, new_keys, new_values)
+        choice = method.choose(queries, cache, shuffles)
+        seen = seen_slots(cache.pinned_keys.shape[1], method.first_free, 1)
+        return method.attend(queries, cache, choice, SOFTMAX, NO_OFFSET, seen)[0]
+
+    out = at_once(step, cache, drawn_shuffles(7, 2, method.choose_shuffles))
 
     for head in range(2 * group):
         g = head // group

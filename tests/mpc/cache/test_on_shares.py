@@ -19,7 +19,7 @@ from cloister.mpc.cache.base import Method, PromptLayer, Shuffles, seen_slots, w
 from cloister.mpc.cache.plan import CachePlan
 from cloister.mpc.cache.ranking import best_rows, in_order
 from cloister.mpc.functions.ring import tracing_for_shares
-from tests.mpc.cache.drawn import NO_OFFSET, SOFTMAX, drawn_prompt, drawn_shuffles, floats, plan, windowed
+from tests.mpc.cache.drawn import NO_OFFSET, SOFTMAX, at_once, drawn_prompt, drawn_shuffles, floats, plan, windowed
 from tests.mpc.thread_parties import ThreadParties
 
 TOKENS = 32
@@ -143,7 +143,7 @@ def test_a_step_on_shares_keeps_chooses_and_answers_as_on_plain_numbers(parties:
         values,
         NO_OFFSET,
     )
-    out, eviction, choice = step(method)(*given)
+    out, eviction, choice = at_once(step(method), *given)
     shared_out, shared_eviction, shared_choice = on_shares(parties, step(method), *given)
     if eviction is not None and eviction.rows is not None:
         assert sorted(map(sorted, named(shared_eviction.rows))) == sorted(map(sorted, named(eviction.rows)))

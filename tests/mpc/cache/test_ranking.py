@@ -17,7 +17,7 @@ from cloister.mpc.cache.ranking import (
     without_ties,
 )
 from cloister.mpc.functions.ring import tracing_for_shares
-from tests.mpc.cache.drawn import drawn_shuffles, few, floats
+from tests.mpc.cache.drawn import at_once, drawn_shuffles, few, floats
 
 
 def lost(numbers: np.ndarray, meetings: Round) -> np.ndarray:
@@ -70,8 +70,11 @@ def test_rows_name_the_largest_whatever_the_shuffle(groups: int, count: int, see
     numbers = floats(np.random.default_rng(seed), groups, count)
     (shuffle,) = drawn_shuffles(seed + 1, groups, (count,))
     best = np.argsort(-numbers, axis=-1)[:, :k].tolist()
-    assert named(shuffled_rows(numbers, shuffle, k)) == best
-    assert [sorted(row) for row in named(gathered_rows(numbers, k))] == [sorted(row) for row in best]
+    shuffled, gathered = at_once(
+        lambda *given: (shuffled_rows(*given, k), gathered_rows(given[0], k)), numbers, shuffle
+    )
+    assert named(shuffled) == best
+    assert [sorted(row) for row in named(gathered)] == [sorted(row) for row in best]
 
 
 @few
@@ -79,9 +82,9 @@ def test_rows_name_the_largest_whatever_the_shuffle(groups: int, count: int, see
 def test_pairs_compared_once_rank_as_sorting_does(groups: int, count: int, seed: int) -> None:
     numbers = floats(np.random.default_rng(seed), groups, count)
     with tracing_for_shares():
-        on_shares = np.asarray(ranks(numbers))
+        on_shares = np.asarray(at_once(ranks, numbers))
     assert (on_shares == np.argsort(np.argsort(-numbers, axis=-1), axis=-1)).all()
-    assert (np.asarray(ranks(numbers)) == on_shares).all()
+    assert (np.asarray(at_once(ranks, numbers)) == on_shares).all()
 
 
 @few
@@ -89,8 +92,8 @@ def test_pairs_compared_once_rank_as_sorting_does(groups: int, count: int, seed:
 def test_equal_numbers_are_told_apart_and_no_order_changes(numbers: list[int]) -> None:
     steps = np.array([numbers], np.float32) * SMALLEST_STEP
     with tracing_for_shares():
-        apart = np.asarray(without_ties(steps))
-        found = np.asarray(ranks(apart))[0]
+        apart = np.asarray(at_once(without_ties, steps))
+        found = np.asarray(at_once(ranks, apart))[0]
     assert len(np.unique(apart)) == len(numbers)
     assert np.argsort(found).tolist() == sorted(range(len(numbers)), key=lambda place: -numbers[place])
 
@@ -102,5 +105,5 @@ def test_rows_come_back_in_order(count: int, seed: int, data: st.DataObject) -> 
     places = np.random.default_rng(seed).permutation(count)[:k]
     rows = np.eye(count, dtype=np.int32)[places][None]
     (shuffle,) = drawn_shuffles(seed, 1, (k,))
-    assert named(in_order(rows, shuffle)) == [sorted(places.tolist())]
-    assert named(in_order(rows, None)) == [sorted(places.tolist())]
+    by_shuffle, by_sorting = at_once(lambda *given: (in_order(*given), in_order(given[0], None)), rows, shuffle)
+    assert named(by_shuffle) == named(by_sorting) == [sorted(places.tolist())]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,7 +17,7 @@ from cloister.mpc.cache.selection import (
     of_groups,
     similarities,
 )
-from tests.mpc.cache.drawn import NO_OFFSET, SOFTMAX, attention, drawn_shuffles, few, floats
+from tests.mpc.cache.drawn import NO_OFFSET, SOFTMAX, at_once, attention, drawn_shuffles, few, floats
 
 ALPHA = 0.6
 
@@ -38,8 +40,12 @@ def test_every_level_is_as_similar_as_its_definition_says(
     draw = np.random.default_rng(seed)
     keys, queries, levels = floats(draw, groups, clusters * 4, 8), floats(draw, groups * 2, 1, 8), (4, 2)
     query = queries.reshape(groups, 2, 8).sum(axis=1)
-    marks = tuple(cluster_marks(keys, size, similarity, ALPHA) for size in levels)
-    for size, found in zip(levels, similarities(queries, marks, similarity, "sum"), strict=True):
+
+    def similar(keys: Any, queries: Any) -> Any:
+        marks = tuple(cluster_marks(keys, size, similarity, ALPHA) for size in levels)
+        return similarities(queries, marks, similarity, "sum")
+
+    for size, found in zip(levels, at_once(similar, keys, queries), strict=True):
         parts = keys.reshape(groups, -1, size, 8)
         expected = [[one_by_one(query[g], part, similarity) for part in parts[g]] for g in range(groups)]
         assert np.allclose(found, expected, atol=1e-4)
@@ -87,7 +93,9 @@ def test_levels_pass_on_what_a_search_would(
     draw = np.random.default_rng(seed)
     similar = (floats(draw, groups, coarse), floats(draw, groups, coarse * factor))
     shuffles = drawn_shuffles(seed, groups, (coarse, passed * factor))
-    rows = np.asarray(choose_clusters(similar, (passed, count), shuffles).rows)
+    rows = np.asarray(
+        at_once(lambda *given: choose_clusters(given[0], (passed, count), given[1]).rows, similar, shuffles)
+    )
     assert (rows.sum(axis=-1) == 1).all()
     for g in range(groups):
         candidates = [c * factor + f for c in np.argsort(-similar[0][g])[:passed] for f in range(factor)]
@@ -115,8 +123,12 @@ def test_gathered_scores_answer_as_gathered_keys_and_as_one_by_one(
     places = np.stack([draw.permutation(clusters)[: max(1, clusters // 2)] for _ in range(groups)])
     choice = Choice(np.eye(clusters, dtype=np.int32)[places])
     queries, seen = floats(draw, groups * group, new, 8), np.asarray(seen_slots(pinned, pinned - new, new))
-    by_scores = attend_by_scores(queries, cache, choice, SOFTMAX, NO_OFFSET, seen)
-    assert np.allclose(by_scores, attend_by_keys(queries, cache, choice, SOFTMAX, NO_OFFSET, seen), atol=1e-4)
+
+    def both(*given: Any) -> Any:
+        return tuple(attend(*given, SOFTMAX, NO_OFFSET, seen) for attend in (attend_by_scores, attend_by_keys))
+
+    by_scores, by_keys = at_once(both, queries, cache, choice)
+    assert np.allclose(by_scores, by_keys, atol=1e-4)
     for head in range(groups * group):
         g = head // group
         chosen = (places[g][:, None] * size + np.arange(size)).ravel()

@@ -18,7 +18,9 @@ pytest.importorskip("spu", reason="SPU is not installed: pip install '.[mpc]'")
 from cloister.mpc.certificates import make_keys
 from cloister.mpc.client.parties import Parties
 from cloister.mpc.functions.bundle import LEAN
+from cloister.mpc.model import programs
 from cloister.mpc.model.plain import PlainModel
+from cloister.mpc.model.program_store import ProgramStore
 from tests.mpc.local import PLAN, PROMPT, SHAPE, connected, tokens, weights
 from tests.mpc.model.plain_generation import PlainGeneration, teacher_forced
 
@@ -42,6 +44,23 @@ async def test_a_generation_is_the_plain_models(local: LocalParties) -> None:
     assert told[-1] == SHAPE.layers
     await passes.close()
     await local.model.close()
+
+
+async def test_parties_keep_what_they_compiled(
+    local: LocalParties, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Programs of a generation that was made are found where the parties keep them, and are not compiled again."""
+    await tokens(await local.opened(), 2)
+    await local.model.close()
+    folders = {local.config.path(place.programs) for place in local.config.party}
+    store = ProgramStore(folders.pop())
+    assert not folders  # local parties share one
+    monkeypatch.setattr(programs, "_compiled", lambda *_: pytest.fail("it was compiled again"))
+    made = programs.Programs(SHAPE, programs.Outline(16, 8, PLAN, answer="logits"), store=store)
+    for program in (made.embed(16), made.prompt(leading=True), made.last(16), made.head(1), made.step(1, leading=True)):
+        assert program.code
+    with pytest.raises(pytest.fail.Exception):
+        programs.Programs(SHAPE, programs.Outline(16, 8, PLAN), store=ProgramStore(tmp_path)).embed(16)
 
 
 async def test_two_clients_at_once_do_not_disturb_each_other(local: LocalParties) -> None:

@@ -16,8 +16,9 @@ from cloister.mpc.cache.plan import CachePlan
 from cloister.mpc.functions.bundle import LEAN
 from cloister.mpc.model.generation import Generation, GenerationError
 from cloister.mpc.model.plain import PlainModel
-from cloister.mpc.model.programs import Outline, dealt, programs_for
+from cloister.mpc.model.programs import Outline, dealt
 from cloister.mpc.model.shape import one_hots, permutations
+from tests.mpc.kept import kept_programs
 from tests.mpc.model.plain_generation import PlainGeneration
 from tests.mpc.model.tiny import TinyModel, some_tokens, tiny_model
 from tests.mpc.thread_parties import ThreadParties
@@ -53,7 +54,7 @@ class Client:
 
     def __init__(self, threads: ThreadParties, model: TinyModel, outline: Outline, name: str) -> None:
         self.threads, self.model, self.name = threads, model, name
-        self.programs = programs_for(model.shape, outline)
+        self.programs = kept_programs(model.shape, outline)
         self.parties = [
             Generation(party.runtime, self.programs, threads.dealer, name=name) for party in threads.parties
         ]
@@ -126,7 +127,7 @@ def test_selection_on_shares_reads_what_its_twin_reads(
 
 
 def test_outlines_that_differ_in_their_answer_share_all_but_the_head(model: TinyModel) -> None:
-    token, logits = (programs_for(model.shape, replace(SHORT, answer=answer)) for answer in ("token", "logits"))
+    token, logits = (kept_programs(model.shape, replace(SHORT, answer=answer)) for answer in ("token", "logits"))
     assert token.prompt(leading=True) is logits.prompt(leading=True)
     assert token.head(1).code != logits.head(1).code
 

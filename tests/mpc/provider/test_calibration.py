@@ -11,7 +11,8 @@ from transformers import LlamaConfig
 from cloister.models.source import open_folder
 from cloister.mpc.functions.bundle import LEAN, NAIVE
 from cloister.mpc.model.plain import PlainModel
-from cloister.mpc.provider.calibration import LARGEST_MEAN_SQUARE, _calm, _offsets, _scales, prepare
+from cloister.mpc.model.shape import shape_of
+from cloister.mpc.provider.calibration import LARGEST_MEAN_SQUARE, _calm, _offsets, _scales, calibrate, prepare
 from tests.models.architectures import save_random_model
 from tests.mpc.model.plain_generation import teacher_forced
 from tests.mpc.model.tiny import CONFIGS, TinyModel, some_tokens
@@ -47,6 +48,15 @@ def test_a_wild_first_layer_is_tamed_and_the_answers_stay(tmp_path: Path) -> Non
     expected = TinyModel(reference, shape, weights).logits(tokens)
     found = teacher_forced(PlainModel(shape, weights, NAIVE), tokens)
     assert np.abs(found - expected).max() < 1e-3
+
+
+def test_a_text_ends_where_the_models_context_does(tmp_path: Path) -> None:
+    """GPT-2 has no positions beyond it."""
+    save_random_model(tmp_path, CONFIGS["gpt2"])
+    folder, long = open_folder(tmp_path, "tiny"), some_tokens(200, seed=2)
+    assert shape_of(folder).context == 128
+    found, expected = calibrate(folder, [long]), calibrate(folder, [long[:128]])
+    assert found.scales == expected.scales and np.array_equal(found.offsets, expected.offsets)
 
 
 def test_as_many_gates_are_calm_in_every_layer() -> None:

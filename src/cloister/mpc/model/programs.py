@@ -7,16 +7,15 @@ a runtime they are. An input that a program returns unchanged is not written aga
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
-from functools import lru_cache
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable, Collection
+from functools import cached_property, lru_cache
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import msgspec
 import numpy as np
 from jax import Array, ShapeDtypeStruct
-from numpy.typing import NDArray
 from spu import libspu
 from spu.utils import frontend
 
@@ -27,6 +26,8 @@ from cloister.mpc.cache.plan import CachePlan, leader
 from cloister.mpc.functions.bundle import BUNDLES
 from cloister.mpc.functions.ring import tracing_for_shares
 from cloister.mpc.model.decoder import Angles, Decoder
+from cloister.mpc.model.program_store import Program as Program
+from cloister.mpc.model.program_store import ProgramStore
 from cloister.mpc.model.shape import FINE, ModelShape
 from cloister.mpc.model.weights import LayerWeights, OuterWeights
 
@@ -52,30 +53,23 @@ def outline_of(spec: GenerationSpec) -> Outline:
         raise InvalidRequest("The terms of the generation make no sense.") from None
 
 
-class Program(NamedTuple):
-    """Compiled code with the names of its inputs and outputs; `constants` are public arrays, its last inputs.
-
-    SPU reads a program's text at every run: arrays within it took a tenth of a layer's time.
-    """
-
-    name: str
-    code: bytes
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    constants: tuple[NDArray[np.generic], ...] = ()
-
-
 class Programs:
     """All programs of one outline, compiled when first asked for. Threads may share it."""
 
-    def __init__(self, shape: ModelShape, outline: Outline, like: Programs | None = None) -> None:
-        """`like`: programs of an outline that differs only in its answer; what both have in common is compiled once."""
+    def __init__(
+        self, shape: ModelShape, outline: Outline, like: Programs | None = None, store: ProgramStore | None = None
+    ) -> None:
+        """`like`: programs of an outline that differs only in its answer; what both have in common is compiled once.
+
+        `store`: where programs are kept, and found, beyond this process.
+        """
         self.shape = shape
         self.outline = outline
         self.decoder = Decoder(shape, BUNDLES[outline.functions])
         self.method: Method = outline.cache.make_method(outline.prompt_tokens, outline.new_tokens)
         self.leaders = tuple(number for number in range(shape.layers) if self.leads(number))
         self._compiled: dict[tuple[str, int, str], Program] = like._compiled if like else {}
+        self._store = store
 
     def leader(self, number: int) -> int:
         return leader(number, self.outline.cache)
@@ -101,29 +95,33 @@ class Programs:
             hidden, present = self.decoder.embed(outer, coarse, fine, places)
             return {"hidden": hidden, "present": present}
 
-        return self._program("embed", columns, run, inputs)
+        return self._program("embed", columns, run, lambda: inputs)
 
     def prompt(self, leading: bool) -> Program:
         """One layer over the whole prompt, and its cache; followers keep what their leader kept."""
-        inputs = self._prompt_inputs
-        if not leading:
-            inputs |= {"eviction": self._prompt_results["eviction"], "shuffles": ()}
+
+        def inputs() -> dict[str, Tree]:
+            following = {} if leading else {"eviction": self._prompt_results["eviction"], "shuffles": ()}
+            return self._prompt_inputs | following
+
         name = f"prompt_{'leading' if leading else 'following'}"
         return self._program(name, self.outline.prompt_tokens, self._run_prompt, inputs, PUBLIC)
 
     def step(self, columns: int, leading: bool) -> Program:
         """One layer over `columns` generated tokens; leaders choose what to read, unless that was done ahead."""
         chooses = leading and not self.ahead
-        inputs = {
-            "hidden": _floats(self.shape.hidden, columns),
-            "weights": self._layer(),
-            "cache": self._prompt_results["cache"],
-            "angles": self._angles(columns),
-            "epsilon": _floats(),
-            "slot": _integers(),
-            "choice": None if chooses else self._choice,
-            "shuffles": self._shuffles(self.method.choose_shuffles if chooses else ()),
-        }
+
+        def inputs() -> dict[str, Tree]:
+            return {
+                "hidden": _floats(self.shape.hidden, columns),
+                "weights": self._layer(),
+                "cache": self._prompt_results["cache"],
+                "angles": self._angles(columns),
+                "epsilon": _floats(),
+                "slot": _integers(),
+                "choice": None if chooses else self._choice,
+                "shuffles": self._shuffles(self.method.choose_shuffles if chooses else ()),
+            }
 
         def run(**given: Tree) -> Tree:
             hidden, cache, choice, queries = self.decoder.step_layer(self.method, **given, following=not chooses)
@@ -135,11 +133,13 @@ class Programs:
     def select(self, columns: int) -> Program:
         """The selections of all leading layers in one batch, with queries of `columns` tokens (§4.3, made ahead)."""
         count, shape = len(self.leaders), self.shape
-        inputs = {
-            "queries": tuple(_floats(shape.heads, columns, shape.head_size) for _ in range(count)),
-            "caches": tuple(self._prompt_results["cache"] for _ in range(count)),
-            "shuffles": self._shuffles(self.method.choose_shuffles, count),
-        }
+
+        def inputs() -> dict[str, Tree]:
+            return {
+                "queries": tuple(_floats(shape.heads, columns, shape.head_size) for _ in range(count)),
+                "caches": tuple(self._prompt_results["cache"] for _ in range(count)),
+                "shuffles": self._shuffles(self.method.choose_shuffles, count),
+            }
 
         def run(queries: tuple[Array, ...], caches: tuple[Cache, ...], shuffles: Shuffles) -> Tree:
             stacked = jax.tree_util.tree_map(lambda *parts: jnp.concatenate(parts), *caches)
@@ -161,7 +161,7 @@ class Programs:
         def run(hidden: Array, factor: Array) -> Tree:
             return {"hidden": hidden * factor}
 
-        return self._program("rescale", columns, run, inputs, PUBLIC)
+        return self._program("rescale", columns, run, lambda: inputs, PUBLIC)
 
     def last(self, columns: int) -> Program:
         """The stream's last column alone. Not in the head, which then is the same after a prompt and after a step."""
@@ -170,7 +170,7 @@ class Programs:
         def run(hidden: Array) -> Tree:
             return {"hidden": hidden[:, -1:]}
 
-        return self._program("last", columns, run, inputs)
+        return self._program("last", columns, run, lambda: inputs)
 
     def head(self, columns: int) -> Program:
         """The answer for each of these columns."""
@@ -180,7 +180,7 @@ class Programs:
         def run(outer: OuterWeights, hidden: Array, noise: Array | None) -> Tree:
             return {"answer": self.decoder.answer(self.outline.answer, outer, hidden, noise)}
 
-        return self._program("head", columns, run, inputs)
+        return self._program("head", columns, run, lambda: inputs)
 
     def _run_prompt(self, weights: LayerWeights, eviction: Eviction | None, shuffles: Shuffles, **given: Tree) -> Tree:
         hidden, prompt = self.decoder.prompt_layer(self.method.window, weights=weights, **given)
@@ -203,11 +203,11 @@ class Programs:
             "shuffles": self._shuffles(self.method.evict_shuffles),
         }
 
-    @property
+    @cached_property
     def _prompt_results(self) -> Tree:
         return jax.eval_shape(self._run_prompt, **self._prompt_inputs)
 
-    @property
+    @cached_property
     def _choice(self) -> Choice | None:
         queries = _floats(self.shape.heads, 1, self.shape.head_size)
         shuffles = self._shuffles(self.method.choose_shuffles)
@@ -246,16 +246,28 @@ class Programs:
         name: str,
         columns: int,
         run: Callable[..., Tree],
-        inputs: Mapping[str, Tree],
+        inputs: Callable[[], dict[str, Tree]],
         public: Collection[str] = (),
     ) -> Program:
+        """`inputs` is asked, and so traced for, only where the program has to be compiled."""
         key = (name, columns, self.outline.answer if name == "head" else "any")
+
+        def compiled() -> Program:
+            return _compiled(f"{name}_{columns}", run, inputs(), public)
+
         with _compiling:
             if key not in self._compiled:
-                self._compiled[key] = _compiled(f"{name}_{columns}", run, dict(inputs), public)
+                self._compiled[key] = self._store.get(self._terms(key), compiled) if self._store else compiled()
             return self._compiled[key]
 
+    def _terms(self, key: tuple[str, int, str]) -> object:
+        """All that the program depends on beside the code. What is around the layers knows nothing of the cache."""
+        outline = self.outline
+        kept = None if key[0] in AROUND else (outline.prompt_tokens, outline.new_tokens, outline.cache)
+        return key, self.shape, outline.functions, kept
 
+
+AROUND = ("embed", "rescale", "last", "head")
 PUBLIC = ("angles", "epsilon", "slot", "factor")
 
 APART = 64
@@ -263,10 +275,10 @@ APART = 64
 
 
 @lru_cache(maxsize=8)
-def programs_for(shape: ModelShape, outline: Outline) -> Programs:
+def programs_for(shape: ModelShape, outline: Outline, store: ProgramStore | None = None) -> Programs:
     """The programs of these shapes, kept for the next generation with the same."""
     plain = msgspec.structs.replace(outline, answer="token")
-    return Programs(shape, outline, None if outline == plain else programs_for(shape, plain))
+    return Programs(shape, outline, None if outline == plain else programs_for(shape, plain, store), store)
 
 
 def _compiled(name: str, run: Callable[..., Tree], inputs: dict[str, Tree], public: Collection[str]) -> Program:

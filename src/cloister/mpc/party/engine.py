@@ -1,8 +1,9 @@
 """A party's engine: the process that holds shares and computes on them, for one epoch.
 
-It compiles every program from its own code, runs what its party tells it, and gives back the results' shares. It speaks
-to its party and, through sockets in a private folder, to the tunnel; where the kernel allows it, it has no network. The
-party checks whether a dealer may ask for something (sessions); the engine checks whether it makes sense.
+It compiles every program from its own code, or takes what its party compiled before; it runs what its party tells it,
+and gives back the results' shares. It speaks to its party and, through sockets in a private folder, to the tunnel;
+where the kernel allows it, it has no network. The party checks whether a dealer may ask for something (sessions); the
+engine checks whether it makes sense.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from cloister.process.hardening import begin_child
 
 if TYPE_CHECKING:
     from cloister.mpc.model.generation import Generation
+    from cloister.mpc.model.program_store import ProgramStore
     from cloister.mpc.model.programs import Programs
     from cloister.mpc.model.shape import ModelShape
 
@@ -61,6 +63,7 @@ class Engine:
         self._kind = shares.storage(self._config.protocol)
         self._dealer = shares.Dealer(self._config.protocol)
         self._shape: ModelShape | None = None
+        self._store: ProgramStore | None = None
         self._sessions: dict[bytes, _Session] = {}
 
     def connect(self) -> None:
@@ -84,10 +87,12 @@ class Engine:
     def load(self, order: Load) -> None:
         """Take the weights' shares into memory, one file at a time."""
         from cloister.mpc import shares
+        from cloister.mpc.model.program_store import ProgramStore
         from cloister.mpc.model.shape import ModelShape
         from cloister.mpc.party.weight_store import file_of
 
         self._shape = decode_settings(order.shape, ModelShape)
+        self._store = ProgramStore(Path(order.programs)) if order.programs else None
         for weight in order.weights:
             content = file_of(Path(order.folder), weight).read_bytes()
             self._runtime.set_var(weight.head.name, shares.share_of(weight.head, self._kind, content))
@@ -106,13 +111,13 @@ class Engine:
                 self.run(order)
 
     def open(self, order: Open) -> None:
-        """A new session: its programs are known from here on, and compiled when first run."""
+        """A new session: its programs are known from here on, and found or compiled when first run."""
         from cloister.mpc.model.generation import Generation
         from cloister.mpc.model.programs import outline_of, programs_for
 
         if self._shape is None:
             raise InvalidRequest("No model's weights are here.")
-        programs = programs_for(self._shape, outline_of(order.spec))
+        programs = programs_for(self._shape, outline_of(order.spec), self._store)
         name = f"s/{order.session.hex()}"
 
         def told(done: int, total: int) -> None:

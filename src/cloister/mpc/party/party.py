@@ -41,6 +41,7 @@ from cloister.mpc.certificates import Credentials, Role, client_tls, role_of, se
 from cloister.mpc.config import PartiesConfig, read_config, refuse_insecure
 from cloister.mpc.connection import Connection
 from cloister.mpc.party.epochs import HELLO_S, Follower, Leader
+from cloister.mpc.party.program_folder import PROGRAMS, program_folder
 from cloister.mpc.party.sessions import Sessions
 from cloister.mpc.party.weight_store import ProviderConnection, WeightStore
 from cloister.mpc.party.workers import Workers
@@ -108,7 +109,12 @@ class Party:
         complete = self.weights.complete
         if self._workers is None or complete is None:
             raise PartyLost("There is nothing to join with.")
-        await self._workers.join(Load(complete.shape, str(self.weights.folder), self.weights.used()))
+        place = self._config.party[self._rank]
+        programs = program_folder(
+            self._config.path(place.programs) if place.programs else self.weights.folder / PROGRAMS
+        )
+        load = Load(complete.shape, str(self.weights.folder), self.weights.used(), str(programs or ""))
+        await self._workers.join(load)
 
     def begin(self, epoch: int) -> None:
         """All parties have joined: generations may begin."""

@@ -65,7 +65,8 @@ def calibrate(
 ) -> Calibration:
     """Scales and offsets that keep these texts, given as tokens, within what the functions can do.
 
-    Gates are measured on the `strange` ones too: a gate may react only to what no ordinary text says.
+    Gates are measured on the `strange` ones too: a gate may react only to what no ordinary text says. No text is longer
+    than what the model may be asked: beyond that it has no positions, and its numbers say nothing.
     """
     shape = shape_of(folder)
     gates = _Gates(shape)
@@ -73,7 +74,8 @@ def calibrate(
     squares = np.zeros((shape.layers, 2))  # largest and median mean square
     highest = np.full((shape.layers, shape.heads), -np.inf)
     lowest = np.full((shape.layers, shape.heads), np.inf)
-    for at, tokens in enumerate((*texts, *strange)):
+    for at, text in enumerate((*texts, *strange)):
+        tokens = text[: shape.context]
         wide = bucket_of(len(tokens))
         hidden, present = model.columns(tokens, wide, 0)
         for number in range(shape.layers):
