@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from cloister.config import DEVELOPMENT_KEY
 from cloister.models.source import ModelFolder
 from tests.served import Server, lives, running_server
 
-USERS = 12
+USERS = 8
+QUESTIONS = 12
 SPARES = 2
 LINK_DEADLINE_S = 1.0
 FROZEN_S = 2.5
@@ -73,7 +75,7 @@ class Crowd:
         self._url = url
         self.client = self._connect()
         self._model = model
-        self._bodies = [self._body(number) for number in range(24)]
+        self._bodies = [self._body(number) for number in range(QUESTIONS)]
         self._answers: list[str] = []
         self.tally = Tally()
 
@@ -92,13 +94,13 @@ class Crowd:
         text = " ".join(chosen.choice(WORDS) for _ in range(chosen.choice((5, 40, 200))))
         content = f"Public. <confidential>{text}</confidential>" if number % 3 == 0 else f"Continue: {text}"
         messages = [{"role": "user", "content": content, "public": number % 3 == 0}]
-        tokens = chosen.choice((1, 8, 32, 64))
+        tokens = chosen.choice((1, 8, 32, 48))
         return {"model": self._model, "messages": messages, "temperature": 0, "max_tokens": tokens}
 
     async def learn(self) -> None:
         replies = await asyncio.gather(*(self._post({**body, "protection": "open"}) for body in self._bodies))
         self._answers = [reply.json()["choices"][0]["message"]["content"] for reply in replies]
-        assert len(set(self._answers)) > 12
+        assert len(set(self._answers)) > QUESTIONS // 2
 
     async def _post(self, body: dict[str, Any]) -> httpx.Response:
         return await self.client.post("/v1/chat/completions", json=body)
@@ -120,6 +122,10 @@ class Crowd:
                 assert code in ALLOWED_CODES, code
                 self.tally.failed[code] += 1
                 await asyncio.sleep(0.2)
+
+    async def use_once(self) -> None:
+        """Every user asks one thing."""
+        await asyncio.gather(*(self.use(user, iter((False, True)).__next__) for user in range(USERS)))
 
     async def _whole(self, body: dict[str, Any]) -> tuple[str | None, str]:
         reply = await self._post(body)
@@ -152,9 +158,11 @@ class Storm:
         self._chance = random.Random(1)
         self.done: Counter[str] = Counter()
 
-    async def rage(self, deeds: int) -> None:
-        """The service is killed once and a vault frozen once, whatever the draw."""
-        for deed in range(deeds):
+    async def rage(self, deeds: int, enough: Callable[[], bool]) -> None:
+        """So many deeds at least. The service is killed once and a vault frozen once, whatever the draw."""
+        for deed in count():
+            if deed >= deeds and enough():
+                return
             await asyncio.sleep(self._chance.uniform(0.5, 1.5))
             victims = sealed_of(self._server)
             if not victims:
@@ -230,24 +238,19 @@ def metrics(text: str) -> dict[str, float]:
     return {name: float(value) for name, value in lines}
 
 
-def after(seconds: float) -> Callable[[], bool]:
-    end = time.monotonic() + seconds
-    return lambda: time.monotonic() > end
-
-
-@pytest.mark.parametrize("deeds", [10, pytest.param(130, marks=pytest.mark.release)])
+@pytest.mark.parametrize("deeds", [6, pytest.param(130, marks=pytest.mark.release)])
 async def test_random_kills_under_load(deeds: int, tmp_path: Path, short_folder: ModelFolder) -> None:
     shared_before = set(os.listdir("/dev/shm"))
     with running_server(tmp_path / "log", *ARGUMENTS, "--model", str(short_folder.path)) as server:
         crowd = Crowd(server.url(), short_folder.name)
         await crowd.learn()
-        await asyncio.gather(*(crowd.use(user, after(3)) for user in range(USERS)))
+        await crowd.use_once()
         assert not crowd.tally.failed, crowd.tally
         before = await at_rest(server, crowd)
 
         storm = Storm(server)
         crowd.tally.finished.clear()
-        raging = asyncio.create_task(storm.rage(deeds))
+        raging = asyncio.create_task(storm.rage(deeds, lambda: set(crowd.tally.failed) == ALLOWED_CODES))
 
         def enough() -> bool:
             return raging.done() and set(crowd.tally.finished) == set(LEVELS)
@@ -261,8 +264,8 @@ async def test_random_kills_under_load(deeds: int, tmp_path: Path, short_folder:
         assert left.sealed == before.sealed
         for name, size in left.memory.items():
             assert size < before.memory[name] * 1.5 + (32 << 20), name
-        crowd.tally.finished.clear()
-        await asyncio.gather(*(crowd.use(user, after(2)) for user in range(USERS)))
+        crowd.tally = Tally()
+        await crowd.use_once()
         assert crowd.tally.finished
 
         family = server.children()

@@ -8,10 +8,11 @@ import pytest
 from cloister.models.source import ModelFolder
 from tests.served import Server, running_server
 
-IDLE_S = 15
+IDLE_S = 8
+SPARE_VAULTS = 1
 ARGUMENTS = (
     "--detector",
-    *("--kv-cache-mib", "64", "--vault-kv-mib", "32", "--spare-vaults", "1"),
+    *("--kv-cache-mib", "64", "--vault-kv-mib", "32", "--spare-vaults", str(SPARE_VAULTS)),
     # Long enough for a step to outlast the stop of all processes that a search takes.
     *("--link-deadline-ms", "300000", "--request-timeout", "600", "--session-idle", str(IDLE_S)),
 )

@@ -2,174 +2,161 @@
 
 Reading another process's memory (/proc/PID/mem) is root's right. Processes are stopped while they are searched, so that
 nothing moves from a place not yet searched to one that was. A page of the machine's memory that several processes share
-is searched once, in the first of them; one that is as it was before the secret existed is not searched.
+is searched once, in the first of them.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
-import struct
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-FRAGMENT = 12
+from tests.redteam.needles import Needles, Secret
+from tests.redteam.objects import IntLists
+
 PAGE = os.sysconf("SC_PAGESIZE")
 PRESENT, SWAPPED, OF_FILE = np.uint64(1 << 63), np.uint64(1 << 62), np.uint64(1 << 61)
 FRAME = np.uint64((1 << 55) - 1)
 FRAMES = 1 << 28
+AN_INT = "an int object"
+
+_buffer = mmap.mmap(-1, 1 << 28, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+"""Used again and again: memory that is new is slow. What nobody has written to takes no room."""
 
 
 @dataclass(frozen=True)
-class Secret:
-    """A text and some token ids in a row that only it has.
+class Stretch:
+    """Pages side by side in a process, and side by side in the buffer."""
 
-    The text's halves stand for it, so that a copy whose beginning or end was overwritten is found too.
-    """
+    begin: int
+    end: int
+    address: int
 
-    text: str
-    tokens: tuple[int, ...]
 
-    @property
-    def needles(self) -> dict[str, bytes]:
-        """What to look for; without zeros at the end, which memory is full of."""
-        first, last = self.text[:FRAGMENT], self.text[-FRAGMENT:]
-        needles = {
-            "text, first half": first.encode(),
-            "text, last half": last.encode(),
-            "text, backwards": self.text[::-1][:FRAGMENT].encode(),
-            "UTF-16, first half": first.encode("utf-16-le"),
-            "UTF-16, last half": last.encode("utf-16-le"),
-            "UTF-32, last half": last.encode("utf-32-le"),
-            "tokens, packed": b"".join(msgspec.msgpack.encode(one) for one in self.tokens),
-            "tokens, as text": ",".join(map(str, self.tokens)).encode(),
-        }
-        return {form: needle.rstrip(b"\0") for form, needle in needles.items()}
+@dataclass
+class Image:
+    """What was read of a process."""
 
-    def found_in(self, data: bytes) -> list[str]:
-        """In which forms these bytes hold it."""
-        forms = [form for form, needle in self.needles.items() if needle in data]
-        for size, kind in ((4, "i"), (8, "q")):
-            ids = struct.pack(f"<{len(self.tokens)}{kind}", *self.tokens).rstrip(b"\0")
-            forms += [f"tokens, {size} bytes each"] if ids in data else []
-        return forms
+    data: memoryview
+    stretches: list[Stretch]
+    mappings: list[tuple[int, str]]
+
+    def address(self, begin: int, end: int) -> int | None:
+        """Where the process has these bytes of the buffer; None if they only meet there."""
+        stretch = self.stretches[bisect_right(self.stretches, begin, key=lambda each: each.begin) - 1]
+        return stretch.address + begin - stretch.begin if end <= stretch.end else None
+
+    def name(self, address: int) -> str:
+        return self.mappings[bisect_right(self.mappings, address, key=lambda each: each[0]) - 1][1]
 
 
 @dataclass
 class Search:
     """Looks through one process after the other."""
 
-    secret: Secret
-    older: Collection[int] = ()
-    """Pages, by their hashes, as they were before there was this secret."""
-    seen: set[int] = field(default_factory=set)
-    """All pages of this search, by their hashes."""
+    named: Mapping[str, bytes]
+    tokens: tuple[int, ...] = ()
     _searched: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(FRAMES, np.bool_))
 
-    def look_into(self, pid: int) -> list[str]:
-        """Where this process has the secret and in which form, as far as no earlier one shares that memory."""
-        pieces = self._read(pid)
-        return [
-            f"{form} at {address:#x} in {name}" for address, name, data in pieces for form in self.secret.found_in(data)
-        ] + list(_find_objects(pieces, self.secret.tokens))
+    def __post_init__(self) -> None:
+        self._lists = IntLists(self.tokens) if self.tokens else None
+        self._needles = Needles({**self.named, **({AN_INT: self._lists.first} if self._lists else {})})
 
-    def _read(self, pid: int) -> list[tuple[int, str, bytes]]:
-        pieces = []
-        with (
-            open(f"/proc/{pid}/maps") as maps,
-            open(f"/proc/{pid}/mem", "rb", 0) as memory,
-            open(f"/proc/{pid}/pagemap", "rb", 0) as pagemap,
-        ):
+    @classmethod
+    def of(cls, secret: Secret) -> Search:
+        return cls(secret.forms, secret.tokens)
+
+    def look_into(self, pid: int) -> list[str]:
+        """Where this process has what is looked for, as far as no earlier one shares that memory."""
+        return [f"{name} at {address:#x} in {where}" for name, address, where in self.find(pid)]
+
+    def find(self, pid: int) -> list[tuple[str, int, str]]:
+        """The name of what was found, the address, and the mapping's name."""
+        with open(f"/proc/{pid}/mem", "rb", 0) as memory:
+            image = self._read(pid, memory.fileno())
+            found = [(name, image.address(begin, end)) for begin, end, name in self._needles.places(image.data)]
+            places = [(name, address) for name, address in found if address is not None]
+            if self._lists:
+                self._lists.add(address for name, address in places if name == AN_INT)
+                spots = (image.address(*place) for place in self._lists.pointers(image.data))
+                lists = self._lists.among((spot for spot in spots if spot is not None), memory.fileno())
+                places += [("tokens, as objects", address) for address in lists]
+        return [(name, address, image.name(address)) for name, address in places if name != AN_INT]
+
+    def _read(self, pid: int, memory: int) -> Image:
+        global _buffer
+        mappings, runs = self._runs(pid)
+        room = sum(last - first for first, last in runs) * PAGE
+        if room > len(_buffer):
+            _buffer = mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        view, used, stretches = memoryview(_buffer), 0, []
+        for first, last in runs:
+            at, end = first * PAGE, last * PAGE
+            while at < end:
+                begin = used
+                used += _read_into(view[used : used + end - at], memory, at)
+                if used > begin:
+                    stretches.append(Stretch(begin, used, at))
+                at += used - begin + PAGE  # what ended it is a page of the kernel's own
+        return Image(view[:used], stretches, mappings)
+
+    def _runs(self, pid: int) -> tuple[list[tuple[int, str]], list[tuple[int, int]]]:
+        """All mappings; and the numbers of pages that were not searched yet, as stretches with a neighbour on either
+        side: what we look for may lie across a border."""
+        mappings, numbers, news = [], [], []
+        with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/pagemap", "rb", 0) as pagemap:
             for line in maps:
                 place, rights, _, _, _, *name = line.split(maxsplit=5)
                 start, end = (int(border, 16) for border in place.split("-"))
                 if rights[0] != "r" or end > 1 << 63:
                     continue
+                mappings.append((start, name[0].strip() if name else "anonymous"))
                 pages = np.frombuffer(os.pread(pagemap.fileno(), (end - start) // PAGE * 8, start // PAGE * 8), "<u8")
                 there = (pages & (PRESENT | SWAPPED)) != 0
                 if name and name[0].startswith("/") and not name[0].startswith("/memfd:") and rights[3] == "p":
                     there &= (pages & OF_FILE) == 0  # what the disk holds, unchanged; what was written is our own page
-                frames = np.minimum(pages & FRAME, FRAMES - 1)
-                new = there & ~self._searched[frames]
-                self._searched[frames] = there
-                self._searched[[0, -1]] = False  # a number we were not told, and all that are too large for the table
-                for first, last in _runs(new, there):
-                    with suppress(OSError):  # pages of the kernel's own
-                        data = os.pread(memory.fileno(), (last - first) * PAGE, start + first * PAGE)
-                        for offset, written in self._written(data):
-                            place = start + first * PAGE + offset
-                            pieces.append((place, name[0].strip() if name else "anonymous", written))
-        return sorted(pieces)
+                places = np.flatnonzero(there)
+                numbers.append(places + start // PAGE)
+                news.append(self._not_searched(pages[places]))
+        return mappings, widened(np.concatenate(numbers), np.concatenate(news))
 
-    def _written(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Stretches of pages that are neither old nor all zeros, as most of a reserved cache is. No needle begins or
-        ends with a zero, and what lies across a border was written on either side of it."""
-        pages = np.frombuffer(data[: len(data) // PAGE * PAGE], "<u8").reshape(-1, PAGE // 8).any(axis=1)
-        for number in np.flatnonzero(pages).tolist():
-            known = hash(data[number * PAGE : (number + 1) * PAGE])
-            self.seen.add(known)
-            pages[number] = known not in self.older
-        for first, last in _stretches(pages):
-            yield first * PAGE, data[first * PAGE : last * PAGE]
+    def _not_searched(self, pages: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Which of these no process before had, nor a mapping before; from now on they count as searched."""
+        frames = np.minimum(pages & FRAME, FRAMES - 1)
+        frames[(pages & PRESENT) == 0] = 0
+        new = ~self._searched[frames]
+        self._searched[frames] = True
+        self._searched[[0, -1]] = False  # those whose number we do not know, and those too large for the table
+        return new
 
 
-def _runs(new: npt.NDArray[np.bool_], there: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """Stretches of new pages, with a neighbour on either side: what we look for may lie across a border."""
+def _read_into(view: memoryview, memory: int, address: int) -> int:
+    """How many bytes there were to read, up to the first page that cannot be read."""
+    done = 0
+    with suppress(OSError):
+        while done < len(view) and (count := os.preadv(memory, [view[done:]], address + done)):
+            done += count
+    return done
+
+
+def widened(numbers: npt.NDArray[np.int64], new: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """From which page up to which: the new ones and, where they are there, their neighbours."""
+    beside = np.diff(numbers) == 1
     wide = new.copy()
-    wide[:-1] |= new[1:]
-    wide[1:] |= new[:-1]
-    wide &= there
-    return _stretches(wide)
-
-
-def _stretches(marked: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], marked.view(np.int8), [0]))))
-    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
-
-
-def _find_objects(pieces: list[tuple[int, str, bytes]], tokens: tuple[int, ...]) -> Iterator[str]:
-    """The tokens as a Python list or tuple: pointers side by side to int objects of these values.
-
-    An int object is a reference count, a type, a size (1) and the value.
-    """
-    assert all(256 < token < 1 << 30 for token in tokens), "small ints are shared by all, large ones have two digits"
-    if not pieces:
-        return
-    starts = [address for address, _, _ in pieces]
-
-    def read(address: int, size: int) -> bytes:
-        number = bisect_right(starts, address) - 1
-        if number < 0:
-            return b""
-        offset = address - starts[number]
-        return pieces[number][2][offset : offset + size]
-
-    firsts = np.concatenate([_ints(base, data, tokens[0]) for base, _, data in pieces])
-    hashed = np.zeros(1 << 16, np.bool_)
-    hashed[firsts >> 4 & 0xFFFF] = True
-    expected = [struct.pack("<QI", 1, token) for token in tokens]
-    for base, name, data in pieces:
-        words = np.frombuffer(data[: len(data) // 8 * 8], "<u8")
-        likely = np.flatnonzero(hashed[words >> 4 & 0xFFFF])
-        for place in (8 * likely[np.isin(words[likely], firsts)]).tolist():
-            pointers = struct.iter_unpack("<Q", data[place : place + 8 * len(tokens)][: (len(data) - place) // 8 * 8])
-            if [read(one, 28)[16:] for (one,) in pointers] == expected:
-                yield f"tokens, as objects at {base + place:#x} in {name}"
-
-
-def _ints(base: int, data: bytes, value: int) -> npt.NDArray[np.uint64]:
-    """Addresses of int objects of this value."""
-    words = np.frombuffer(data[: len(data) // 8 * 8], "<u4")
-    hits = 2 * np.flatnonzero(words[::2] == value)
-    hits = hits[(hits >= 6) & (words[hits - 2] == 1) & (words[hits - 1] == 0)]
-    return (base + 4 * hits - 24).astype(np.uint64)
+    wide[:-1] |= new[1:] & beside
+    wide[1:] |= new[:-1] & beside
+    chosen = numbers[wide]
+    breaks = np.flatnonzero(np.diff(chosen) != 1)
+    firsts, lasts = np.concatenate((chosen[:1], chosen[breaks + 1])), np.concatenate((chosen[breaks], chosen[-1:]))
+    return list(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True))
 
 
 @contextmanager

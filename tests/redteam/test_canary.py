@@ -23,9 +23,10 @@ import pytest
 from cloister.config import DEVELOPMENT_KEY, cache_folder
 from cloister.models.source import ModelFolder
 from cloister.prompts.tokenizer import Tokenizer
-from tests.redteam.conftest import IDLE_S
+from tests.redteam.conftest import IDLE_S, SPARE_VAULTS
 from tests.redteam.family import Family
-from tests.redteam.memory import Search, Secret, memory_files_of, stopped, told_at_start
+from tests.redteam.memory import Search, memory_files_of, stopped, told_at_start
+from tests.redteam.needles import Secret
 from tests.served import Server, is_a
 
 pytestmark = [
@@ -51,8 +52,6 @@ class Node:
         self._begun = time.time() - 1
         self._tokenizer = Tokenizer(folder)
         self._model = folder.name
-        self._seen: set[int] = set()
-        self._older: frozenset[int] = frozenset()
 
     def secret(self) -> Secret:
         """Random letters whose tokens, those at either end left out, are the same in any sentence."""
@@ -60,7 +59,6 @@ class Node:
             text = "".join(secrets.choice(string.ascii_lowercase) for _ in range(32))
             tokens = tuple(self._tokenizer.encode(f" {text} "))[1:-2][:8]
             if len(tokens) == 8 and min(tokens) > 256:
-                self._older = frozenset(self._seen)
                 return Secret(text, tokens)
 
     def body(self, path: str, prompt: Any, **fields: Any) -> dict[str, Any]:
@@ -97,11 +95,10 @@ class Node:
         found: dict[str, list[str]] = {}
         family = self.family()
         with stopped(family.all):
-            search = Search(secret, self._older)
+            search = Search.of(secret)
             for pid in family.all:
                 found[family.name(pid)] = search.look_into(pid)
                 found[f"start of {family.name(pid)}"] = secret.found_in(told_at_start(pid))
-            self._seen |= search.seen
             for name, data in memory_files_of(family.controller).items():  # links: also those nobody maps
                 found[name] = secret.found_in(data)
             for path in (*Path("/dev/shm").rglob("*"), *self._written()):
@@ -113,13 +110,16 @@ class Node:
 
     def _written(self) -> Iterator[Path]:
         """Every file that was written since the server began, wherever it could write by itself."""
-        for root in self._written_in:
-            for folder, _, names in os.walk(root):
-                for name in names:
-                    path = Path(folder, name)
+        folders = [str(folder) for folder in self._written_in]
+        while folders:
+            with suppress(OSError), os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                        continue
                     with suppress(OSError):
-                        if path.stat().st_mtime >= self._begun:
-                            yield path
+                        if entry.stat().st_mtime >= self._begun:
+                            yield Path(entry.path)
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +188,9 @@ def test_a_kept_session_holds_its_prompt_until_it_ends(node: Node) -> None:
     vaults = len(node.family().vaults)
     assert node.client.delete("/v1/sessions/deleted").is_success
     assert len(node.family().vaults) < vaults
-    time.sleep(IDLE_S + 1)
+    end = time.monotonic() + 30 * IDLE_S
+    while len(node.family().vaults) > SPARE_VAULTS and time.monotonic() < end:
+        pass  # to see the family takes a while
     assert node.holders(secret) == {}
 
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from functools import cached_property
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-import httpx
 import pytest
 
 from cloister.config import DEVELOPMENT_KEY
 from cloister.models.source import ModelFolder
-from tests.redteam.memory import Search, Secret, stopped
+from tests.redteam.memory import Search, stopped
 from tests.redteam.test_canary import CHAT, COMPLETIONS, VAULT_LEVELS, Node, four_ways, of_vaults
 from tests.sealed import SealedClient, SealedReply
 from tests.served import Server
@@ -38,6 +39,10 @@ pytestmark = [
 class SealedNode(Node):
     """The same node, asked through the secure channel."""
 
+    @cached_property
+    def _client(self) -> SealedClient:
+        return SealedClient(self.server.url())
+
     @contextmanager
     def sealed(self, path: str, prompt: Any, **fields: Any) -> Iterator[tuple[SealedClient, SealedReply]]:
         """An answer that has begun to come and is far from its end."""
@@ -49,18 +54,18 @@ class SealedNode(Node):
             yield client, reply
 
     def whole(self, path: str, prompt: Any, **fields: Any) -> tuple[int, bytes]:
-        return SealedClient(self.server.url()).ask("POST", path, self.body(path, prompt, **fields))
+        return self._client.ask("POST", path, self.body(path, prompt, **fields))
 
-    def processes_with(self, needle: bytes) -> set[str]:
+    def processes_with(self, needles: Mapping[str, bytes]) -> dict[str, set[str]]:
         """The kinds of processes that have these bytes anywhere."""
         family = self.family()
+        found: dict[str, set[str]] = {name: set() for name in needles}
         with stopped(family.all):
-            search = Search(Secret("", ()))
-            return {
-                family.name(pid).split()[0]
-                for pid in family.all
-                if any(needle in data for _, _, data in search._read(pid))
-            }
+            search = Search(needles)
+            for pid in family.all:
+                for name, _, _ in search.find(pid):
+                    found[name].add(family.name(pid).split()[0])
+        return found
 
 
 @pytest.fixture(scope="module")
@@ -117,23 +122,21 @@ def test_the_gateway_never_has_the_answers_text(node: SealedNode) -> None:
         received = b""
         while len(b"".join(CONTENT.findall(received))) < passed:
             received += next(reply.pieces())
-        assert "gateway" not in node.processes_with(fragment)
+        assert "gateway" not in node.processes_with({"answer": fragment})["answer"]
     # In the clear it gathers the whole answer: the search would have found it.
-    body = node.body(CHAT, prompt, temperature=0, max_tokens=600)
-    headers = {"Authorization": f"Bearer {DEVELOPMENT_KEY}"}
-    asking = threading.Thread(target=lambda: httpx.post(f"{node.server.url()}{CHAT}", json=body, headers=headers,
-                                                        timeout=600))  # fmt: skip
-    asking.start()
+    body = node.body(CHAT, prompt, temperature=0)
+    headers = {"Authorization": f"Bearer {DEVELOPMENT_KEY}", "Content-Type": "application/json"}
     found: set[str] = set()
-    while asking.is_alive() and "gateway" not in found:
-        found = node.processes_with(fragment)
-    asking.join()
-    assert "gateway" in found
+    with closing(HTTPConnection(urlsplit(node.server.url()).netloc)) as asking:
+        asking.request("POST", CHAT, json.dumps(body), headers)
+        while "gateway" not in found:  # until the test's time is over
+            found = node.processes_with({"answer": fragment})["answer"]
 
 
 @pytest.mark.parametrize("level", VAULT_LEVELS)
 def test_keys_are_with_nobody_once_used(node: SealedNode, level: str) -> None:
     with node.sealed(CHAT, four_ways(node.secret())[0][1], protection=level) as (client, _):
-        for name, key in client.last_keys.items():
-            # A vault's memory is wiped by its end. It has the prompt itself, and no other key than the prompt's.
-            assert node.processes_with(key) <= ({"vault"} if name == "prompt" else set()), name
+        found = node.processes_with(client.last_keys)
+    # A vault's memory is wiped by its end. It has the prompt itself, and no other key than the prompt's.
+    assert found.pop("prompt") <= {"vault"}
+    assert found == {"request": set(), "response": set()}

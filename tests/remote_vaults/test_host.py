@@ -29,8 +29,7 @@ from tests.controller.node import ENGINE as HERE
 from tests.controller.node import RealNode, private
 from tests.link.bridges import wait_until
 from tests.link.strangers import closes, strangers
-from tests.remote_vaults.conftest import ENGINE
-from tests.remote_vaults.host_process import HostProcess, Wiretap, running_host, runs
+from tests.remote_vaults.host_process import HostProcess, Wiretap, runs
 from tests.remote_vaults.soak import soak
 from tests.served import lives
 
@@ -48,6 +47,16 @@ async def node(tiny: ModelFolder, key: Path, vault_host: HostProcess) -> AsyncIt
     node = await RealNode.start(tiny, patient, spare_vaults=1, outpost=vault_host.address(), outpost_key=key)
     yield node
     await node.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def tapped(tiny: ModelFolder, key: Path, vault_host: HostProcess) -> AsyncIterator[tuple[RealNode, Wiretap]]:
+    """A server without spare vaults, and who listens on its line."""
+    tap = Wiretap(vault_host.address())
+    node = await RealNode.start(tiny, spare_vaults=0, outpost=tap.address, outpost_key=key)
+    yield node, tap
+    await node.close()
+    tap.close()
 
 
 async def answer(node: RealNode, job: OpenJob | VaultJob, params: SamplingParams = GREEDY) -> list[int]:
@@ -135,41 +144,33 @@ async def test_a_remote_vault_that_is_killed_costs_its_own_request(node: RealNod
     assert await answer(node, private(TEXT, "other"), ENDLESS) == alone
 
 
-async def test_nothing_of_a_prompt_is_on_the_wire(tiny: ModelFolder, key: Path, vault_host: HostProcess) -> None:
-    tap = Wiretap(vault_host.address())
-    node = await RealNode.start(tiny, spare_vaults=0, outpost=tap.address, outpost_key=key)
-    try:
-        said = await answer(node, private(CANARY, "a"))
-        assert said == await answer(node, opened(tiny, CANARY))
-        assert len(tap.heard) > 12 * 1000, "the traffic went through our hands"
-        for part in (CANARY, CANARY[:12], CANARY[-12:]):
-            assert part.encode() not in tap.heard
-        # The same prompt again, on another connection: nothing repeats.
-        middle = len(tap.heard)
-        await answer(node, private(CANARY, "b"))
-        first, second = bytes(tap.heard[:middle]), bytes(tap.heard[middle:])
-        assert not any(first[at : at + 16] in second for at in range(200, len(first) - 16, 997))
-    finally:
-        await node.close()
-        tap.close()
+async def test_nothing_of_a_prompt_is_on_the_wire(tapped: tuple[RealNode, Wiretap], tiny: ModelFolder) -> None:
+    node, tap = tapped
+    before = len(tap.heard)
+    said = await answer(node, private(CANARY, "a"))
+    assert said == await answer(node, opened(tiny, CANARY))
+    middle = len(tap.heard)
+    assert middle - before > 12 * 1000, "the traffic went through our hands"
+    for part in (CANARY, CANARY[:12], CANARY[-12:]):
+        assert part.encode() not in tap.heard
+    # The same prompt again, on another connection: nothing repeats.
+    await answer(node, private(CANARY, "b"))
+    first, second = bytes(tap.heard[:middle]), bytes(tap.heard[middle:])
+    assert not any(first[at : at + 16] in second for at in range(200, len(first) - 16, 997))
 
 
 async def test_a_line_that_is_cut_loses_the_vault_on_both_sides(
-    tiny: ModelFolder, key: Path, vault_host: HostProcess
+    tapped: tuple[RealNode, Wiretap], vault_host: HostProcess
 ) -> None:
-    tap = Wiretap(vault_host.address())
-    node = await RealNode.start(tiny, spare_vaults=0, outpost=tap.address, outpost_key=key)
-    try:
-        stream = await node.client.generate("tenant", private(TEXT, "cut"), ENDLESS)
-        await anext(stream)
-        tap.close()
-        with pytest.raises(VaultLost):
-            async for _ in stream:
-                pass
-        with pytest.raises(ServiceUnavailable):
-            await answer(node, private(TEXT, "again"))
-    finally:
-        await node.close()
+    node, tap = tapped
+    stream = await node.client.generate("tenant", private(TEXT, "cut"), ENDLESS)
+    await anext(stream)
+    tap.close()
+    with pytest.raises(VaultLost):
+        async for _ in stream:
+            pass
+    with pytest.raises(ServiceUnavailable):
+        await answer(node, private(TEXT, "again"))
     wait_until(lambda: len(vault_host.bridges()) <= 1)
 
 
@@ -225,27 +226,6 @@ async def test_who_knows_the_key_and_asks_for_nothing_is_dropped(key: Path, vaul
         assert await asyncio.to_thread(closes, connection)
 
 
-async def test_a_vault_host_that_dies_is_a_typed_error_and_leaves_nothing(
-    tiny: ModelFolder, key: Path, tmp_path: Path
-) -> None:
-    with running_host(tmp_path / "log", key, "--model", str(tiny.path), *ENGINE) as vault_host:
-        node = await RealNode.start(tiny, spare_vaults=1, outpost=vault_host.address(), outpost_key=key)
-        try:
-            stream = await node.client.generate("tenant", private(TEXT, "a"), ENDLESS)
-            await anext(stream)
-            processes = vault_host.children()
-            assert len(processes) >= 4  # fork server and keeper, bridge, vault
-            vault_host.process.kill()
-            with pytest.raises(VaultLost):
-                async for _ in stream:
-                    pass
-            _, alive = psutil.wait_procs(processes, timeout=120)
-            assert not [one for one in alive if lives(one)]
-            assert len(await answer(node, opened(tiny, TEXT))) == 12
-        finally:
-            await node.close()
-
-
 @pytest.mark.parametrize("who", ["forkserver", "doorkeeper"])
 async def test_what_dies_over_there_comes_back(node: RealNode, vault_host: HostProcess, who: str) -> None:
     before = await answer(node, private(TEXT, "a"))
@@ -258,3 +238,20 @@ async def test_what_dies_over_there_comes_back(node: RealNode, vault_host: HostP
         except (ServiceUnavailable, VaultLost):
             assert time.monotonic() < end
             await asyncio.sleep(0.2)
+
+
+async def test_a_vault_host_that_dies_is_a_typed_error_and_leaves_nothing(
+    node: RealNode, tiny: ModelFolder, vault_host: HostProcess
+) -> None:
+    """The last one: it takes away what the others use."""
+    stream = await node.client.generate("tenant", private(TEXT, "a"), ENDLESS)
+    await anext(stream)
+    processes = vault_host.children()
+    assert len(processes) >= 4  # fork server and keeper, bridge, vault
+    vault_host.process.kill()
+    with pytest.raises(VaultLost):
+        async for _ in stream:
+            pass
+    _, alive = psutil.wait_procs(processes, timeout=120)
+    assert not [one for one in alive if lives(one)]
+    assert len(await answer(node, opened(tiny, TEXT))) == 12

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -12,9 +12,15 @@ from cloister.engine.runner import ModelRunner, reserve_cache
 from cloister.messages.generation import Failed, SamplingParams, Submit, TokenLogprob, label_spans
 from cloister.models.decoder import Decoder
 from cloister.models.source import ModelFolder
+from tests.forkserver.model import save_model
 from tests.models.architectures import load_from_files
+from tests.served import Server, running_server
 
 Decoders = Callable[[str], Decoder]
+TINY = (
+    *("--dtype", "fp32", "--kv-cache-mib", "8", "--vault-kv-mib", "8", "--spare-vaults", "1"),
+    *("--max-vaults", "8", "--attester", "software"),
+)
 
 
 @pytest.fixture(scope="session", params=["short", pytest.param("whole", marks=pytest.mark.release)])
@@ -37,6 +43,18 @@ def decoders(model_folder: ModelFolder) -> Decoders:
 
     torch.set_num_threads(1)
     return decoder
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
+    return save_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def other_tiny_server(tmp_path_factory: pytest.TempPathFactory, tiny_folder: ModelFolder) -> Iterator[Server]:
+    """`cloister serve` with that, as the tests of the secure channel start it too."""
+    with running_server(tmp_path_factory.mktemp("served") / "log", "--model", str(tiny_folder.path), *TINY) as server:
+        yield server
 
 
 class Answer:

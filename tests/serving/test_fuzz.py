@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import ExitStack
 
 import pytest
 import schemathesis
@@ -13,7 +13,6 @@ from schemathesis.schemas import BaseSchema
 
 from cloister.channel.envelope import CONTENT_TYPE
 from tests.examples import examples
-from tests.forkserver.model import save_model
 from tests.served import running_server
 
 # Sealed bytes are sent as they are drawn.
@@ -26,10 +25,12 @@ PATIENCE_S = 600
 
 @pytest.fixture(scope="module", params=["small", pytest.param("real", marks=pytest.mark.release)])
 def live_schema(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSchema]:
-    """A short context keeps the answers to valid requests short."""
-    folder: Path = tmp_path_factory.mktemp("fuzz")
-    model = ("--model", str(save_model(folder / "model").path)) if request.param == "small" else ()
-    with running_server(folder / "log", "--max-context", "64", "--kv-cache-mib", "64", *model) as server:
+    with ExitStack() as stack:
+        if request.param == "small":
+            server = request.getfixturevalue("other_tiny_server")
+        else:
+            short = ("--max-context", "64", "--kv-cache-mib", "64")  # which keeps the answers to valid requests short
+            server = stack.enter_context(running_server(tmp_path_factory.mktemp("fuzz") / "log", *short))
         yield schemathesis.openapi.from_url(f"{server.url()}/openapi.json")
         assert "Traceback" not in server.said
 

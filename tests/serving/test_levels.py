@@ -137,7 +137,7 @@ def qwen2(smollm_folder: ModelFolder, tmp_path_factory: pytest.TempPathFactory) 
     config = Qwen2Config(
         hidden_size=128,
         intermediate_size=352,
-        num_hidden_layers=6,
+        num_hidden_layers=3,
         num_attention_heads=8,
         num_key_value_heads=2,
         vocab_size=49152,

@@ -1,6 +1,7 @@
 """A whole server at `obfuscated`, asked three ways: as plain HTTP, by the verifying client, by the local proxy.
 
-Each gets one ordinary answer, the one that `partitioned` gives to the prompt without its marks.
+Each gets one ordinary answer, the one that `partitioned` gives to the prompt without its marks. What a vault finds by
+itself it finds whatever the way: that goes one of them, and all before a release.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ from tests.client.local_proxy import proxy_to
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
+BY_THE_VAULT = pytest.mark.parametrize(
+    "client",
+    [pytest.param("plain", marks=pytest.mark.release), "verified", pytest.param("proxy", marks=pytest.mark.release)],
+    indirect=True,
+)
 SAID = "I am {} and I live in {}. Is {} a good name for a child from {}?"
 REAL = ("Ann", "Ghent")
 GIVEN = [["Bob", "Paris"], ["Eve", "Delft"], ["Kim", "Liege"]]
@@ -92,12 +98,14 @@ def test_a_conversation_goes_on(client: openai.OpenAI) -> None:
         )
 
 
+@BY_THE_VAULT
 def test_the_vault_finds_substitutes_itself(client: openai.OpenAI) -> None:
     alone = ask(client, text(*REAL), "partitioned").choices[0]
     found = ask(client, MARKED, "obfuscated", fakes=3, epsilon=1.0, candidates=16).choices[0]
     assert found.message.content == alone.message.content
 
 
+@BY_THE_VAULT
 def test_the_vault_finds_secrets_itself(client: openai.OpenAI) -> None:
     """In its sandbox, where nothing can be opened any more; what nobody marked is substituted like what is."""
     said = "Dr. Sarah Connor lives in {}. Where is that?"

@@ -1,7 +1,8 @@
 """The whole node, through the official client: what a newcomer does after `make serve`.
 
-Every flow goes three ways: as plain HTTP, through the verifying client, and through the local proxy. What an answer
-means is asked of the default model; all else of one with few of its layers.
+There are three ways: as plain HTTP, through the verifying client, and through the local proxy. Before a release every
+flow goes all of them; else what the node does whatever the way goes one, and what a client does with it two. What an
+answer means is asked of the default model; all else of one with few of its layers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ Connect: TypeAlias = Callable[[str], openai.OpenAI]
 pytestmark = pytest.mark.slow
 
 WAYS = ("plain", "verified", "proxy")
+BY_CLIENTS = pytest.mark.parametrize(
+    "connect", ["plain", "verified", pytest.param("proxy", marks=pytest.mark.release)], indirect=True
+)
+BY_THE_NODE = pytest.mark.parametrize(
+    "connect", ["plain", *(pytest.param(way, marks=pytest.mark.release) for way in WAYS[1:])], indirect=True
+)
 QUESTION = [{"role": "user", "content": "What is the capital of France? Answer in one short sentence."}]
 
 
@@ -82,6 +89,7 @@ def test_streamed_text_is_the_text(client: openai.OpenAI, model: str) -> None:
     assert chunks[-1].usage.completion_tokens > 3 and not chunks[-1].choices
 
 
+@BY_CLIENTS
 def test_logprobs_rank_the_chosen_token_first_when_greedy(client: openai.OpenAI, model: str) -> None:
     answer = client.chat.completions.create(
         model=model, messages=QUESTION, temperature=0, max_tokens=5, logprobs=True, top_logprobs=3
@@ -92,6 +100,7 @@ def test_logprobs_rank_the_chosen_token_first_when_greedy(client: openai.OpenAI,
         assert len(token.top_logprobs) == 3
 
 
+@BY_CLIENTS
 def test_two_choices_differ_and_a_seed_repeats_them(client: openai.OpenAI, model: str) -> None:
     def choices(seed: int) -> list[str]:
         answer = client.chat.completions.create(
@@ -105,6 +114,7 @@ def test_two_choices_differ_and_a_seed_repeats_them(client: openai.OpenAI, model
     assert choices(8) != first
 
 
+@BY_THE_NODE
 def test_stop_ends_the_text_before_the_stop_string(client: openai.OpenAI, model: str) -> None:
     whole = client.completions.create(model=model, prompt="A, B, C, D,", max_tokens=24, temperature=0).choices[0]
     stop = whole.text[4:8]
@@ -113,6 +123,7 @@ def test_stop_ends_the_text_before_the_stop_string(client: openai.OpenAI, model:
     assert cut.choices[0].finish_reason == "stop"
 
 
+@BY_CLIENTS
 def test_echo_scores_the_prompt(client: openai.OpenAI, model: str) -> None:
     asked = {"model": model, "prompt": "The sky is", "max_tokens": 0, "echo": True, "logprobs": 0}
     with pytest.raises(openai.BadRequestError, match="echo"):  # at the default level the prompt is not there to score
@@ -123,6 +134,7 @@ def test_echo_scores_the_prompt(client: openai.OpenAI, model: str) -> None:
     assert all(value <= 0 for value in echoed.choices[0].logprobs.token_logprobs[1:])
 
 
+@BY_THE_NODE
 @pytest.mark.parametrize("level", ["open", "partitioned"])
 def test_neighbours_leave_no_trace_over_http(client: openai.OpenAI, model: str, level: str) -> None:
     def ask(start: int) -> object:

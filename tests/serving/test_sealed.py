@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,18 +16,15 @@ from cloister.attest.evidence import read_evidence, read_statement
 from cloister.channel.envelope import Envelope
 from cloister.config import DEVELOPMENT_KEY
 from cloister.errors import ChannelBroken
-from tests.forkserver.model import save_model
+from cloister.models.source import ModelFolder
 from tests.sealed import SealedClient
 from tests.served import Server, running_server
+from tests.serving.conftest import TINY
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 LEVELS = ("partitioned", "isolated", "open")
-ARGUMENTS = (
-    *("--dtype", "fp32", "--kv-cache-mib", "8", "--vault-kv-mib", "8", "--spare-vaults", "1"),
-    *("--max-vaults", "8", "--attester", "software"),
-)
 
 
 class Node:
@@ -53,16 +49,9 @@ class Node:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("tiny")
-    save_model(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[Node]:
+def node(tmp_path_factory: pytest.TempPathFactory, tiny_folder: ModelFolder) -> Iterator[Node]:
     log = tmp_path_factory.mktemp("served") / "log"
-    with running_server(log, "--model", str(model), *ARGUMENTS) as server:
+    with running_server(log, "--model", str(tiny_folder.path), *TINY) as server:
         yield Node(server)
 
 
@@ -274,10 +263,10 @@ def test_nothing_of_it_is_in_the_log(node: Node) -> None:
     assert "Traceback" not in said and node.sealed.channel_key.hex() not in said
 
 
-def test_a_node_that_started_again_has_another_key(node: Node, model: Path, tmp_path: Path) -> None:
-    with running_server(tmp_path / "log", "--model", str(model), *ARGUMENTS) as server:
-        other = SealedClient(server.url())
-        assert other.channel_key != node.sealed.channel_key
-        other.channel_key = node.sealed.channel_key
-        refused = other.post(other.seal("GET", "/v1/models")[0])
-        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "channel_key_unknown")
+def test_a_node_that_started_again_has_another_key(node: Node, other_tiny_server: Server) -> None:
+    """The same command with the same model, started twice."""
+    other = SealedClient(other_tiny_server.url())
+    assert other.channel_key != node.sealed.channel_key
+    other.channel_key = node.sealed.channel_key
+    refused = other.post(other.seal("GET", "/v1/models")[0])
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "channel_key_unknown")

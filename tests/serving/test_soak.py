@@ -47,7 +47,7 @@ async def gauge(client: httpx.AsyncClient, name: str) -> float:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("clients", "seconds"), [(8, 4), pytest.param(200, 120, marks=pytest.mark.release)])
+@pytest.mark.parametrize(("clients", "seconds"), [(8, 2), pytest.param(200, 120, marks=pytest.mark.release)])
 async def test_clients_come_and_go(clients: int, seconds: int, short_server: str) -> None:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(base_url=short_server, headers=KEY, limits=limits, timeout=900) as client:
