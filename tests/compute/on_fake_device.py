@@ -26,12 +26,11 @@ from cloister.messages.service import AttachLink, FromSealedService
 from cloister.messages.vault import Confide, LeaseCores, Prefilled
 from cloister.models.decoder import RawParts
 from cloister.models.fused import FusedDecoder
-from cloister.models.plain_config import PlainConfig
 from cloister.prompts.reading import PromptReading
 from cloister.service import process as service
 from cloister.vault import process as vault
 from tests.compute.fake_device import FakeDevice
-from tests.models.llama_weights import llama_weights
+from tests.models.small_llama import llama_config, llama_weights
 
 SETTINGS = EngineSettings(dtype="fp32", threads=1, kv_cache_mib=2, vault_kv_mib=2, chunk_tokens=16)
 PROMPT = tuple(range(3, 40))
@@ -40,21 +39,7 @@ VOCABULARY = 97
 
 
 def decoder_on(device: Device) -> FusedDecoder:
-    config = PlainConfig(
-        model_type="llama",
-        hidden_act="silu",
-        hidden_size=64,
-        intermediate_size=96,
-        vocab_size=VOCABULARY,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        rms_norm_eps=1e-6,
-        max_position_embeddings=256,
-        tie_word_embeddings=False,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-    )
+    config = llama_config(VOCABULARY, hidden=64, heads=4, kv_heads=2)
     return FusedDecoder(config, RawParts(llama_weights(config), device.kernels), device, 256)
 
 

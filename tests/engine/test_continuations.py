@@ -16,25 +16,10 @@ from cloister.engine.continuations import Continuations, GrowingBranches
 from cloister.errors import PromptTooLong
 from cloister.models.decoder import Decoder, RawParts
 from cloister.models.fused import FusedDecoder
-from cloister.models.plain_config import PlainConfig
+from tests.models.small_llama import llama_config, llama_weights
 
 BEGINNING = list(range(5, 42))
 VOCABULARY = 64
-CONFIG = PlainConfig(
-    model_type="llama",
-    hidden_act="silu",
-    hidden_size=32,
-    intermediate_size=48,
-    vocab_size=VOCABULARY,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    head_dim=16,
-    rms_norm_eps=1e-5,
-    max_position_embeddings=256,
-    tie_word_embeddings=True,
-    rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
-)
 
 
 @pytest.fixture(autouse=True)
@@ -45,19 +30,9 @@ def whole_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def decoder() -> Decoder:
-    """Random weights; without transformers, whose import takes seconds."""
-    torch.manual_seed(0)
-    shapes = {"model.embed_tokens.weight": (VOCABULARY, 32), "model.norm.weight": (32,)}
-    for layer in range(2):
-        name = f"model.layers.{layer}"
-        shapes |= {f"{name}.self_attn.{part}_proj.weight": size for part, size in (("q", (32, 32)), ("o", (32, 32)))}
-        shapes |= {f"{name}.self_attn.{part}_proj.weight": (16, 32) for part in "kv"}
-        shapes |= {f"{name}.mlp.{part}_proj.weight": (48, 32) for part in ("gate", "up")}
-        shapes |= {f"{name}.mlp.down_proj.weight": (32, 48)}
-        shapes |= {f"{name}.{norm}_layernorm.weight": (32,) for norm in ("input", "post_attention")}
-    weights = {name: torch.randn(size) * 0.3 if len(size) > 1 else torch.ones(size) for name, size in shapes.items()}
+    config = llama_config(VOCABULARY, hidden=32, heads=2, kv_heads=1, tied=True)
     kernels = ReferenceKernels(torch.float32)
-    return FusedDecoder(CONFIG, RawParts(weights, kernels), ReferenceDevice(kernels), 256)
+    return FusedDecoder(config, RawParts(llama_weights(config), kernels), ReferenceDevice(kernels), 256)
 
 
 def held(decoder: Decoder, blocks: int) -> tuple[Continuations, HostCache]:

@@ -29,7 +29,7 @@ from cloister.models.hooked import HookedDecoder
 from cloister.models.load import load_decoder
 from cloister.models.source import ModelFolder
 from cloister.models.weights import open_weights
-from tests.models.llama_weights import llama_weights
+from tests.models.small_llama import llama_weights
 
 VOCABULARY = 301
 COMMON: dict[str, Any] = {

@@ -21,7 +21,7 @@ from cloister.models.decoder import Decoder, RawParts
 from cloister.models.fused import FusedDecoder
 from cloister.models.hooked import HookedDecoder
 from tests.models.architectures import CONFIGS, GPT2, GROUPED, VOCABULARY, device_of, random_model
-from tests.models.llama_weights import llama_weights
+from tests.models.small_llama import llama_weights
 
 DecoderKind = type[FusedDecoder] | type[HookedDecoder]
 

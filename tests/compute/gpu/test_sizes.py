@@ -17,6 +17,7 @@ import pytest
 import torch
 
 import cloister
+from cloister.compute.gpu.find import architecture
 from cloister.compute.gpu.mailbox import (
     GATE_BYTES,
     GATE_WORD,
@@ -222,6 +223,12 @@ def test_k_is_cut_by_the_weights_shape_alone(kernels: ModuleType) -> None:
     assert [kernels.splits_of(packed(*shape)) for shape in ((6144, 4096), (4096, 14336), (128256, 4096))] == [5, 8, 1]
     assert kernels.splits_of(packed(28672, 4096, "silu")) == 1
     assert kernels.splits_of(packed(576, 576)) == 2
+
+
+def test_hoppers_own_operations_are_asked_for_on_hopper_alone() -> None:
+    """Without the letter the slower ones are compiled; with it, a later GPU cannot run the code."""
+    assert [architecture(*capability) for capability in ((9, 0), (10, 0), (12, 0))] == ["sm_90a", "sm_100", "sm_120"]
+    assert (FOLDER / "stage.cuh").read_text().count("#ifdef __CUDA_ARCH_FEAT_SM90_ALL") == 4
 
 
 def test_rows_are_padded_to_what_the_kernels_compute() -> None:

@@ -1,10 +1,29 @@
-"""A Llama's weights without transformers' Llama, whose import takes seconds; test_decoders.py compares the two."""
+"""A small Llama without transformers' own, whose import takes seconds; test_decoders.py compares the weights."""
 
 from __future__ import annotations
 
 import torch
 
-from cloister.models.plain_config import Config
+from cloister.models.plain_config import Config, PlainConfig
+
+
+def llama_config(vocabulary: int, hidden: int, heads: int, kv_heads: int, *, tied: bool = False) -> PlainConfig:
+    """Two layers, heads of 16, contexts of 256 tokens."""
+    return PlainConfig(
+        model_type="llama",
+        hidden_act="silu",
+        hidden_size=hidden,
+        intermediate_size=hidden * 3 // 2,
+        vocab_size=vocabulary,
+        num_hidden_layers=2,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=16,
+        rms_norm_eps=1e-6,
+        max_position_embeddings=256,
+        tie_word_embeddings=tied,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    )
 
 
 def llama_weights(config: Config, seed: int = 0) -> dict[str, torch.Tensor]:
