@@ -25,7 +25,7 @@ from tests.mpc.local import SHAPE
 
 TERMS = ("step_leading", 2)
 PROGRAM = Program(
-    "step", b"code", ("hidden", "weights/qkv"), ("hidden",),
+    "step", b"its text", ("hidden", "weights/qkv"), ("hidden",),
     (np.arange(6, dtype=np.int32).reshape(2, 3), np.array([[0.5]], np.float32), np.array([True])),
 )  # fmt: skip
 
@@ -83,7 +83,7 @@ BAD: dict[str, Callable[[Path], object]] = {
     "nothing": lambda file: file.write_bytes(b""),
     "cut short": lambda file: file.write_bytes(file.read_bytes()[:-1]),
     "longer": lambda file: file.write_bytes(file.read_bytes() + b"\0"),
-    "a bit of the code": lambda file: file.write_bytes(file.read_bytes().replace(b"code", b"cnde")),
+    "a bit of the code": lambda file: file.write_bytes(file.read_bytes().replace(b"its text", b"its tfxt")),
     "others may read it": lambda file: file.chmod(0o640),
     "others may write it": lambda file: file.chmod(0o602),
     "a link": lambda file: file.rename(file.parent / "elsewhere") and file.symlink_to(file.parent / "elsewhere"),

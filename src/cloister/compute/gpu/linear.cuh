@@ -137,8 +137,8 @@ INLINE void few_rows(const bf16 *x, const bf16 *weight, float *sums, bf16 *gated
 #define LINEAR_ARGUMENTS                                                                                            \
     const bf16 *x, const bf16 *weight, float *sums, bf16 *gated_rows, int rows, int k, int tiles, int splits, int gate, \
         unsigned *started, const unsigned long long *gates, int asking, int layer
-/* Compiled as if a block had `spare` warps more: beside `blocks` of them, registers are left for one that answers, and so is
- * shared memory (link.cuh). */
+/* Compiled as if a block had `spare` warps more: beside `blocks` of them, registers are left for one that answers, and up to
+ * 64 rows so is shared memory (link.cuh); with more rows it starts when a block has ended. */
 #define FEW_ROWS(rows_, tiles_, stages, x_stages, blocks, spare)                                                   \
     KERNEL __launch_bounds__(32 * (4 * tiles_ + 1 + spare), blocks) linear_##rows_(LINEAR_ARGUMENTS) {            \
         few_rows<rows_, tiles_, stages, x_stages>(x, weight, sums, gated_rows, k, tiles, splits, gate,            \
